@@ -1,0 +1,1 @@
+"""Policies: decisions as small pure objects, without I/O."""

@@ -1,0 +1,1 @@
+"""The edge: sockets, clocks and Trio live here."""

@@ -1,0 +1,1 @@
+"""The routing graph: link-state protocol, address book, paths and trees, without I/O."""
