@@ -1,0 +1,68 @@
+# make run    a virtual environment with the base package only, and a router at amqp://127.0.0.1:5672
+# make test   everything set up, then all checks but the slow ones; make check is its first part, without clients
+# make slow   loads and soaks, minutes each
+PYTHON ?= python3
+BIN := .venv/bin
+PYTEST := $(BIN)/python -m pytest -q
+STAGE := .ci/stage
+
+.PHONY: run test check slow lint format types imports unit interop bench docs clean begin
+.NOTPARALLEL:
+
+run: .venv/base
+	$(BIN)/amqpmesh run $(ARGS)
+
+test: begin lint types imports unit interop
+	@$(STAGE)
+
+check: begin lint types imports unit
+	@$(STAGE)
+
+slow: begin .venv/test tests/interop/node_modules
+	@$(STAGE) slow $(PYTEST) -m slow --junit-xml=build/slow.xml
+	@$(STAGE)
+
+begin:
+	@rm -rf build/stages build/*.xml
+
+lint: .venv/test
+	@$(STAGE) lint sh -c '$(BIN)/ruff check . && $(BIN)/ruff format --check .'
+
+format: .venv/test
+	$(BIN)/ruff check --fix . && $(BIN)/ruff format .
+
+types: .venv/test
+	@$(STAGE) types $(BIN)/mypy
+
+imports: .venv/test
+	@$(STAGE) imports $(BIN)/lint-imports --no-cache --show-timings
+
+unit: .venv/test
+	@$(STAGE) unit $(PYTEST) --junit-xml=build/unit.xml
+
+interop: .venv/test tests/interop/node_modules
+	@$(STAGE) interop $(PYTEST) -m interop --junit-xml=build/interop.xml
+
+bench: .venv/test
+	$(BIN)/python -m benchmarks.run $(ARGS)
+
+docs: .venv/test
+	$(PYTEST) tests/docs
+
+clean:
+	rm -rf .venv build tests/interop/node_modules
+
+.venv/bin/python:
+	$(PYTHON) -m venv .venv
+
+.venv/base: pyproject.toml | .venv/bin/python
+	$(BIN)/python -m pip install -q -e .
+	touch $@
+
+.venv/test: pyproject.toml | .venv/bin/python
+	$(BIN)/python -m pip install -q -e '.[test]'
+	touch .venv/base $@
+
+tests/interop/node_modules: tests/interop/package.json | .venv/test
+	cd tests/interop && PATH="$(CURDIR)/$(BIN):$$PATH" npm install --no-audit --no-fund --no-package-lock
+	touch $@
