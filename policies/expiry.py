@@ -1,0 +1,16 @@
+"""What the ttl leaves: how long a message may still live after its time here."""
+
+
+def remaining_ttl(ttl_ms: int, elapsed_seconds: float) -> int | None:
+    """The ttl that a message leaves with (§3.2.1).
+
+    Args: ttl_ms: as it came, milliseconds.
+        elapsed_seconds: since its first frame came.
+    Returns: milliseconds, 1..ttl_ms; None when the message has expired, as one with a ttl of 0 has on arrival.
+    """
+    elapsed_ms = elapsed_seconds * 1000
+    if elapsed_ms >= ttl_ms:
+        return None
+    # Rounded up: a message that is still alive never leaves with 0. A clock read twice within its grain may say
+    # "before": that gives nothing back.
+    return ttl_ms - max(0, int(elapsed_ms))

@@ -1,0 +1,137 @@
+"""`*` and `#`: which pattern an address falls under.
+
+An address is a row of tokens parted at `/` and `.`; a token may be empty. In a pattern the token `*` stands for
+exactly one token and `#` for any number of them, none included; any other token stands for itself, also one that
+contains a `*`. The two separators are distinct characters, since addresses are compared exactly: `a.b` is not
+`a/b`, and `a/*` takes `a/b` but not `a.b`. What a `#` swallows may be parted by either. A `#` that stands for
+nothing takes the separator before it along (`news/#` takes `news`), or after it where it comes first (`#/news`
+takes `news`).
+
+The most specific pattern wins. Two patterns are compared token by token from the left: a literal token goes before
+`*`, `*` before the end of the pattern, and the end before `#`. Where that decides nothing (`#/a/#` and `#/b/#`, for
+`a/b`) the order of the characters does, so that the answer never depends on the order of the configuration.
+"""
+
+import re
+from collections.abc import Iterable
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+Step = tuple[str, str]
+"""A separator, "" before the first token, and the token that follows it."""
+
+_SEPARATOR = re.compile(r"([/.])")
+_ANY_BEFORE = ("", "/", ".")
+
+
+def steps(text: str) -> list[Step]:
+    """An address or a pattern, taken apart; its steps joined give the text again."""
+    first, *rest = _SEPARATOR.split(text)
+    return [("", first), *zip(rest[::2], rest[1::2], strict=True)]
+
+
+class _Node(Generic[T]):
+    """The patterns that begin alike."""
+
+    __slots__ = ("hashes", "here", "literals", "stars")
+
+    def __init__(self) -> None:
+        self.here: tuple[str, T] | None = None
+        """The pattern that ends here, and its value."""
+        self.literals: dict[Step, _Node[T]] = {}
+        self.stars: dict[str, _Node[T]] = {}
+        """By the separator before the `*`; `hashes` likewise."""
+        self.hashes: dict[str, _Node[T]] = {}
+
+    def child(self, step: Step) -> "_Node[T]":
+        """Where a pattern goes on, made if it is not there."""
+        separator, word = step
+        if word == "*":
+            return self.stars.setdefault(separator, _Node())
+        if word == "#":
+            return self.hashes.setdefault(separator, _Node())
+        return self.literals.setdefault(step, _Node())
+
+
+class _Positions:
+    """Where in an address its steps stand. A set of positions is a number: bit p for "p tokens are taken"."""
+
+    __slots__ = ("after", "all", "of")
+
+    def __init__(self, address: str) -> None:
+        self.of: dict[Step, int] = {}
+        """Before which positions a literal step stands."""
+        self.after: dict[str, int] = dict.fromkeys(_ANY_BEFORE, 1)
+        """Before which positions a separator stands, whatever the token."""
+        row = steps(address)
+        for position, (separator, token) in enumerate(row):
+            # A pattern comes to the first token with a separator in hand only after a `#` that stands for nothing.
+            for before in (separator,) if position else _ANY_BEFORE:
+                self.of[before, token] = self.of.get((before, token), 0) | 1 << position
+            self.after[separator] |= 1 << position
+        self.all = (2 << len(row)) - 1
+
+
+class PatternTable(Generic[T]):
+    """A value per pattern; `lookup` finds the value of the most specific pattern that an address falls under.
+
+    Raises: ValueError: two patterns are equal; the message names it.
+    """
+
+    def __init__(self, patterns: Iterable[tuple[str, T]] = ()) -> None:
+        self._root: _Node[T] = _Node()
+        self._literal: dict[str, T] = {}
+        for pattern, value in patterns:
+            self._add(pattern, value)
+
+    def _add(self, pattern: str, value: T) -> None:
+        node = self._root
+        wild = False
+        for step in steps(pattern):
+            node = node.child(step)
+            wild = wild or step[1] in ("*", "#")
+        if node.here is not None:
+            raise ValueError(f"pattern {pattern!r} is given twice")
+        node.here = (pattern, value)
+        if not wild:
+            self._literal[pattern] = value
+
+    def lookup(self, address: str) -> T | None:
+        """The value of the most specific pattern that the address falls under, None if there is none."""
+        found = self.find(address)
+        return None if found is None else found[1]
+
+    def find(self, address: str) -> tuple[str, T] | None:
+        """The most specific pattern that the address falls under, and its value.
+
+        Every node of the table is visited at most once, with all the positions that it can be reached at, so that an
+        address made to be slow costs no more than nodes x tokens / 64 machine words, without recursion.
+        """
+        if address in self._literal:  # nothing is more specific than the address itself
+            return address, self._literal[address]
+        where = _Positions(address)
+        end = where.all ^ where.all >> 1
+        # Popped is what is most specific: so a node pushes its `#` first and its literals last.
+        stack: list[tuple[_Node[T], int, bool]] = [(self._root, 1, False)]
+        while stack:
+            node, positions, ends = stack.pop()
+            if ends:
+                return node.here
+            for separator in sorted(node.hashes, reverse=True):
+                swallows = positions & where.after[separator]
+                # From the lowest position on which it may start, it may end anywhere further on.
+                beyond = where.all & -(swallows & -swallows) << 1 if swallows else 0
+                stack.append((node.hashes[separator], positions | beyond, False))
+            if node.here is not None and positions & end:
+                stack.append((node, 0, True))
+            stack.extend(
+                (node.stars[separator], taken << 1, False)
+                for separator in sorted(node.stars, reverse=True)
+                if (taken := positions & where.after[separator])
+            )
+            stack.extend(
+                (node.literals[step], taken << 1, False)
+                for step in sorted(node.literals.keys() & where.of.keys(), reverse=True)
+                if (taken := positions & where.of[step])
+            )
+        return None
