@@ -1,0 +1,220 @@
+"""Tables of a TOML file as frozen dataclasses, declared once: name, type, default, limits.
+
+`@table` makes a class whose fields are `setting(...)`; `read` turns what `tomllib` returns into such a class. What is
+built in Python is checked by the same declarations as what is read from a file.
+"""
+
+import math
+import types
+import typing
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Any, ClassVar, Literal, NamedTuple, TypeVar, dataclass_transform
+
+from amqpmesh.router.amqp.errors import ConfigError
+
+T = TypeVar("T", bound="Table")
+C = TypeVar("C")
+
+
+class Rule(NamedTuple):
+    """What several keys of a table must agree on; where they do not, `broken`, the error names `key`."""
+
+    key: str
+    reason: str
+    broken: Callable[[Any], bool]
+
+
+def setting(
+    *,
+    default: object = MISSING,
+    factory: Callable[[], object] | None = None,
+    low: float | None = None,
+    high: float | None = None,
+    check: Callable[[Any], str | None] | None = None,
+    apart: bool = False,
+) -> Any:
+    """A key of a table; without default or factory it must be given.
+
+    Args: low, high: the least and the greatest value. check: returns why a value is refused, None if it is not.
+        apart: not a key of this table in the file, but a table of its own there.
+    """
+    metadata = {"low": low, "high": high, "check": check, "apart": apart}
+    if factory is not None:
+        return field(default_factory=factory, metadata=metadata)
+    return field(default=default, metadata=metadata)
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(setting,))
+def table(cls: type[C]) -> type[C]:
+    """A frozen dataclass with keyword arguments only."""
+    return dataclass(frozen=True, kw_only=True)(cls)
+
+
+class Table:
+    """What the tables share: each key is checked by itself, then the keys against each other."""
+
+    RULES: ClassVar[tuple[Rule, ...]] = ()
+
+    def __post_init__(self) -> None:
+        """Check what was given.
+
+        Raises: ConfigError: a value outside its limits, or keys that contradict each other; its `file` is the name of
+            the class, until `read` knows better.
+        """
+        for item in declared(type(self)):
+            value = getattr(self, item.name)
+            reason = None if value is None else _refusal(value, item.metadata)
+            if reason is not None:
+                raise ConfigError(type(self).__name__, item.name, reason)
+        for rule in self.RULES:
+            if rule.broken(self):
+                raise ConfigError(type(self).__name__, rule.key, rule.reason)
+
+
+def declared(cls: type[Table]) -> tuple[Field[Any], ...]:
+    """The keys of a table, in the order of their declaration."""
+    return fields(cls) if is_dataclass(cls) else ()
+
+
+def _refusal(value: Any, limits: Mapping[str, Any]) -> str | None:
+    low, high, check = limits["low"], limits["high"], limits["check"]
+    if low is not None and value < low:
+        return f"must be at least {low}"
+    if high is not None and value > high:
+        return f"must be at most {high}"
+    reason: str | None = check(value) if check is not None else None
+    return reason
+
+
+class _RefusedError(Exception):
+    """What was read does not fit: `where` is the way from the table to the value, as text."""
+
+    def __init__(self, where: str, reason: str) -> None:
+        super().__init__(where, reason)
+        self.where = where
+        self.reason = reason
+
+    def within(self, outer: str) -> "_RefusedError":
+        return _RefusedError(f"{outer}{'.' if self.where[:1] not in ('', '[') else ''}{self.where}", self.reason)
+
+
+def read(cls: type[T], raw: object, *, file: Path, where: str = "", **given: object) -> T:
+    """The table that a parsed TOML table says.
+
+    Args: raw: as `tomllib` returns it; anything but a table is refused.
+        file: where it was read from: relative paths start at its folder.
+        where: the name of the table in the file.
+        given: values for keys that the table does not say; they go before the keys' own defaults.
+    Raises: ConfigError: naming the file and the key, `listener[0].tls.key`.
+    """
+    try:
+        return _table(cls, raw, file.parent, given)
+    except _RefusedError as refused:
+        at = refused.within(where)
+        raise ConfigError(str(file), at.where, at.reason) from None
+
+
+def _table(cls: type[T], raw: object, folder: Path, given: Mapping[str, object]) -> T:
+    if not isinstance(raw, Mapping):
+        raise _RefusedError("", "must be a table")
+    items = {item.name: item for item in declared(cls) if not item.metadata["apart"]}
+    hints = typing.get_type_hints(cls)
+    values: dict[str, object] = {}
+    for spelling, value in raw.items():
+        name = spelling.replace("-", "_")
+        if name not in items:
+            raise _RefusedError(spelling, f"unknown key; known are {', '.join(sorted(items))}")
+        if name in values:
+            raise _RefusedError(spelling, "given twice, with hyphens and with underscores")
+        try:
+            values[name] = _value(hints[name], value, folder)
+        except _RefusedError as refused:
+            raise refused.within(spelling) from None
+    missing = next((name for name, item in items.items() if _is_mandatory(item) and name not in values), None)
+    if missing is not None:
+        raise _RefusedError(missing, "is missing")
+    try:
+        return cls(**{**given, **values})
+    except ConfigError as error:
+        raise _RefusedError(error.key, error.reason) from None
+
+
+def _is_mandatory(item: Field[Any]) -> bool:
+    return item.default is MISSING and item.default_factory is MISSING
+
+
+def _value(kind: Any, value: object, folder: Path) -> object:
+    """The value as its key wants it: TOML's types are fewer than ours."""
+    origin = typing.get_origin(kind)
+    if origin in (typing.Union, types.UnionType):  # X | None: TOML has no null, who wants None leaves the key out
+        (kind,) = (option for option in typing.get_args(kind) if option is not types.NoneType)
+        return _value(kind, value, folder)
+    if origin is tuple:
+        return _list(typing.get_args(kind)[0], value, folder)
+    if origin is Literal:
+        return _choice({choice: choice for choice in typing.get_args(kind)}, value)
+    if issubclass(kind, Table):
+        return _table(kind, value, folder, {})
+    if issubclass(kind, Enum):
+        return _choice({member.value: member for member in kind}, value)
+    return _SCALARS[kind](value, folder)
+
+
+def _list(kind: Any, value: object, folder: Path) -> tuple[object, ...]:
+    if not isinstance(value, list):
+        raise _RefusedError("", "must be a list")
+    values = []
+    for position, item in enumerate(value):
+        try:
+            values.append(_value(kind, item, folder))
+        except _RefusedError as refused:
+            raise refused.within(f"[{position}]") from None
+    return tuple(values)
+
+
+def _choice(choices: Mapping[str, object], value: object) -> object:
+    if not isinstance(value, str) or value not in choices:
+        raise _RefusedError("", f"must be one of {', '.join(choices)}")
+    return choices[value]
+
+
+def _boolean(value: object, _folder: Path) -> bool:
+    if not isinstance(value, bool):
+        raise _RefusedError("", "must be true or false")
+    return value
+
+
+def _integer(value: object, _folder: Path) -> int:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise _RefusedError("", "must be a whole number")
+    return value
+
+
+def _number(value: object, _folder: Path) -> float:
+    if not isinstance(value, (int, float)) or isinstance(value, bool) or not math.isfinite(value):
+        raise _RefusedError("", "must be a number")
+    return float(value)
+
+
+def _text(value: object, _folder: Path) -> str:
+    if not isinstance(value, str):
+        raise _RefusedError("", "must be a text")
+    return value
+
+
+def _path(value: object, folder: Path) -> Path:
+    if not isinstance(value, str) or not value or "\0" in value:
+        raise _RefusedError("", "must be the path of a file")
+    return folder / value
+
+
+_SCALARS: Mapping[type, Callable[[object, Path], object]] = {
+    bool: _boolean,
+    int: _integer,
+    float: _number,
+    str: _text,
+    Path: _path,
+}

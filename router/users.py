@@ -1,0 +1,196 @@
+"""Who may connect with a password: `users.toml`, which holds verifiers and no passwords (RFC 5802, 3).
+
+A table per user, and in it one per mechanism:
+
+    ["alice"."SCRAM-SHA-256"]
+    salt = "..."          # base64, as are the keys
+    iterations = 4096
+    stored_key = "..."
+    server_key = "..."
+
+Names are kept as SASLprep (RFC 4013) makes them, so that one name has one spelling.
+"""
+
+import base64
+import fcntl
+import hmac
+import json
+import os
+import secrets
+import tempfile
+import tomllib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from hashlib import pbkdf2_hmac, sha256
+from pathlib import Path
+from typing import Self
+
+from scramp import ScramException, ScramMechanism
+from scramp.utils import saslprep
+
+from amqpmesh.router.amqp.errors import CommandError, ConfigError
+from amqpmesh.router.amqp.mechanisms import MAX_ITERATIONS, SALT_SIZE, SCRAM_ITERATIONS, ScramKeys
+
+PLAIN_VERIFIER = "SCRAM-SHA-256"
+_KEY_SIZES = {"SCRAM-SHA-256": 32, "SCRAM-SHA-1": 20}  # octets
+MECHANISMS = tuple(_KEY_SIZES)
+_FIELDS = ("salt", "iterations", "stored_key", "server_key")
+
+
+class Users:
+    """The verifiers of a file: what `SaslServer` asks. Unchangeable: a new file is a new object."""
+
+    __slots__ = ("_decoy", "_verifiers")
+
+    def __init__(self, verifiers: Mapping[str, Mapping[str, ScramKeys]]) -> None:
+        """Args: verifiers: by user and mechanism."""
+        self._verifiers = {user: dict(keys) for user, keys in verifiers.items()}
+        # Checked for users that do not exist, so that they take as long as others.
+        self._decoy = ScramKeys(secrets.token_bytes(SALT_SIZE), SCRAM_ITERATIONS, secrets.token_bytes(32), b"")
+
+    @classmethod
+    def load(cls, file: Path) -> Self:
+        """Read `users.toml`.
+
+        Raises: ConfigError: the file, the user and mechanism, and what is wrong with it.
+        """
+        try:
+            raw = tomllib.loads(file.read_text(encoding="utf-8"))
+        except OSError as error:
+            raise ConfigError(str(file), "file", error.strerror or str(error)) from None
+        except ValueError as error:
+            raise ConfigError(str(file), "file", str(error)) from None
+        return cls({user: dict(_read_user(user, table, file)) for user, table in raw.items()})
+
+    def __contains__(self, user: str) -> bool:
+        """Whether there is such a user."""
+        return user in self._verifiers
+
+    def scram_keys(self, user: str, mechanism: str) -> ScramKeys | None:
+        """The user's verifier for a mechanism, None if there is none."""
+        return self._verifiers.get(user, {}).get(mechanism)
+
+    def verify_plain(self, user: str, password: str) -> bool:
+        """Whether this is the user's password: what SCRAM-SHA-256 would store for it is compared.
+
+        Takes as long for a user that does not exist. Both arguments are prepared with SASLprep already.
+        """
+        known = self.scram_keys(user, PLAIN_VERIFIER)
+        keys = known or self._decoy
+        # RFC 5802, 3: StoredKey = H(HMAC(SaltedPassword, "Client Key")).
+        salted = pbkdf2_hmac("sha256", password.encode(), keys.salt, keys.iterations)
+        stored = sha256(hmac.digest(salted, b"Client Key", "sha256")).digest()
+        return hmac.compare_digest(stored, keys.stored_key) and known is not None
+
+    def add(self, user: str, password: str) -> Self:
+        """The same users and one more, or with another password.
+
+        Raises: CommandError: a name or password that SASLprep refuses, or that is empty.
+        """
+        name, secret = prepared(user, "user name"), prepared(password, "password")
+        keys = {mechanism: verifier(mechanism, secret) for mechanism in MECHANISMS}
+        return type(self)({**self._verifiers, name: keys})
+
+    def save(self, file: Path) -> None:
+        """Write the file at once or not at all, for its owner's eyes only."""
+        target = Path(os.path.realpath(file))  # a link stays a link
+        descriptor, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")  # mkstemp: mode 0600
+        try:
+            with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
+                stream.write("".join(_lines(self._verifiers)))
+                stream.flush()
+                os.fsync(stream.fileno())
+            os.replace(temporary, target)
+        except BaseException:
+            Path(temporary).unlink(missing_ok=True)
+            raise
+
+
+def add_user(file: Path, user: str, password: str) -> None:
+    """Add a user to a file, which is made if it is not there; one of that name gets another password.
+
+    Raises: ConfigError: the file is there and is none of ours. CommandError: as `Users.add`. OSError: writing failed.
+    """
+    with _locked(file.absolute().parent):
+        users = Users.load(file) if file.exists() else Users({})
+        users.add(user, password).save(file)
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    # Two that add at the same time must not lose one; the file itself is replaced, so its folder is locked.
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def prepared(text: str, what: str) -> str:
+    """The text under SASLprep (RFC 4013). Raises: CommandError, which never holds the text."""
+    try:
+        result: str = saslprep(text)
+    except ScramException as error:
+        raise CommandError(f"a {what} that SASLprep refuses: {error.args[0]}") from None
+    if not result:
+        raise CommandError(f"the {what} is empty")
+    return result
+
+
+def verifier(mechanism: str, password: str) -> ScramKeys:
+    """What a server stores for a password, with a fresh salt."""
+    salt, stored_key, server_key, iterations = ScramMechanism(mechanism).make_auth_info(
+        password, iteration_count=SCRAM_ITERATIONS, salt=secrets.token_bytes(SALT_SIZE)
+    )
+    return ScramKeys(salt=salt, iterations=iterations, stored_key=stored_key, server_key=server_key)
+
+
+def _lines(verifiers: Mapping[str, Mapping[str, ScramKeys]]) -> Iterator[str]:
+    yield "# Written by `amqpmesh user add`: verifiers, no passwords.\n"
+    for user, keys in sorted(verifiers.items()):
+        for mechanism, entry in keys.items():
+            # SASLprep leaves no control characters, so JSON's quoting is TOML's.
+            yield f"\n[{json.dumps(user, ensure_ascii=False)}.{json.dumps(mechanism)}]\n"
+            yield f"salt = {_base64(entry.salt)}\niterations = {entry.iterations}\n"
+            yield f"stored_key = {_base64(entry.stored_key)}\nserver_key = {_base64(entry.server_key)}\n"
+
+
+def _base64(data: bytes) -> str:
+    return f'"{base64.b64encode(data).decode()}"'
+
+
+def _read_user(user: str, table: object, file: Path) -> Iterator[tuple[str, ScramKeys]]:
+    if not isinstance(table, Mapping) or not table:
+        raise ConfigError(str(file), user, f"must be a table with {' and '.join(MECHANISMS)}")
+    for mechanism, entry in table.items():
+        yield mechanism, _read_keys(mechanism, entry, file, f"{user}.{mechanism}")
+
+
+def _read_keys(mechanism: str, entry: object, file: Path, where: str) -> ScramKeys:
+    if mechanism not in _KEY_SIZES:
+        raise ConfigError(str(file), where, f"unknown mechanism; known are {', '.join(MECHANISMS)}")
+    if not isinstance(entry, Mapping) or set(entry) != set(_FIELDS):
+        raise ConfigError(str(file), where, f"must have exactly {', '.join(_FIELDS)}")
+    salt, stored_key, server_key = (
+        _read_bytes(entry[name], file, f"{where}.{name}") for name in ("salt", "stored_key", "server_key")
+    )
+    iterations = entry["iterations"]
+    # Fewer than RFC 7677 asks for protects nobody; every log-in waits for them, and all connections with it.
+    if not isinstance(iterations, int) or not SCRAM_ITERATIONS <= iterations <= MAX_ITERATIONS:
+        raise ConfigError(str(file), f"{where}.iterations", f"must be {SCRAM_ITERATIONS} to {MAX_ITERATIONS}")
+    for name, data in (("stored_key", stored_key), ("server_key", server_key)):
+        if len(data) != _KEY_SIZES[mechanism]:
+            raise ConfigError(str(file), f"{where}.{name}", f"must be {_KEY_SIZES[mechanism]} octets")
+    if not salt:
+        raise ConfigError(str(file), f"{where}.salt", "is empty")
+    return ScramKeys(salt=salt, iterations=iterations, stored_key=stored_key, server_key=server_key)
+
+
+def _read_bytes(text: object, file: Path, where: str) -> bytes:
+    try:
+        if isinstance(text, str):
+            return base64.b64decode(text, validate=True)
+    except ValueError:
+        pass  # said below, as for what is no text at all
+    raise ConfigError(str(file), where, "must be base64")
