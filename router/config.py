@@ -85,11 +85,14 @@ class TlsConfig(Table):
     trust: Path | None = setting(default=None)
     client: ClientCertificate = setting(default="none")
 
+    @property
+    def asks_clients(self) -> bool:
+        """Whether clients are asked for a certificate."""
+        return self.client != "none"
+
     RULES: ClassVar[tuple[Rule, ...]] = (
-        Rule("trust", "is needed to verify the certificates of clients", lambda tls: _cert(tls) and not tls.trust),
-        Rule(
-            "trust", 'does nothing unless client is "optional" or "required"', lambda tls: not _cert(tls) and tls.trust
-        ),
+        Rule("trust", "is needed to verify the certificates of clients", lambda c: c.asks_clients and not c.trust),
+        Rule("trust", 'does nothing with client = "none"', lambda c: c.trust is not None and not c.asks_clients),
     )
 
 
