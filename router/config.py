@@ -19,7 +19,7 @@ from amqpmesh.policies.distribution import Distribution
 from amqpmesh.policies.patterns import PatternTable
 from amqpmesh.router.amqp.errors import ConfigError
 from amqpmesh.router.logs import LogFormat
-from amqpmesh.router.tables import Rule, Table, declared, read, setting, table
+from amqpmesh.router.tables import Rule, Table, declared, read, setting, table, written
 from amqpmesh.router.urls import Endpoint
 from amqpmesh.router.users import Users
 
@@ -347,3 +347,13 @@ def _check_users(path: Path, file: Path, where: str) -> None:
         Users.load(path)
     except ConfigError as error:
         raise ConfigError(str(file), where, str(error)) from None
+
+
+def lines(config: RouterConfig) -> Iterator[str]:
+    """The configuration as TOML, all defaults included: what `parse` reads as an equal one."""
+    yield from written(config, "[router]")
+    yield from written(config.log, "\n[log]")
+    for listener in config.listeners:
+        yield from written(listener, "\n[[listener]]")
+    for address in config.addresses:
+        yield from written(address, "\n[[address]]")

@@ -4,10 +4,11 @@
 built in Python is checked by the same declarations as what is read from a file.
 """
 
+import json
 import math
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
 from enum import Enum
 from pathlib import Path
@@ -218,3 +219,42 @@ _SCALARS: Mapping[type, Callable[[object, Path], object]] = {
     str: _text,
     Path: _path,
 }
+
+
+def differing(one: object, other: object, where: str = "") -> list[str]:
+    """The keys in which two tables of one kind differ: `listeners[0].tls.key`."""
+    if isinstance(one, Table) and type(one) is type(other):
+        return [
+            difference
+            for item in declared(type(one))
+            for difference in differing(
+                getattr(one, item.name), getattr(other, item.name), f"{where}.{item.name}" if where else item.name
+            )
+        ]
+    if isinstance(one, tuple) and isinstance(other, tuple) and len(one) == len(other):
+        pairs = enumerate(zip(one, other, strict=True))
+        return [difference for n, (a, b) in pairs for difference in differing(a, b, f"{where}[{n}]")]
+    return [] if one == other else [where]
+
+
+def written(shown: Table, heading: str) -> Iterator[str]:
+    """The table as TOML, all defaults included; keys without a value are left out."""
+    yield heading
+    for item in declared(type(shown)):
+        value = getattr(shown, item.name)
+        if value is not None and not item.metadata["apart"]:
+            yield f"{item.name} = {_toml(value)}"
+
+
+def _toml(value: object) -> str:
+    if isinstance(value, Table):
+        items = ((item.name, getattr(value, item.name)) for item in declared(type(value)))
+        return "{ " + ", ".join(f"{name} = {_toml(item)}" for name, item in items if item is not None) + " }"
+    if isinstance(value, tuple):
+        return "[" + ", ".join(map(_toml, value)) + "]"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, (int, float)):
+        return repr(value)
+    # A JSON text is a TOML one, but for DEL, and for surrogate pairs, which ensure_ascii would write.
+    return json.dumps(str(value), ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -1,0 +1,26 @@
+"""`amqpmesh check CONFIG`: is it right, and what does it come to."""
+
+import argparse
+from pathlib import Path
+
+from amqpmesh.router.cli import configuration
+from amqpmesh.router.cli.exits import Exit
+from amqpmesh.router.config import lines
+
+
+def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Declare the command."""
+    command = commands.add_parser(
+        "check", help="check a configuration", description="Checks a configuration; names file, key and reason."
+    )
+    command.add_argument("config", metavar="CONFIG", type=Path, help="a TOML file")
+    command.add_argument("--print", action="store_true", help="print the configuration with all defaults")
+    command.set_defaults(command=check)
+
+
+def check(given: argparse.Namespace) -> int:
+    """Returns: 0. Raises: ConfigError: where it is wrong."""
+    config = configuration.listening(configuration.read(given.config))
+    if given.print:
+        print("\n".join(lines(config)))
+    return Exit.DONE

@@ -1,0 +1,33 @@
+"""The configuration that a command works with: the file, checked as far as it can be without listening."""
+
+from pathlib import Path
+
+from amqpmesh.router.amqp.errors import ConfigError
+from amqpmesh.router.config import DEFAULT_URL, RouterConfig, load
+from amqpmesh.router.io.tls import server_context
+
+
+def read(file: Path | None) -> RouterConfig:
+    """The configuration in a file, its certificates loaded for a try; without a file, all defaults.
+
+    Raises: ConfigError: the file, the key and the reason.
+    """
+    if file is None:
+        return RouterConfig()
+    config = load(file)
+    for position, listener in enumerate(config.listeners):
+        tls = listener.tls
+        if tls is None:
+            continue
+        try:
+            server_context(tls.certificate, tls.key, tls.trust, tls.client)
+        except OSError as error:  # ssl.SSLError is one: no PEM, or the key of another certificate
+            raise ConfigError(str(file), f"listener[{position}].tls", error.strerror or str(error)) from None
+    return config
+
+
+def listening(config: RouterConfig, urls: tuple[str, ...] = ()) -> RouterConfig:
+    """The same with a listener for each URL; on the default port of loopback if there is none otherwise."""
+    if not (urls or config.listeners):
+        urls = (DEFAULT_URL,)
+    return config.with_listeners(*urls)

@@ -1,0 +1,52 @@
+"""`amqpmesh user add NAME`: a verifier for `users.toml`. A password never stands among the arguments."""
+
+import argparse
+import getpass
+import sys
+from pathlib import Path
+
+from amqpmesh.router.amqp.errors import CommandError
+from amqpmesh.router.cli.exits import Exit
+from amqpmesh.router.users import add_user
+
+
+def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Declare the command."""
+    user = commands.add_parser("user", help="who may connect with a password")
+    actions = user.add_subparsers(metavar="ACTION", required=True)
+    add = actions.add_parser(
+        "add",
+        help="add a user, or change a password",
+        description="Adds a user, or changes a password, which is asked for on a terminal, else read from the "
+        "first line of standard input. The file holds verifiers, no passwords.",
+    )
+    add.add_argument("name", metavar="NAME")
+    add.add_argument("--file", type=Path, default=Path("users.toml"), help="default: users.toml")
+    add.add_argument("--password-file", type=Path, metavar="F", help="read the password from its first line")
+    add.set_defaults(command=add_one)
+
+
+def add_one(given: argparse.Namespace) -> int:
+    """Returns: 0. Raises: CommandError, ConfigError, OSError."""
+    add_user(given.file, given.name, _password(given.password_file))
+    print(f"user {given.name} is in {given.file}", file=sys.stderr)
+    return Exit.DONE
+
+
+def _password(file: Path | None) -> str:
+    try:
+        if file is not None:
+            with file.open(encoding="utf-8") as stream:
+                return _first_line(stream.readline())
+        if not sys.stdin.isatty():
+            return _first_line(sys.stdin.readline())
+    except UnicodeDecodeError:
+        raise CommandError("the password is not UTF-8") from None
+    password = getpass.getpass("password: ")
+    if getpass.getpass("again: ") != password:
+        raise CommandError("the two passwords differ")
+    return password
+
+
+def _first_line(line: str) -> str:
+    return line.removesuffix("\n").removesuffix("\r")
