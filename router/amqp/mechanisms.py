@@ -1,0 +1,266 @@
+"""SASL mechanisms, both roles, each a conversation that does no I/O (RFC 4422).
+
+A mechanism is a generator. The server's yields challenges, is sent responses, and returns a `Success`; the client's
+yields a `Turn` per response and is sent challenges. Either raises `MechanismError` when the conversation has failed.
+All mechanisms here let the client speak first, so a server's first challenge is always empty, and is sent only to a
+client that gave no initial response.
+
+No channel binding: the `-PLUS` variants of SCRAM are neither offered nor chosen.
+"""
+
+from __future__ import annotations
+
+import hmac
+import secrets
+from collections.abc import Callable, Generator, Mapping
+from dataclasses import dataclass, field
+from hashlib import new as new_hash
+from typing import NamedTuple, Protocol, TypeAlias
+
+from scramp import ScramClient, ScramException, ScramMechanism
+from scramp.utils import saslprep
+
+SALT_SIZE = 32
+"""Octets of salt that a verifier should have: an unknown user is shown as many, and must not stand out."""
+
+SCRAM_ITERATIONS = 4096
+"""Iterations that a verifier should have, for the same reason (RFC 5802, 5.1: at least 4096)."""
+
+MAX_ITERATIONS = 1_000_000
+"""What a server may ask of our client: half a second of its processor, at most."""
+
+# New with every process, so that nobody can compute the salts of users that do not exist.
+_DECOY_SECRET = secrets.token_bytes(32)
+
+
+class MechanismError(Exception):
+    """The conversation has failed. The text says why and may be logged: it never holds what a peer sent."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScramKeys:
+    """The verifier of one user and mechanism (RFC 5802, 3): enough to check a password, not to know it."""
+
+    salt: bytes = field(repr=False)
+    iterations: int
+    stored_key: bytes = field(repr=False)
+    server_key: bytes = field(repr=False)
+
+
+class Authenticator(Protocol):
+    """Who may come in. Names and passwords arrive prepared with SASLprep (RFC 4013).
+
+    Both methods should take as long for a user that does not exist as for one that does. They run between two frames
+    of one connection, so whatever they wait for, every connection waits for.
+    """
+
+    def verify_plain(self, user: str, password: str) -> bool:
+        """Whether this is the user's password."""
+
+    def scram_keys(self, user: str, mechanism: str) -> ScramKeys | None:
+        """The user's verifier for `SCRAM-SHA-1` or `SCRAM-SHA-256`; None where there is none.
+
+        Verifiers have `SALT_SIZE` and `SCRAM_ITERATIONS`, or those without one can be told from those with.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class ServerSide:
+    """What a server knows when a client comes. `external_user`: whom the layer below has authenticated, if anybody."""
+
+    authenticator: Authenticator
+    external_user: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ClientSide:
+    """What a client knows of itself. `external`: the layer below has authenticated it, by a certificate usually."""
+
+    user: str | None = None
+    password: str | None = field(default=None, repr=False)
+    external: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Success:
+    """The client is who it says. `user` is None for ANONYMOUS; the data goes out with the outcome (§5.3.3.5)."""
+
+    user: str | None
+    additional_data: bytes | None = field(default=None, repr=False)
+
+
+class Turn(NamedTuple):
+    """A client's response. `satisfied`: it needs no more from the server than the outcome."""
+
+    response: bytes
+    satisfied: bool
+
+
+ServerConversation: TypeAlias = Generator[bytes, bytes, Success]
+ClientConversation: TypeAlias = Generator[Turn, bytes, None]
+
+
+def _text(data: bytes) -> str:
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        # Not chained: the exception would carry the bytes.
+        raise MechanismError("not UTF-8") from None
+
+
+def _octets(text: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        raise MechanismError("the user name or the password holds a lone surrogate") from None
+
+
+def _prepared(text: str) -> str:
+    """The text under SASLprep (RFC 4013), so that one name has one spelling; empty and forbidden ones are refused."""
+    try:
+        prepared: str = saslprep(text)
+    except ScramException as error:
+        raise MechanismError(f"a user name or password that SASLprep refuses: {error.args[0]}") from None
+    if not prepared:
+        raise MechanismError("an empty user name or password")
+    return prepared
+
+
+# ANONYMOUS (RFC 4505)
+
+
+def _anonymous_server(_mechanism: str, _side: ServerSide) -> ServerConversation:
+    yield b""  # what answers is trace information, which nobody vouches for
+    return Success(user=None)
+
+
+def _anonymous_client(_mechanism: str, _side: ClientSide) -> ClientConversation:
+    yield Turn(b"", satisfied=True)
+
+
+# EXTERNAL (RFC 4422, appendix A)
+
+
+def _external_server(_mechanism: str, side: ServerSide) -> ServerConversation:
+    authorization = _text((yield b""))
+    if side.external_user is None:
+        raise MechanismError("the layer below has authenticated nobody")
+    # proton sends its configured user here; to act for somebody else is not granted.
+    if authorization not in ("", side.external_user):
+        raise MechanismError("another authorization identity than the authenticated one")
+    return Success(side.external_user)
+
+
+def _external_client(_mechanism: str, _side: ClientSide) -> ClientConversation:
+    yield Turn(b"", satisfied=True)
+    # Some servers take the empty initial response for none, and ask.
+    yield Turn(b"", satisfied=True)
+
+
+# PLAIN (RFC 4616)
+
+
+def _plain_server(_mechanism: str, side: ServerSide) -> ServerConversation:
+    fields = (yield b"").split(b"\0")
+    if len(fields) != 3:
+        raise MechanismError("a PLAIN response has three fields")
+    authorization, name, secret = map(_text, fields)
+    user, password = _prepared(name), _prepared(secret)
+    if authorization and _prepared(authorization) != user:
+        raise MechanismError("another authorization identity than the authenticated one")
+    if not side.authenticator.verify_plain(user, password):
+        raise MechanismError("unknown user or wrong password")
+    return Success(user)
+
+
+def _plain_client(_mechanism: str, side: ClientSide) -> ClientConversation:
+    user, password = _octets(side.user or ""), _octets(side.password or "")
+    if not user or not password or b"\0" in user + password:
+        raise MechanismError("PLAIN takes no empty user name or password, and no NUL in them")
+    yield Turn(b"\0" + user + b"\0" + password, satisfied=True)
+
+
+# SCRAM-SHA-1, SCRAM-SHA-256 (RFC 5802, RFC 7677)
+
+
+def _decoy(user: str, mechanism: str) -> ScramKeys:
+    """Keys that no password fits, with the salt that this user will be shown next time too."""
+    seed = hmac.digest(_DECOY_SECRET, f"{mechanism}\0{user}".encode(), "sha512")
+    key = seed[SALT_SIZE:][: new_hash(_SCRAM_HASHES[mechanism]).digest_size]
+    return ScramKeys(salt=seed[:SALT_SIZE], iterations=SCRAM_ITERATIONS, stored_key=key, server_key=key)
+
+
+_SCRAM_HASHES: Mapping[str, str] = {"SCRAM-SHA-1": "sha1", "SCRAM-SHA-256": "sha256"}
+
+
+def _scram_server(mechanism: str, side: ServerSide) -> ServerConversation:
+    user = ""
+    trouble: Exception | None = None
+
+    def look_up(name: str) -> tuple[bytes, bytes, bytes, int]:
+        nonlocal user, trouble
+        user = name
+        # An unknown user is led through the whole exchange, and fails where a wrong password does. The decoy is
+        # made for known users too, so that they take as long.
+        decoy = _decoy(name, mechanism)
+        try:
+            keys = side.authenticator.scram_keys(name, mechanism) or decoy
+        except Exception as error:
+            trouble = error
+            raise
+        return keys.salt, keys.stored_key, keys.server_key, keys.iterations
+
+    server = ScramMechanism(mechanism).make_server(look_up)
+    try:
+        server.set_client_first(_text((yield b"")))
+        server.set_client_final(_text((yield _octets(server.get_server_first()))))
+        return Success(user, _octets(server.get_server_final()))
+    except ScramException as error:
+        if trouble is not None:  # scramp has wrapped what the authenticator raised
+            raise trouble from None
+        raise MechanismError(f"SCRAM: {error}") from None
+
+
+def _scram_client(mechanism: str, side: ClientSide) -> ClientConversation:
+    try:
+        client = ScramClient([mechanism], side.user, side.password)
+        client.set_server_first(_text((yield Turn(_octets(client.get_client_first()), satisfied=False))))
+        if int(client.iterations) > MAX_ITERATIONS:
+            raise MechanismError("SCRAM: the server asks for too many iterations")
+        client.set_server_final(_text((yield Turn(_octets(client.get_client_final()), satisfied=False))))
+    except ScramException as error:
+        raise MechanismError(f"SCRAM: {error}") from None
+    # The server has proved that it knows the password. It comes with the outcome, or in a challenge of its own, as
+    # servers built on Cyrus SASL send it: that one is answered, with nothing.
+    yield Turn(b"", satisfied=True)
+
+
+def _has_password(side: ClientSide) -> bool:
+    return side.user is not None and side.password is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Mechanism:
+    """One mechanism in both roles.
+
+    Attributes: `speaks`: whether the client has something to say. For a mechanism that may have nothing, a missing
+    initial response is an empty one: proton's clients answer no challenge, so none is sent where it can be spared.
+    `usable`: whether a client with these credentials can choose it.
+    """
+
+    server: Callable[[str, ServerSide], ServerConversation]
+    client: Callable[[str, ClientSide], ClientConversation]
+    speaks: bool
+    usable: Callable[[ClientSide], bool]
+
+
+_SCRAM = Mechanism(_scram_server, _scram_client, speaks=True, usable=_has_password)
+
+MECHANISMS: Mapping[str, Mechanism] = {
+    "EXTERNAL": Mechanism(_external_server, _external_client, speaks=False, usable=lambda side: side.external),
+    "SCRAM-SHA-256": _SCRAM,
+    "SCRAM-SHA-1": _SCRAM,
+    "PLAIN": Mechanism(_plain_server, _plain_client, speaks=True, usable=_has_password),
+    "ANONYMOUS": Mechanism(_anonymous_server, _anonymous_client, speaks=False, usable=lambda _side: True),
+}
+"""What we speak, in decreasing order of strength."""

@@ -1,0 +1,212 @@
+"""TLS contexts: who is let in, who is believed, whom a certificate names."""
+
+import ssl
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import trustme
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    PrivateFormat,
+    load_pem_private_key,
+)
+
+from amqpmesh.router.amqp.errors import CommandError
+from amqpmesh.router.io.tls import certificate_user, client_context, server_context
+
+
+@dataclass(frozen=True)
+class Files:
+    """What an operator has on disk."""
+
+    trust: Path
+    certificate: Path
+    key: Path
+    client_certificate: Path
+    client_key: Path
+    stranger_trust: Path
+    stranger_certificate: Path
+    stranger_key: Path
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Files:
+    folder = tmp_path_factory.mktemp("tls")
+
+    def write(leaf: trustme.LeafCert, name: str) -> tuple[Path, Path]:
+        certificate, key = folder / f"{name}.pem", folder / f"{name}.key"
+        certificate.write_bytes(b"".join(blob.bytes() for blob in leaf.cert_chain_pems))
+        key.write_bytes(leaf.private_key_pem.bytes())
+        return certificate, key
+
+    authority, stranger = trustme.CA(), trustme.CA()
+    authority.cert_pem.write_to_path(str(folder / "ca.pem"))
+    stranger.cert_pem.write_to_path(str(folder / "stranger-ca.pem"))
+    return Files(
+        folder / "ca.pem",
+        *write(authority.issue_cert("router.example"), "router"),
+        *write(authority.issue_cert("ada@example.org", common_name="ada"), "ada"),
+        folder / "stranger-ca.pem",
+        *write(stranger.issue_cert("mallory@example.org"), "mallory"),
+    )
+
+
+def shake_hands(
+    server: ssl.SSLContext, client: ssl.SSLContext, hostname: str = "router.example"
+) -> tuple[ssl.SSLObject, ssl.SSLObject]:
+    """Both ends after their handshake, and after a byte each way, without a socket."""
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    ends = (
+        server.wrap_bio(to_server, to_client, server_side=True),
+        client.wrap_bio(to_client, to_server, server_hostname=hostname),
+    )
+
+    def pump(*steps: object) -> None:
+        waiting = list(steps)
+        for _ in range(10):  # no handshake has more flights
+            for step in tuple(waiting):
+                try:
+                    step()  # type: ignore[operator]  # steps are callables of different results
+                except ssl.SSLWantReadError:
+                    continue
+                waiting.remove(step)
+            if not waiting:
+                return
+        raise AssertionError("the handshake does not end")
+
+    pump(ends[0].do_handshake, ends[1].do_handshake)
+    # In TLS 1.3 the client has finished before the server has looked at its certificate: only data tells.
+    for end in ends:
+        end.write(b"x")
+    pump(lambda: ends[0].read(1), lambda: ends[1].read(1))
+    return ends
+
+
+def test_a_client_that_trusts_the_authority_connects_with_tls_1_2_or_later(files: Files) -> None:
+    server, client = shake_hands(server_context(files.certificate, files.key), client_context(files.trust))
+    assert client.version() in ("TLSv1.2", "TLSv1.3")
+    assert server.getpeercert() is None
+
+
+def test_a_client_can_still_speak_tls_1_2(files: Files) -> None:
+    old = client_context(files.trust)
+    old.maximum_version = ssl.TLSVersion.TLSv1_2
+    _, client = shake_hands(server_context(files.certificate, files.key), old)
+    assert client.version() == "TLSv1.2"
+
+
+@pytest.mark.parametrize("ours", ["server", "client"])
+@pytest.mark.filterwarnings("ignore:ssl.TLSVersion.TLSv1:DeprecationWarning")  # being old is their part here
+def test_nothing_below_tls_1_2_is_spoken(files: Files, ours: str) -> None:
+    contexts = {"server": server_context(files.certificate, files.key), "client": client_context(files.trust)}
+    for context in contexts.values():
+        context.set_ciphers("ALL:@SECLEVEL=0")  # so that it is the version that is refused, not OpenSSL's taste
+    theirs = contexts["client" if ours == "server" else "server"]
+    theirs.minimum_version = ssl.TLSVersion.TLSv1
+    theirs.maximum_version = ssl.TLSVersion.TLSv1_1
+    with pytest.raises(ssl.SSLError, match=r"(?i)protocol|version"):
+        shake_hands(contexts["server"], contexts["client"])
+
+
+def test_a_client_refuses_a_server_of_another_authority(files: Files) -> None:
+    with pytest.raises(ssl.SSLCertVerificationError):
+        shake_hands(server_context(files.certificate, files.key), client_context(files.stranger_trust))
+
+
+def test_a_client_refuses_a_server_of_another_name(files: Files) -> None:
+    with pytest.raises(ssl.SSLCertVerificationError, match="Hostname mismatch"):
+        shake_hands(server_context(files.certificate, files.key), client_context(files.trust), "other.example")
+
+
+def test_a_client_trusts_whom_the_system_trusts_if_not_told_whom(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
+    server = server_context(files.certificate, files.key)
+    with pytest.raises(ssl.SSLCertVerificationError):
+        shake_hands(server, client_context())
+    monkeypatch.setenv("SSL_CERT_FILE", str(files.trust))
+    shake_hands(server, client_context())
+
+
+@pytest.mark.parametrize("client", ["optional", "required"])
+def test_a_client_certificate_names_the_user(files: Files, client: str) -> None:
+    server, _ = shake_hands(
+        server_context(files.certificate, files.key, files.trust, client),
+        client_context(files.trust, files.client_certificate, files.client_key),
+    )
+    assert certificate_user(server.getpeercert()) == "ada@example.org"
+
+
+def test_a_required_client_certificate_cannot_be_left_out(files: Files) -> None:
+    with pytest.raises(ssl.SSLError, match=r"(?i)peer did not return a certificate"):
+        shake_hands(server_context(files.certificate, files.key, files.trust, "required"), client_context(files.trust))
+
+
+def test_an_optional_client_certificate_can(files: Files) -> None:
+    server, _ = shake_hands(
+        server_context(files.certificate, files.key, files.trust, "optional"), client_context(files.trust)
+    )
+    assert certificate_user(server.getpeercert()) is None
+
+
+@pytest.mark.parametrize("client", ["optional", "required"])
+def test_a_client_certificate_of_another_authority_is_refused(files: Files, client: str) -> None:
+    with pytest.raises(ssl.SSLCertVerificationError):
+        shake_hands(
+            server_context(files.certificate, files.key, files.trust, client),
+            client_context(files.trust, files.stranger_certificate, files.stranger_key),
+        )
+
+
+def test_a_certificate_nobody_asked_for_names_nobody(files: Files) -> None:
+    server, _ = shake_hands(
+        server_context(files.certificate, files.key),
+        client_context(files.trust, files.client_certificate, files.client_key),
+    )
+    assert certificate_user(server.getpeercert()) is None
+
+
+def test_a_context_says_what_is_wrong_with_what_it_was_given(files: Files) -> None:
+    with pytest.raises(CommandError, match="none, optional, required"):
+        server_context(files.certificate, files.key, files.trust, "maybe")
+    with pytest.raises(CommandError, match="trusted"):
+        server_context(files.certificate, files.key, client="required")
+    with pytest.raises(CommandError, match="needs its key"):
+        client_context(files.trust, certificate=files.client_certificate)
+    with pytest.raises(CommandError, match="needs its key"):
+        client_context(files.trust, key=files.client_key)
+    with pytest.raises(FileNotFoundError):
+        server_context(files.certificate.with_name("absent.pem"), files.key)
+    with pytest.raises(ssl.SSLError):
+        server_context(files.certificate, files.client_key)
+    with pytest.raises(ssl.SSLError):
+        server_context(files.certificate, files.key, files.key, "required")
+
+
+def test_an_encrypted_key_is_an_error_and_no_question_on_the_terminal(files: Files, tmp_path: Path) -> None:
+    key = load_pem_private_key(files.key.read_bytes(), None)
+    locked = tmp_path / "locked.key"
+    locked.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"secret")))
+    with pytest.raises(ssl.SSLError):
+        server_context(files.certificate, locked)
+
+
+@pytest.mark.parametrize(
+    ("certificate", "user"),
+    [
+        (None, None),
+        ({}, None),
+        ({"subject": ((("commonName", "ada"),),)}, "ada"),
+        ({"subject": ((("organizationName", "Engines"),), (("commonName", "ada"),))}, "ada"),
+        ({"subject": ((("organizationName", "Engines"),),)}, None),
+        ({"subject": ((("commonName", "ada"),),), "subjectAltName": (("URI", "urn:ada"), ("DNS", "a"))}, "urn:ada"),
+        ({"subject": (), "subjectAltName": (("IP Address", "192.0.2.1"),)}, "192.0.2.1"),
+        ({"subject": (), "subjectAltName": (("othername", "<unsupported>"), ("email", "a@b"))}, "a@b"),
+        ({"subject": (), "subjectAltName": (("othername", "<unsupported>"),)}, None),
+        ({"subject": ((("commonName", "ada"),),), "subjectAltName": (("DNS", ""),)}, "ada"),
+    ],
+)
+def test_a_certificate_names_its_first_alternative_name_else_its_common_name(
+    certificate: dict[str, object] | None, user: str | None
+) -> None:
+    assert certificate_user(certificate) == user
