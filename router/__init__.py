@@ -1,0 +1,1 @@
+"""The relay: decides and accounts, without I/O."""

@@ -1,0 +1,107 @@
+"""What went wrong, and the condition to answer with.
+
+Who erred decides the class: `ProtocolError` is the peer's fault and is answered on the wire, `CommandError` our own caller's
+and is not: nothing was sent, nothing has changed.
+"""
+
+from collections.abc import Mapping
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from amqpmesh.router.amqp.conditions import AmqpCondition
+from amqpmesh.router.amqp.types import Symbol, Value
+
+if TYPE_CHECKING:
+    # Only the annotation needs it; the declaration of `Error` needs the codec, and the codec needs this module.
+    from amqpmesh.router.amqp.definitions import Error
+
+
+class AmqpMeshError(Exception):
+    """What every error of this package is."""
+
+
+class Scope(Enum):
+    """The level at which an error is answered: the endpoint that ends because of it (§2.4.3, §2.5.4, §2.6.5)."""
+
+    LINK = "link"
+    SESSION = "session"
+    CONNECTION = "connection"
+
+
+class ProtocolError(AmqpMeshError):
+    """The peer broke the standard.
+
+    Args: scope: which endpoint ends.
+        condition: what to answer.
+        description: for people, and for the peer's log: never contains what is secret.
+        info: the map that goes with the condition (§2.8.14).
+    """
+
+    def __init__(
+        self, scope: Scope, condition: Symbol, description: str, info: Mapping[Symbol, Value] | None = None
+    ) -> None:
+        super().__init__(scope, condition, description, info)
+        self.scope = scope
+        self.condition = condition
+        self.description = description
+        self.info = info
+
+    def __str__(self) -> str:
+        return f"{self.condition} ({self.scope.value}): {self.description}"
+
+
+class CommandError(AmqpMeshError):
+    """Our own caller asked for what cannot be done: nothing was sent, nothing has changed."""
+
+
+class ConfigError(AmqpMeshError):
+    """The configuration is wrong: which file, which key in it, and why."""
+
+    def __init__(self, file: str, key: str, reason: str) -> None:
+        super().__init__(file, key, reason)
+        self.file = file
+        self.key = key
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"{self.file}: {self.key}: {self.reason}"
+
+
+class _EndedError(AmqpMeshError):
+    """An endpoint has ended; `error` is what the peer gave as the reason, None if it gave none."""
+
+    def __init__(self, message: str, error: "Error | None" = None) -> None:
+        super().__init__(message, error)
+        self.message = message
+        self.error = error
+
+    def __str__(self) -> str:
+        if self.error is None:
+            return self.message
+        return f"{self.message}: {self.error.condition}: {self.error.description or 'no description'}"
+
+
+class ConnectionClosedError(_EndedError):
+    """The connection was refused, lost, or closed by either side."""
+
+
+class SaslError(ConnectionClosedError):
+    """The connection was refused in the SASL exchange (§5.3)."""
+
+
+class SessionEndedError(_EndedError):
+    """The session was ended by either side, or went with its connection."""
+
+
+class LinkDetachedError(_EndedError):
+    """The link was detached by either side, or went with its session."""
+
+
+def decode_error(description: str) -> ProtocolError:
+    """What the peer sent is not a legal encoding of what is expected there (§2.8.15)."""
+    return ProtocolError(Scope.CONNECTION, AmqpCondition.DECODE_ERROR, description)
+
+
+def invalid_field(description: str) -> ProtocolError:
+    """What the peer sent is well encoded, but not permitted there (§2.8.15)."""
+    return ProtocolError(Scope.CONNECTION, AmqpCondition.INVALID_FIELD, description)

@@ -1,0 +1,76 @@
+"""Maps whose keys Python would confuse (§1.6.23).
+
+To the standard, true, long 1, uint 1 and double 1.0 are four keys, and a list is as good a key as any; to a dict the four are
+one, and a list is none. So two keys are identical here if their encodings are. What a dict can hold is a dict; the rest is a
+`PairMap`.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from amqpmesh.router.amqp.encoder import REFUSALS, write_value
+from amqpmesh.router.amqp.types import Symbol
+
+MAX_NUMERIC_KEYS = 256
+"""How many keys other than strings, symbols and binary a decoded dict may have; a map with more is a PairMap. Anybody can
+choose numbers that collide in a dict, and so make it quadratic; the hashes of octets are secret to the process."""
+
+_SECRETLY_HASHED = frozenset({str, Symbol, bytes})
+
+
+class PairMap(Mapping[Any, Any]):
+    """An ordered map with any AMQP values as keys, told apart by type as well as by value: `m[UInt(1)]` is not `m[1]`.
+
+    Two are equal if they hold equal pairs in the same order: the standard's maps are ordered.
+    Raises: ValueError: two keys are identical.
+    """
+
+    __slots__ = ("_pairs",)
+
+    def __init__(self, pairs: Iterable[tuple[Any, Any]]) -> None:
+        self._pairs: dict[bytes, tuple[Any, Any]] = {}
+        for key, value in pairs:
+            if self._pairs.setdefault(write_value(key, 0), pair := (key, value)) is not pair:
+                raise ValueError(f"the key {key!r} occurs twice")
+
+    def __getitem__(self, key: Any) -> Any:
+        try:
+            return self._pairs[write_value(key, 0)][1]
+        except REFUSALS as error:
+            raise KeyError(key) from error
+
+    def __iter__(self) -> Iterator[Any]:
+        return (key for key, _ in self._pairs.values())
+
+    def __len__(self) -> int:
+        return len(self._pairs)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, PairMap):
+            return NotImplemented
+        return list(self._pairs) == list(other._pairs) and list(self.values()) == list(other.values())
+
+    __hash__ = None  # type: ignore[assignment]  # as dict: its values may be mutable
+
+    def __repr__(self) -> str:
+        return f"PairMap({list(self._pairs.values())!r})"
+
+
+def make_map(keys: Sequence[Any], values: Sequence[Any]) -> Mapping[Any, Any]:
+    """A decoded map, in order: a dict where a dict can tell the keys apart.
+
+    Raises: ValueError: two keys are identical.
+    """
+    numeric = not _SECRETLY_HASHED.issuperset(map(type, keys))
+    if not numeric:
+        plain = dict(zip(keys, values, strict=True))
+        if len(plain) == len(keys):
+            return plain
+    pairs = PairMap(zip(keys, values, strict=True))
+    if len(keys) > MAX_NUMERIC_KEYS:
+        return pairs
+    try:
+        plain = dict(zip(keys, values, strict=True))
+    except TypeError:
+        return pairs
+    return plain if len(plain) == len(keys) else pairs

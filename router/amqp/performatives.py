@@ -1,0 +1,168 @@
+"""The nine frame bodies, declared (§2.7)."""
+
+from typing import TypeAlias
+
+from amqpmesh.router.amqp.composite import Registry, composite, decode_composite, encode_composite
+from amqpmesh.router.amqp.decoder import Buffer
+from amqpmesh.router.amqp.definitions import (
+    DeliveryNumber,
+    DeliveryTag,
+    Error,
+    Fields,
+    Handle,
+    IetfLanguageTag,
+    MessageFormat,
+    Milliseconds,
+    ReceiverSettleMode,
+    Role,
+    SenderSettleMode,
+    SequenceNo,
+    TransferNumber,
+)
+from amqpmesh.router.amqp.fields import Boolean, Map, Multiple, String, UInt, ULong, UShort
+from amqpmesh.router.amqp.messaging import DeliveryState, Source, Target
+from amqpmesh.router.amqp.transactions import Coordinator
+from amqpmesh.router.amqp.types import Symbol
+
+
+@composite("amqp:open:list", 0x10)
+class Open:
+    """Connection parameters (§2.7.1)."""
+
+    container_id: String
+    hostname: String | None = None
+    max_frame_size: UInt = 4294967295
+    channel_max: UShort = 65535
+    idle_time_out: Milliseconds | None = None
+    outgoing_locales: Multiple[IetfLanguageTag] = ()
+    incoming_locales: Multiple[IetfLanguageTag] = ()
+    offered_capabilities: Multiple[Symbol] = ()
+    desired_capabilities: Multiple[Symbol] = ()
+    properties: Fields | None = None
+
+
+@composite("amqp:begin:list", 0x11)
+class Begin:
+    """A session has begun on the channel (§2.7.2)."""
+
+    remote_channel: UShort | None = None
+    next_outgoing_id: TransferNumber
+    incoming_window: UInt
+    outgoing_window: UInt
+    handle_max: Handle = 4294967295
+    offered_capabilities: Multiple[Symbol] = ()
+    desired_capabilities: Multiple[Symbol] = ()
+    properties: Fields | None = None
+
+
+@composite("amqp:attach:list", 0x12)
+class Attach:
+    """A link endpoint has been attached to the session (§2.7.3)."""
+
+    name: String
+    handle: Handle
+    role: Role
+    snd_settle_mode: SenderSettleMode = SenderSettleMode.MIXED
+    rcv_settle_mode: ReceiverSettleMode = ReceiverSettleMode.FIRST
+    source: Source | None = None
+    target: Target | Coordinator | None = None
+    unsettled: Map[DeliveryTag, DeliveryState | None] | None = None
+    incomplete_unsettled: Boolean = False
+    initial_delivery_count: SequenceNo | None = None
+    max_message_size: ULong | None = None
+    offered_capabilities: Multiple[Symbol] = ()
+    desired_capabilities: Multiple[Symbol] = ()
+    properties: Fields | None = None
+
+
+@composite("amqp:flow:list", 0x13)
+class Flow:
+    """The state of a session's windows, and of a link's credit if a handle is set (§2.7.4)."""
+
+    next_incoming_id: TransferNumber | None = None
+    incoming_window: UInt
+    next_outgoing_id: TransferNumber
+    outgoing_window: UInt
+    handle: Handle | None = None
+    delivery_count: SequenceNo | None = None
+    link_credit: UInt | None = None
+    available: UInt | None = None
+    drain: Boolean = False
+    echo: Boolean = False
+    properties: Fields | None = None
+
+
+@composite("amqp:transfer:list", 0x14)
+class Transfer:
+    """Part of a delivery, sent on a link (§2.7.5)."""
+
+    handle: Handle
+    delivery_id: DeliveryNumber | None = None
+    delivery_tag: DeliveryTag | None = None
+    message_format: MessageFormat | None = None
+    settled: Boolean | None = None
+    more: Boolean = False
+    rcv_settle_mode: ReceiverSettleMode | None = None
+    state: DeliveryState | None = None
+    resume: Boolean = False
+    aborted: Boolean = False
+    batchable: Boolean = False
+
+
+@composite("amqp:disposition:list", 0x15)
+class Disposition:
+    """Deliveries have changed their state (§2.7.6)."""
+
+    role: Role
+    first: DeliveryNumber
+    last: DeliveryNumber | None = None
+    settled: Boolean = False
+    state: DeliveryState | None = None
+    batchable: Boolean = False
+
+
+@composite("amqp:detach:list", 0x16)
+class Detach:
+    """A link endpoint has been detached from the session (§2.7.7)."""
+
+    handle: Handle
+    closed: Boolean = False
+    error: Error | None = None
+
+
+@composite("amqp:end:list", 0x17)
+class End:
+    """The session has ended (§2.7.8)."""
+
+    error: Error | None = None
+
+
+@composite("amqp:close:list", 0x18)
+class Close:
+    """The connection is closed (§2.7.9)."""
+
+    error: Error | None = None
+
+
+Performative: TypeAlias = Open | Begin | Attach | Flow | Transfer | Disposition | Detach | End | Close
+
+_PERFORMATIVES: Registry[Performative] = Registry(Open, Begin, Attach, Flow, Transfer, Disposition, Detach, End, Close)
+
+# Azure's pure-Python stack indexes past short lists, so these are written in full.
+_WRITTEN_IN_FULL = frozenset({Open, Begin, Attach, Flow})
+
+
+def decode_performative(data: Buffer, offset: int = 0) -> tuple[Performative, int]:
+    """The performative of a frame body, and the offset at which its payload begins.
+
+    Raises: ProtocolError(CONNECTION, decode-error or invalid-field): as `decode_composite`.
+    """
+    return decode_composite(_PERFORMATIVES, data, offset)
+
+
+def encode_performative(performative: Performative) -> bytes:
+    """The encoding of a performative: open, begin, attach and flow with all their fields, the others compact.
+
+    Raises: CommandError: as `encode_composite`.
+    """
+    return encode_composite(performative, full=type(performative) in _WRITTEN_IN_FULL)

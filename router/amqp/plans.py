@@ -1,0 +1,291 @@
+"""From the annotation of a field to the functions that read and write it, once per class."""
+
+import types as python_types
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from enum import Enum
+from functools import reduce
+from typing import Annotated, Any, NoReturn, Union, get_args, get_origin
+from uuid import UUID
+
+from amqpmesh.router.amqp import decoder, encoder, types
+from amqpmesh.router.amqp.decoder import Buffer, Reader, Span
+from amqpmesh.router.amqp.encoder import NULL, Writer
+from amqpmesh.router.amqp.errors import decode_error, invalid_field
+from amqpmesh.router.amqp.fields import MaxOctets, Shape
+from amqpmesh.router.amqp.types import Primitive, Symbol
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How values of one annotation are read and written.
+
+    Args: label: what the type is called, for errors.
+        readers: by format code; 0x00 for described types.
+        write: refuses what is not of the type by one of `encoder.REFUSALS`.
+        classes: the Python classes of the values: how a union finds the plan for a value.
+        nullable: whether null is a value of it, which reads as None.
+        multiple: whether it is an annotation with `Multiple`.
+    """
+
+    label: str
+    readers: Mapping[int, Reader]
+    write: Writer
+    classes: tuple[type, ...]
+    nullable: bool = False
+    multiple: bool = False
+
+    def table(self) -> list[Reader]:
+        """The readers, ready to be indexed by any octet."""
+        label, readers = self.label, self.readers
+
+        def refuse(data: Buffer, offset: int, depth: int) -> NoReturn:
+            raise decode_error(f"format code 0x{data[offset - 1]:02x} is not of type {label}")
+
+        return [readers.get(code, refuse) for code in range(256)]
+
+
+@dataclass(frozen=True, slots=True)
+class Described:
+    """A declared type that has a descriptor: how what follows the descriptor is read, and how the whole is written."""
+
+    name: Symbol
+    code: int
+    cls: type
+    read: Reader
+    write: Writer
+
+    @property
+    def label(self) -> str:
+        """The name of the type without domain and representation: `attach` for `amqp:attach:list`."""
+        return self.name.split(":")[1]
+
+
+DESCRIBED: dict[type, Described] = {}
+"""Every composite and every restricted type with a descriptor that was declared, by its class."""
+
+CHOICES: dict[type[Enum], Primitive] = {}
+"""The source type of every restricted type with choices that was declared, by its class."""
+
+_VALUE_CLASSES: dict[Any, Primitive] = {
+    cls: primitive for cls, primitive in encoder.CLASSES.items() if issubclass(cls, types._Integer | Symbol | UUID)
+}
+"""Classes that say by themselves what they are on the wire, and so are annotations by themselves."""
+
+
+def plan_for(annotation: Any) -> Plan:
+    """The plan for an annotation.
+
+    Raises: TypeError: it is none of those that `fields.py` names.
+    """
+    origin = get_origin(annotation)
+    if origin is Annotated:
+        return _annotated(*get_args(annotation))
+    if origin is Union or origin is python_types.UnionType:
+        return _union(get_args(annotation))
+    if annotation in DESCRIBED:
+        return _described([DESCRIBED[annotation]], _refuse_unknown)
+    if annotation in CHOICES:
+        return _choices(annotation, CHOICES[annotation])
+    if annotation in _VALUE_CLASSES:
+        primitive = _VALUE_CLASSES[annotation]
+        return Plan(primitive.value, decoder.TYPED_BY_TYPE[primitive], encoder.FIELD_WRITERS[primitive], (annotation,))
+    raise TypeError(f"{annotation!r} does not say what it is on the wire")
+
+
+def _annotated(base: Any, kind: Primitive | Shape, *restrictions: MaxOctets) -> Plan:
+    if kind is Shape.ANY:
+        return Plan(
+            "*", {0x00: decoder.READERS[0x00], **decoder.READERS_BY_CODE}, encoder.write_value, (), nullable=True
+        )
+    if kind is Shape.MULTIPLE:
+        return _multiple(plan_for(get_args(base)[0]))
+    if kind is Shape.MAP:
+        key, value = get_args(base)
+        return _map(plan_for(key), plan_for(value))
+    readers = decoder.ENCODINGS_BY_TYPE[kind]
+    plan = Plan(kind.value, readers, encoder.FIELD_WRITERS[kind], (get_origin(base) or base,))
+    return reduce(_at_most, restrictions, plan)
+
+
+def _wrapped(readers: Mapping[int, Reader], convert: Callable[[Any], Any]) -> dict[int, Reader]:
+    """Readers that convert what the given ones read."""
+
+    def wrap(reader: Reader) -> Reader:
+        def read(data: Buffer, offset: int, depth: int) -> tuple[Any, int]:
+            value, offset = reader(data, offset, depth)
+            return convert(value), offset
+
+        return read
+
+    return {code: wrap(reader) for code, reader in readers.items()}
+
+
+def _at_most(plan: Plan, limit: MaxOctets) -> Plan:
+    most, write = limit.octets, plan.write
+
+    def check(value: bytes) -> bytes:
+        if len(value) > most:
+            raise invalid_field(f"{len(value)} octets are more than {most}")
+        return value
+
+    def write_checked(value: bytes, depth: int) -> bytes:
+        if len(value) > most:
+            raise ValueError(f"{len(value)} octets are more than {most}")
+        return write(value, depth)
+
+    return replace(plan, readers=_wrapped(plan.readers, check), write=write_checked)
+
+
+def _choices(cls: type[Enum], source: Primitive) -> Plan:
+    members = {member.value: member for member in cls}
+    write = encoder.FIELD_WRITERS[source]
+
+    def choose(value: Any) -> Enum:
+        try:
+            return members[value]
+        except KeyError:
+            raise invalid_field(f"{value!r} is not one of the choices of {cls.__name__}") from None
+
+    def write_choice(value: Enum, depth: int) -> bytes:
+        return write(members[value.value].value, depth)
+
+    return Plan(source.value, _wrapped(decoder.ENCODINGS_BY_TYPE[source], choose), write_choice, (cls,))
+
+
+# Described types: the descriptor chooses the reader.
+
+
+def _refuse_unknown(data: Buffer, offset: int, depth: int) -> NoReturn:
+    descriptor, _ = decoder.READERS[data[offset]](data, offset + 1, depth)
+    raise invalid_field(f"a described type with the descriptor {descriptor!r} is not permitted here")
+
+
+def descriptor_reader(described: Iterable[Described], otherwise: Reader) -> Reader:
+    """A reader for offsets behind the 0x00 of a described type: finds the type by its descriptor, numeric or symbolic (§1.5).
+
+    Args: otherwise: reads (or refuses) what has another descriptor, from the same offset.
+    """
+    by_code = {one.code: one.read for one in described}
+    by_name = {str(one.name): one.read for one in described}
+
+    def read(data: Buffer, offset: int, depth: int) -> tuple[Any, int]:
+        reader: Reader | None
+        if data[offset] == 0x53:
+            reader, body = by_code.get(data[offset + 1]), offset + 2
+        else:
+            descriptor, body = decoder.READERS[data[offset]](data, offset + 1, depth)
+            # By class: descriptors of other types are reserved, and uint 0x24 is none of ours though Python takes it for equal.
+            names = {types.ULong: by_code, Symbol: by_name}.get(type(descriptor), {})
+            reader = names.get(descriptor) if names else None
+        return (reader or otherwise)(data, body if reader else offset, depth)
+
+    return read
+
+
+def _described(described: list[Described], otherwise: Reader) -> Plan:
+    label = " or ".join(one.label for one in described)
+    classes = tuple(one.cls for one in described)
+    return Plan(label, {0x00: descriptor_reader(described, otherwise)}, encoder.write_value, classes)
+
+
+# Unions: the format code, and for described types the descriptor, chooses the reader; the class chooses the writer.
+
+
+def _union(members: tuple[Any, ...]) -> Plan:
+    nullable = type(None) in members
+    described = [DESCRIBED[member] for member in members if member in DESCRIBED]
+    plans = [plan_for(member) for member in members if member is not type(None) and member not in DESCRIBED]
+    open_ended = any(plan.label == "*" for plan in plans)
+    if described:
+        plans.append(_described(described, decoder.READERS[0x00] if open_ended else _refuse_unknown))
+    if len(plans) == 1:
+        return replace(plans[0], nullable=nullable or plans[0].nullable)
+    readers = {code: reader for plan in plans for code, reader in plan.readers.items()}
+    writers = {cls: plan.write for plan in plans for cls in plan.classes}
+    write = encoder.write_value if open_ended else _write_by_class(writers)
+    return Plan(" or ".join(plan.label for plan in plans), readers, write, tuple(writers), nullable or open_ended)
+
+
+def _write_by_class(writers: Mapping[type, Writer]) -> Writer:
+    def write(value: Any, depth: int) -> bytes:
+        for cls in type(value).__mro__:
+            if cls in writers:
+                return writers[cls](value, depth)
+        raise TypeError(f"{value!r} is not permitted here")
+
+    return write
+
+
+# Multiple values and maps.
+
+_SPANS8_32: tuple[Span, Span] = (decoder.span8, decoder.span32)
+
+
+def _multiple(one: Plan) -> Plan:
+    def many(span: Span) -> Reader:
+        def read(data: Buffer, offset: int, depth: int) -> tuple[tuple[Any, ...], int]:
+            begin, end, count = span(data, offset)
+            _, values, descriptors = decoder.read_elements(data, begin, end, count, depth, one.readers)
+            if descriptors:
+                raise decode_error(f"described elements are not of type {one.label}")
+            return tuple(values), end
+
+        return read
+
+    def write(values: Iterable[Any], depth: int) -> bytes:
+        if isinstance(values, str | bytes):
+            raise TypeError(f"{values!r} is one value, not a tuple of them")
+        values = tuple(values)
+        if not values:
+            return NULL
+        if len(values) == 1:
+            return one.write(values[0], depth)
+        return encoder.write_array(types.Array(source, values), depth)
+
+    source = Primitive(one.label)
+    single = _wrapped(one.readers, lambda value: (value,))
+    arrays = dict(zip(decoder.ENCODINGS_BY_TYPE[Primitive.ARRAY], map(many, _SPANS8_32), strict=True))
+    return Plan(one.label, single | arrays, write, (tuple,), multiple=True)
+
+
+def _map(key: Plan, value: Plan) -> Plan:
+    key_table, value_table = key.table(), nullable(value).table()
+
+    def entries(span: Span) -> Reader:
+        def read(data: Buffer, offset: int, depth: int) -> tuple[Any, int]:
+            offset, end, count = span(data, offset)
+            if count % 2:
+                raise decoder.odd_map(count)
+            decoder.enter(data, offset, end, count, depth)
+            depth += 1
+            keys, values = [], []
+            for _ in range(count // 2):
+                one, offset = key_table[data[offset]](data, offset + 1, depth)
+                keys.append(one)
+                one, offset = value_table[data[offset]](data, offset + 1, depth)
+                values.append(one)
+            decoder.leave(offset, end)
+            return decoder.distinct(keys, values), end
+
+        return read
+
+    def write(entries: Mapping[Any, Any], depth: int) -> bytes:
+        if depth >= encoder.MAX_DEPTH:
+            raise encoder.too_deep()
+        depth += 1
+        parts = []
+        for one, content in entries.items():
+            parts.append(key.write(one, depth))
+            parts.append(NULL if content is None and value.nullable else value.write(content, depth))
+        return encoder.compound(b"", 0xC1, 0xD1, len(parts), b"".join(parts))
+
+    readers = dict(zip(decoder.ENCODINGS_BY_TYPE[Primitive.MAP], map(entries, _SPANS8_32), strict=True))
+    return Plan("map", readers, write, (Mapping,))
+
+
+def nullable(plan: Plan) -> Plan:
+    """The plan, with null among the readers if null is a value of it."""
+    if not plan.nullable:
+        return plan
+    return replace(plan, readers={**plan.readers, **decoder.ENCODINGS_BY_TYPE[Primitive.NULL]})
