@@ -1,0 +1,499 @@
+"""Downstream credit becomes upstream credit: divided among the senders, never promised twice (§2.6.7).
+
+A *pool* stands between the links that deliveries of an address come in by, its *inputs*, and the places they leave to,
+its *branches*. For every pool
+
+    demand + spare  >=  waiting + granted
+
+holds whenever it promises credit: `demand` is what the branches can take now, `spare` one delivery for each input,
+`waiting` the deliveries that have come and not left, and `granted` the credit that inputs hold unspent. Credit
+is promised again when a delivery's first frame has left: not when it came, or a stopped consumer would fill this
+router, and not when it is settled, or the link would pause for a round trip.
+
+The spare delivery keeps an input that holds nothing from waiting for ever behind idle ones that hold everything, and a
+consumer that takes one message at a time from costing a flow in each direction and for each producer. It is the
+whole overcommitment, besides grants that a consumer outdated when it left or lowered its credit: no more deliveries
+than there are inputs wait here for that. Without a consumer there is no spare either, and no credit at all.
+
+Chained, an input of one router's pool being a branch of another's, the same rule holds on every hop, and nothing but
+ordinary flows is exchanged. Time comes in as `now`, seconds of any monotonic clock; nothing here does I/O.
+"""
+
+from collections import OrderedDict
+from collections.abc import Iterable
+
+from amqpmesh.policies.distribution import Distribution
+from amqpmesh.router.amqp.errors import CommandError
+from amqpmesh.router.demand import Branch, Demand
+from amqpmesh.router.windows import SERIAL, FixedWindow, Grant, Input, ahead
+
+__all__ = ["Branch", "FixedWindow", "Grant", "Input", "Pool"]
+
+
+class Pool:
+    """Divides what branches can take among the inputs of an address.
+
+    After each batch of events `grants` says which flows to send. What happens per delivery costs O(1); `grants` costs
+    what changes, so that thousands of idle inputs are free.
+
+    An input is *idle* once it has not used the credit that it holds for `idle_time`. Credit is dealt in turn: to
+    inputs that hold none, one each; then, up to an equal share of the demand, to those that are not idle. A flow is
+    sent for half a share or more, or when the input held none.
+
+    Args: max_credit: the most that one input is given, deliveries.
+        starve_time: how long an input waits for credit that idle ones hold before they are asked to give it back, and
+            how long the demand may stay below what was promised before limits are lowered: it does so for a
+            moment whenever the buffers of a connection are full.
+        reclaim_time: how long a peer may take to confirm that it gave credit back. Then it is believed: many clients
+            answer neither drain nor echo.
+        drain_time: how long a consumer's drain waits for the inputs.
+        idle_time: see above. All times in seconds.
+    """
+
+    def __init__(
+        self,
+        distribution: Distribution,
+        *,
+        max_credit: int = 250,
+        starve_time: float = 0.02,
+        reclaim_time: float = 1.0,
+        drain_time: float = 0.25,
+        idle_time: float = 0.1,
+    ) -> None:
+        self._max_credit = max_credit
+        self._starve_time = starve_time
+        self._reclaim_time = reclaim_time
+        self._drain_time = drain_time
+        self._idle_time = idle_time
+        self._demand = Demand(distribution)
+        self._suspended = False
+        self._now = 0.0  # the latest that we were told
+        # Sums over the inputs, kept up to date with each of them.
+        self._waiting = 0
+        self._granted = 0
+        self._revoked = 0
+        self._idle_inputs = 0
+        # Every input that holds no credit is in `_hungry`; of the others those that are not idle are in `_recent`, and
+        # idle ones that hold more than one in `_rich`, in the order of entering; beside `_recent` when that was.
+        self._inputs: dict[Input, None] = {}
+        self._hungry: OrderedDict[Input, None] = OrderedDict()
+        self._recent: OrderedDict[Input, float] = OrderedDict()
+        self._rich: OrderedDict[Input, None] = OrderedDict()
+        # Of `_recent`, those that hold half a share or less.
+        self._renewing: OrderedDict[Input, None] = OrderedDict()
+        self._short_since: float | None = None  # since when there was never enough for everybody in these two lines
+        # Asked to drain because others starve, and told a lower limit: until when we wait for their answer.
+        self._reclaiming: OrderedDict[Input, float] = OrderedDict()
+        self._lowered: OrderedDict[Input, float] = OrderedDict()
+        # Asked to drain because a consumer drains.
+        self._round: dict[Input, None] = {}
+        self._round_until: float | None = None
+        self._changed: dict[Input, None] = {}  # whom a flow must be sent
+        self._next_check = 0.0  # when starving is looked at again, at the earliest
+        self._lower_at: float | None = None  # when limits are lowered, if it is still necessary then
+        self._hasty = False  # lower them without waiting
+        self._floored = False  # all of them are as low as they can be
+
+    # What others ask for, to explain why a sender waits.
+
+    @property
+    def demand(self) -> int:
+        """How many deliveries the branches can take now."""
+        return 0 if self._suspended else self._demand.credit
+
+    @property
+    def spare(self) -> int:
+        """How many deliveries beyond the demand inputs may send: one each while there is a consumer."""
+        return len(self._inputs) if self._demand.open and not self._suspended else 0
+
+    @property
+    def waiting(self) -> int:
+        """Deliveries that have come and not left."""
+        return self._waiting
+
+    @property
+    def granted(self) -> int:
+        """Deliveries that inputs may still send; see `Input.granted`."""
+        return self._granted
+
+    # Branches.
+
+    def add_branch(self, usable: int = 0, cost: int = 1, counts: bool = True, owner: object = None) -> Branch:
+        """A place that deliveries leave to.
+
+        Args: usable: deliveries that it can take now.
+            cost: what reaching it costs; `closest` looks at the cheapest branches only.
+            counts: False for receivers that only see copies: their credit gives nobody credit.
+        """
+        branch = Branch(usable, cost, counts, owner)
+        self._demand.add(branch)
+        self._floored = False
+        return branch
+
+    def remove_branch(self, b: Branch, now: float) -> None:
+        """It is gone; what was promised for its sake is taken back."""
+        self._now = now
+        self._demand.remove(b)
+        self._hasty = True
+        self._floored = False
+
+    def set_usable(self, b: Branch, usable: int, now: float, *, withdrawn: bool = False) -> None:
+        """How many deliveries a branch can take now: its credit, or less while something else holds it back.
+
+        Args: withdrawn: the receiver lowered its limit to nothing: until it gives credit again it is no consumer,
+            while one whose credit is merely spent is.
+        """
+        self._now = now
+        self._demand.set_usable(b, usable, withdrawn)
+        if withdrawn:
+            self._hasty = True
+            self._floored = False
+
+    def set_suspended(self, suspended: bool) -> None:
+        """Whether this router's memory is used up: then nobody gets credit, and what is unused is taken back."""
+        self._suspended = suspended
+        self._floored = False
+
+    # Inputs.
+
+    def add_input(self, delivery_count: int, owner: object = None) -> Input:
+        """A link that deliveries come in by, without credit yet.
+
+        Args: delivery_count: the initial one, of the sender's attach (§2.7.3).
+        """
+        i = Input(delivery_count, owner)
+        self._inputs[i] = None
+        self._hungry[i] = None
+        return i
+
+    def remove_input(self, i: Input, now: float) -> None:
+        """It is gone. Its waiting deliveries still count until `forwarded` is told of each."""
+        self._now = now
+        del self._inputs[i]
+        self._spend(i, i.granted)
+        self._idle_inputs -= i._idle
+        for place in (self._hungry, self._recent, self._rich, self._renewing, self._changed, self._lowered):
+            place.pop(i, None)
+        self._answered(i)
+
+    def received(self, i: Input, now: float) -> None:
+        """The first frame of a delivery came. Runs per delivery."""
+        i.delivery_count = (i.delivery_count + 1) & SERIAL
+        i.waiting += 1
+        self._waiting += 1
+        i._used_at = now
+        if i.available:
+            i.available -= 1
+        if not i.granted:  # beyond all limits, or within one that we had stopped believing in
+            return
+        left = i.granted - i._revoked - 1
+        i.granted -= 1
+        self._granted -= 1
+        if left < 0:  # within the old limit, sent before the lower one was seen
+            i._revoked -= 1
+            self._revoked -= 1
+        elif left <= i._renew_at or i._idle:
+            self._used(i, left, now)
+
+    def forwarded(self, i: Input, now: float) -> None:
+        """The first frame of a delivery has left, or the delivery will never leave. Runs per delivery.
+
+        Raises: CommandError: none of this input's waits.
+        """
+        if not i.waiting:
+            raise CommandError("forwarded: no delivery of this input waits")
+        self._now = now
+        i.waiting -= 1
+        self._waiting -= 1
+
+    def flow_received(
+        self, i: Input, delivery_count: int, link_credit: int | None, available: int | None, now: float
+    ) -> None:
+        """The peer's flow: it may give credit back, as drain asks, or show that it saw a lower limit (§2.6.7).
+
+        Args: delivery_count, link_credit, available: of the flow; None where it says nothing.
+        """
+        self._now = now
+        if spent := ahead(delivery_count, i.delivery_count):
+            i.delivery_count = delivery_count
+            self._spend(i, spent)
+            self._sank(i, i.credit)
+        if i._revoked and link_credit is not None and (delivery_count + link_credit) & SERIAL == i.limit:
+            self._write_off(i)
+        i.available = available or 0
+        if i._idle and i.available > i.credit:
+            self._used(i, i.credit, now)  # it would use more than it holds
+
+    # A consumer drains.
+
+    def drain(self, now: float) -> None:
+        """A consumer asked to drain: so ask all inputs that hold credit, unless that is under way already."""
+        if self._round_until is not None:
+            return
+        self._now = now
+        for i in self._inputs:
+            if i.credit:
+                self._round[i] = None
+                if not i.draining:
+                    self._ask(i)
+        if self._round:
+            self._round_until = now + self._drain_time
+
+    def drained(self, now: float) -> bool:
+        """Whether nothing more will come of the last `drain`: all answered or the time is over, and nothing waits."""
+        return not self._waiting and (self._round_until is None or now >= self._round_until)
+
+    # The flows to send, and when to look again.
+
+    def grants(self, now: float) -> list[Grant]:
+        """The flows to send now, one per input at most; call it once after each batch of events."""
+        self._now = now
+        free = self._free()
+        if free + self._revoked >= 0:
+            self._lower_at = None
+            self._hasty = False
+            if self._hungry or self._renewing:
+                self._deal(now)
+        elif not self._floored:
+            if self._hasty:
+                self._lower(now)
+            elif self._lower_at is None:
+                self._lower_at = now + self._starve_time
+        if not (self._hungry or self._renewing):
+            self._short_since = None
+        elif self._short_since is None:
+            self._short_since = now
+        if not self._changed:
+            return []
+        flows = [Grant(i, i.credit, i.draining, i._revoked > 0) for i in self._changed]
+        self._changed.clear()
+        return flows
+
+    def next_timer(self) -> float | None:
+        """When `handle_timer` wants to be called, None if nothing depends on time."""
+        times = [self._round_until, self._lower_at, self._starves_at()]
+        times += [next(iter(waits.values())) for waits in (self._reclaiming, self._lowered) if waits]
+        return min((time for time in times if time is not None), default=None)
+
+    def handle_timer(self, now: float) -> None:
+        """Does what is due; `grants` may have something to send afterwards."""
+        self._now = now
+        if self._round_until is not None and now >= self._round_until:
+            for i in self._round:
+                if i not in self._reclaiming:
+                    self._settle_down(i)
+            self._round.clear()
+            self._round_until = None
+        while self._reclaiming and next(iter(self._reclaiming.values())) <= now:
+            i = next(iter(self._reclaiming))
+            self._answered(i)
+            if i.credit > 1:
+                # Its silence is taken for consent. Lowering its limit makes that true, of all but what is on its way.
+                self._take_back(i, i.credit - 1, now)
+                self._write_off(i)
+        while self._lowered and next(iter(self._lowered.values())) <= now:
+            self._write_off(next(iter(self._lowered)))
+        if self._lower_at is not None and now >= self._lower_at:
+            self._lower_at = None
+            self._hasty = True
+        starves_at = self._starves_at()
+        if starves_at is not None and now >= starves_at:
+            self._reclaim(now)
+
+    # Dealing.
+
+    def _free(self) -> int:
+        return self.demand + self.spare - self._waiting - self._granted
+
+    def _share(self) -> int:
+        active = max(1, len(self._inputs) - self._idle_inputs)
+        return max(1, min(self._max_credit, -(-self.demand // active)))
+
+    def _deal(self, now: float) -> None:
+        if self._free() + self._revoked <= 0:
+            return
+        self._age(now)
+        share = self._share()
+        # One each first. Everybody who holds none stands in the same line: preferring those that used theirs
+        # lately would let two busy inputs keep a third one out for ever.
+        passed, served = [], []
+        while self._hungry and self._free() + self._revoked > 0:
+            i, _ = self._hungry.popitem(last=False)
+            if self._give(i, 1):
+                i._used_at = now
+                i._renew_at = 0
+                if not i._idle:
+                    self._recent[i] = now
+                    served.append(i)
+            else:
+                passed.append(i)  # free is only what others have not confirmed to have given back
+        self._put_first(self._hungry, passed)
+        if share > 1:
+            self._put_first(self._renewing, served)
+        # Then up to a share each.
+        while self._renewing:
+            i = next(iter(self._renewing))
+            told = i in self._changed  # a flow goes out anyway
+            missing = share - i.credit
+            if missing <= 0 or (i.credit > share // 2 and not told):
+                given = missing
+            elif told or self._free() + self._revoked >= (share + 1) // 2:
+                given = self._give(i, missing)
+            else:
+                break
+            if given < missing:
+                break
+            del self._renewing[i]
+            i._renew_at = share // 2
+
+    @staticmethod
+    def _put_first(line: OrderedDict[Input, None], inputs: list[Input]) -> None:
+        for i in reversed(inputs):
+            line[i] = None
+            line.move_to_end(i, last=False)
+
+    def _give(self, i: Input, most: int) -> int:
+        """Raises the limit of an input by what is free, at most `most`: by how much."""
+        free = self._free()
+        # What was taken back and not confirmed it may use as it is: it is counted already, so promising it anew costs
+        # nothing, and there is a reason to as soon as it would be free once confirmed.
+        again = max(0, min(most, i._revoked, free + self._revoked))
+        i._revoked -= again
+        self._revoked -= again
+        fresh = 0 if i._revoked else max(0, min(most - again, free))
+        i.granted += fresh
+        self._granted += fresh
+        if again + fresh:
+            self._changed[i] = None
+            self._floored = False
+        return again + fresh
+
+    def _lower(self, now: float) -> None:
+        """Takes back what exceeds the demand, of idle inputs first."""
+        self._hasty = False
+        self._age(now)
+        keep = 1 if self.spare else 0
+        excess = -(self._free() + self._revoked)
+        steps: list[tuple[Iterable[Input], int]]
+        steps = [(self._rich, keep), (self._recent, max(keep, self._share())), (self._recent, keep)]
+        if not keep:
+            steps.append((self._inputs, 0))
+        for those, floor in steps:
+            for i in list(those):
+                if excess <= 0:
+                    return
+                if i.credit > floor:
+                    taken = min(i.credit - floor, excess)
+                    self._take_back(i, taken, now)
+                    excess -= taken
+        self._floored = excess > 0
+
+    def _reclaim(self, now: float) -> None:
+        """Asks idle inputs that hold more than one to give it back, as long as others starve."""
+        self._next_check = now + self._starve_time
+        self._age(now)
+        need = (len(self._hungry) + len(self._renewing)) * self._share()
+        need -= max(0, self._free() + self._revoked) + sum(i.credit - 1 for i in self._reclaiming)
+        while need > 0 and self._rich:
+            i, _ = self._rich.popitem(last=False)
+            need -= i.credit - 1
+            self._reclaiming[i] = now + self._reclaim_time
+            self._ask(i)
+
+    def _starves_at(self) -> float | None:
+        """When it is time to look for credit that lies idle."""
+        if self._short_since is None or not (self.demand or self.spare):
+            return None
+        at = max(self._short_since + self._starve_time, self._next_check)
+        if self._rich:
+            return at
+        return max(at, next(iter(self._recent.values())) + self._idle_time) if self._recent else None
+
+    # What an input goes through.
+
+    def _used(self, i: Input, left: int, now: float) -> None:
+        """It used credit, or says that it would: it is not idle."""
+        if i._idle:
+            i._idle = False
+            self._idle_inputs -= 1
+            self._rich.pop(i, None)
+            if left:
+                self._recent[i] = now
+        self._sank(i, left)
+
+    def _sank(self, i: Input, left: int) -> None:
+        """Its credit sank: if it needs more, it goes where those wait."""
+        if not left:
+            for place in (self._recent, self._rich, self._renewing):
+                place.pop(i, None)
+            self._hungry[i] = None
+            if i.draining:
+                self._answered(i)
+        elif left <= i._renew_at and not i._idle and not i.draining:
+            self._renewing[i] = None
+
+    def _age(self, now: float) -> None:
+        """Finds out who has become idle; each input is looked at once in `idle_time` at most."""
+        before = now - self._idle_time
+        while self._recent:
+            i, placed = next(iter(self._recent.items()))
+            if placed > before:
+                break
+            del self._recent[i]
+            if i._used_at > placed:
+                self._recent[i] = i._used_at
+                continue
+            i._idle = True
+            self._idle_inputs += 1
+            self._renewing.pop(i, None)
+            if i.credit > 1 and not i.draining:
+                self._rich[i] = None
+
+    def _ask(self, i: Input) -> None:
+        """Asks it to drain; until it has, it gets no more."""
+        i.draining = True
+        self._rich.pop(i, None)
+        self._renewing.pop(i, None)
+        self._changed[i] = None
+
+    def _answered(self, i: Input) -> None:
+        """It has drained, or is no longer waited for."""
+        i.draining = False
+        self._reclaiming.pop(i, None)
+        self._round.pop(i, None)
+        if not self._round:
+            self._round_until = None
+
+    def _settle_down(self, i: Input) -> None:
+        """It did not answer, and keeps what it holds: back to where inputs like it are."""
+        i.draining = False
+        if i._idle and i.credit > 1:
+            self._rich[i] = None
+        self._sank(i, i.credit)
+        self._floored = False
+
+    def _take_back(self, i: Input, count: int, now: float) -> None:
+        """Lowers its limit. What it was granted counts until it has seen that, or was given time to."""
+        i._revoked += count
+        self._revoked += count
+        self._lowered.pop(i, None)
+        self._lowered[i] = now + self._reclaim_time
+        self._changed[i] = None
+        if i.credit <= 1:
+            self._rich.pop(i, None)
+        self._sank(i, i.credit)
+
+    def _write_off(self, i: Input) -> None:
+        """It will not use what was taken back."""
+        self._lowered.pop(i, None)
+        i.granted -= i._revoked
+        self._granted -= i._revoked
+        self._revoked -= i._revoked
+        i._revoked = 0
+
+    def _spend(self, i: Input, count: int) -> None:
+        granted = max(0, i.granted - count)
+        revoked = granted - max(0, i.credit - count)
+        self._granted += granted - i.granted
+        self._revoked += revoked - i._revoked
+        i.granted, i._revoked = granted, revoked

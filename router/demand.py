@@ -1,0 +1,108 @@
+"""What the places that deliveries leave to can take, together."""
+
+from amqpmesh.policies.distribution import Distribution
+
+
+class Branch:
+    """A place that deliveries leave to."""
+
+    __slots__ = ("_open", "cost", "counts", "owner", "usable")
+
+    def __init__(self, usable: int, cost: int, counts: bool, owner: object) -> None:
+        self.owner = owner
+        self.usable = usable
+        """Deliveries that it can take now."""
+        self.cost = cost
+        self.counts = counts
+        """False: it sees copies only, and is no consumer."""
+        self._open = False  # it gave credit, and did not take it back since
+
+
+class _Group:
+    """Sums over branches that are used alike."""
+
+    __slots__ = ("open", "size", "usable")
+
+    def __init__(self) -> None:
+        self.size = 0
+        self.usable = 0
+        self.open = 0
+
+
+class Demand:
+    """How many deliveries the branches that count can take now.
+
+    `balanced`: all of them together. `closest`: the cheapest together. `multicast`: as many as the one that
+    can take least, since every delivery goes to all. Kept up to date by difference, O(1) per change; only the least of
+    a multicast is looked for again when it rises, once per time it is asked for.
+    """
+
+    __slots__ = ("_branches", "_by_cost", "_groups", "_least", "_multicast", "_near", "_none")
+
+    def __init__(self, distribution: Distribution) -> None:
+        self._none = distribution is Distribution.UNAVAILABLE
+        self._multicast = distribution is Distribution.MULTICAST
+        self._by_cost = distribution is Distribution.CLOSEST
+        self._branches: dict[Branch, None] = {}  # those that count
+        self._groups: dict[int, _Group] = {}
+        self._near = _Group()  # the group that is used
+        self._least: int | None = None
+
+    @property
+    def credit(self) -> int:
+        """How many deliveries can leave now."""
+        if not self._multicast:
+            return self._near.usable
+        if self._least is None:
+            self._least = min((branch.usable for branch in self._branches), default=0)
+        return self._least
+
+    @property
+    def open(self) -> bool:
+        """Whether there is a consumer, though its credit may be spent; for a multicast, whether all are consumers."""
+        near = self._near
+        return near.open == near.size > 0 if self._multicast else near.open > 0
+
+    def add(self, branch: Branch) -> None:
+        """A branch, with what it can take now."""
+        if not branch.counts or self._none:
+            return
+        self._branches[branch] = None
+        group = self._groups.setdefault(self._key(branch), _Group())
+        group.size += 1
+        self._near = self._groups[min(self._groups)]
+        usable, branch.usable = branch.usable, 0
+        self._least = None
+        self.set_usable(branch, usable, False)
+
+    def remove(self, branch: Branch) -> None:
+        """A branch that is gone."""
+        if branch not in self._branches:
+            return
+        self.set_usable(branch, 0, True)
+        del self._branches[branch]
+        self._least = None
+        group = self._groups[self._key(branch)]
+        group.size -= 1
+        if not group.size:
+            del self._groups[self._key(branch)]
+            self._near = self._groups[min(self._groups)] if self._groups else _Group()
+
+    def set_usable(self, branch: Branch, usable: int, withdrawn: bool) -> None:
+        """What a branch can take now; withdrawn: it is no consumer until it can take something again."""
+        before, branch.usable = branch.usable, usable
+        if branch not in self._branches:
+            return
+        group = self._groups[self._key(branch)]
+        group.usable += usable - before
+        if self._least is not None:
+            if usable < self._least:
+                self._least = usable
+            elif before == self._least and usable > before:
+                self._least = None
+        is_open = usable > 0 or (branch._open and not withdrawn)
+        group.open += is_open - branch._open
+        branch._open = is_open
+
+    def _key(self, branch: Branch) -> int:
+        return branch.cost if self._by_cost else 0

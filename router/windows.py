@@ -1,0 +1,140 @@
+"""Links that deliveries come in by: what credit they hold, and a window that depends on nothing else (§2.6.7)."""
+
+from typing import NamedTuple
+
+from amqpmesh.router.amqp.errors import CommandError
+
+SERIAL = 0xFFFF_FFFF
+_HALF = 0x8000_0000
+
+
+class Input:
+    """A link that deliveries come in by, as its receiver sees it: made by `add_input`, read by anybody."""
+
+    __slots__ = ("_idle", "_renew_at", "_revoked", "_used_at", "available", "delivery_count", "draining", "granted",
+                 "owner", "waiting")  # fmt: skip
+
+    def __init__(self, delivery_count: int, owner: object = None) -> None:
+        self.owner = owner
+        self.delivery_count = delivery_count
+        """A serial number, 0..2**32-1."""
+        self.granted = 0
+        """Deliveries that it may still send, by the highest limit it was ever told and has not shown to have given up:
+        it may have sent them already."""
+        self.available = 0
+        """Deliveries that it says it has for us and no credit for; never below 0 (§2.6.7)."""
+        self.draining = False
+        """It was asked to use its credit or to give it back, and has done neither."""
+        self.waiting = 0
+        """Its deliveries that have come and not left."""
+        self._revoked = 0  # of `granted`, what a flow took back and the peer has not confirmed
+        self._renew_at = 0  # when no more than this is left, more is looked for
+        self._used_at = 0.0  # when it last used credit, or got some after having none
+        self._idle = False  # it has not used what it holds for a while
+
+    @property
+    def credit(self) -> int:
+        """The link-credit it holds by the latest limit announced, `granted` less what was taken back."""
+        return self.granted - self._revoked
+
+    @property
+    def limit(self) -> int:
+        """The latest delivery-limit announced: delivery-count + link-credit, a serial number."""
+        return (self.delivery_count + self.granted - self._revoked) & SERIAL
+
+
+class Grant(NamedTuple):
+    """Send this flow now, with the delivery-count of the input."""
+
+    input: Input
+    credit: int
+    """The link-credit to announce; it may be lower than the last."""
+    drain: bool
+    echo: bool
+    """Ask for a flow in return: only that shows that a lower limit has been seen."""
+
+
+def ahead(delivery_count: int, of: int) -> int:
+    """By how much a serial number is ahead of another, 0 if it is behind (RFC 1982)."""
+    distance = (delivery_count - of) & SERIAL
+    return distance if distance < _HALF else 0
+
+
+class FixedWindow:
+    """A window of deliveries for each input, whatever leaves: for links without an address of their own.
+
+    What an anonymous sender sends goes where each message says, so that no consumer's credit is its own. It has the
+    methods that a pool has for its inputs.
+
+    Args: window: deliveries granted and waiting, per input.
+    """
+
+    def __init__(self, window: int = 64) -> None:
+        self.window = window
+        self._suspended = False
+        self._inputs: set[Input] = set()
+        self._renewing: dict[Input, None] = {}
+
+    def add_input(self, delivery_count: int, owner: object = None) -> Input:
+        """As `Pool.add_input`."""
+        i = Input(delivery_count, owner)
+        self._inputs.add(i)
+        self._renewing[i] = None
+        return i
+
+    def remove_input(self, i: Input, now: float) -> None:  # noqa: ARG002 - as a pool's
+        """It is gone; `forwarded` is still told of its waiting deliveries."""
+        self._inputs.discard(i)
+        self._renewing.pop(i, None)
+
+    def received(self, i: Input, now: float) -> None:  # noqa: ARG002 - as a pool's
+        """The first frame of a delivery came. Runs per delivery."""
+        i.delivery_count = (i.delivery_count + 1) & SERIAL
+        i.waiting += 1
+        if i.available:
+            i.available -= 1
+        if i.granted:
+            i.granted -= 1
+
+    def forwarded(self, i: Input, now: float) -> None:  # noqa: ARG002 - as a pool's
+        """The first frame of a delivery has left, or the delivery will never leave. Runs per delivery.
+
+        Raises: CommandError: none of this input's waits.
+        """
+        if not i.waiting:
+            raise CommandError("forwarded: no delivery of this input waits")
+        i.waiting -= 1
+        if i in self._inputs and ((i.granted + i.waiting) * 2 <= self.window or not i.granted):
+            self._renewing[i] = None
+
+    def flow_received(
+        self,
+        i: Input,
+        delivery_count: int,
+        link_credit: int | None,  # noqa: ARG002 - as a pool's
+        available: int | None,
+        now: float,  # noqa: ARG002 - as a pool's
+    ) -> None:
+        """The peer's flow. It may give credit back unasked (§2.6.7)."""
+        if spent := ahead(delivery_count, i.delivery_count):
+            i.delivery_count = delivery_count
+            i.granted = max(0, i.granted - spent)
+            self._renewing[i] = None
+        i.available = available or 0
+
+    def set_suspended(self, suspended: bool) -> None:
+        """Whether this router's memory is used up: then no window is renewed."""
+        self._suspended = suspended
+
+    def grants(self, now: float) -> list[Grant]:  # noqa: ARG002 - as a pool's
+        """The flows to send now, one per input at most; call it once after each batch of events."""
+        if self._suspended or not self._renewing:
+            return []
+        flows = []
+        for i in self._renewing:
+            room = self.window - i.granted - i.waiting
+            if room > 0:
+                i.granted += room
+                flows.append(Grant(i, i.granted, False, False))
+        self._renewing.clear()
+        return flows
