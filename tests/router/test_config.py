@@ -1,0 +1,406 @@
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from amqpmesh.policies.annotations import DeliveryAnnotationsRule
+from amqpmesh.policies.distribution import Distribution
+from amqpmesh.router.amqp.errors import ConfigError
+from amqpmesh.router.config import (
+    AddressConfig,
+    Limits,
+    ListenerConfig,
+    LogConfig,
+    Overflow,
+    RouterConfig,
+    TlsConfig,
+    lines,
+    load,
+    parse,
+)
+from amqpmesh.router.tables import declared, differing
+from amqpmesh.router.users import add_user
+
+FILE = Path("/etc/amqpmesh/a.toml")
+TLS = "tls = { certificate = 'a.pem', key = 'a.key' }"
+MUTUAL = "tls = { certificate = 'a.pem', key = 'a.key', trust = 'ca.pem', client = 'required' }"
+
+
+def parsed(text: str) -> RouterConfig:
+    return parse(tomllib.loads(text), FILE)
+
+
+def listener(text: str) -> ListenerConfig:
+    return parsed(f"[[listener]]\n{text}").listeners[0]
+
+
+def test_every_key_is_read() -> None:
+    config = parsed(
+        """
+        [router]
+        id = "A"
+        drain = 2
+        memory = 10_000_000
+        channel_max = 7
+        [log]
+        level = "debug"
+        format = "json"
+        [[listener]]
+        url = "amqps://0.0.0.0:5671"
+        name = "outside"
+        sasl = ["SCRAM-SHA-256", "EXTERNAL"]
+        users = "users.toml"
+        tls = { certificate = "a.pem", key = "/k/a.key", trust = "ca.pem", client = "required" }
+        idle_time_out = 8
+        max-frame-size = 4096
+        max_message_size = 1_000_000
+        handle_max = 3
+        session_window = 9
+        anonymous_window = 5
+        connections = 20
+        [[address]]
+        pattern = "news/#"
+        distribution = "multicast"
+        window = 8
+        max_credit = 10
+        max_unsettled = 11
+        drain_time = 0.5
+        anonymous_wait = 3
+        overflow = "drop"
+        redeliver = true
+        redeliver_max = 1000
+        attempts = 5
+        dead-letter = "dead"
+        delivery-annotations = "drop"
+        """
+    )
+    assert config == RouterConfig(
+        id="A",
+        drain=2.0,
+        memory=10_000_000,
+        channel_max=7,
+        log=LogConfig(level="debug", format="json"),
+        listeners=(
+            ListenerConfig(
+                url="amqps://0.0.0.0:5671",
+                name="outside",
+                sasl=("SCRAM-SHA-256", "EXTERNAL"),
+                users=FILE.parent / "users.toml",
+                tls=TlsConfig(
+                    certificate=FILE.parent / "a.pem",
+                    key=Path("/k/a.key"),
+                    trust=FILE.parent / "ca.pem",
+                    client="required",
+                ),
+                idle_time_out=8.0,
+                max_frame_size=4096,
+                max_message_size=1_000_000,
+                channel_max=7,  # the router's, since the listener does not say
+                handle_max=3,
+                session_window=9,
+                anonymous_window=5,
+                connections=20,
+            ),
+        ),
+        addresses=(
+            AddressConfig(
+                pattern="news/#",
+                distribution=Distribution.MULTICAST,
+                window=8,
+                max_credit=10,
+                max_unsettled=11,
+                drain_time=0.5,
+                anonymous_wait=3.0,
+                overflow=Overflow.DROP,
+                redeliver=True,
+                redeliver_max=1000,
+                attempts=5,
+                dead_letter="dead",
+                delivery_annotations=DeliveryAnnotationsRule.DROP,
+            ),
+        ),
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "reason"),
+    [
+        ("[mesh]", "mesh", "unknown table"),
+        ("id = 'A'", "id", "unknown table"),
+        ("router = 1", "router", "must be a table"),
+        ("[listener]\nurl = 'amqp://127.0.0.1'", "listener", "is a list of tables"),
+        ("listener = [1]", "listener[0]", "must be a table"),
+        ("[router]\nname = 'A'", "router.name", "unknown key"),
+        ("[router]\nlisteners = []", "router.listeners", "unknown key"),
+        ("[router]\nid = 1", "router.id", "must be a text"),
+        ("[router]\nid = ''", "router.id", "must be printable"),
+        ("[router]\nid = 'a b'", "router.id", "must be printable"),
+        ("[router]\nid = 'a@b'", "router.id", "must be without @"),
+        ("[router]\nid = 'a/#*'", "router.id", "must be without # * /"),
+        ("[router]\ndrain = -1", "router.drain", "must be at least 0"),
+        ("[router]\ndrain = nan", "router.drain", "must be a number"),
+        ("[router]\ndrain = inf", "router.drain", "must be a number"),
+        ("[router]\ndrain = '5'", "router.drain", "must be a number"),
+        ("[router]\ndrain = true", "router.drain", "must be a number"),
+        ("[router]\nmemory = 1.5", "router.memory", "must be a whole number"),
+        ("[router]\nmemory = true", "router.memory", "must be a whole number"),
+        ("[router]\nmemory = 1", "router.memory", "must be at least"),
+        ("[router]\nchannel_max = 65536", "router.channel_max", "must be at most 65535"),
+        ("[router]\nmax_frame_size = 511", "router.max_frame_size", "must be at least 512"),
+        ("[router]\nidle-time-out = 1\nidle_time_out = 1", "router.idle_time_out", "given twice"),
+        ("[log]\nlevel = 'loud'", "log.level", "must be one of debug, info, warning, error"),
+        ("[log]\nformat = 3", "log.format", "must be one of text, json"),
+        ("[[listener]]", "listener[0].url", "is missing"),
+        ("[[listener]]\nurl = 'amqp://127.0.0.1'\n[[listener]]\nurl = 'x'", "listener[1].url", "must begin with"),
+        ("[[listener]]\nurl = 'amqp://127.0.0.1'\nrole = 'mesh'", "listener[0].role", "unknown key"),
+        ("[[listener]]\nurl = 'amqp://127.0.0.1'\nsasl = 'PLAIN'", "listener[0].sasl", "must be a list"),
+        ("[[listener]]\nurl = 'amqp://127.0.0.1'\nsasl = [1]", "listener[0].sasl[0]", "must be a text"),
+        ("[[listener]]\nurl = 'amqp://127.0.0.1'\nsasl = ['GSSAPI']", "listener[0].sasl", "unknown mechanism 'GSSAPI'"),
+        ("[[listener]]\nurl = 'amqp://127.0.0.1'\nsasl = ['PLAIN', 'PLAIN']", "listener[0].sasl", "twice"),
+        ("[[listener]]\nurl = 'amqp://127.0.0.1'\nusers = ''", "listener[0].users", "must be the path"),
+        ("[[listener]]\nurl = 'amqp://127.0.0.1'\nusers = 'u'", "listener[0].users", "does nothing"),
+        ("[[listener]]\nurl = 'amqp://127.0.0.1'\nsasl = ['SCRAM-SHA-1']", "listener[0].users", "is needed"),
+        ("[[listener]]\nurl = 'amqp://127.0.0.1'\nsasl = ['PLAIN']\nusers = 'u'", "listener[0].sasl", "under TLS only"),
+        ("[[listener]]\nurl = 'amqp://127.0.0.1'\nsasl = ['EXTERNAL']", "listener[0].sasl", "client certificates"),
+        (f"[[listener]]\nurl = 'amqps://127.0.0.1'\nsasl = ['EXTERNAL']\n{TLS}", "listener[0].sasl", "client cert"),
+        ("[[listener]]\nurl = 'amqps://127.0.0.1'", "listener[0].tls", "is needed for amqps"),
+        ("[[listener]]\nurl = 'amqps://127.0.0.1'\ntls = {}", "listener[0].tls.certificate", "is missing"),
+        ("[[listener]]\nurl = 'amqps://127.0.0.1'\ntls = 3", "listener[0].tls", "must be a table"),
+        (
+            f"[[listener]]\nurl = 'amqps://127.0.0.1'\n{TLS[:-2]}, client = 'required' }}",
+            "listener[0].tls.trust",
+            "needed",
+        ),
+        (
+            f"[[listener]]\nurl = 'amqps://127.0.0.1'\n{TLS[:-2]}, trust = 'x' }}",
+            "listener[0].tls.trust",
+            "does nothing",
+        ),
+        (f"[[listener]]\nurl = 'amqps://127.0.0.1'\n{TLS[:-2]}, client = 'yes' }}", "listener[0].tls.client", "one of"),
+        (
+            "[[listener]]\nurl = 'amqp://127.0.0.1'\nname = 'a'\n[[listener]]\nurl = 'amqp://127.0.0.1'\nname = 'a'",
+            "listener",
+            "two listeners are named 'a'",
+        ),
+        ("[[address]]", "address[0].pattern", "is missing"),
+        ("[[address]]\npattern = ''", "address[0].pattern", "must not be empty"),
+        ("[[address]]\npattern = 'a'\ndistribution = 'random'", "address[0].distribution", "closest, balanced"),
+        ("[[address]]\npattern = 'a'\nattempts = 0", "address[0].attempts", "must be at least 1"),
+        ("[[address]]\npattern = 'a'\noverflow = 'drop'", "address[0].overflow", "does nothing"),
+        ("[[address]]\npattern = 'a'\ndead_letter = 'a'", "address[0].dead_letter", "own address"),
+        ("[[address]]\npattern = 'a'\ndead_letter = ''", "address[0].dead_letter", "must not be empty"),
+        ("[[address]]\npattern = 'a'\nredirect = 'b'", "address[0].redirect", "unknown key"),
+        ("[[address]]\npattern = 'a/#'\n[[address]]\npattern = 'a/#'", "address", "'a/#' is given twice"),
+    ],
+)
+def test_what_is_wrong_is_named_by_file_key_and_reason(text: str, key: str, reason: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        parsed(text)
+    assert (refused.value.file, refused.value.key) == (str(FILE), key)
+    assert reason in refused.value.reason
+
+
+@pytest.mark.parametrize("url", ["amqp://0.0.0.0", "amqp://[::]", "amqp://10.0.0.1", "amqp://router.example"])
+@pytest.mark.parametrize("sasl", ["[]", "['ANONYMOUS']", "['SCRAM-SHA-1', 'ANONYMOUS']"])
+def test_without_authentication_a_listener_beyond_loopback_must_say_insecure(url: str, sasl: str) -> None:
+    text = f"url = '{url}'\nsasl = {sasl}\n" + ("users = 'u'" if "SCRAM" in sasl else "")
+    with pytest.raises(ConfigError) as refused:
+        listener(text)
+    assert refused.value.key == "listener[0].sasl"
+    assert "loopback only" in refused.value.reason
+    assert listener(f"{text}\ninsecure = true").insecure
+
+
+def test_a_demanded_client_certificate_is_authentication_where_tls_cannot_be_left_out() -> None:
+    assert listener(f"url = 'amqps://0.0.0.0'\nsasl = []\n{MUTUAL}").authenticates
+    with pytest.raises(ConfigError, match="loopback only"):
+        listener(f"url = 'amqp://0.0.0.0'\nsasl = []\n{MUTUAL}")
+    with pytest.raises(ConfigError, match="loopback only"):
+        listener(f"url = 'amqps://0.0.0.0'\nsasl = []\n{MUTUAL.replace('required', 'optional')}")
+
+
+def test_plain_is_offered_under_tls_only_unless_insecure() -> None:
+    both = "sasl = ['PLAIN', 'SCRAM-SHA-256']\nusers = 'u'\n"
+    upgrade = listener(f"url = 'amqp://127.0.0.1'\n{both}{TLS}")
+    assert upgrade.mechanisms(secured=False) == ("SCRAM-SHA-256",)
+    assert upgrade.mechanisms(secured=True) == ("PLAIN", "SCRAM-SHA-256")
+    insecure = listener(f"url = 'amqp://127.0.0.1'\n{both}insecure = true")
+    assert insecure.mechanisms(secured=False) == ("PLAIN", "SCRAM-SHA-256")
+
+
+def test_external_is_offered_under_tls_only_even_if_insecure() -> None:
+    config = listener(f"url = 'amqp://127.0.0.1'\nsasl = ['EXTERNAL', 'ANONYMOUS']\ninsecure = true\n{MUTUAL}")
+    assert config.mechanisms(secured=False) == ("ANONYMOUS",)
+    assert config.mechanisms(secured=True) == ("EXTERNAL", "ANONYMOUS")
+
+
+@pytest.mark.parametrize(
+    ("sasl", "demanded", "offered"),
+    [
+        ("['ANONYMOUS']", False, ("ANONYMOUS",)),
+        ("[]", False, ("ANONYMOUS",)),
+        ("['SCRAM-SHA-1']", True, ("SCRAM-SHA-1",)),
+        ("['SCRAM-SHA-1', 'ANONYMOUS']", False, ("SCRAM-SHA-1", "ANONYMOUS")),
+    ],
+)
+def test_the_sasl_layer_is_demanded_unless_anonymous_may_come_in(
+    sasl: str, demanded: bool, offered: tuple[str, ...]
+) -> None:
+    config = listener(f"url = 'amqp://127.0.0.1'\nsasl = {sasl}\n" + ("users = 'u'" if "SCRAM" in sasl else ""))
+    assert config.sasl_demanded is demanded
+    assert config.mechanisms(secured=False) == offered
+
+
+def test_listeners_without_a_name_are_named_after_their_scheme() -> None:
+    config = parsed(
+        f"""
+        [[listener]]
+        url = "amqp://127.0.0.1:0"
+        [[listener]]
+        url = "amqp://127.0.0.1:0"
+        name = "amqp-2"
+        [[listener]]
+        url = "amqp://127.0.0.1:0"
+        [[listener]]
+        url = "amqps://127.0.0.1:0"
+        {TLS}
+        """
+    )
+    assert [listener.name for listener in config.listeners] == ["amqp", "amqp-2", "amqp-3", "amqps"]
+
+
+def test_the_address_table_finds_the_most_specific_pattern() -> None:
+    table = parsed("[[address]]\npattern = 'a/#'\nwindow = 1\n[[address]]\npattern = 'a/b'\nwindow = 2").address_table()
+    found = table.lookup("a/b")
+    assert found is not None
+    assert found.window == 2
+    assert table.lookup("other") is None
+
+
+def test_added_listeners_have_the_limits_of_the_router() -> None:
+    config = RouterConfig(id="A", max_frame_size=1024).with_listeners("amqp://127.0.0.1:0", "amqp://[::1]:0")
+    assert [listener.max_frame_size for listener in config.listeners] == [1024, 1024]
+    with pytest.raises(ConfigError, match="loopback only"):
+        config.with_listeners("amqp://0.0.0.0:0")
+
+
+def test_what_is_built_in_python_is_checked_too() -> None:
+    with pytest.raises(ConfigError, match="ListenerConfig: url: must begin with"):
+        ListenerConfig(url="x")
+    with pytest.raises(ConfigError, match="RouterConfig: max_frame_size: must be at least 512"):
+        RouterConfig(max_frame_size=1)
+
+
+def test_a_router_without_a_name_is_called_after_its_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("socket.gethostname", lambda: "my host/@#*é")
+    assert RouterConfig().id == "my-host-----"
+    monkeypatch.setattr("socket.gethostname", lambda: "")
+    assert RouterConfig().id == "router"
+
+
+def write_tls(folder: Path) -> None:
+    for name in ("a.pem", "a.key", "ca.pem"):
+        (folder / name).write_text("a certificate, or not")
+
+
+def test_a_file_is_read_with_the_files_it_names(tmp_path: Path) -> None:
+    write_tls(tmp_path)
+    add_user(tmp_path / "users.toml", "alice", "secret")
+    file = tmp_path / "a.toml"
+    file.write_text(
+        f"[router]\nid = 'A'\n[[listener]]\nurl = 'amqps://0.0.0.0'\nsasl = ['PLAIN']\nusers = 'users.toml'\n{MUTUAL}"
+    )
+    assert load(file).listeners[0].users == tmp_path / "users.toml"
+
+
+@pytest.mark.parametrize(
+    ("missing", "key"),
+    [
+        ("a.pem", "listener[0].tls.certificate"),
+        ("a.key", "listener[0].tls.key"),
+        ("ca.pem", "listener[0].tls.trust"),
+        ("users.toml", "listener[0].users"),
+        ("a.toml", "file"),
+    ],
+)
+def test_a_missing_file_is_named_with_its_key(tmp_path: Path, missing: str, key: str) -> None:
+    write_tls(tmp_path)
+    add_user(tmp_path / "users.toml", "alice", "secret")
+    file = tmp_path / "a.toml"
+    file.write_text(f"[[listener]]\nurl = 'amqps://0.0.0.0'\nsasl = ['PLAIN']\nusers = 'users.toml'\n{MUTUAL}")
+    (tmp_path / missing).unlink()
+    with pytest.raises(ConfigError) as refused:
+        load(file)
+    assert (refused.value.file, refused.value.key) == (str(file), key)
+    assert "No such file" in refused.value.reason
+
+
+@pytest.mark.parametrize("content", [b"[router", b"\xff\xfe", b"[router]\n[router]\n", b"a = 1\na = 2\n"])
+def test_a_file_that_is_no_toml_is_named(tmp_path: Path, content: bytes) -> None:
+    file = tmp_path / "a.toml"
+    file.write_bytes(content)
+    with pytest.raises(ConfigError) as refused:
+        load(file)
+    assert refused.value.file == str(file)
+
+
+def test_a_bad_users_file_is_named_with_the_key_that_names_it(tmp_path: Path) -> None:
+    (tmp_path / "users.toml").write_text("alice = 'secret'")
+    file = tmp_path / "a.toml"
+    file.write_text("[[listener]]\nurl = 'amqp://127.0.0.1'\nsasl = ['SCRAM-SHA-256']\nusers = 'users.toml'")
+    with pytest.raises(ConfigError) as refused:
+        load(file)
+    assert refused.value.key == "listener[0].users"
+    assert "alice" in refused.value.reason
+    assert "secret" not in str(refused.value)
+
+
+TEXTS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=8)
+
+
+def limits(draw: st.DrawFn) -> dict[str, Any]:
+    chosen: dict[str, Any] = {}
+    for item in declared(Limits):
+        low, high = item.metadata["low"], item.metadata["high"] or 10**9
+        number = st.floats(low, high) if item.type is float else st.integers(low, high)
+        chosen[item.name] = draw(number)
+    return chosen
+
+
+@st.composite
+def configs(draw: st.DrawFn) -> RouterConfig:
+    patterns = draw(st.lists(TEXTS, unique=True, max_size=3))
+    return RouterConfig(
+        id=draw(st.from_regex(r"[a-zA-Z0-9._-]+", fullmatch=True)),
+        drain=draw(st.floats(0, 3600)),
+        log=LogConfig(level=draw(st.sampled_from(["debug", "info"])), format=draw(st.sampled_from(["text", "json"]))),
+        listeners=tuple(
+            ListenerConfig(
+                url=f"amqps://127.0.0.1:{number}",
+                tls=TlsConfig(certificate=FILE.parent / draw(TEXTS.filter(lambda text: "\0" not in text)), key=FILE),
+                **limits(draw),
+            )
+            for number in draw(st.lists(st.integers(0, 65535), max_size=2))
+        ),
+        addresses=tuple(
+            AddressConfig(pattern=pattern, dead_letter=draw(st.none() | TEXTS.map(lambda text: text + "!dead")))
+            for pattern in patterns
+        ),
+        **limits(draw),
+    )
+
+
+@given(configs())
+def test_what_is_written_is_read_as_an_equal_configuration(config: RouterConfig) -> None:
+    assert parsed("\n".join(lines(config))) == config
+
+
+def test_differences_are_named_by_key() -> None:
+    old = parsed("[router]\nid='A'\n[[listener]]\nurl='amqp://127.0.0.1:1'\n[[address]]\npattern='a'")
+    new = parsed("[router]\nid='B'\n[[listener]]\nurl='amqp://127.0.0.1:2'\n[[address]]\npattern='a'\nwindow=2")
+    assert differing(old, old) == []
+    assert differing(old, new) == ["id", "listeners[0].url", "addresses[0].window"]
+    assert differing(old, new.with_listeners("amqp://127.0.0.1:3")) == ["id", "listeners", "addresses[0].window"]
