@@ -52,7 +52,7 @@ def _url_refusal(url: str) -> str | None:
     return None
 
 
-def _id_refusal(id: str) -> str | None:  # noqa: A002 - the key's name
+def _id_refusal(id: str) -> str | None:
     if not re.fullmatch(r"[!-~]+", id):
         return "must be printable ASCII without spaces, and not empty"
     # An address splits at its last @; * and # are patterns; / parts tokens.

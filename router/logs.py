@@ -157,7 +157,7 @@ LogFormat = Literal["text", "json"]
 FORMATTERS: Mapping[LogFormat, type[logging.Formatter]] = {"text": TextFormatter, "json": JsonFormatter}
 
 
-def configure(level: str, format: LogFormat, stream: TextIO) -> logging.Handler:  # noqa: A002 - the key's name
+def configure(level: str, format: LogFormat, stream: TextIO) -> logging.Handler:
     """Send everything below `amqpmesh.` to `stream`, and nothing of it further up.
 
     Args: level: debug, info, warning or error; stream: usually standard error.
