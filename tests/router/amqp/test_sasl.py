@@ -1,0 +1,602 @@
+"""The SASL exchange in frames: both roles of ours with each other, with proton, and with peers that break the rules."""
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+import proton
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scramp import ScramMechanism
+
+from amqpmesh.router.amqp.codec import decode, encode
+from amqpmesh.router.amqp.composite import decode_composite, encode_composite
+from amqpmesh.router.amqp.definitions import AmqpCondition, ConnectionCondition
+from amqpmesh.router.amqp.errors import CommandError, ProtocolError, Scope
+from amqpmesh.router.amqp.mechanisms import ScramKeys
+from amqpmesh.router.amqp.sasl import (
+    MAX_BODY_SIZE,
+    SaslChallenge,
+    SaslClient,
+    SaslCode,
+    SaslInit,
+    SaslMechanisms,
+    SaslOutcome,
+    SaslResponse,
+    SaslServer,
+)
+from amqpmesh.router.amqp.types import Described, Symbol, ULong
+
+ALL = ("EXTERNAL", "SCRAM-SHA-256", "SCRAM-SHA-1", "PLAIN", "ANONYMOUS")
+WITH_PASSWORD = ALL[1:4]
+
+
+@dataclass
+class Users:
+    """An authenticator that knows passwords."""
+
+    passwords: dict[str, str] = field(default_factory=lambda: {"ada": "lovelace"})
+
+    def verify_plain(self, user: str, password: str) -> bool:
+        return self.passwords.get(user) == password
+
+    def scram_keys(self, user: str, mechanism: str) -> ScramKeys | None:
+        if user not in self.passwords:
+            return None
+        salt, stored_key, server_key, iterations = ScramMechanism(mechanism).make_auth_info(self.passwords[user])
+        return ScramKeys(salt=salt, iterations=iterations, stored_key=stored_key, server_key=server_key)
+
+
+def started(*mechanisms: str, external_user: str | None = None) -> SaslServer:
+    """A server that has announced its mechanisms."""
+    server = SaslServer(mechanisms or ALL, Users(), external_user=external_user)
+    server.start()
+    return server
+
+
+def exchange(server: SaslServer, client: SaslClient) -> list[bytes]:
+    """Let the two talk until they are silent; all the bodies they sent."""
+    assert client.start() == []
+    to_client, said = server.start(), list[bytes]()
+    to_server = list[bytes]()
+    while to_client or to_server:
+        said += to_client + to_server
+        to_server, to_client = (
+            [answer for body in to_client for answer in client.receive(body)],
+            [answer for body in to_server for answer in server.receive(body)],
+        )
+    assert all(len(body) <= MAX_BODY_SIZE for body in said)
+    return said
+
+
+def init(mechanism: str, response: bytes | None = None) -> bytes:
+    return encode_composite(SaslInit(mechanism=Symbol(mechanism), initial_response=response))
+
+
+def response(data: bytes) -> bytes:
+    return encode_composite(SaslResponse(response=data))
+
+
+def mechanisms(*names: str) -> bytes:
+    return encode_composite(SaslMechanisms(sasl_server_mechanisms=tuple(map(Symbol, names))))
+
+
+def challenge(data: bytes) -> bytes:
+    return encode_composite(SaslChallenge(challenge=data))
+
+
+def outcome(code: SaslCode, data: bytes | None = None) -> bytes:
+    return encode_composite(SaslOutcome(code=code, additional_data=data))
+
+
+def the_challenge(bodies: Sequence[bytes]) -> bytes:
+    (body,) = bodies
+    return decode_composite(SaslChallenge, body)[0].challenge
+
+
+def the_outcome(bodies: Sequence[bytes]) -> SaslOutcome:
+    (body,) = bodies
+    return decode_composite(SaslOutcome, body)[0]
+
+
+# Two of ours
+
+
+@pytest.mark.parametrize("mechanism", ALL)
+def test_every_mechanism_lets_our_client_into_our_server(mechanism: str) -> None:
+    server = SaslServer([mechanism], Users(), external_user="ada")
+    client = SaslClient([mechanism], "ada", "lovelace", hostname="router.example", external=True)
+    assert not server.done
+    assert not client.done
+    exchange(server, client)
+    assert server.succeeded
+    assert client.succeeded
+    assert server.mechanism == client.mechanism == mechanism
+    assert server.user == (None if mechanism == "ANONYMOUS" else "ada")
+    assert client.user == ("ada" if mechanism in WITH_PASSWORD else None)
+    assert server.hostname == "router.example"
+
+
+@pytest.mark.parametrize("mechanism", WITH_PASSWORD)
+@pytest.mark.parametrize(("user", "password"), [("ada", "byron"), ("bob", "lovelace")])
+def test_bad_credentials_end_in_auth_on_both_sides(mechanism: str, user: str, password: str) -> None:
+    server, client = SaslServer([mechanism], Users()), SaslClient([mechanism], user, password)
+    said = exchange(server, client)
+    assert server.outcome is client.outcome is SaslCode.AUTH
+    assert server.user is client.user is None
+    assert the_outcome(said[-1:]).additional_data is None  # §5.3.3.5
+    assert server.reason
+    assert client.reason == "the server says auth"
+
+
+@pytest.mark.parametrize("mechanism", ["SCRAM-SHA-1", "SCRAM-SHA-256"])
+def test_nobody_can_tell_an_unknown_user_from_a_wrong_password(mechanism: str) -> None:
+    servers = [SaslServer([mechanism], Users()) for _ in range(2)]
+    unknown = exchange(servers[0], SaslClient([mechanism], "bob", "lovelace"))
+    wrong = exchange(servers[1], SaslClient([mechanism], "ada", "byron"))
+    assert [len(body) for body in unknown] == [len(body) for body in wrong]
+    assert unknown[-1] == wrong[-1]
+    assert servers[0].reason == servers[1].reason
+
+
+texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
+
+
+@settings(max_examples=40)
+@given(mechanism=st.sampled_from(WITH_PASSWORD), user=texts, password=texts)
+def test_a_client_is_let_in_or_says_beforehand_that_it_cannot_ask(mechanism: str, user: str, password: str) -> None:
+    class Anybody(Users):
+        def verify_plain(self, user: str, password: str) -> bool:
+            return True
+
+        def scram_keys(self, user: str, mechanism: str) -> ScramKeys | None:
+            return Users({user: password}).scram_keys(user, mechanism)
+
+    server = SaslServer([mechanism], Anybody())
+    try:
+        client = SaslClient([mechanism], user, password)
+    except CommandError:
+        return
+    exchange(server, client)
+    assert server.outcome is client.outcome
+    # PLAIN's client leaves it to the server to prepare names, and so to refuse them.
+    if not server.succeeded:
+        assert mechanism == "PLAIN"
+        assert server.reason.startswith(("a user name or password that SASLprep refuses", "an empty user name"))
+
+
+# What is chosen
+
+
+def test_the_client_chooses_what_it_likes_best_of_what_is_offered() -> None:
+    server, client = SaslServer(["ANONYMOUS", "PLAIN", "SCRAM-SHA-1"], Users()), SaslClient(ALL, "ada", "lovelace")
+    exchange(server, client)
+    assert client.mechanism == server.mechanism == "SCRAM-SHA-1"
+
+
+@pytest.mark.parametrize(
+    ("offered", "chosen"),
+    [(ALL, "ANONYMOUS"), (("SCRAM-SHA-1", "ANONYMOUS", "PLAIN"), "ANONYMOUS"), (("EXTERNAL", "PLAIN"), None)],
+)
+def test_a_client_passes_over_what_it_has_no_credentials_for(offered: tuple[str, ...], chosen: str | None) -> None:
+    client = SaslClient(ALL)
+    client.start()
+    answers = client.receive(mechanisms(*offered))
+    assert client.mechanism == chosen
+    if chosen is None:
+        assert answers == []
+        assert client.outcome is SaslCode.AUTH
+        assert client.reason == "none of ANONYMOUS is offered"
+
+
+def test_external_is_offered_to_those_who_have_a_certificate() -> None:
+    assert SaslServer(ALL, Users()).start() == [mechanisms(*ALL[1:])]
+    assert SaslServer(ALL, Users(), external_user="ada").start() == [mechanisms(*ALL)]
+
+
+def test_external_alone_is_offered_to_everybody_as_something_must_be_and_lets_nobody_in() -> None:
+    server = SaslServer(["EXTERNAL"], Users())
+    assert server.start() == [mechanisms("EXTERNAL")]
+    assert the_outcome(server.receive(init("EXTERNAL", b""))).code is SaslCode.AUTH
+
+
+@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256-PLUS", "plain", "GSSAPI", ""])
+def test_a_mechanism_that_was_not_offered_ends_in_auth(mechanism: str) -> None:
+    server = started("ANONYMOUS", "SCRAM-SHA-256")
+    assert the_outcome(server.receive(init(mechanism, b"\0ada\0lovelace"))).code is SaslCode.AUTH
+    assert server.done
+    assert not server.succeeded
+    assert server.mechanism is None
+
+
+@pytest.mark.parametrize("names", [[], ["GSSAPI"], ["PLAIN", "SCRAM-SHA-256-PLUS"]])
+def test_only_mechanisms_that_we_speak_can_be_configured(names: list[str]) -> None:
+    with pytest.raises(CommandError, match="SCRAM-SHA-256"):
+        SaslServer(names, Users())
+    with pytest.raises(CommandError, match="SCRAM-SHA-256"):
+        SaslClient(names, "ada", "lovelace")
+
+
+def test_a_client_needs_credentials_for_something() -> None:
+    with pytest.raises(CommandError, match="no credentials"):
+        SaslClient(["EXTERNAL", "PLAIN", "SCRAM-SHA-1"], "ada")
+
+
+@pytest.mark.parametrize("mechanism", WITH_PASSWORD)
+def test_credentials_that_do_not_fit_a_frame_are_our_callers_mistake(mechanism: str) -> None:
+    with pytest.raises(CommandError, match="512 octets"):
+        SaslClient([mechanism], "a" * 600, "lovelace")
+
+
+# Initial responses
+
+
+@pytest.mark.parametrize("first", [None, b""])
+@pytest.mark.parametrize("mechanism", WITH_PASSWORD)
+def test_a_client_without_an_initial_response_is_asked_for_it(mechanism: str, first: bytes | None) -> None:
+    server = SaslServer([mechanism], Users())
+    client = SaslClient([mechanism], "ada", "lovelace")
+    client.start()
+    (started_with,) = client.receive(server.start()[0])
+    assert the_challenge(server.receive(init(mechanism, first))) == b""
+    said = decode_composite(SaslInit, started_with)[0].initial_response
+    assert said
+    answers = server.receive(response(said))
+    while not server.done:
+        answers = server.receive(client.receive(answers[0])[0])
+    client.receive(answers[0])
+    assert server.user == client.user == "ada"
+
+
+@pytest.mark.parametrize("mechanism", WITH_PASSWORD)
+def test_a_client_that_never_says_anything_is_not_let_in(mechanism: str) -> None:
+    server = started(mechanism)
+    assert the_challenge(server.receive(init(mechanism))) == b""
+    assert the_outcome(server.receive(response(b""))).code is SaslCode.AUTH
+
+
+@pytest.mark.parametrize("first", [None, b""])
+@pytest.mark.parametrize("mechanism", ["ANONYMOUS", "EXTERNAL"])
+def test_where_there_may_be_nothing_to_say_nothing_is_asked(mechanism: str, first: bytes | None) -> None:
+    server = started(external_user="ada")
+    assert the_outcome(server.receive(init(mechanism, first))).code is SaslCode.OK
+
+
+# The server's proof
+
+
+def scram_until_proof() -> tuple[SaslClient, bytes]:
+    """A client that waits for the server's proof, and that proof."""
+    server, client = SaslServer(["SCRAM-SHA-256"], Users()), SaslClient(["SCRAM-SHA-256"], "ada", "lovelace")
+    client.start()
+    bodies = server.start()
+    for _ in range(2):
+        bodies = server.receive(client.receive(bodies[0])[0])
+    proof = the_outcome(bodies).additional_data
+    assert proof is not None
+    assert proof.startswith(b"v=")
+    return client, proof
+
+
+def test_a_client_takes_the_servers_proof_with_the_outcome() -> None:
+    client, proof = scram_until_proof()
+    assert client.receive(outcome(SaslCode.OK, proof)) == []
+    assert client.succeeded
+
+
+def test_a_client_takes_the_servers_proof_in_a_challenge() -> None:
+    client, proof = scram_until_proof()
+    assert client.receive(challenge(proof)) == [response(b"")]
+    assert client.receive(outcome(SaslCode.OK)) == []
+    assert client.succeeded
+
+
+@pytest.mark.parametrize("data", [None, b"", b"v=AAAA", b"nonsense"])
+def test_a_client_believes_no_server_that_does_not_prove_itself(data: bytes | None) -> None:
+    client, _ = scram_until_proof()
+    assert client.receive(outcome(SaslCode.OK, data)) == []
+    assert client.outcome is SaslCode.AUTH
+    assert client.user is None
+
+
+def test_a_client_believes_no_server_that_says_ok_at_once() -> None:
+    client = SaslClient(["SCRAM-SHA-256"], "ada", "lovelace")
+    client.start()
+    client.receive(mechanisms("SCRAM-SHA-256"))
+    client.receive(outcome(SaslCode.OK))
+    assert client.outcome is SaslCode.AUTH
+    assert "proved" in client.reason
+
+
+def test_a_client_gives_up_on_a_challenge_that_its_mechanism_does_not_have() -> None:
+    client = SaslClient(["PLAIN"], "ada", "lovelace")
+    client.start()
+    client.receive(mechanisms("PLAIN"))
+    assert client.receive(challenge(b"")) == []
+    assert client.outcome is SaslCode.AUTH
+
+
+@pytest.mark.parametrize("code", [code for code in SaslCode if code is not SaslCode.OK])
+def test_a_client_tells_what_the_server_said(code: SaslCode) -> None:
+    client = SaslClient(["ANONYMOUS"])
+    client.start()
+    client.receive(mechanisms("ANONYMOUS"))
+    client.receive(outcome(code))
+    assert client.outcome is code
+    assert not client.succeeded
+
+
+# Rules broken
+
+
+def refused(receive: Callable[[bytes], object], body: bytes) -> ProtocolError:
+    with pytest.raises(ProtocolError) as caught:
+        receive(body)
+    assert caught.value.scope is Scope.CONNECTION
+    return caught.value
+
+
+def after(server: SaslServer, *bodies: bytes) -> SaslServer:
+    for body in bodies:
+        server.receive(body)
+    return server
+
+
+def client_after(*bodies: bytes) -> SaslClient:
+    client = SaslClient(["PLAIN", "ANONYMOUS"])
+    client.start()
+    for body in bodies:
+        client.receive(body)
+    return client
+
+
+@pytest.mark.parametrize(
+    ("receive", "body"),
+    [
+        (SaslServer(ALL, Users()).receive, init("ANONYMOUS")),  # not even asked yet
+        (started().receive, response(b"")),
+        (after(started(), init("PLAIN")).receive, init("PLAIN", b"\0ada\0lovelace")),
+        (after(started(), init("ANONYMOUS")).receive, init("ANONYMOUS")),
+        (after(started(), init("ANONYMOUS")).receive, response(b"")),
+        (after(started(), init("GSSAPI")).receive, init("ANONYMOUS")),
+        (SaslClient(["ANONYMOUS"]).receive, mechanisms("ANONYMOUS")),
+        (client_after().receive, challenge(b"")),
+        (client_after().receive, outcome(SaslCode.OK)),
+        (client_after(mechanisms("ANONYMOUS")).receive, mechanisms("ANONYMOUS")),
+        (client_after(mechanisms("ANONYMOUS"), outcome(SaslCode.OK)).receive, outcome(SaslCode.OK)),
+        (client_after(mechanisms("PLAIN")).receive, outcome(SaslCode.OK)),
+    ],
+)
+def test_a_frame_out_of_turn_is_an_illegal_state(receive: Callable[[bytes], object], body: bytes) -> None:
+    assert refused(receive, body).condition == AmqpCondition.ILLEGAL_STATE
+
+
+@pytest.mark.parametrize("body", [mechanisms("PLAIN"), challenge(b""), outcome(SaslCode.OK)])
+def test_a_server_takes_no_frame_of_a_server(body: bytes) -> None:
+    assert refused(started().receive, body).condition == AmqpCondition.DECODE_ERROR
+
+
+@pytest.mark.parametrize("body", [init("PLAIN"), response(b"")])
+def test_a_client_takes_no_frame_of_a_client(body: bytes) -> None:
+    assert refused(client_after().receive, body).condition == AmqpCondition.DECODE_ERROR
+
+
+@pytest.mark.parametrize(
+    ("body", "condition"),
+    [
+        (b"", ConnectionCondition.FRAMING_ERROR),  # §5.3.1: irrecoverable
+        (init("PLAIN", bytes(MAX_BODY_SIZE)), ConnectionCondition.FRAMING_ERROR),
+        (init("ANONYMOUS") + b"\x40", ConnectionCondition.FRAMING_ERROR),
+        (init("ANONYMOUS") + init("ANONYMOUS"), ConnectionCondition.FRAMING_ERROR),
+        (b"\x40", AmqpCondition.DECODE_ERROR),
+        (init("ANONYMOUS")[:-1], AmqpCondition.DECODE_ERROR),
+        (encode(Described(ULong(0x41), [])), AmqpCondition.INVALID_FIELD),
+        (encode(Described(ULong(0x41), [None])), AmqpCondition.INVALID_FIELD),
+        (encode(Described(ULong(0x41), ["ANONYMOUS"])), AmqpCondition.DECODE_ERROR),
+        (encode(Described(ULong(0x41), [Symbol("PLAIN"), "secret"])), AmqpCondition.DECODE_ERROR),
+        (encode(Described(ULong(0x10), ["an open"])), AmqpCondition.DECODE_ERROR),
+    ],
+)
+def test_what_is_no_sasl_frame_is_refused(body: bytes, condition: Symbol) -> None:
+    server = started()
+    error = refused(server.receive, body)
+    assert error.condition == condition
+    assert "secret" not in str(error)
+    # It is not listened to again.
+    assert refused(server.receive, init("ANONYMOUS")).condition == AmqpCondition.ILLEGAL_STATE
+    assert not server.done
+
+
+@pytest.mark.parametrize("names", [[], None])
+def test_a_server_without_mechanisms_breaks_the_standard(names: list[str] | None) -> None:
+    body = encode(Described(ULong(0x40), [names]))
+    assert refused(client_after().receive, body).condition in (AmqpCondition.INVALID_FIELD, AmqpCondition.DECODE_ERROR)
+
+
+def test_an_outcome_that_the_standard_does_not_know_is_an_invalid_field() -> None:
+    body = outcome(SaslCode.OK).replace(b"\x50\x00", b"\x50\x05")
+    client = client_after(mechanisms("ANONYMOUS"))
+    assert refused(client.receive, body).condition == AmqpCondition.INVALID_FIELD
+
+
+def test_a_nonce_that_leaves_no_room_for_a_challenge_ends_in_auth() -> None:
+    server = started()
+    answer = server.receive(init("SCRAM-SHA-256", b"n,,n=ada,r=" + b"x" * 430))
+    assert the_outcome(answer).code is SaslCode.AUTH
+
+
+def test_a_server_that_leaves_no_room_for_a_response_is_given_up() -> None:
+    client = SaslClient(["SCRAM-SHA-256"], "ada", "lovelace")
+    client.start()
+    body = client.receive(mechanisms("SCRAM-SHA-256"))[0]
+    said = decode_composite(SaslInit, body)[0].initial_response
+    assert said is not None
+    nonce = said.rpartition(b"r=")[2]
+    assert client.receive(challenge(b"r=" + nonce + b"x" * 380 + b",s=QSXCR+Q6sek8bf92,i=4096")) == []
+    assert client.outcome is SaslCode.AUTH
+    assert "512 octets" in client.reason
+
+
+class BrokenError(Exception):
+    """What an authenticator fails with."""
+
+
+class Broken(Users):
+    def verify_plain(self, user: str, password: str) -> bool:
+        raise BrokenError
+
+    def scram_keys(self, user: str, mechanism: str) -> ScramKeys | None:
+        raise BrokenError
+
+
+@pytest.mark.parametrize("mechanism", WITH_PASSWORD)
+def test_an_authenticator_that_fails_is_a_system_error_and_is_not_hidden(mechanism: str) -> None:
+    server, client = SaslServer([mechanism], Broken()), SaslClient([mechanism], "ada", "lovelace")
+    exchange(server, client)
+    assert server.outcome is client.outcome is SaslCode.SYS
+    assert isinstance(server.authenticator_error, BrokenError)
+
+
+def test_an_outcome_is_written_in_full() -> None:
+    (body,) = started().receive(init("GSSAPI"))
+    value, _ = decode(body)
+    assert isinstance(value, Described)
+    assert value.value == [1, None]
+
+
+bodies = st.one_of(
+    st.binary(max_size=60),
+    st.builds(
+        init,
+        st.sampled_from([*ALL, "GSSAPI"]),
+        st.none() | st.binary(max_size=40) | st.sampled_from([b"n,,n=ada,r=abc", b"\0ada\0lovelace"]),
+    ),
+    st.builds(response, st.binary(max_size=40)),
+    st.builds(mechanisms, st.sampled_from(ALL)),
+    st.builds(challenge, st.binary(max_size=40)),
+    st.builds(outcome, st.sampled_from(SaslCode), st.none() | st.binary(max_size=40)),
+)
+
+
+@st.composite
+def mutated(draw: st.DrawFn) -> bytes:
+    body = bytearray(draw(bodies))
+    for _ in range(draw(st.integers(0, 2))):
+        if body:
+            body[draw(st.integers(0, len(body) - 1))] = draw(st.integers(0, 255))
+    return bytes(body)
+
+
+def let_in_honestly(server: SaslServer, said: list[bytes]) -> bool:
+    return server.mechanism == "ANONYMOUS" or (server.mechanism == "PLAIN" and b"\0ada\0lovelace" in b"".join(said))
+
+
+@settings(max_examples=300)
+@given(said=st.lists(mutated(), max_size=4))
+def test_whatever_a_peer_sends_an_exchange_ends_in_one_way(said: list[bytes]) -> None:
+    server, client = started(), SaslClient(ALL, "ada", "lovelace")
+    client.start()
+    for receive in (server.receive, client.receive):
+        answers = 0
+        with suppress(ProtocolError):  # nothing else comes out
+            for body in said:
+                answers += len(receive(memoryview(body)))
+        assert answers <= 3
+    assert not server.succeeded or let_in_honestly(server, said)
+
+
+def test_credentials_do_not_show() -> None:
+    frames = [
+        SaslInit(mechanism=Symbol("PLAIN"), initial_response=b"\0ada\0lovelace"),
+        SaslChallenge(challenge=b"lovelace"),
+        SaslResponse(response=b"lovelace"),
+        SaslOutcome(code=SaslCode.OK, additional_data=b"lovelace"),
+    ]
+    server, client = started("PLAIN"), SaslClient(["PLAIN"], "ada", "lovelace")
+    assert "lovelace" not in repr([*frames, server, client])
+    assert repr(frames[0]) == "SaslInit(mechanism=Symbol('PLAIN'), initial_response=<13 octets>)"
+
+
+# proton
+
+
+def proton_transport(mode: int, mechanisms: str) -> proton.Transport:
+    transport = proton.Transport(mode)
+    transport.sasl().allowed_mechs(mechanisms)
+    transport.sasl().allow_insecure_mechs = True
+    return transport
+
+
+def bodies_of(transport: proton.Transport) -> list[bytes]:
+    """What proton sends now: the bodies of its SASL frames; its protocol headers are passed over."""
+    data = b""
+    while (pending := transport.pending()) > 0:
+        data += transport.peek(pending) or b""
+        transport.pop(pending)
+    found = []
+    while data:
+        if data.startswith(b"AMQP"):
+            data = data[8:]
+            continue
+        size = int.from_bytes(data[:4], "big")
+        assert data[5] == 1
+        found.append(data[8:size])
+        data = data[size:]
+    return found
+
+
+def push(transport: proton.Transport, *said: bytes) -> None:
+    for body in said:
+        transport.push((len(body) + 8).to_bytes(4, "big") + b"\x02\x01\x00\x00" + body)
+
+
+@pytest.mark.parametrize("mechanism", ["ANONYMOUS", "PLAIN"])
+@pytest.mark.parametrize(("password", "code"), [("lovelace", SaslCode.OK), ("byron", SaslCode.AUTH)])
+def test_a_proton_client_comes_in_with_the_right_password(mechanism: str, password: str, code: SaslCode) -> None:
+    transport = proton_transport(proton.Transport.CLIENT, mechanism)
+    connection = proton.Connection()
+    connection.user, connection.password = "ada", password
+    transport.bind(connection)
+    assert bodies_of(transport) == []
+    transport.push(b"AMQP\x03\x01\x00\x00")
+    server = SaslServer(ALL, Users())
+    push(transport, *server.start())
+    (body,) = bodies_of(transport)
+    push(transport, *server.receive(body))
+    expected = SaslCode.OK if mechanism == "ANONYMOUS" else code
+    assert server.outcome is expected
+    assert server.mechanism == mechanism
+    assert transport.sasl().outcome == expected
+    assert server.user == ("ada" if mechanism == "PLAIN" and code is SaslCode.OK else None)
+
+
+@pytest.mark.parametrize("user", [None, "ada"])
+def test_a_proton_client_comes_in_with_a_certificate(user: str | None) -> None:
+    transport = proton_transport(proton.Transport.CLIENT, "EXTERNAL")
+    connection = proton.Connection()
+    if user is not None:
+        connection.user = user
+    transport.bind(connection)
+    bodies_of(transport)
+    transport.push(b"AMQP\x03\x01\x00\x00")
+    server = SaslServer(ALL, Users(), external_user="ada")
+    push(transport, *server.start())
+    (body,) = bodies_of(transport)
+    push(transport, *server.receive(body))
+    assert server.user == "ada"
+    assert transport.sasl().outcome == proton.SASL.OK
+
+
+def test_our_client_comes_into_a_proton_server() -> None:
+    transport = proton_transport(proton.Transport.SERVER, "ANONYMOUS")
+    transport.bind(proton.Connection())
+    transport.push(b"AMQP\x03\x01\x00\x00")
+    client = SaslClient(ALL)
+    client.start()
+    (offer,) = bodies_of(transport)
+    push(transport, *client.receive(offer))
+    (end,) = bodies_of(transport)
+    client.receive(end)
+    assert client.succeeded
+    assert transport.sasl().outcome == proton.SASL.OK
