@@ -1,0 +1,63 @@
+import tomllib
+from pathlib import Path
+
+import pytest
+import trustme
+
+from amqpmesh.router.cli.main import main
+from amqpmesh.router.config import parse
+
+
+def write(folder: Path, text: str) -> Path:
+    file = folder / "a.toml"
+    file.write_text(text)
+    return file
+
+
+def with_certificates(folder: Path, key_of_another: bool = False) -> Path:
+    authority = trustme.CA()
+    ours, another = authority.issue_cert("localhost"), authority.issue_cert("localhost")
+    ours.cert_chain_pems[0].write_to_path(str(folder / "a.pem"))
+    (another if key_of_another else ours).private_key_pem.write_to_path(str(folder / "a.key"))
+    return write(folder, "[[listener]]\nurl = 'amqps://127.0.0.1:0'\ntls = { certificate = 'a.pem', key = 'a.key' }\n")
+
+
+def test_a_right_configuration_ends_with_0_and_says_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", str(with_certificates(tmp_path))]) == 0
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_wrong_one_ends_with_2_and_names_file_key_and_reason(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = write(tmp_path, "[[listener]]\nurl = 'amqp://127.0.0.1'\nport = 1\n")
+    assert main(["check", str(file)]) == 2
+    assert capsys.readouterr().err.startswith(f"amqpmesh: {file}: listener[0].port: unknown key")
+
+
+def test_the_key_of_another_certificate_is_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = with_certificates(tmp_path, key_of_another=True)
+    assert main(["check", str(file)]) == 2
+    assert f"{file}: listener[0].tls: " in capsys.readouterr().err
+
+
+def test_a_file_that_holds_no_certificate_is_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = with_certificates(tmp_path)
+    (tmp_path / "a.pem").write_text("nothing of the kind")
+    assert main(["check", str(file)]) == 2
+    assert f"{file}: listener[0].tls: " in capsys.readouterr().err
+
+
+def test_print_shows_the_configuration_with_all_defaults(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = with_certificates(tmp_path)
+    assert main(["check", "--print", str(file)]) == 0
+    printed = capsys.readouterr().out
+    assert "channel_max = 255" in printed
+    assert parse(tomllib.loads(printed), file) == parse(tomllib.loads(file.read_text()), file)
+
+
+def test_print_shows_where_a_router_listens_that_is_not_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["check", "--print", str(write(tmp_path, ""))]) == 0
+    assert 'url = "amqp://127.0.0.1:5672"' in capsys.readouterr().out

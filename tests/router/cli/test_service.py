@@ -1,0 +1,43 @@
+import resource
+import socket
+from pathlib import Path
+
+import pytest
+
+from amqpmesh.router.cli import service
+
+
+def listening_at(address: str) -> socket.socket:
+    manager = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    manager.bind(address)
+    manager.settimeout(5)
+    return manager
+
+
+def test_the_service_manager_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with listening_at(str(tmp_path / "notify")) as manager:
+        monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
+        service.notify("READY=1")
+        assert manager.recv(100) == b"READY=1"
+
+
+def test_the_service_manager_may_have_a_name_without_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    with listening_at("\0amqpmesh-test-notify") as manager:
+        monkeypatch.setenv("NOTIFY_SOCKET", "@amqpmesh-test-notify")
+        service.notify("STOPPING=1")
+        assert manager.recv(100) == b"STOPPING=1"
+
+
+def test_without_a_service_manager_nobody_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NOTIFY_SOCKET", raising=False)
+    service.notify("READY=1")
+
+
+def test_the_soft_limit_of_files_becomes_the_hard_one() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, 256), hard))
+    try:
+        service.raise_file_limit()
+        assert resource.getrlimit(resource.RLIMIT_NOFILE) == (hard, hard)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

@@ -1,0 +1,80 @@
+import getpass
+import io
+import sys
+from pathlib import Path
+
+import pytest
+
+from amqpmesh.router.cli.main import main
+from amqpmesh.router.users import Users
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "users.toml"
+
+
+def stdin(monkeypatch: pytest.MonkeyPatch, content: bytes) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content), encoding="utf-8"))
+
+
+@pytest.mark.parametrize("content", [b"secret", b"secret\n", b"secret\r\n", b"secret\nmore\n"])
+def test_the_password_is_the_first_line_of_standard_input(
+    file: Path, content: bytes, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stdin(monkeypatch, content)
+    assert main(["user", "add", "alice", "--file", str(file)]) == 0
+    assert Users.load(file).verify_plain("alice", "secret")
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert "alice" in output.err
+    assert "secret" not in output.err
+
+
+def test_spaces_belong_to_the_password(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stdin(monkeypatch, b" se cret \n")
+    assert main(["user", "add", "alice", "--file", str(file)]) == 0
+    assert Users.load(file).verify_plain("alice", " se cret ")
+
+
+def test_the_password_may_come_from_a_file(file: Path, tmp_path: Path) -> None:
+    (tmp_path / "password").write_text("secret\n")
+    assert main(["user", "add", "alice", "--file", str(file), "--password-file", str(tmp_path / "password")]) == 0
+    assert Users.load(file).verify_plain("alice", "secret")
+
+
+def test_on_a_terminal_the_password_is_asked_for_twice(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = iter(["secret", "secret", "secret", "other"])
+    monkeypatch.setattr(sys, "stdin", Terminal())
+    monkeypatch.setattr(getpass, "getpass", lambda _prompt: next(answers))
+    assert main(["user", "add", "alice", "--file", str(file)]) == 0
+    assert Users.load(file).verify_plain("alice", "secret")
+    assert main(["user", "add", "bob", "--file", str(file)]) == 2
+    assert "bob" not in Users.load(file)
+
+
+@pytest.mark.parametrize("content", [b"", b"\n", b"\xff\n", b"a\x00b\n"])
+def test_no_password_is_an_error_and_changes_nothing(
+    file: Path, content: bytes, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stdin(monkeypatch, content)
+    assert main(["user", "add", "alice", "--file", str(file)]) == 2
+    assert capsys.readouterr().err.startswith("amqpmesh: ")
+    assert not file.exists()
+
+
+def test_a_folder_that_is_not_there_ends_with_1(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stdin(monkeypatch, b"secret\n")
+    assert main(["user", "add", "alice", "--file", str(tmp_path / "no" / "users.toml")]) == 1
+
+
+def test_the_file_is_users_toml_here_by_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    stdin(monkeypatch, b"secret\n")
+    assert main(["user", "add", "alice"]) == 0
+    assert "alice" in Users.load(tmp_path / "users.toml")
