@@ -1,0 +1,81 @@
+import json
+import re
+import tomllib
+from collections.abc import Iterator
+from dataclasses import MISSING
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from amqpmesh.router.config import (
+    AddressConfig,
+    Limits,
+    ListenerConfig,
+    LogConfig,
+    RouterConfig,
+    TlsConfig,
+    parse,
+)
+from amqpmesh.router.tables import Table, declared
+
+PAGE = (Path(__file__).parents[2] / "docs" / "configuration.md").read_text(encoding="utf-8")
+
+SECTIONS: dict[str, tuple[type[Table], type[Table] | None]] = {  # the table, and the one whose keys stand elsewhere
+    "`[router]`": (RouterConfig, Limits),
+    "Limits, in `[router]` or `[[listener]]`": (Limits, None),
+    "`[[listener]]`": (ListenerConfig, Limits),
+    "`tls`": (TlsConfig, None),
+    "`[[address]]`": (AddressConfig, None),
+    "`[log]`": (LogConfig, None),
+}
+
+
+class Row(NamedTuple):
+    key: str
+    default: str
+    least: str
+    greatest: str
+
+
+def documented(section: str) -> list[Row]:
+    text = PAGE.split(f"\n## {section}\n")[1].split("\n## ")[0]
+    rows = [[cell.strip() for cell in line.split("|")[1:5]] for line in text.splitlines() if line.startswith("| `")]
+    return [Row(key.strip("`"), *others) for key, *others in rows]
+
+
+def default_of(value: object) -> str:
+    if value is None:
+        return "none"
+    shown = list(value) if isinstance(value, tuple) else value
+    return f"`{json.dumps(shown)}`"
+
+
+WORDS = {"id": "the host's name", "name": "its scheme"}  # defaults that are found out, not written down
+
+
+def in_the_code(cls: type[Table], without: type[Table] | None) -> Iterator[Row]:
+    elsewhere = {item.name for item in declared(without)} if without else set()
+    for item in declared(cls):
+        if item.name in elsewhere or item.metadata["apart"]:
+            continue
+        limits = (item.metadata["low"], item.metadata["high"])
+        least, greatest = ("" if limit is None else repr(limit).removesuffix(".0") for limit in limits)
+        mandatory = item.default is MISSING and item.default_factory is MISSING
+        default = "" if mandatory else WORDS.get(item.name) or default_of(item.default)
+        yield Row(item.name, default, least, greatest)
+
+
+@pytest.mark.parametrize("section", SECTIONS)
+def test_the_page_has_every_key_with_its_default_and_limits(section: str) -> None:
+    assert documented(section) == list(in_the_code(*SECTIONS[section]))
+
+
+def test_the_page_has_no_table_that_is_not_compared() -> None:
+    headed = {part.split("\n")[0] for part in PAGE.split("\n## ")[1:] if "| key |" in part}
+    assert headed == set(SECTIONS)
+
+
+def test_the_example_is_right() -> None:
+    (example,) = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
+    assert parse(tomllib.loads(example), Path("a.toml")).id == "A"
