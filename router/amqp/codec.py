@@ -28,8 +28,8 @@ def encode(value: object) -> bytes:
 def decode(data: Buffer, offset: int = 0) -> tuple[Decoded, int]:
     """The value that begins at an offset, and the offset behind it. The value shares no memory with the data.
 
-    Raises: ProtocolError(CONNECTION, decode-error): the data is not a legal encoding, or ends too early; nests deeper than
-        `MAX_DEPTH`; or holds an array of more than `MAX_ARRAY_OF_NOTHING` elements that take no octets.
+    Raises: ProtocolError(CONNECTION, decode-error): the data is not a legal encoding, or ends too early; nests deeper
+        than `MAX_DEPTH`; or holds an array of more than `MAX_ARRAY_OF_NOTHING` elements that take no octets.
     """
     try:
         return decoder.READERS[data[offset]](data, offset + 1, 0)

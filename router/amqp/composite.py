@@ -6,8 +6,8 @@
         closed: Boolean = False             # null on the wire reads as the default
         error: Error | None = None          # None: may be null
 
-The class is a frozen dataclass with slots and keyword arguments only. Its readers and writers are made once, here, from the
-annotations (`fields.py` says which there are); nothing is declared twice.
+The class is a frozen dataclass with slots and keyword arguments only. Its readers and writers are made once, here, from
+the annotations (`fields.py` says which there are); nothing is declared twice.
 """
 
 from collections.abc import Callable
@@ -21,10 +21,11 @@ from amqpmesh.router.amqp import decoder, encoder, plans
 from amqpmesh.router.amqp.decoder import MALFORMED, Buffer, Reader, malformed
 from amqpmesh.router.amqp.encoder import NULL, REFUSALS, Writer
 from amqpmesh.router.amqp.errors import CommandError, ProtocolError, decode_error, invalid_field
-from amqpmesh.router.amqp.plans import Described, Plan
+from amqpmesh.router.amqp.plans import Declaration, Plan
 from amqpmesh.router.amqp.types import Primitive, Symbol
 
 T = TypeVar("T")
+E = TypeVar("E", bound=Enum)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +37,18 @@ class Field:
     default: Any
 
     @property
+    def attribute(self) -> str:
+        """Its name in Python."""
+        return self.name.replace("-", "_")
+
+    @property
     def mandatory(self) -> bool:
+        """Whether null is refused."""
         return self.default is MISSING
 
 
 @dataclass(frozen=True, slots=True)
-class Composite(Described):
+class Composite(Declaration):
     """A composite as it was declared."""
 
     write_full: Writer
@@ -56,19 +63,21 @@ def composite(name: str, code: int) -> Callable[[type[T]], type[T]]:
     """
 
     def declare(cls: type[T]) -> type[T]:
+        if "__repr__" not in vars(cls):
+            cls.__repr__ = _repr_of_what_is_set  # type: ignore[method-assign]  # a class of ours, still in the making
         made = dataclass(frozen=True, slots=True, kw_only=True, repr=False)(cls)
-        if "__repr__" not in cls.__dict__:
-            made.__repr__ = _repr_of_what_is_set  # type: ignore[assignment]  # a plain function is a method of `made`
         hints = get_type_hints(made, include_extras=True)
         fields = tuple(
             Field(field.name.replace("_", "-"), plans.plan_for(hints[field.name]), field.default)
-            for field in dataclass_fields(made)  # type: ignore[arg-type]  # mypy does not follow dataclass() as a function
+            for field in dataclass_fields(made)  # type: ignore[arg-type]  # mypy does not see that it is a dataclass
         )
         label = Symbol(name).split(":")[1]
-        plans.DESCRIBED[made] = described = Composite(
-            Symbol(name), code, made, _reader(made, label, fields), *_writers(label, code, fields), fields
+        write, write_full = _writers(label, code, fields)
+        plans.DECLARED[made] = Composite(
+            Symbol(name), code, made, _reader(made, label, fields), write, write_full, fields
         )
-        encoder.VALUE_WRITERS[made] = described.write
+        _REGISTRIES[made] = Registry(made)
+        encoder.VALUE_WRITERS[made] = write
         return made
 
     return declare
@@ -82,34 +91,35 @@ def restricted(name: str, code: int) -> Callable[[type[T]], type[T]]:
         made = dataclass(frozen=True, slots=True)(cls)
         plan = plans.plan_for(get_type_hints(made, include_extras=True)["value"])
         label, head = Symbol(name).split(":")[1], _descriptor(code)
-        table, write_value = plans.nullable(plan).table(), plan.write
+        table, write_value = plan.table(), plan.write
 
-        def read(data: Buffer, offset: int, depth: int) -> tuple[Any, int]:
+        def read(data: Buffer, offset: int, depth: int) -> tuple[T, int]:
             try:
                 value, offset = table[data[offset]](data, offset + 1, depth + 1)
             except ProtocolError as error:
                 raise _within(label, error) from error
             except MALFORMED as error:
                 raise _within(label, malformed(error)) from error
-            return made(value), offset  # type: ignore[call-arg]  # its one field
+            return made(value), offset  # type: ignore[call-arg]  # mypy does not see its one field
 
         def write(value: Any, depth: int) -> bytes:
-            if depth >= encoder.MAX_DEPTH:
-                raise encoder.too_deep()
-            return head + write_value(value.value, depth + 1)
+            try:
+                return head + write_value(value.value, depth + 1)
+            except REFUSALS as error:
+                raise ValueError(f"{label}: {error}") from error
 
-        plans.DESCRIBED[made] = Described(Symbol(name), code, made, read, write)
+        plans.DECLARED[made] = Declaration(Symbol(name), code, made, read, write)
+        _REGISTRIES[made] = Registry(made)
         encoder.VALUE_WRITERS[made] = write
         return made
 
     return declare
 
 
-def choices(source: Primitive) -> Callable[[type[T]], type[T]]:
+def choices(source: Primitive) -> Callable[[type[E]], type[E]]:
     """Declare an enumeration as a restricted type whose choices are its values (§1.3.5)."""
 
-    def declare(cls: type[T]) -> type[T]:
-        assert issubclass(cls, Enum)
+    def declare(cls: type[E]) -> type[E]:
         plans.CHOICES[cls] = source
         encoder.VALUE_WRITERS[cls] = plans.plan_for(cls).write
         return cls
@@ -122,24 +132,36 @@ class Registry(Generic[T]):
 
     def __init__(self, *classes: type[T]) -> None:
         self.classes = classes
-        self.read = plans.descriptor_reader([plans.DESCRIBED[cls] for cls in classes], self._refuse)
+        self.read = plans.descriptor_reader([plans.DECLARED[cls] for cls in classes], self._refuse)
 
     def _refuse(self, data: Buffer, offset: int, depth: int) -> NoReturn:
         descriptor, _ = decoder.READERS[data[offset]](data, offset + 1, depth)
-        expected = ", ".join(plans.DESCRIBED[cls].label for cls in self.classes)
+        expected = ", ".join(plans.DECLARED[cls].label for cls in self.classes)
         raise decode_error(f"the descriptor {descriptor!r} is none of {expected}")
 
 
+_REGISTRIES: dict[type, Registry[Any]] = {}
+"""For each declared class, the registry of it alone."""
+
+
+def declaration(cls: type) -> Declaration:
+    """What was declared of a composite (a `Composite`, then) or of a restricted type with a descriptor.
+
+    Raises: KeyError: the class is neither.
+    """
+    return plans.DECLARED[cls]
+
+
 def encode_composite(value: object, *, full: bool = False) -> bytes:
-    """The encoding of a composite.
+    """The encoding of a composite, or of a restricted type with a descriptor.
 
     Args: full: write all fields, and those that have their default with it. Else they are null, and no null is last.
     Raises: CommandError: a mandatory field is None, or a value does not fit its field's type.
     """
-    described = plans.DESCRIBED.get(type(value))
-    if described is None:
+    declared = plans.DECLARED.get(type(value))
+    if declared is None:
         raise CommandError(f"{type(value).__name__} is not a declared type")
-    write = described.write_full if full and isinstance(described, Composite) else described.write
+    write = declared.write_full if full and isinstance(declared, Composite) else declared.write
     try:
         return write(value, 0)
     except REFUSALS as error:
@@ -150,10 +172,10 @@ def decode_composite(expected: type[T] | Registry[T], data: Buffer, offset: int 
     """The composite that begins at an offset, and the offset behind it.
 
     Args: expected: its class, or a registry of the classes that it may be of.
-    Raises: ProtocolError(CONNECTION, decode-error): the data is not a legal encoding of what is expected, nor the beginning of one.
+    Raises: ProtocolError(CONNECTION, decode-error): the data does not begin with a legal encoding of what is expected.
         ProtocolError(CONNECTION, invalid-field): a mandatory field is null, or a value is not permitted in its field.
     """
-    registry = expected if isinstance(expected, Registry) else Registry(expected)
+    registry = expected if isinstance(expected, Registry) else _REGISTRIES[expected]
     try:
         if data[offset] != 0x00:
             raise decode_error(f"format code 0x{data[offset]:02x} is not a described type")
@@ -162,7 +184,7 @@ def decode_composite(expected: type[T] | Registry[T], data: Buffer, offset: int 
         raise malformed(error) from error
 
 
-# The plans of a class.
+# The readers and writers of a class.
 
 
 def _descriptor(code: int) -> bytes:
@@ -174,13 +196,13 @@ def _within(where: str, error: ProtocolError) -> ProtocolError:
 
 
 def _table(field: Field) -> list[Reader]:
-    """The readers of a field, null included."""
+    """The readers of a field; null reads as the default, or is refused."""
     table = field.plan.table()
 
-    def refuse_null(data: Buffer, offset: int, depth: int) -> NoReturn:
+    def refuse_null(_data: Buffer, _offset: int, _depth: int) -> NoReturn:
         raise invalid_field("is mandatory")
 
-    def read_default(data: Buffer, offset: int, depth: int) -> tuple[Any, int]:
+    def read_default(_data: Buffer, offset: int, _depth: int) -> tuple[Any, int]:
         return field.default, offset
 
     table[0x40] = refuse_null if field.mandatory else read_default
@@ -193,7 +215,7 @@ def _at_least_one(reader: Reader) -> Reader:
     def read(data: Buffer, offset: int, depth: int) -> tuple[Any, int]:
         values, offset = reader(data, offset, depth)
         if not values:
-            raise invalid_field("is mandatory, and an empty array is no value (§1.4)")
+            raise invalid_field("is mandatory, and an empty array is no value")
         return values, offset
 
     return read
@@ -202,53 +224,53 @@ def _at_least_one(reader: Reader) -> Reader:
 def _reader(cls: type[T], label: str, fields: tuple[Field, ...]) -> Reader:
     """What reads the list behind the descriptor."""
     width = len(fields)
+    names = [field.name for field in fields]
     # Frozen: the slots are filled past the class's own __setattr__.
-    setters = [getattr(cls, field.name.replace("-", "_")).__set__ for field in fields]
-    steps = [(field.name, _table(field), put) for field, put in zip(fields, setters, strict=True)]
-    # By the number of fields in the list: what is read, and what is left to its default.
+    setters = [getattr(cls, field.attribute).__set__ for field in fields]
+    steps = [(_table(field), put) for field, put in zip(fields, setters, strict=True)]
+    defaults = [(put, field.default) for field, put in zip(fields, setters, strict=True)]
+    # By the number of fields in the list: what is read, what is left to its default, and what must not be left out.
     present = [steps[:count] for count in range(width + 1)]
-    absent = [
-        [(put, field.default) for field, put in zip(fields[count:], setters[count:], strict=True)]
-        for count in range(width + 1)
-    ]
+    absent = [defaults[count:] for count in range(width + 1)]
     missing = [next((field.name for field in fields[count:] if field.mandatory), None) for count in range(width + 1)]
 
+    def span(data: Buffer, offset: int, depth: int) -> tuple[int, int, int]:
+        code = data[offset]
+        if code == 0xC0:
+            begin, end, count = decoder.span8(data, offset + 1)
+        elif code == 0xD0:
+            begin, end, count = decoder.span32(data, offset + 1)
+        elif code == 0x45:
+            begin, end, count = offset + 1, offset + 1, 0
+        else:
+            raise decode_error(f"format code 0x{code:02x} is not a list")
+        decoder.enter(data, begin, end, count, depth)
+        if count > width:
+            raise decode_error(f"{count} fields where {width} are defined")
+        return begin, end, count
+
     def read(data: Buffer, offset: int, depth: int) -> tuple[T, int]:
-        try:
-            code = data[offset]
-            if code == 0xC0:
-                offset, end, count = offset + 3, offset + 2 + data[offset + 1], data[offset + 2]
-            elif code == 0xD0:
-                offset, end, count = decoder.span32(data, offset + 1)
-            elif code == 0x45:
-                offset, end, count = offset + 1, offset + 1, 0
-            else:
-                raise decode_error(f"format code 0x{code:02x} is not a list")
-            decoder.enter(data, offset, end, count, depth)
-            if count > width:
-                raise decode_error(f"has {width} fields, not {count}")
-        except ProtocolError as error:
-            raise _within(label, error) from error
-        except MALFORMED as error:
-            raise _within(label, malformed(error)) from error
-        depth += 1
         value = cls.__new__(cls)
-        name = ""
+        put: Any = None
         try:
-            for name, table, put in present[count]:
-                item, offset = table[data[offset]](data, offset + 1, depth)
+            offset, end, count = span(data, offset, depth)
+            for table, put in present[count]:
+                item, offset = table[data[offset]](data, offset + 1, depth + 1)
                 put(value, item)
+            decoder.leave(offset, end)
         except ProtocolError as error:
-            raise _within(f"{label}.{name}", error) from error
+            raise _within(where(put), error) from error
         except MALFORMED as error:
-            raise _within(f"{label}.{name}", malformed(error)) from error
-        if offset != end:
-            raise decode_error(f"{label}: the fields do not end where the list does")
+            raise _within(where(put), malformed(error)) from error
         if missing[count] is not None:
             raise invalid_field(f"{label}.{missing[count]}: is mandatory")
         for put, default in absent[count]:
             put(value, default)
         return value, offset
+
+    def where(put: Any) -> str:
+        """The field that was being read, known by its setter; the composite itself before the first."""
+        return label if put is None else f"{label}.{names[setters.index(put)]}"
 
     return read
 
@@ -256,58 +278,64 @@ def _reader(cls: type[T], label: str, fields: tuple[Field, ...]) -> Reader:
 def _writers(label: str, code: int, fields: tuple[Field, ...]) -> tuple[Writer, Writer]:
     """What writes the described list: without trailing nulls and defaults, and in full."""
     head = _descriptor(code)
-    empty = head + b"\x45"
     get = _getter(fields)
-    steps = [(field.name, field.default, field.plan.write) for field in fields]
-    mandatory = [field.mandatory for field in fields]
-
-    def parts(value: Any, depth: int, full: bool) -> list[bytes]:
-        if depth >= encoder.MAX_DEPTH:
-            raise encoder.too_deep()
-        depth += 1
-        written = []
-        name = ""
-        try:
-            for item, (name, default, write_field) in zip(get(value), steps, strict=True):
-                if item is None or (item == default and not full):
-                    written.append(NULL)
-                else:
-                    written.append(write_field(item, depth))
-        except REFUSALS as error:
-            raise ValueError(f"{label}.{name}: {error}") from error
-        for octets, needed, (name, _, _) in zip(written, mandatory, steps, strict=True):
-            if needed and octets is NULL:
-                raise ValueError(f"{label}.{name}: is mandatory")
-        return written
+    steps = [(field.default, field.plan.write) for field in fields]
+    mandatory = [index for index, field in enumerate(fields) if field.mandatory]
 
     def write(value: Any, depth: int) -> bytes:
-        written = parts(value, depth, full=False)
+        encoder.enter(depth)
+        depth += 1
+        written: list[bytes] = []
+        try:
+            for item, (default, write_field) in zip(get(value), steps, strict=True):
+                written.append(NULL if item is None or item == default else write_field(item, depth))
+        except REFUSALS as error:
+            raise refused(written, error) from error
+        check(written)
         while written and written[-1] is NULL:
             written.pop()
-        return encoder.compound(head, 0xC0, 0xD0, len(written), b"".join(written)) if written else empty
+        return finish(written)
 
     def write_full(value: Any, depth: int) -> bytes:
-        written = parts(value, depth, full=True)
-        return encoder.compound(head, 0xC0, 0xD0, len(written), b"".join(written)) if written else empty
+        encoder.enter(depth)
+        depth += 1
+        written: list[bytes] = []
+        try:
+            for item, (_, write_field) in zip(get(value), steps, strict=True):
+                written.append(NULL if item is None else write_field(item, depth))
+        except REFUSALS as error:
+            raise refused(written, error) from error
+        check(written)
+        return finish(written)
+
+    def refused(written: list[bytes], error: Exception) -> ValueError:
+        return ValueError(f"{label}.{fields[len(written)].name}: {error}")
+
+    def check(written: list[bytes]) -> None:
+        for index in mandatory:
+            if written[index] is NULL:
+                raise ValueError(f"{label}.{fields[index].name}: is mandatory")
+
+    def finish(written: list[bytes]) -> bytes:
+        if not written:
+            return head + b"\x45"
+        return encoder.compound(head, 0xC0, 0xD0, len(written), b"".join(written))
 
     return write, write_full
 
 
 def _getter(fields: tuple[Field, ...]) -> Callable[[Any], tuple[Any, ...]]:
-    names = [field.name.replace("-", "_") for field in fields]
-    if not names:
-        return lambda value: ()
-    if len(names) == 1:
-        return lambda value: (getattr(value, names[0]),)
-    return attrgetter(*names)
+    """All fields of a value at once."""
+    attributes = [field.attribute for field in fields]
+    if len(attributes) < 2:  # attrgetter yields a tuple for two and more only
+        return lambda value: tuple([getattr(value, attribute) for attribute in attributes])
+    return attrgetter(*attributes)
 
 
-def _repr_of_what_is_set(self: Any) -> str:
+def _repr_of_what_is_set(self: object) -> str:
     """As a dataclass's, without the fields that have their default: a frame in a log is read by people."""
-    described = plans.DESCRIBED[type(self)]
-    assert isinstance(described, Composite)
-    items = zip(described.fields, _getter(described.fields)(self), strict=True)
-    shown = [
-        f"{field.name.replace('-', '_')}={item!r}" for field, item in items if field.mandatory or item != field.default
-    ]
+    declared = declaration(type(self))
+    fields = declared.fields if isinstance(declared, Composite) else ()
+    values = [(field, getattr(self, field.attribute)) for field in fields]
+    shown = [f"{field.attribute}={value!r}" for field, value in values if field.mandatory or value != field.default]
     return f"{type(self).__name__}({', '.join(shown)})"

@@ -1,4 +1,4 @@
-"""The error conditions that the standard names, by the level of the endpoint that they end (§2.8.15 to §2.8.18, §4.5.8)."""
+"""The error conditions that the standard names, by the level of what they end (§2.8.15 to §2.8.18, §4.5.8)."""
 
 from enum import ReprEnum
 
@@ -34,7 +34,7 @@ class ConnectionCondition(Symbol, ReprEnum):
 class SessionCondition(Symbol, ReprEnum):
     """Why a session was ended (§2.8.17)."""
 
-    # The draft's text has "amqp:session>window-violation"; the published standard and every implementation have a colon.
+    # The draft has "amqp:session>window-violation"; the published standard and every implementation have a colon.
     WINDOW_VIOLATION = "amqp:session:window-violation"
     ERRANT_LINK = "amqp:session:errant-link"
     HANDLE_IN_USE = "amqp:session:handle-in-use"

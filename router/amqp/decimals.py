@@ -1,7 +1,7 @@
 """IEEE 754-2008 decimals in the binary integer encoding, kept bit for bit (§1.6.13 to §1.6.15).
 
-A decimal is its bits: two encodings of one number, such as 1.0 and 1.00, are different values, and a value that came from
-the wire leaves as the same octets, even when it is not canonical.
+A decimal is its bits: two encodings of one number, such as 1.0 and 1.00, are different values, and a value that came
+from the wire leaves as the same octets, even when it is not canonical.
 """
 
 from dataclasses import dataclass
@@ -73,11 +73,12 @@ class _BinaryIntegerDecimal:
         sign = self.bits >> (self.WIDTH - 1)
         combination = self.bits >> (self.WIDTH - 6) & 0b11111
         if combination == 0b11110:
-            return Decimal((sign, (0,), "F"))
+            return Decimal("-Infinity" if sign else "Infinity")
         if combination == 0b11111:
             signalling = self.bits >> (self.WIDTH - 7) & 1
             payload = self.bits & ((1 << (self.WIDTH - 7)) - 1)
-            return Decimal((sign, self._canonical(payload, self.DIGITS - 1), "N" if signalling else "n"))
+            canonical = payload if payload < 10 ** (self.DIGITS - 1) else 0
+            return Decimal(f"{'-' * sign}{'s' * signalling}NaN{canonical or ''}")
         plain_width = self.WIDTH - 1 - self.EXPONENT_WIDTH
         if combination >> 3 == 0b11:
             short_width = plain_width - 2
@@ -87,11 +88,8 @@ class _BinaryIntegerDecimal:
             coefficient = self.bits & ((1 << plain_width) - 1)
             exponent = self.bits >> plain_width
         exponent &= (1 << self.EXPONENT_WIDTH) - 1
-        return Decimal((sign, self._canonical(coefficient, self.DIGITS), exponent - self.BIAS))
-
-    @staticmethod
-    def _canonical(coefficient: int, digits: int) -> tuple[int, ...]:
-        return tuple(map(int, str(coefficient))) if coefficient < 10**digits else (0,)
+        digits = tuple(map(int, str(coefficient))) if coefficient < 10**self.DIGITS else (0,)
+        return Decimal((sign, digits, exponent - self.BIAS))
 
     def __str__(self) -> str:
         return str(self.to_decimal())

@@ -1,9 +1,10 @@
 """Bytes to values: every encoding of every type, hostile bytes bounded (§1.2, §1.6).
 
 A reader takes (data, offset, depth), offset being where the untyped octets begin behind the format code, and returns
-(value, offset behind it). Offsets only grow and every element of a list or map is at least an octet long, so the time is linear in the
-octets that are there, whatever the counts say. Readers index and unpack without looking ahead: what Python raises at the end
-of the data (`MALFORMED`) the doors (`codec.decode`, `composite.decode_composite`) turn into a ProtocolError.
+(value, offset behind it). Offsets only grow and every element of a list or map is at least an octet long, so the time
+is linear in the octets that are there, whatever the counts say. Readers index and unpack without looking ahead: what
+Python raises at the end of the data (`MALFORMED`) the doors (`codec.decode`, `composite.decode_composite`) turn into a
+ProtocolError.
 """
 
 import struct
@@ -24,8 +25,8 @@ Reader: TypeAlias = Callable[[Buffer, int, int], tuple[Any, int]]
 MALFORMED = (IndexError, struct.error, UnicodeDecodeError)
 
 MAX_ARRAY_OF_NOTHING = 256
-"""How many elements an array may have whose elements take no octets (null, true, uint0, list0...). Their count is backed by
-nothing, so a few octets could ask for four thousand million of them."""
+"""How many elements an array may have whose elements take no octets (null, true, uint0, list0...). Their count is
+backed by nothing, so a few octets could ask for four thousand million of them."""
 
 
 def malformed(error: Exception) -> ProtocolError:
@@ -43,13 +44,13 @@ def _truncated() -> ProtocolError:
 
 
 def _empty(value: Any) -> Reader:
-    def read(data: Buffer, offset: int, depth: int) -> tuple[Any, int]:
+    def read(_data: Buffer, offset: int, _depth: int) -> tuple[Any, int]:
         return value, offset
 
     return read
 
 
-def _read_list0(data: Buffer, offset: int, depth: int) -> tuple[Any, int]:
+def _read_list0(_data: Buffer, offset: int, _depth: int) -> tuple[Any, int]:
     return [], offset
 
 
@@ -57,37 +58,37 @@ def _fixed(layout: str) -> Reader:
     form = struct.Struct(">" + layout)
     unpack, width = form.unpack_from, form.size
 
-    def read(data: Buffer, offset: int, depth: int) -> tuple[Any, int]:
+    def read(data: Buffer, offset: int, _depth: int) -> tuple[Any, int]:
         return unpack(data, offset)[0], offset + width
 
     return read
 
 
-def _read_octet(data: Buffer, offset: int, depth: int) -> tuple[int, int]:
+def _read_octet(data: Buffer, offset: int, _depth: int) -> tuple[int, int]:
     return data[offset], offset + 1
 
 
-def _read_boolean(data: Buffer, offset: int, depth: int) -> tuple[bool, int]:
+def _read_boolean(data: Buffer, offset: int, _depth: int) -> tuple[bool, int]:
     octet = data[offset]
     if octet > 1:
         raise decode_error(f"a boolean is 0 or 1, not {octet}")
     return octet == 1, offset + 1
 
 
-def _read_char(data: Buffer, offset: int, depth: int) -> tuple[str, int]:
+def _read_char(data: Buffer, offset: int, _depth: int) -> tuple[str, int]:
     if offset + 4 > len(data):
         raise _truncated()
     return str(data[offset : offset + 4], "utf-32-be"), offset + 4
 
 
-def _read_uuid(data: Buffer, offset: int, depth: int) -> tuple[UUID, int]:
+def _read_uuid(data: Buffer, offset: int, _depth: int) -> tuple[UUID, int]:
     if offset + 16 > len(data):
         raise _truncated()
     return UUID(bytes=bytes(data[offset : offset + 16])), offset + 16
 
 
 def _decimal(cls: Callable[[int], Any], octets: int) -> Reader:
-    def read(data: Buffer, offset: int, depth: int) -> tuple[Any, int]:
+    def read(data: Buffer, offset: int, _depth: int) -> tuple[Any, int]:
         end = offset + octets
         if end > len(data):
             raise _truncated()
@@ -101,14 +102,14 @@ def _decimal(cls: Callable[[int], Any], octets: int) -> Reader:
 _unpack_size = struct.Struct(">I").unpack_from
 
 
-def _read_binary8(data: Buffer, offset: int, depth: int) -> tuple[bytes, int]:
+def _read_binary8(data: Buffer, offset: int, _depth: int) -> tuple[bytes, int]:
     end = offset + 1 + data[offset]
     if end > len(data):
         raise _truncated()
     return bytes(data[offset + 1 : end]), end
 
 
-def _read_binary32(data: Buffer, offset: int, depth: int) -> tuple[bytes, int]:
+def _read_binary32(data: Buffer, offset: int, _depth: int) -> tuple[bytes, int]:
     end = offset + 4 + _unpack_size(data, offset)[0]
     if end > len(data):
         raise _truncated()
@@ -116,7 +117,7 @@ def _read_binary32(data: Buffer, offset: int, depth: int) -> tuple[bytes, int]:
 
 
 def _text8(encoding: str) -> Reader:
-    def read(data: Buffer, offset: int, depth: int) -> tuple[str, int]:
+    def read(data: Buffer, offset: int, _depth: int) -> tuple[str, int]:
         end = offset + 1 + data[offset]
         if end > len(data):
             raise _truncated()
@@ -126,7 +127,7 @@ def _text8(encoding: str) -> Reader:
 
 
 def _text32(encoding: str) -> Reader:
-    def read(data: Buffer, offset: int, depth: int) -> tuple[str, int]:
+    def read(data: Buffer, offset: int, _depth: int) -> tuple[str, int]:
         end = offset + 4 + _unpack_size(data, offset)[0]
         if end > len(data):
             raise _truncated()
@@ -155,7 +156,7 @@ Span: TypeAlias = Callable[[Buffer, int], tuple[int, int, int]]
 
 
 def enter(data: Buffer, begin: int, end: int, count: int, depth: int) -> None:
-    """Refuse a compound before anything is read or allocated: one that the data does not hold, or that nests too deep."""
+    """Refuse, before anything is read or allocated, a compound that the data does not hold, or that nests too deep."""
     if end > len(data):
         raise _truncated()
     # Each constituent has a format code at least. (A size too small for the count field is caught here too.)
@@ -197,17 +198,17 @@ def _list(span: Span) -> Reader:
 def _map(span: Span) -> Reader:
     def read(data: Buffer, offset: int, depth: int) -> tuple[Any, int]:
         begin, end, count = span(data, offset)
-        if count % 2:
-            raise odd_map(count)
+        refuse_odd(count)
         items = read_items(data, begin, end, count, depth)
         return distinct(items[0::2], items[1::2]), end
 
     return read
 
 
-def odd_map(count: int) -> ProtocolError:
-    """A map's constituents are keys and values by turns (§1.6.23)."""
-    return decode_error(f"a map has as many keys as values, so not {count} constituents")
+def refuse_odd(count: int) -> None:
+    """Refuse a map that has not as many keys as values (§1.6.23)."""
+    if count % 2:
+        raise decode_error(f"a map has as many keys as values, so not {count} constituents")
 
 
 def distinct(keys: list[Any], values: list[Any]) -> Any:
@@ -291,11 +292,11 @@ MIN_WIDTHS = {4: 0, 5: 1, 6: 2, 7: 4, 8: 8, 9: 16, 0xA: 1, 0xB: 4, 0xC: 2, 0xD: 
 # The tables.
 
 
-def _read_unknown(data: Buffer, offset: int, depth: int) -> NoReturn:
+def _read_unknown(data: Buffer, offset: int, _depth: int) -> NoReturn:
     raise decode_error(f"0x{data[offset - 1]:02x} is not a format code")
 
 
-ENCODINGS_BY_TYPE: dict[Primitive, dict[int, Reader]] = {
+PLAIN: dict[Primitive, dict[int, Reader]] = {
     Primitive.NULL: {0x40: _empty(None)},
     Primitive.BOOLEAN: {0x41: _empty(True), 0x42: _empty(False), 0x56: _read_boolean},
     Primitive.UBYTE: {0x50: _read_octet},
@@ -323,7 +324,7 @@ ENCODINGS_BY_TYPE: dict[Primitive, dict[int, Reader]] = {
 }
 """The readers of a field of a primitive type, by format code: what they return is plain, as the field says the type."""
 
-ENCODINGS: dict[int, Primitive] = {code: primitive for primitive, codes in ENCODINGS_BY_TYPE.items() for code in codes}
+ENCODINGS: dict[int, Primitive] = {code: primitive for primitive, codes in PLAIN.items() for code in codes}
 
 # Made without their range checks: what fits the encoding is in range.
 _MAKERS: dict[Primitive, Callable[[Any], Any]] = {
@@ -349,15 +350,15 @@ def _typed(read_plain: Reader, make: Callable[[Any], Any]) -> Reader:
     return read
 
 
-TYPED_BY_TYPE: dict[Primitive, dict[int, Reader]] = {
+TYPED: dict[Primitive, dict[int, Reader]] = {
     primitive: {code: _typed(read, _MAKERS[primitive]) for code, read in codes.items()}
     if primitive in _MAKERS
     else codes
-    for primitive, codes in ENCODINGS_BY_TYPE.items()
+    for primitive, codes in PLAIN.items()
 }
 """The same for values that must know their type themselves."""
 
-READERS_BY_CODE: dict[int, Reader] = {code: read for codes in TYPED_BY_TYPE.values() for code, read in codes.items()}
+READERS_BY_CODE: dict[int, Reader] = {code: read for codes in TYPED.values() for code, read in codes.items()}
 
 READERS: list[Reader] = [READERS_BY_CODE.get(code, _read_unknown) for code in range(256)]
 """The reader of any value, by format code."""

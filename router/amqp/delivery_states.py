@@ -1,7 +1,7 @@
 """What became of a delivery (§3.4, and §4.5.5 and §4.5.6 inside a transaction).
 
-One module, because the standard's parts 3 and 4 refer to each other here: an outcome may be provisional (part 4), and what
-part 4 adds is a delivery state wherever part 3 has one.
+One module, because the standard's parts 3 and 4 refer to each other here: an outcome may be provisional (part 4), and
+what part 4 adds is a delivery state wherever part 3 has one.
 """
 
 from typing import Annotated, TypeAlias

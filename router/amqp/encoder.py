@@ -1,8 +1,8 @@
 """Values to bytes: the most compact encoding of each (§1.2, §1.6).
 
-A writer takes (value, depth) and returns the encoding; the tables at the end say which writer a value or a field has. What a
-writer cannot encode it refuses with whatever exception Python has for it (`REFUSALS`); the doors (`codec.encode`,
-`composite.encode_composite`) turn that into a CommandError.
+A writer takes (value, depth) and returns the encoding; the tables at the end say which writer a value or a field has.
+What a writer cannot encode it refuses with whatever exception Python has for it (`REFUSALS`); the doors
+(`codec.encode`, `composite.encode_composite`) turn that into a CommandError.
 """
 
 import struct
@@ -18,22 +18,25 @@ from amqpmesh.router.amqp.types import Array, Described, Primitive
 Writer: TypeAlias = Callable[[Any, int], bytes]
 
 MAX_DEPTH = 64
-"""How deep values may nest. Real messages nest less than ten deep; the interpreter's stack ends at about a thousand frames,
-and a level takes three. Lists, maps, arrays, described values and composites count, a descriptor's own depth too."""
+"""How deep values may nest: lists, maps, arrays, described values and composites, a descriptor's own depth too. Real
+messages nest less than ten deep; the interpreter's stack ends at about a thousand frames, and a level takes up to
+four."""
 
 REFUSALS = (struct.error, TypeError, ValueError, OverflowError, AttributeError, KeyError)
 
 NULL = b"\x40"
 
 
-def too_deep() -> ValueError:
-    return ValueError(f"values nest deeper than {MAX_DEPTH}")
+def enter(depth: int) -> None:
+    """Refuse a value that nests too deep, before its constituents are written."""
+    if depth >= MAX_DEPTH:
+        raise ValueError(f"values nest deeper than {MAX_DEPTH}")
 
 
 # Scalars: a format code and a fixed number of octets.
 
 
-def write_null(value: None, depth: int) -> bytes:
+def _write_null(value: None, _depth: int) -> bytes:
     if value is not None:
         raise TypeError(f"{value!r} is not null")
     return NULL
@@ -42,14 +45,14 @@ def write_null(value: None, depth: int) -> bytes:
 BOOLEANS = {False: b"\x42", True: b"\x41"}
 
 
-def write_boolean(value: bool, depth: int) -> bytes:
+def _write_boolean(value: bool, _depth: int) -> bytes:
     return BOOLEANS[value]
 
 
 def _fixed(code: int, layout: str) -> Writer:
     pack = partial(struct.Struct(">B" + layout).pack, code)
 
-    def write(value: Any, depth: int) -> bytes:
+    def write(value: Any, _depth: int) -> bytes:
         return pack(value)
 
     return write
@@ -60,7 +63,7 @@ def _unsigned(zero: bytes, small: int, code: int, layout: str) -> Writer:
     pack = partial(struct.Struct(">B" + layout).pack, code)
     table = [zero, *(bytes((small, value)) for value in range(1, 256))]
 
-    def write(value: int, depth: int) -> bytes:
+    def write(value: int, _depth: int) -> bytes:
         return table[value] if 0 <= value < 256 else pack(value)
 
     return write
@@ -70,24 +73,24 @@ def _signed(small: int, code: int, layout: str) -> Writer:
     pack_small = partial(struct.Struct(">Bb").pack, small)
     pack = partial(struct.Struct(">B" + layout).pack, code)
 
-    def write(value: int, depth: int) -> bytes:
+    def write(value: int, _depth: int) -> bytes:
         return pack_small(value) if -128 <= value < 128 else pack(value)
 
     return write
 
 
-def write_char(value: str, depth: int) -> bytes:
+def _write_char(value: str, _depth: int) -> bytes:
     return b"\x73" + types.Char(value).encode("utf-32-be")
 
 
-def write_uuid(value: UUID, depth: int) -> bytes:
+def _write_uuid(value: UUID, _depth: int) -> bytes:
     return b"\x98" + value.bytes
 
 
 def _decimal(code: int, octets: int) -> Writer:
     head = bytes((code,))
 
-    def write(value: Any, depth: int) -> bytes:
+    def write(value: Any, _depth: int) -> bytes:
         return head + int.to_bytes(value.bits, octets, "big")
 
     return write
@@ -119,15 +122,15 @@ def _octets(value: Any) -> bytes:
     return bytes(value)
 
 
-def write_binary(value: bytes, depth: int) -> bytes:
+def _write_binary(value: bytes, _depth: int) -> bytes:
     return _binary(value if type(value) is bytes else _octets(value))
 
 
-def write_string(value: str, depth: int) -> bytes:
+def _write_string(value: str, _depth: int) -> bytes:
     return _string(str.encode(value))
 
 
-def write_symbol(value: str, depth: int) -> bytes:
+def _write_symbol(value: str, _depth: int) -> bytes:
     return _symbol(_ascii(value))
 
 
@@ -146,19 +149,18 @@ def compound(head: bytes, small: int, large: int, count: int, body: bytes) -> by
     return head + struct.pack(">BII", large, size + 4, count) + body
 
 
-def write_list(value: Sequence[Any], depth: int) -> bytes:
+def _write_list(value: Sequence[Any], depth: int) -> bytes:
     if not value:
         return b"\x45"
     return compound(b"", 0xC0, 0xD0, len(value), _constituents(value, depth))
 
 
-def write_map(value: Mapping[Any, Any], depth: int) -> bytes:
+def _write_map(value: Mapping[Any, Any], depth: int) -> bytes:
     return compound(b"", 0xC1, 0xD1, 2 * len(value), _pairs(value, depth))
 
 
 def _constituents(values: Iterable[Any], depth: int) -> bytes:
-    if depth >= MAX_DEPTH:
-        raise too_deep()
+    enter(depth)
     return b"".join([write_value(value, depth + 1) for value in values])
 
 
@@ -166,9 +168,8 @@ def _pairs(value: Mapping[Any, Any], depth: int) -> bytes:
     return _constituents(chain.from_iterable(value.items()), depth)
 
 
-def write_described(value: Described, depth: int) -> bytes:
-    if depth >= MAX_DEPTH:
-        raise too_deep()
+def _write_described(value: Described, depth: int) -> bytes:
+    enter(depth)
     return b"\x00" + write_value(value.descriptor, depth + 1) + write_value(value.value, depth + 1)
 
 
@@ -176,6 +177,7 @@ def write_described(value: Described, depth: int) -> bytes:
 
 
 def write_array(value: Array, depth: int) -> bytes:
+    """An array, its constructor the narrowest that holds all elements."""
     body, count = _array(value, depth)
     size = len(body)
     if size < 255 and count < 256:
@@ -184,8 +186,7 @@ def write_array(value: Array, depth: int) -> bytes:
 
 
 def _array(value: Array, depth: int) -> tuple[bytes, int]:
-    if depth >= MAX_DEPTH:
-        raise too_deep()
+    enter(depth)
     descriptors = [b"\x00" + write_value(descriptor, depth + 1) for descriptor in value.descriptors]
     code, elements = ELEMENT_WRITERS[value.element](value.values, depth + 1)
     return b"".join([*descriptors, bytes((code,)), *elements]), len(value.values)
@@ -196,11 +197,11 @@ ElementWriter: TypeAlias = Callable[[Sequence[Any], int], tuple[int, list[bytes]
 
 def _null_elements(values: Sequence[Any], depth: int) -> tuple[int, list[bytes]]:
     for value in values:
-        write_null(value, depth)
+        _write_null(value, depth)
     return 0x40, []
 
 
-def _boolean_elements(values: Sequence[Any], depth: int) -> tuple[int, list[bytes]]:
+def _boolean_elements(values: Sequence[Any], _depth: int) -> tuple[int, list[bytes]]:
     return 0x56, [b"\x00" if BOOLEANS[value] == b"\x42" else b"\x01" for value in values]
 
 
@@ -220,7 +221,7 @@ def _packed(small: int, small_layout: str, large: int, large_layout: str) -> Ele
     """
     small_struct, large_struct = struct.Struct(">" + small_layout), struct.Struct(">" + large_layout)
 
-    def write(values: Sequence[Any], depth: int) -> tuple[int, list[bytes]]:
+    def write(values: Sequence[Any], _depth: int) -> tuple[int, list[bytes]]:
         try:
             return small, [small_struct.pack(value) for value in values]
         except struct.error:
@@ -230,7 +231,7 @@ def _packed(small: int, small_layout: str, large: int, large_layout: str) -> Ele
 
 
 def _sized(small: int, large: int, octets: Callable[[Any], bytes]) -> ElementWriter:
-    def write(values: Sequence[Any], depth: int) -> tuple[int, list[bytes]]:
+    def write(values: Sequence[Any], _depth: int) -> tuple[int, list[bytes]]:
         elements = [octets(value) for value in values]
         if all(len(element) < 256 for element in elements):
             return small, [bytes((len(element),)) + element for element in elements]
@@ -249,11 +250,11 @@ def _counted(small: int, large: int, body: Callable[[Any, int], tuple[bytes, int
     return write
 
 
-# What a field of a primitive type is on the wire, what the elements of an array are, and what a value of a Python class is.
+# What is written: for a field of a primitive type, for the elements of an array, for a value of a Python class.
 
 FIELD_WRITERS: dict[Primitive, Writer] = {
-    Primitive.NULL: write_null,
-    Primitive.BOOLEAN: write_boolean,
+    Primitive.NULL: _write_null,
+    Primitive.BOOLEAN: _write_boolean,
     Primitive.UBYTE: _fixed(0x50, "B"),
     Primitive.USHORT: _fixed(0x60, "H"),
     Primitive.UINT: _unsigned(b"\x43", 0x52, 0x70, "I"),
@@ -267,14 +268,14 @@ FIELD_WRITERS: dict[Primitive, Writer] = {
     Primitive.DECIMAL32: _decimal(0x74, 4),
     Primitive.DECIMAL64: _decimal(0x84, 8),
     Primitive.DECIMAL128: _decimal(0x94, 16),
-    Primitive.CHAR: write_char,
+    Primitive.CHAR: _write_char,
     Primitive.TIMESTAMP: _fixed(0x83, "q"),
-    Primitive.UUID: write_uuid,
-    Primitive.BINARY: write_binary,
-    Primitive.STRING: write_string,
-    Primitive.SYMBOL: write_symbol,
-    Primitive.LIST: write_list,
-    Primitive.MAP: write_map,
+    Primitive.UUID: _write_uuid,
+    Primitive.BINARY: _write_binary,
+    Primitive.STRING: _write_string,
+    Primitive.SYMBOL: _write_symbol,
+    Primitive.LIST: _write_list,
+    Primitive.MAP: _write_map,
     Primitive.ARRAY: write_array,
 }
 
@@ -343,7 +344,7 @@ CLASSES: dict[type, Primitive] = {
 VALUE_WRITERS: dict[type, Writer] = {cls: FIELD_WRITERS[primitive] for cls, primitive in CLASSES.items()}
 """By the class of the value. Composites and restricted types add themselves as they are declared."""
 
-VALUE_WRITERS[Described] = write_described
+VALUE_WRITERS[Described] = _write_described
 
 
 def write_value(value: Any, depth: int) -> bytes:
@@ -353,12 +354,12 @@ def write_value(value: Any, depth: int) -> bytes:
 
 
 def _inherited(cls: type) -> Writer:
-    """The writer for a class that is not in the table: its nearest base's; any other mapping is a map, sequence a list."""
+    """The writer for a class that is not in the table: its nearest base's; else map or list."""
     for base in cls.__mro__[1:]:
         if base in VALUE_WRITERS:
             return VALUE_WRITERS[base]
     if issubclass(cls, Mapping):
-        return write_map
+        return _write_map
     if issubclass(cls, Sequence):
-        return write_list
+        return _write_list
     raise TypeError(f"{cls.__name__} has no AMQP type")

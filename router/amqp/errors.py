@@ -1,7 +1,7 @@
 """What went wrong, and the condition to answer with.
 
-Who erred decides the class: `ProtocolError` is the peer's fault and is answered on the wire, `CommandError` our own caller's
-and is not: nothing was sent, nothing has changed.
+Who erred decides the class: `ProtocolError` is the peer's fault and is answered on the wire, `CommandError` our own
+caller's and is not: nothing was sent, nothing has changed.
 """
 
 from collections.abc import Mapping

@@ -1,7 +1,8 @@
 """What the annotations of a composite's fields can be: to the reader a Python type, on the wire one of the standard's.
 
-`UInt` here is an int that is a uint on the wire, because the field says so; `types.UInt` is an int that knows it is one, for
-where nothing else does. An annotation may also be a composite, a restricted type, a union of those, each with `| None`.
+`UInt` here is an int that is a uint on the wire, because the field says so; `types.UInt` is an int that knows it is
+one, for where nothing else does. An annotation may also be a composite, a restricted type, a class of `types.py`, a
+union of those, each with `| None`.
 """
 
 from collections.abc import Mapping
@@ -17,6 +18,7 @@ class Shape(Enum):
     """What an annotation holds, where that is more than a primitive type."""
 
     ANY = "*"
+    SIMPLE = "simple"
     MULTIPLE = "multiple"
     MAP = "map"
 
@@ -45,6 +47,9 @@ List: TypeAlias = Annotated[list[Value], Primitive.LIST]
 
 AnyValue: TypeAlias = Annotated[Value, Shape.ANY]
 """type="*" without an archetype that says which."""
+
+SimpleValue: TypeAlias = Annotated[Value, Shape.SIMPLE]
+"""Any value but a list, a map or an array (§3.2.5)."""
 
 Multiple = Annotated[tuple[T, ...], Shape.MULTIPLE]
 """multiple="true" (§1.4): null, one value or an array on the wire, always a tuple here."""

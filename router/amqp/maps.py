@@ -1,8 +1,8 @@
 """Maps whose keys Python would confuse (§1.6.23).
 
-To the standard, true, long 1, uint 1 and double 1.0 are four keys, and a list is as good a key as any; to a dict the four are
-one, and a list is none. So two keys are identical here if their encodings are. What a dict can hold is a dict; the rest is a
-`PairMap`.
+To the standard, true, long 1, uint 1 and double 1.0 are four keys, and a list is as good a key as any; to a dict the
+four are one, and a list is none. So two keys are identical here if their encodings are. What a dict can hold is a
+dict; the rest is a `PairMap`.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -12,8 +12,9 @@ from amqpmesh.router.amqp.encoder import REFUSALS, write_value
 from amqpmesh.router.amqp.types import Symbol
 
 MAX_NUMERIC_KEYS = 256
-"""How many keys other than strings, symbols and binary a decoded dict may have; a map with more is a PairMap. Anybody can
-choose numbers that collide in a dict, and so make it quadratic; the hashes of octets are secret to the process."""
+"""How many keys a decoded dict may have if some are not strings, symbols or binary; a map with more is a PairMap.
+Anybody can choose numbers that collide in a dict, and so make it quadratic; the hashes of octets are secret to the
+process."""
 
 _SECRETLY_HASHED = frozenset({str, Symbol, bytes})
 

@@ -22,6 +22,7 @@ from amqpmesh.router.amqp.fields import (
     List,
     Map,
     Multiple,
+    SimpleValue,
     String,
     Timestamp,
     UByte,
@@ -131,7 +132,7 @@ class Properties:
 class ApplicationProperties:
     """The application's own properties (§3.2.5)."""
 
-    value: Map[String, AnyValue]
+    value: Map[String, SimpleValue]
 
 
 @restricted("amqp:data:binary", 0x75)
@@ -232,8 +233,8 @@ NodeProperties: TypeAlias = Map[Symbol, LifetimePolicy | AnyValue]
 """Properties of a dynamic node, its `lifetime-policy` among them (§3.5.9)."""
 
 FilterSet: TypeAlias = Map[Symbol, AnyValue]
-"""Filters by name (§3.5.8). Values that are neither null nor described pass: what is no filter is not applied, and the reply to the
-attach says which are."""
+"""Filters by name (§3.5.8). Values that are neither null nor described are read too: what is no filter is not
+applied, and the reply to the attach says which filters are."""
 
 
 @composite("amqp:source:list", 0x28)

@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from functools import reduce
 from typing import Annotated, Any, NoReturn, Union, get_args, get_origin
-from uuid import UUID
 
 from amqpmesh.router.amqp import decoder, encoder, types
 from amqpmesh.router.amqp.decoder import Buffer, Reader, Span
@@ -21,7 +20,7 @@ class Plan:
     """How values of one annotation are read and written.
 
     Args: label: what the type is called, for errors.
-        readers: by format code; 0x00 for described types.
+        readers: by format code; 0x00 for described types. Null is not among them, unless any value is one.
         write: refuses what is not of the type by one of `encoder.REFUSALS`.
         classes: the Python classes of the values: how a union finds the plan for a value.
         nullable: whether null is a value of it, which reads as None.
@@ -36,18 +35,20 @@ class Plan:
     multiple: bool = False
 
     def table(self) -> list[Reader]:
-        """The readers, ready to be indexed by any octet."""
-        label, readers = self.label, self.readers
+        """The readers, null included where it is a value, ready to be indexed by any octet."""
+        label, readers = self.label, dict(self.readers)
+        if self.nullable:
+            readers.update(decoder.PLAIN[Primitive.NULL])
 
-        def refuse(data: Buffer, offset: int, depth: int) -> NoReturn:
+        def refuse(data: Buffer, offset: int, _depth: int) -> NoReturn:
             raise decode_error(f"format code 0x{data[offset - 1]:02x} is not of type {label}")
 
         return [readers.get(code, refuse) for code in range(256)]
 
 
 @dataclass(frozen=True, slots=True)
-class Described:
-    """A declared type that has a descriptor: how what follows the descriptor is read, and how the whole is written."""
+class Declaration:
+    """A type declared with a descriptor: how what follows the descriptor is read, and how the whole is written."""
 
     name: Symbol
     code: int
@@ -61,16 +62,14 @@ class Described:
         return self.name.split(":")[1]
 
 
-DESCRIBED: dict[type, Described] = {}
+DECLARED: dict[type, Declaration] = {}
 """Every composite and every restricted type with a descriptor that was declared, by its class."""
 
 CHOICES: dict[type[Enum], Primitive] = {}
 """The source type of every restricted type with choices that was declared, by its class."""
 
-_VALUE_CLASSES: dict[Any, Primitive] = {
-    cls: primitive for cls, primitive in encoder.CLASSES.items() if issubclass(cls, types._Integer | Symbol | UUID)
-}
-"""Classes that say by themselves what they are on the wire, and so are annotations by themselves."""
+_PYTHONS_OWN = {type(None), bool, int, float, str, bytes, bytearray, memoryview, list, tuple, dict}
+"""Classes that do not say by themselves what a field is: an int could be of nine types."""
 
 
 def plan_for(annotation: Any) -> Plan:
@@ -83,28 +82,41 @@ def plan_for(annotation: Any) -> Plan:
         return _annotated(*get_args(annotation))
     if origin is Union or origin is python_types.UnionType:
         return _union(get_args(annotation))
-    if annotation in DESCRIBED:
-        return _described([DESCRIBED[annotation]], _refuse_unknown)
+    if annotation in DECLARED:
+        return _described([DECLARED[annotation]], refuse_unknown)
     if annotation in CHOICES:
         return _choices(annotation, CHOICES[annotation])
-    if annotation in _VALUE_CLASSES:
-        primitive = _VALUE_CLASSES[annotation]
-        return Plan(primitive.value, decoder.TYPED_BY_TYPE[primitive], encoder.FIELD_WRITERS[primitive], (annotation,))
+    if annotation in encoder.CLASSES.keys() - _PYTHONS_OWN:
+        primitive = encoder.CLASSES[annotation]
+        return Plan(primitive.value, decoder.TYPED[primitive], encoder.FIELD_WRITERS[primitive], (annotation,))
     raise TypeError(f"{annotation!r} does not say what it is on the wire")
+
+
+_ANY: dict[int, Reader] = {0x00: decoder.READERS[0x00], **decoder.READERS_BY_CODE}
+
+_NOT_SIMPLE = {Primitive.LIST, Primitive.MAP, Primitive.ARRAY}
+
+_SIMPLE = {code: read for code, read in _ANY.items() if decoder.ENCODINGS.get(code) not in _NOT_SIMPLE}
+
+
+def _write_simple(value: Any, depth: int) -> bytes:
+    octets = encoder.write_value(value, depth)
+    if octets[0] not in _SIMPLE:
+        raise TypeError(f"{value!r} is a list, a map or an array")
+    return octets
 
 
 def _annotated(base: Any, kind: Primitive | Shape, *restrictions: MaxOctets) -> Plan:
     if kind is Shape.ANY:
-        return Plan(
-            "*", {0x00: decoder.READERS[0x00], **decoder.READERS_BY_CODE}, encoder.write_value, (), nullable=True
-        )
+        return Plan("*", _ANY, encoder.write_value, (), nullable=True)
+    if kind is Shape.SIMPLE:
+        return Plan("simple", _SIMPLE, _write_simple, (), nullable=True)
     if kind is Shape.MULTIPLE:
         return _multiple(plan_for(get_args(base)[0]))
     if kind is Shape.MAP:
         key, value = get_args(base)
         return _map(plan_for(key), plan_for(value))
-    readers = decoder.ENCODINGS_BY_TYPE[kind]
-    plan = Plan(kind.value, readers, encoder.FIELD_WRITERS[kind], (get_origin(base) or base,))
+    plan = Plan(kind.value, decoder.PLAIN[kind], encoder.FIELD_WRITERS[kind], (get_origin(base) or base,))
     return reduce(_at_most, restrictions, plan)
 
 
@@ -139,7 +151,7 @@ def _at_most(plan: Plan, limit: MaxOctets) -> Plan:
 
 def _choices(cls: type[Enum], source: Primitive) -> Plan:
     members = {member.value: member for member in cls}
-    write = encoder.FIELD_WRITERS[source]
+    written = {member: encoder.FIELD_WRITERS[source](member.value, 0) for member in cls}
 
     def choose(value: Any) -> Enum:
         try:
@@ -147,46 +159,56 @@ def _choices(cls: type[Enum], source: Primitive) -> Plan:
         except KeyError:
             raise invalid_field(f"{value!r} is not one of the choices of {cls.__name__}") from None
 
-    def write_choice(value: Enum, depth: int) -> bytes:
-        return write(members[value.value].value, depth)
+    def write(value: Enum, _depth: int) -> bytes:
+        try:
+            return written[value]
+        except KeyError:
+            raise ValueError(f"{value!r} is not one of the choices of {cls.__name__}") from None
 
-    return Plan(source.value, _wrapped(decoder.ENCODINGS_BY_TYPE[source], choose), write_choice, (cls,))
+    return Plan(source.value, _wrapped(decoder.PLAIN[source], choose), write, (cls,))
 
 
 # Described types: the descriptor chooses the reader.
 
 
-def _refuse_unknown(data: Buffer, offset: int, depth: int) -> NoReturn:
+def refuse_unknown(data: Buffer, offset: int, depth: int) -> NoReturn:
+    """Where one of a few described types may be: what came is none of them."""
     descriptor, _ = decoder.READERS[data[offset]](data, offset + 1, depth)
     raise invalid_field(f"a described type with the descriptor {descriptor!r} is not permitted here")
 
 
-def descriptor_reader(described: Iterable[Described], otherwise: Reader) -> Reader:
-    """A reader for offsets behind the 0x00 of a described type: finds the type by its descriptor, numeric or symbolic (§1.5).
+def descriptor_reader(declared: Iterable[Declaration], otherwise: Reader) -> Reader:
+    """A reader for offsets behind the 0x00 of a described type: its descriptor, numeric or symbolic, says which (§1.5).
 
     Args: otherwise: reads (or refuses) what has another descriptor, from the same offset.
     """
-    by_code = {one.code: one.read for one in described}
-    by_name = {str(one.name): one.read for one in described}
+    declared = list(declared)
+    by_code = {one.code: one.read for one in declared}
+    by_name = {one.name: one.read for one in declared}
 
     def read(data: Buffer, offset: int, depth: int) -> tuple[Any, int]:
-        reader: Reader | None
+        reader: Reader | None = None
         if data[offset] == 0x53:
-            reader, body = by_code.get(data[offset + 1]), offset + 2
+            body = offset + 2
+            reader = by_code.get(data[offset + 1])
         else:
             descriptor, body = decoder.READERS[data[offset]](data, offset + 1, depth)
-            # By class: descriptors of other types are reserved, and uint 0x24 is none of ours though Python takes it for equal.
-            names = {types.ULong: by_code, Symbol: by_name}.get(type(descriptor), {})
-            reader = names.get(descriptor) if names else None
-        return (reader or otherwise)(data, body if reader else offset, depth)
+            # By class: Python takes uint 0x24 for equal to ulong 0x24, but the descriptor is only the latter.
+            if type(descriptor) is types.ULong:
+                reader = by_code.get(descriptor)
+            elif type(descriptor) is Symbol:
+                reader = by_name.get(descriptor)
+        if reader is None:
+            return otherwise(data, offset, depth)
+        return reader(data, body, depth)
 
     return read
 
 
-def _described(described: list[Described], otherwise: Reader) -> Plan:
-    label = " or ".join(one.label for one in described)
-    classes = tuple(one.cls for one in described)
-    return Plan(label, {0x00: descriptor_reader(described, otherwise)}, encoder.write_value, classes)
+def _described(declared: list[Declaration], otherwise: Reader) -> Plan:
+    label = " or ".join(one.label for one in declared)
+    classes = tuple(one.cls for one in declared)
+    return Plan(label, {0x00: descriptor_reader(declared, otherwise)}, encoder.write_value, classes)
 
 
 # Unions: the format code, and for described types the descriptor, chooses the reader; the class chooses the writer.
@@ -194,11 +216,11 @@ def _described(described: list[Described], otherwise: Reader) -> Plan:
 
 def _union(members: tuple[Any, ...]) -> Plan:
     nullable = type(None) in members
-    described = [DESCRIBED[member] for member in members if member in DESCRIBED]
-    plans = [plan_for(member) for member in members if member is not type(None) and member not in DESCRIBED]
+    declared = [DECLARED[member] for member in members if member in DECLARED]
+    plans = [plan_for(member) for member in members if member is not type(None) and member not in DECLARED]
     open_ended = any(plan.label == "*" for plan in plans)
-    if described:
-        plans.append(_described(described, decoder.READERS[0x00] if open_ended else _refuse_unknown))
+    if declared:
+        plans.append(_described(declared, decoder.READERS[0x00] if open_ended else refuse_unknown))
     if len(plans) == 1:
         return replace(plans[0], nullable=nullable or plans[0].nullable)
     readers = {code: reader for plan in plans for code, reader in plan.readers.items()}
@@ -219,10 +241,15 @@ def _write_by_class(writers: Mapping[type, Writer]) -> Writer:
 
 # Multiple values and maps.
 
-_SPANS8_32: tuple[Span, Span] = (decoder.span8, decoder.span32)
+
+def _by_width(primitive: Primitive, make: Callable[[Span], Reader]) -> dict[int, Reader]:
+    """The readers of both encodings of a map or an array: sizes and counts of one octet, of four."""
+    return dict(zip(decoder.PLAIN[primitive], map(make, (decoder.span8, decoder.span32)), strict=True))
 
 
 def _multiple(one: Plan) -> Plan:
+    source = Primitive(one.label)
+
     def many(span: Span) -> Reader:
         def read(data: Buffer, offset: int, depth: int) -> tuple[tuple[Any, ...], int]:
             begin, end, count = span(data, offset)
@@ -243,21 +270,19 @@ def _multiple(one: Plan) -> Plan:
             return one.write(values[0], depth)
         return encoder.write_array(types.Array(source, values), depth)
 
-    source = Primitive(one.label)
     single = _wrapped(one.readers, lambda value: (value,))
-    arrays = dict(zip(decoder.ENCODINGS_BY_TYPE[Primitive.ARRAY], map(many, _SPANS8_32), strict=True))
-    return Plan(one.label, single | arrays, write, (tuple,), multiple=True)
+    readers = single | _by_width(Primitive.ARRAY, many)
+    return Plan(one.label, readers, write, (tuple,), multiple=True)
 
 
 def _map(key: Plan, value: Plan) -> Plan:
-    key_table, value_table = key.table(), nullable(value).table()
+    key_table, value_table = key.table(), value.table()
 
     def entries(span: Span) -> Reader:
         def read(data: Buffer, offset: int, depth: int) -> tuple[Any, int]:
             offset, end, count = span(data, offset)
-            if count % 2:
-                raise decoder.odd_map(count)
             decoder.enter(data, offset, end, count, depth)
+            decoder.refuse_odd(count)
             depth += 1
             keys, values = [], []
             for _ in range(count // 2):
@@ -271,8 +296,7 @@ def _map(key: Plan, value: Plan) -> Plan:
         return read
 
     def write(entries: Mapping[Any, Any], depth: int) -> bytes:
-        if depth >= encoder.MAX_DEPTH:
-            raise encoder.too_deep()
+        encoder.enter(depth)
         depth += 1
         parts = []
         for one, content in entries.items():
@@ -280,12 +304,4 @@ def _map(key: Plan, value: Plan) -> Plan:
             parts.append(NULL if content is None and value.nullable else value.write(content, depth))
         return encoder.compound(b"", 0xC1, 0xD1, len(parts), b"".join(parts))
 
-    readers = dict(zip(decoder.ENCODINGS_BY_TYPE[Primitive.MAP], map(entries, _SPANS8_32), strict=True))
-    return Plan("map", readers, write, (Mapping,))
-
-
-def nullable(plan: Plan) -> Plan:
-    """The plan, with null among the readers if null is a value of it."""
-    if not plan.nullable:
-        return plan
-    return replace(plan, readers={**plan.readers, **decoder.ENCODINGS_BY_TYPE[Primitive.NULL]})
+    return Plan("map", _by_width(Primitive.MAP, entries), write, (Mapping,))

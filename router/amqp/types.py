@@ -1,11 +1,11 @@
 """Values that know their AMQP type (§1.6).
 
-Python's own types stand for the types of the standard that they hold entirely: None is null, bool boolean, int long, float
+Python's own types stand for those of the standard that they hold entirely: None is null, bool boolean, int long, float
 double, str string, bytes binary, uuid.UUID uuid, list list, dict map. The others have a class here.
 
 Comparing is Python's: `UInt(1) == 1` and `Symbol("a") == "a"`, so that what was decoded can be compared with what is
-written in a program. The type is kept nevertheless: each value is encoded as the type that it came as. Maps alone need more,
-as the standard distinguishes keys that Python takes for equal; what is done about it is in `maps.py`.
+written in a program. The type is kept nevertheless: each value is encoded as the type that it came as. Maps alone need
+more, as the standard distinguishes keys that Python takes for equal; what is done about it is in `maps.py`.
 """
 
 import struct
@@ -157,6 +157,7 @@ class Float(float):
     __slots__ = ()
 
     def __new__(cls, value: float) -> Self:
+        """Round, or refuse what is too large."""
         try:
             (rounded,) = struct.unpack(">f", struct.pack(">f", value))
         except OverflowError as error:
@@ -176,6 +177,7 @@ class Char(str):
     __slots__ = ()
 
     def __new__(cls, value: str) -> Self:
+        """Check that it is one character."""
         if len(value) != 1 or "\ud800" <= value <= "\udfff":
             raise ValueError(f"{value!r} is not one Unicode character")
         return super().__new__(cls, value)
@@ -190,6 +192,7 @@ class Symbol(str):
     __slots__ = ()
 
     def __new__(cls, value: str) -> Self:
+        """Check that it is ASCII."""
         if not value.isascii():
             raise ValueError(f"{value!r} is not ASCII")
         return super().__new__(cls, value)
@@ -226,8 +229,7 @@ class Array:
 
 
 Value: TypeAlias = (
-    None
-    | bool
+    bool
     | int
     | float
     | str
@@ -240,5 +242,6 @@ Value: TypeAlias = (
     | Array
     | Sequence[Any]
     | Mapping[Any, Any]
+    | None
 )
 """Any AMQP value. What lists and maps hold is a `Value` again; a recursive alias would not survive `get_type_hints`."""
