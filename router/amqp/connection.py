@@ -1,0 +1,557 @@
+"""A connection endpoint: bytes in, events out; commands in, bytes out (§2.4).
+
+It knows no socket and no clock: the time comes in as `now`, in seconds of any monotonic clock.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from amqpmesh.router.amqp.definitions import AmqpCondition, ConnectionCondition, Error, LinkCondition, SessionCondition
+from amqpmesh.router.amqp.errors import CommandError, ProtocolError, Scope
+from amqpmesh.router.amqp.events import ConnectionClosed, ConnectionOpened, Event, TlsRequested
+from amqpmesh.router.amqp.frames import (
+    AMQP_FRAME,
+    EMPTY_FRAME,
+    HEADER_SIZE,
+    MIN_MAX_FRAME_SIZE,
+    SASL_FRAME,
+    Frame,
+    FrameReader,
+    protocol_header,
+)
+from amqpmesh.router.amqp.negotiation import AMQP_ID, Negotiation, Progress
+from amqpmesh.router.amqp.numbers import LowestFree
+from amqpmesh.router.amqp.performatives import (
+    Begin,
+    Close,
+    Disposition,
+    Open,
+    Performative,
+    Transfer,
+    decode_performative,
+    encode_performative,
+)
+from amqpmesh.router.amqp.reading import disposition_frame, transfer_frame
+from amqpmesh.router.amqp.session import Session
+from amqpmesh.router.amqp.states import CONNECTION, ConnectionState, Step
+from amqpmesh.router.kernel import relay as kernel
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from amqpmesh.router.amqp.types import Symbol, Value
+
+S = ConnectionState
+
+_TRANSFER: Final = 0x14
+_DISPOSITION: Final = 0x15
+
+_CONDITIONS: Final = {
+    each.value: each for kind in (AmqpCondition, ConnectionCondition, SessionCondition, LinkCondition) for each in kind
+}
+
+
+class Connection:
+    """A connection endpoint of ours, for either role."""
+
+    def __init__(
+        self,
+        *,
+        container_id: str,
+        now: float,
+        negotiation: Negotiation,
+        hostname: str | None = None,
+        max_frame_size: int = 16_384,
+        channel_max: int = 255,
+        handle_max: int = 4_095,
+        window: int = 256,
+        idle_time_out: float | None = 16.0,
+        minimum_idle_time_out: float = 0.1,
+        close_time_out: float = 5.0,
+        open_time_out: float = 10.0,
+        properties: Mapping[Symbol, Value] | None = None,
+        offered_capabilities: Sequence[Symbol] = (),
+        initial_outgoing_id: int = 0,
+        initial_delivery_id: int = 0,
+    ) -> None:
+        """Args:
+        negotiation: the layers below (part 5). hostname: of the peer, as `open` names it.
+        max_frame_size: octets we take; 512 at least. channel_max, handle_max: the highest the peer may use.
+        window: transfer frames of one session that may be here unreleased.
+        idle_time_out: seconds without a frame after which we close; we announce half of it (§2.4.5); None: never.
+        minimum_idle_time_out: seconds; a peer that demands shorter ones is refused.
+        close_time_out: seconds that the peer has to answer our `close`; open_time_out: to come as far as `open`.
+        initial_outgoing_id, initial_delivery_id: where the sequence numbers of its sessions begin.
+        """
+        self.container_id = container_id
+        self.hostname = hostname
+        self.negotiation = negotiation
+        self.max_frame_size = max_frame_size
+        self.channel_max = channel_max
+        self.handle_max = handle_max
+        self.window = window
+        self.idle_time_out = idle_time_out
+        self.minimum_idle_time_out = minimum_idle_time_out
+        self.close_time_out = close_time_out
+        self.properties = properties
+        self.offered_capabilities = offered_capabilities
+        self.initial_outgoing_id = initial_outgoing_id
+        self.initial_delivery_id = initial_delivery_id
+
+        self.state = S.START
+        #: The peer's `open`.
+        self.remote: Open | None = None
+        self.remote_max_frame_size = MIN_MAX_FRAME_SIZE
+        #: Bytes to be sent, in order.
+        self.out = bytearray()
+        #: Called when there is something to flush that was not there before.
+        self.on_wake: Callable[[], None] | None = None
+        #: Nothing more will be read or written: close the transport once `out` is empty.
+        self.finished = False
+        self.sessions: dict[int, Session] = {}
+        self.context: object = None
+
+        self._reader = FrameReader(max_frame_size)
+        self._in_frames = False
+        self._waiting_for_tls = False
+        self._channels = LowestFree(channel_max)
+        self._outgoing: dict[int, Session] = {}
+        self._to_flush: list[Session] = []
+        self._received_at = now
+        self._sent_at = now
+        self._deadline: float | None = now + open_time_out
+        negotiation.start()
+        self._take_negotiation()
+
+    # ---------------------------------------------------------------------------------------------------- commands
+
+    @property
+    def can_send(self) -> bool:
+        """Frames other than `open` may be sent (figure 2.24)."""
+        return self.state in (S.OPENED, S.CLOSE_RCVD, S.OPEN_SENT, S.OPEN_PIPE)
+
+    @property
+    def user(self) -> str | None:
+        """The authenticated user, after SASL."""
+        return self.negotiation.sasl.user if self.negotiation.sasl is not None else None
+
+    def open(self) -> None:
+        """Send our `open` (§2.7.1). Raises: CommandError: it was sent, or the protocol headers are not exchanged."""
+        after = self._step(Step.SENT_OPEN)
+        announced = None if self.idle_time_out is None else int(self.idle_time_out * 500)
+        self.write(
+            0,
+            Open(
+                container_id=self.container_id,
+                hostname=self.hostname,
+                max_frame_size=self.max_frame_size,
+                channel_max=self.channel_max,
+                idle_time_out=announced,
+                offered_capabilities=tuple(self.offered_capabilities),
+                properties=dict(self.properties) if self.properties else None,
+            ),
+        )
+        self._become(after)
+
+    def begin(self) -> Session:
+        """Initiate a session (§2.5.1). Raises: CommandError: the connection is not open, or no channel is free."""
+        session = self._new_session()
+        session.begin()
+        return session
+
+    def close(self, error: Error | None = None) -> None:
+        """Send our `close`, after which nothing is sent (§2.4.3). Raises: CommandError: it was sent already."""
+        after = self._step(Step.SENT_CLOSE if error is None else Step.SENT_ERROR)
+        self.flush()
+        self.write(0, Close(error=error))
+        self._become(after)
+        self._deadline = self._received_at + self.close_time_out
+
+    def secured(self) -> None:
+        """The TLS handshake that `TlsRequested` asked for is done; go on inside it (§5.2)."""
+        self._waiting_for_tls = False
+        self.negotiation.secured()
+        self._take_negotiation()
+
+    # ------------------------------------------------------------------------------------------------ bytes and time
+
+    def receive(self, data: bytes | bytearray | memoryview, now: float) -> Iterator[Event]:
+        """Take the next bytes, and yield what the peer did, one frame at a time.
+
+        A frame is looked at only when the event before it has been taken, so what the caller does about an event is
+        in force for the frames behind it. Exhaust the iterator. The peer's errors are answered here.
+        """
+        self._reader.feed(data)
+        while not self.finished and not self._waiting_for_tls:
+            try:
+                if not self._in_frames:
+                    header = self._reader.next_header()
+                    if header is None:
+                        return
+                    self._received_at = now
+                    events = self._receive_header(header)
+                else:
+                    frame = self._reader.next_frame()
+                    if frame is None:
+                        return
+                    self._received_at = now
+                    events = self._receive_frame(frame)
+            except ProtocolError as error:
+                events = self._fail(error)
+            except kernel.Violation as violation:
+                events = self._fail(
+                    ProtocolError(Scope.CONNECTION, self.condition(violation.condition), violation.description)
+                )
+            yield from events
+
+    def receive_eof(self) -> tuple[Event, ...]:
+        """The transport has ended: nothing more will come, and nothing can be sent."""
+        if self.finished and self.state is S.END:
+            return ()
+        self.finished = True
+        self.state = S.END
+        self._deadline = None
+        return (ConnectionClosed(None, by_peer=True),)
+
+    def flush(self) -> None:
+        """Write what sessions and links have gathered: dispositions and flows."""
+        for session in self._to_flush:
+            session.flush()
+        self._to_flush.clear()
+
+    def data_to_send(self, now: float) -> bytes:
+        """The bytes to be sent now, after a flush; they count as sent."""
+        if self._to_flush:
+            self.flush()
+        if not self.out:
+            return b""
+        data = bytes(self.out)
+        self.out.clear()
+        self._sent_at = now
+        return data
+
+    def next_timer(self) -> float | None:
+        """When `handle_timer` is to be called at the latest; None: there is nothing to wait for."""
+        if self.finished:
+            return None
+        times = [] if self._deadline is None else [self._deadline]
+        if self.state is S.OPENED:
+            if self.idle_time_out is not None:
+                times.append(self._received_at + self.idle_time_out)
+            interval = self._heartbeat()
+            if interval is not None:
+                times.append(self._sent_at + interval)
+        return min(times, default=None)
+
+    def handle_timer(self, now: float) -> tuple[Event, ...]:
+        """The time of `next_timer` may have come: send an empty frame, or give a silent peer up (§2.4.5)."""
+        if self.finished:
+            return ()
+        if self._deadline is not None and now >= self._deadline:
+            self._deadline = None
+            self.finished = True
+            if self.state in (S.CLOSE_SENT, S.DISCARDING, S.CLOSE_PIPE, S.OC_PIPE):
+                return ()
+            self.state = S.END
+            error = Error(condition=AmqpCondition.RESOURCE_LIMIT_EXCEEDED, description="no open came in time")
+            return (ConnectionClosed(error, by_peer=False),)
+        if self.state is S.OPENED:
+            if self.idle_time_out is not None and now >= self._received_at + self.idle_time_out:
+                self._received_at = now
+                return self._fail(
+                    ProtocolError(
+                        Scope.CONNECTION,
+                        AmqpCondition.RESOURCE_LIMIT_EXCEEDED,
+                        f"no frame came for {self.idle_time_out:g} s (idle time-out)",
+                    )
+                )
+            interval = self._heartbeat()
+            if interval is not None and now >= self._sent_at + interval:
+                if not self.out:
+                    self.out += EMPTY_FRAME
+                self._sent_at = now
+                self._wake()
+        return ()
+
+    # --------------------------------------------------------------------------------------------- for the sessions
+
+    def write(self, channel: int, performative: Performative) -> None:
+        """Append a frame. Raises: ProtocolError(SESSION, frame-size-too-small): the peer's frames are too small."""
+        body = encode_performative(performative)
+        size = HEADER_SIZE + len(body)
+        if size > self.remote_max_frame_size and self.remote is not None:
+            raise ProtocolError(
+                Scope.SESSION,
+                AmqpCondition.FRAME_SIZE_TOO_SMALL,
+                f"{type(performative).__name__.lower()} of {size} octets, the peer takes {self.remote_max_frame_size}",
+            )
+        self.out += size.to_bytes(4, "big") + bytes((2, AMQP_FRAME)) + channel.to_bytes(2, "big") + body
+        self._wake()
+
+    def wake(self, session: Session) -> None:
+        """`session` has something to flush."""
+        self._to_flush.append(session)
+        self._wake()
+
+    def allocate_channel(self, session: Session) -> int:
+        """The lowest free outgoing channel, now `session`'s. Raises: CommandError: the peer takes no more."""
+        channel = self._channels.take()
+        if channel is None:
+            raise CommandError("no channel is free: the peer's channel-max is reached")
+        self._outgoing[channel] = session
+        return channel
+
+    def free_channel(self, session: Session) -> None:
+        """The outgoing channel of `session` is free again."""
+        channel = session.flow_state.channel
+        if self._outgoing.pop(channel, None) is session:
+            self._channels.give_back(channel)
+
+    def unmap(self, session: Session) -> None:
+        """The incoming channel of `session` is free again: its `end` has come."""
+        if session.incoming_channel is not None and self.sessions.get(session.incoming_channel) is session:
+            del self.sessions[session.incoming_channel]
+        session.incoming_channel = None
+
+    @staticmethod
+    def condition(symbol: str) -> AmqpCondition | ConnectionCondition | SessionCondition | LinkCondition:
+        """The condition with this symbol (§2.8.15 to §2.8.18)."""
+        return _CONDITIONS[symbol]
+
+    # ----------------------------------------------------------------------------------------------------- receiving
+
+    def _receive_header(self, header: bytes) -> tuple[Event, ...]:
+        progress = self.negotiation.receive_header(header)
+        self._take_negotiation()
+        if progress is Progress.AMQP:
+            self._in_frames = True
+            if self.negotiation.server:
+                self.state = CONNECTION[self.state][Step.RECEIVED_HEADER]
+                self.state = CONNECTION[self.state][Step.SENT_HEADER]
+            else:
+                self.state = CONNECTION[self.state][Step.RECEIVED_HEADER]
+        elif progress is Progress.GO_ON:
+            self._in_frames = True
+        elif progress is Progress.TLS:
+            self._waiting_for_tls = True
+            return (TlsRequested(self._reader.take_rest()),)
+        elif progress is Progress.REFUSED:
+            return self._refused()
+        return ()
+
+    def _receive_frame(self, frame: Frame) -> tuple[Event, ...]:
+        if self.negotiation.in_sasl:
+            if frame.type != SASL_FRAME:
+                raise _framing_error("an AMQP frame before the SASL outcome")
+            if len(frame.body) + HEADER_SIZE > MIN_MAX_FRAME_SIZE:
+                raise _framing_error("a SASL frame of more than 512 octets")
+            progress = self.negotiation.receive_sasl(frame.body)
+            self._take_negotiation()
+            if progress is Progress.REFUSED:
+                return self._refused()
+            # After the outcome comes a protocol header again (§5.3.2).
+            self._in_frames = self.negotiation.in_sasl
+            return ()
+        if frame.type != AMQP_FRAME:
+            raise _framing_error("a SASL frame after the SASL outcome")
+        body = frame.body
+        if self.state in (S.DISCARDING, S.CLOSE_SENT, S.CLOSE_PIPE, S.OC_PIPE):
+            return self._receive_while_closing(body)
+        if frame.channel > self.channel_max:
+            raise _framing_error(f"channel {frame.channel} is above the channel-max")
+        if not body:
+            return ()
+        # The two frames that carry the traffic are read by the skimmer, if they have the usual shape.
+        if self.state is S.OPENED and len(body) > 3 and body[1] == 0x53:
+            code = body[2]
+            if code == _TRANSFER:
+                skimmed = kernel.skim_transfer(body, 0, len(body))
+                if skimmed is not None:
+                    return self._receive_transfer(frame.channel, skimmed[0], body[skimmed[1] :])
+            elif code == _DISPOSITION:
+                disposition = kernel.skim_disposition(body, 0, len(body))
+                if disposition is not None:
+                    return self._receive_disposition(frame.channel, disposition)
+        performative, payload_at = decode_performative(body)
+        if payload_at != len(body) and not isinstance(performative, Transfer):
+            raise ProtocolError(
+                Scope.CONNECTION, AmqpCondition.DECODE_ERROR, f"bytes behind a {type(performative).__name__.lower()}"
+            )
+        return self._receive_performative(frame.channel, performative, body[payload_at:])
+
+    def _receive_performative(self, channel: int, performative: Performative, payload: bytes) -> tuple[Event, ...]:
+        if isinstance(performative, Open):
+            return self._receive_open(channel, performative)
+        if self.remote is None:
+            raise ProtocolError(
+                Scope.CONNECTION, AmqpCondition.ILLEGAL_STATE, f"{type(performative).__name__.lower()} before open"
+            )
+        if isinstance(performative, Close):
+            return self._receive_close(performative)
+        if isinstance(performative, Begin):
+            return self._receive_begin(channel, performative)
+        if isinstance(performative, Transfer):
+            return self._receive_transfer(channel, transfer_frame(performative), payload)
+        if isinstance(performative, Disposition):
+            return self._receive_disposition(channel, disposition_frame(performative))
+        session = self._mapped(channel)
+        try:
+            return session.receive(performative)
+        except ProtocolError as error:
+            return self._fail_session(session, error)
+
+    def _receive_transfer(self, channel: int, frame: kernel.TransferFrame, payload: bytes) -> tuple[Event, ...]:
+        session = self._mapped(channel)
+        try:
+            return session.receive_transfer(frame, payload)
+        except ProtocolError as error:
+            return self._fail_session(session, error)
+        except kernel.Violation as violation:
+            return session.fail(Error(condition=self.condition(violation.condition), description=violation.description))
+
+    def _receive_disposition(self, channel: int, frame: kernel.DispositionFrame) -> tuple[Event, ...]:
+        return self._mapped(channel).receive_disposition(frame)
+
+    def _receive_open(self, channel: int, remote: Open) -> tuple[Event, ...]:
+        after = CONNECTION[self.state].get(Step.RECEIVED_OPEN)
+        if after is None:
+            raise ProtocolError(Scope.CONNECTION, AmqpCondition.ILLEGAL_STATE, "a second open")
+        if channel != 0:
+            raise ProtocolError(Scope.CONNECTION, AmqpCondition.NOT_ALLOWED, "open on a channel other than 0")
+        if remote.max_frame_size < MIN_MAX_FRAME_SIZE:
+            raise ProtocolError(Scope.CONNECTION, AmqpCondition.INVALID_FIELD, "max-frame-size below 512")
+        idle_time_out_ms = remote.idle_time_out or 0
+        if 0 < idle_time_out_ms < self.minimum_idle_time_out * 1000:
+            raise ProtocolError(
+                Scope.CONNECTION,
+                AmqpCondition.NOT_ALLOWED,
+                f"idle-time-out of {idle_time_out_ms} ms is not supported: {self.minimum_idle_time_out * 1000:g} ms is",
+            )
+        self.remote = remote
+        self.remote_max_frame_size = remote.max_frame_size
+        self._channels.maximum = min(self.channel_max, remote.channel_max)
+        self._become(after)
+        return (ConnectionOpened(remote),)
+
+    def _receive_begin(self, channel: int, begin: Begin) -> tuple[Event, ...]:
+        if channel in self.sessions:
+            raise ProtocolError(Scope.CONNECTION, AmqpCondition.ILLEGAL_STATE, f"channel {channel} is in use")
+        if begin.remote_channel is None:
+            session = self._new_session()
+        else:
+            answered = self._outgoing.get(begin.remote_channel)
+            if answered is None or answered.incoming_channel is not None:
+                raise ProtocolError(
+                    Scope.CONNECTION,
+                    AmqpCondition.INVALID_FIELD,
+                    f"no begin was sent on channel {begin.remote_channel}",
+                )
+            session = answered
+        event = session.begun(begin, channel)
+        self.sessions[channel] = session
+        return (event,)
+
+    def _receive_close(self, close: Close) -> tuple[Event, ...]:
+        if self.state is S.OPEN_RCVD:
+            # The peer leaves before our open was sent: both are due (§2.4.3).
+            self.open()
+        self._become(CONNECTION[self.state][Step.RECEIVED_CLOSE])
+        self.close()
+        self.finished = True
+        return (ConnectionClosed(close.error, by_peer=True),)
+
+    def _receive_while_closing(self, body: bytes) -> tuple[Event, ...]:
+        """After our `close` only the peer's matters; nothing else is even decoded (§2.4.6, DISCARDING)."""
+        try:
+            performative = decode_performative(body)[0] if body else None
+        except ProtocolError:
+            return ()
+        if isinstance(performative, Close):
+            self.state = S.END
+            self.finished = True
+        return ()
+
+    # -------------------------------------------------------------------------------------------------------- errors
+
+    def _fail(self, error: ProtocolError) -> tuple[Event, ...]:
+        """Close the connection for what the peer did wrong."""
+        amqp_error = Error(condition=error.condition, description=error.description)
+        if not self._in_frames or self.negotiation.in_sasl:
+            # Before AMQP's own header there is no frame to say it in (§5.3.2): the transport is closed.
+            return self._abort(amqp_error)
+        if self.state in (S.HDR_EXCH, S.OPEN_RCVD):
+            self.open()
+        if CONNECTION[self.state].get(Step.SENT_ERROR) is None:
+            return self._abort(amqp_error)
+        # The stream cannot be trusted behind a framing error: nothing of it is read any more.
+        self.close(amqp_error)
+        if error.condition is ConnectionCondition.FRAMING_ERROR:
+            self._reader.take_rest()
+        return (ConnectionClosed(amqp_error, by_peer=False),)
+
+    def _abort(self, error: Error) -> tuple[Event, ...]:
+        self.finished = True
+        self.state = S.END
+        return (ConnectionClosed(error, by_peer=False),)
+
+    def _fail_session(self, session: Session, error: ProtocolError) -> tuple[Event, ...]:
+        if error.scope is Scope.CONNECTION:
+            raise error
+        return session.fail(Error(condition=error.condition, description=error.description))
+
+    def _refused(self) -> tuple[Event, ...]:
+        return self._abort(Error(condition=AmqpCondition.UNAUTHORIZED_ACCESS, description=self.negotiation.refusal))
+
+    # ------------------------------------------------------------------------------------------------------- helpers
+
+    def _new_session(self) -> Session:
+        return Session(
+            self,
+            window=self.window,
+            handle_max=self.handle_max,
+            initial_outgoing_id=self.initial_outgoing_id,
+            initial_delivery_id=self.initial_delivery_id,
+        )
+
+    def _mapped(self, channel: int) -> Session:
+        if self.remote is None:
+            raise ProtocolError(Scope.CONNECTION, AmqpCondition.ILLEGAL_STATE, "a frame before open")
+        session = self.sessions.get(channel)
+        if session is None:
+            raise ProtocolError(Scope.CONNECTION, AmqpCondition.ILLEGAL_STATE, f"no session on channel {channel}")
+        return session
+
+    def _step(self, step: Step) -> ConnectionState:
+        after = CONNECTION[self.state].get(step)
+        if after is None:
+            raise CommandError(f"{step.name.lower()} is not possible: the connection is {self.state.name}")
+        return after
+
+    def _become(self, state: ConnectionState) -> None:
+        self.state = state
+        if state is S.OPENED:
+            self._deadline = None
+
+    def _heartbeat(self) -> float | None:
+        """Seconds after which we must have sent something: half of what the peer demands (§2.4.5)."""
+        if self.remote is None or not self.remote.idle_time_out:
+            return None
+        return self.remote.idle_time_out / 2000
+
+    def _take_negotiation(self) -> None:
+        negotiation = self.negotiation
+        if negotiation.out:
+            if not negotiation.server and negotiation.out.endswith(protocol_header(AMQP_ID)):
+                self.state = CONNECTION[self.state][Step.SENT_HEADER]
+            self.out += negotiation.out
+            negotiation.out.clear()
+            self._wake()
+
+    def _wake(self) -> None:
+        if self.on_wake is not None:
+            self.on_wake()
+
+
+def _framing_error(description: str) -> ProtocolError:
+    return ProtocolError(Scope.CONNECTION, ConnectionCondition.FRAMING_ERROR, description)

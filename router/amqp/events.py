@@ -1,0 +1,138 @@
+"""What the peer did, as the connection reports it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from amqpmesh.router.amqp.definitions import Error
+    from amqpmesh.router.amqp.link import Link, Receiver, Sender
+    from amqpmesh.router.amqp.performatives import Attach, Flow, Open
+    from amqpmesh.router.amqp.session import Session
+    from amqpmesh.router.kernel.relay import Delivery
+
+
+@dataclass(slots=True)
+class TlsRequested:
+    """The protocol headers agreed on TLS: negotiate it now, starting with `rest`, then call `secured()` (§5.2)."""
+
+    rest: bytes
+
+
+@dataclass(slots=True)
+class ConnectionOpened:
+    """The peer's `open` came (§2.7.1); a server answers with `connection.open()`."""
+
+    open: Open
+
+
+@dataclass(slots=True)
+class ConnectionClosed:
+    """No frame will come or go any more (§2.7.9), or never did: `error` says why, if there is a reason.
+
+    `by_peer` is False where we closed, among it for what the peer did wrong. Sessions and links end with it, without
+    events of their own.
+    """
+
+    error: Error | None
+    by_peer: bool
+
+
+@dataclass(slots=True)
+class SessionBegun:
+    """A session began: the peer's `begin` came (§2.7.2). Where the peer initiated it, answer with `session.begin()`."""
+
+    session: Session
+
+
+@dataclass(slots=True)
+class SessionEnded:
+    """A session ended (§2.7.8), and its links with it, without events of their own. Our `end` has been sent."""
+
+    session: Session
+    error: Error | None
+    by_peer: bool
+
+
+@dataclass(slots=True)
+class LinkAttached:
+    """The peer's `attach` came (§2.7.3).
+
+    Where the peer initiated the link, answer with `link.attach(...)` or `link.refuse(error)`, now or later.
+    """
+
+    link: Link
+    attach: Attach
+
+
+@dataclass(slots=True)
+class LinkDetached:
+    """A link was detached (§2.7.7): by the peer, then answer with `link.detach(...)`; or by us for a peer's error."""
+
+    link: Link
+    closed: bool
+    error: Error | None
+    by_peer: bool
+
+
+@dataclass(slots=True)
+class TransferReceived:
+    """One frame of a delivery (§2.7.5); `delivery.complete` and `.aborted` say whether it was the last.
+
+    It holds one frame of the session's incoming window until `session.release(1)`.
+    """
+
+    link: Receiver
+    delivery: Delivery
+    payload: bytes
+    first: bool
+
+
+@dataclass(slots=True)
+class DispositionReceived:
+    """The peer told the state of live deliveries of ours, or settled them (§2.7.6); `state` is encoded."""
+
+    session: Session
+    deliveries: list[Delivery]
+    state: bytes | None
+    settled: bool
+
+
+@dataclass(slots=True)
+class CreditChanged:
+    """Flow state of a link came (§2.7.4). A sender's credit changed, or a sending peer reported its own view."""
+
+    link: Link
+    flow: Flow
+
+
+@dataclass(slots=True)
+class DrainRequested:
+    """The receiver wants its credit used up: send what is there, then `link.drained()` (§2.6.7)."""
+
+    link: Sender
+    flow: Flow
+
+
+@dataclass(slots=True)
+class WindowOpened:
+    """Transfers may be sent on the session again: its remote-incoming-window had been used up (§2.5.6)."""
+
+    session: Session
+
+
+Event = (
+    TlsRequested
+    | ConnectionOpened
+    | ConnectionClosed
+    | SessionBegun
+    | SessionEnded
+    | LinkAttached
+    | LinkDetached
+    | TransferReceived
+    | DispositionReceived
+    | CreditChanged
+    | DrainRequested
+    | WindowOpened
+)

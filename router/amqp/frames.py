@@ -1,0 +1,94 @@
+"""A byte stream cut into protocol headers and frames (§2.2, §2.3)."""
+
+from typing import Final, NamedTuple
+
+from amqpmesh.router.amqp.definitions import ConnectionCondition
+from amqpmesh.router.amqp.errors import ProtocolError, Scope
+
+#: Every peer takes frames of this size, and no other limit holds before `open` (§2.4.1).
+MIN_MAX_FRAME_SIZE: Final = 512
+
+AMQP_FRAME: Final = 0x00
+SASL_FRAME: Final = 0x01
+
+#: Octets of a protocol header, and of a frame header without extension.
+HEADER_SIZE: Final = 8
+
+#: A frame without body: traffic against an idle time-out (§2.4.5).
+EMPTY_FRAME: Final = b"\x00\x00\x00\x08\x02\x00\x00\x00"
+
+
+def protocol_header(protocol_id: int) -> bytes:
+    """The protocol header of version 1.0.0: id 0 is AMQP, 2 TLS, 3 SASL (§2.2, §5.2, §5.3)."""
+    return b"AMQP" + bytes((protocol_id, 1, 0, 0))
+
+
+class Frame(NamedTuple):
+    """One frame: its type, its channel (0 for SASL), and its body without header and extended header."""
+
+    type: int
+    channel: int
+    body: bytes
+
+
+class FrameReader:
+    """Collects bytes and hands out protocol headers and frames, whatever the chunks they came in."""
+
+    def __init__(self, max_frame_size: int) -> None:
+        """Args: max_frame_size: octets, the largest frame that is taken; it may be changed between frames."""
+        self.max_frame_size = max_frame_size
+        self._buffer = bytearray()
+        self._at = 0
+
+    def feed(self, data: bytes | bytearray | memoryview) -> None:
+        """Take the next bytes of the stream."""
+        if self._at:
+            del self._buffer[: self._at]
+            self._at = 0
+        self._buffer += data
+
+    def next_header(self) -> bytes | None:
+        """The next 8 octets, a protocol header as it seems; None until they are here.
+
+        Whatever cannot become one is handed out as soon as that is plain, so garbage is answered without delay.
+        """
+        available = self._buffer[self._at : self._at + HEADER_SIZE]
+        if len(available) < HEADER_SIZE and b"AMQP".startswith(available[:4]):
+            return None
+        self._at += len(available)
+        return bytes(available)
+
+    def next_frame(self) -> Frame | None:
+        """The next whole frame; None until it is here.
+
+        Raises: ProtocolError(CONNECTION, framing-error): a size, offset or type that no frame can have (§2.3.1).
+        """
+        buffer = self._buffer
+        at = self._at
+        if len(buffer) - at < HEADER_SIZE:
+            return None
+        size = int.from_bytes(buffer[at : at + 4], "big")
+        body_at = buffer[at + 4] * 4
+        kind = buffer[at + 5]
+        if size < HEADER_SIZE or not HEADER_SIZE <= body_at <= size:
+            raise _framing_error(f"frame of size {size} with data offset {body_at // 4}")
+        if size > self.max_frame_size:
+            raise _framing_error(f"frame of {size} bytes, {self.max_frame_size} are agreed")
+        if kind not in (AMQP_FRAME, SASL_FRAME):
+            raise _framing_error(f"frame of unknown type {kind}")
+        if len(buffer) - at < size:
+            return None
+        channel = (buffer[at + 6] << 8) | buffer[at + 7] if kind == AMQP_FRAME else 0
+        self._at = at + size
+        return Frame(kind, channel, bytes(buffer[at + body_at : at + size]))
+
+    def take_rest(self) -> bytes:
+        """What was read and belongs to no frame yet, taken out: another layer (TLS) goes on with it."""
+        rest = bytes(self._buffer[self._at :])
+        self._buffer.clear()
+        self._at = 0
+        return rest
+
+
+def _framing_error(description: str) -> ProtocolError:
+    return ProtocolError(Scope.CONNECTION, ConnectionCondition.FRAMING_ERROR, description)

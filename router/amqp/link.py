@@ -1,0 +1,315 @@
+"""Link endpoints: sender and receiver, their handles, their credit and their deliveries in flight (§2.6)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from amqpmesh.router.amqp.definitions import Error, ReceiverSettleMode, Role, SenderSettleMode
+from amqpmesh.router.amqp.errors import CommandError
+from amqpmesh.router.amqp.performatives import Attach, Detach, Flow
+from amqpmesh.router.amqp.states import LINK, LinkEndpointState, Step
+from amqpmesh.router.amqp.terminus import Terminus
+from amqpmesh.router.kernel import relay as kernel
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from amqpmesh.router.amqp.messaging import Source, Target
+    from amqpmesh.router.amqp.session import Session
+    from amqpmesh.router.amqp.transactions import Coordinator
+    from amqpmesh.router.amqp.types import Symbol, Value
+
+S = LinkEndpointState
+
+
+class Link:
+    """A link endpoint of ours. It is not its terminus, which may outlive it, nor its handles, which may be reused."""
+
+    __slots__ = (
+        "context",
+        "flow_due",
+        "flow_state",
+        "input_handle",
+        "name",
+        "owes_echo",
+        "remote",
+        "role",
+        "session",
+        "state",
+        "terminus",
+    )
+
+    def __init__(self, session: Session, terminus: Terminus) -> None:
+        self.session = session
+        self.terminus = terminus
+        self.name = terminus.name
+        #: Our role.
+        self.role = terminus.role
+        self.state = S.DETACHED
+        #: Credit, delivery-count, counters and deliveries: what changes with each transfer.
+        self.flow_state = kernel.LinkFlow(session.flow_state, self.role is Role.SENDER, self, terminus.unsettled)
+        #: The peer's handle; None while it has none.
+        self.input_handle: int | None = None
+        #: The peer's `attach`.
+        self.remote: Attach | None = None
+        #: A `flow` is to be written with the next flush, and whether it asks for an answer.
+        self.flow_due = False
+        self.owes_echo = False
+        #: Whatever the owner of the connection wants to find again.
+        self.context: object = None
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name!r} {self.state.name}>"
+
+    @property
+    def is_attached(self) -> bool:
+        """Both handles are assigned, and neither side has begun to detach."""
+        return self.state is S.ATTACHED
+
+    @property
+    def delivery_count(self) -> int:
+        """A sequence number, 0..2**32-1 (§2.6.7)."""
+        return self.flow_state.delivery_count
+
+    @property
+    def credit(self) -> int:
+        """Deliveries that may still be sent on the link, as this end knows it (link-credit, §2.6.7)."""
+        return self.flow_state.link_credit
+
+    @property
+    def remote_max_message_size(self) -> int:
+        """Octets that the peer takes in one message; 0: no limit (§2.7.3)."""
+        return (self.remote.max_message_size or 0) if self.remote is not None else 0
+
+    def attach(
+        self,
+        *,
+        source: Source | None = None,
+        target: Target | Coordinator | None = None,
+        snd_settle_mode: SenderSettleMode = SenderSettleMode.MIXED,
+        rcv_settle_mode: ReceiverSettleMode = ReceiverSettleMode.FIRST,
+        max_message_size: int | None = None,
+        initial_delivery_count: int = 0,
+        unsettled: Mapping[bytes, object] | None = None,
+        offered_capabilities: Sequence[Symbol] = (),
+        desired_capabilities: Sequence[Symbol] = (),
+        properties: Mapping[Symbol, Value] | None = None,
+    ) -> None:
+        """Send our `attach`: the first of a link that we initiate, or the answer to the peer's (§2.6.3).
+
+        Args: max_message_size: octets, None or 0 for no limit; a receiver enforces it. initial_delivery_count: of a
+            sender. unsettled: None for a link without history, {} for an empty unsettled map (§2.7.3).
+        Raises: CommandError: this end has sent its attach already, or the session is over.
+        """
+        after = self._step(Step.SENT_ATTACH)
+        flow_state = self.flow_state
+        handle = self.session.allocate_handle(self)
+        sender = self.role is Role.SENDER
+        flow_state.handle = handle
+        flow_state.max_message_size = (max_message_size or 0) if not sender else 0
+        if sender:
+            flow_state.delivery_count = initial_delivery_count
+        else:
+            flow_state.second = rcv_settle_mode is ReceiverSettleMode.SECOND
+        self.session.write(
+            Attach(
+                name=self.name,
+                handle=handle,
+                role=self.role,
+                snd_settle_mode=snd_settle_mode,
+                rcv_settle_mode=rcv_settle_mode,
+                source=source,
+                target=target,
+                unsettled=unsettled,  # type: ignore[arg-type]  # only None and {} are written until links resume
+                initial_delivery_count=initial_delivery_count if sender else None,
+                max_message_size=max_message_size,
+                offered_capabilities=tuple(offered_capabilities),
+                desired_capabilities=tuple(desired_capabilities),
+                properties=dict(properties) if properties else None,
+            )
+        )
+        self.state = after
+
+    def refuse(self, error: Error) -> None:
+        """Answer the peer's attach by one without a terminus of ours, and a closing detach with `error` (§2.6.3)."""
+        remote = self.remote
+        if remote is None:
+            raise CommandError("nothing to refuse: the peer has not attached")
+        if self.role is Role.SENDER:
+            self.attach(target=remote.target, rcv_settle_mode=remote.rcv_settle_mode)
+        else:
+            self.attach(source=remote.source, snd_settle_mode=remote.snd_settle_mode)
+        self.detach(error=error)
+
+    def detach(self, *, closed: bool = True, error: Error | None = None) -> None:
+        """Send our `detach`: the first, or the answer to the peer's (§2.6.4 to §2.6.6).
+
+        With `closed` or an error the endpoint is destroyed: none of its deliveries can be spoken of any more.
+        Raises: CommandError: this end has detached already, or never attached.
+        """
+        if self.state is S.DETACH_RCVD and self.flow_state.handle == -1:
+            # The peer left before we had answered its attach.
+            self.attach()
+        after = self._step(Step.SENT_DETACH if error is None else Step.SENT_ERROR)
+        session = self.session
+        session.write_dispositions()
+        if closed or error is not None:
+            kernel.abandon(self.flow_state)
+        session.write(Detach(handle=self.flow_state.handle, closed=closed or error is not None, error=error))
+        self.state = after
+        session.free_handle(self)
+
+    def _step(self, step: Step) -> LinkEndpointState:
+        after = LINK[self.state].get(step)
+        if after is None or not self.session.can_send:
+            raise CommandError(f"{step.name.lower()} is not possible: the link is {self.state.name}")
+        return after
+
+    def request_flow(self) -> None:
+        """Have the link's flow state written with the next flush."""
+        if not self.flow_due and self.flow_state.handle != -1:
+            self.flow_due = True
+            self.session.flow_links.append(self)
+            self.session.wake()
+
+    def flow_frame(self) -> Flow:
+        """The `flow` that tells the peer this session's and this link's state now (§2.7.4)."""
+        flow_state = self.flow_state
+        echo, self.owes_echo = self.owes_echo, False
+        self.flow_due = False
+        return self.session.flow_frame(
+            handle=flow_state.handle,
+            delivery_count=flow_state.delivery_count if flow_state.sender or self.remote is not None else None,
+            link_credit=flow_state.link_credit,
+            available=flow_state.available,
+            drain=flow_state.drain,
+            echo=echo,
+        )
+
+
+class Sender(Link):
+    """Our end of a link to a receiving peer."""
+
+    __slots__ = ()
+
+    def delivery(self, tag: bytes, *, message_format: int = 0, settled: bool = False) -> kernel.Delivery:
+        """A delivery to be sent by `transfer`; nothing is sent, and no credit is used, before that.
+
+        Args: tag: 1..32 octets, of no other delivery that is unsettled on this link (§2.6.12). settled: by us, before
+            it is sent: at most once.
+        Raises: CommandError: the tag is too long or in use.
+        """
+        if len(tag) > kernel.MAX_TAG:
+            raise CommandError(f"a delivery-tag has at most {kernel.MAX_TAG} octets")
+        if tag in self.flow_state.unsettled:
+            raise CommandError("the delivery-tag is in use")
+        return kernel.Delivery(self.flow_state, tag, message_format, settled, False)
+
+    def transfer(
+        self,
+        delivery: kernel.Delivery,
+        payload: bytes | memoryview = b"",
+        *,
+        more: bool = False,
+        settled: bool = False,
+        aborted: bool = False,
+        state: bytes | None = None,
+    ) -> int:
+        """Send the next part of `delivery`, cut into frames, as far as the session's window allows (§2.7.5).
+
+        Args: more: other parts follow. settled: from this frame on it is settled by us. aborted: drop it instead; the
+            payload must be empty. state: encoded, with the first frame.
+        Returns: octets of the payload that were taken, which may be none. `delivery.complete` says whether the last
+            frame is written; else call again with the rest after `WindowOpened`.
+        Raises: CommandError: no credit, another delivery is in the middle of its frames, or the link is not attached.
+        """
+        flow_state = self.flow_state
+        if self.state is not S.ATTACHED or not self.session.can_send:
+            raise CommandError(f"the link is {self.state.name}")
+        if delivery.complete:
+            raise CommandError("the delivery is complete")
+        if delivery.delivery_id == -1:
+            if flow_state.link_credit <= 0:
+                raise CommandError("no link credit")
+            if flow_state.current is not None:
+                raise CommandError("another delivery is in the middle of its frames")
+            if aborted:
+                raise CommandError("nothing of the delivery was sent")
+        if settled and not delivery.settled:
+            delivery.settled = delivery.remote_settled = True
+            kernel.forget(delivery)
+        connection = self.session.connection
+        taken = kernel.send_transfer(
+            flow_state, connection.out, delivery, payload, more, aborted, state, connection.remote_max_frame_size
+        )
+        self.session.wake()
+        return taken
+
+    def drained(self) -> None:
+        """There is nothing (more) to send: use up the credit and say so (§2.6.7). Without drain it does nothing."""
+        flow_state = self.flow_state
+        if flow_state.drain:
+            if flow_state.link_credit > 0:
+                flow_state.delivery_count = kernel.serial_add(flow_state.delivery_count, flow_state.link_credit)
+                flow_state.link_credit = 0
+            self.request_flow()
+
+    def offer(self, available: int) -> None:
+        """Note how many messages wait for credit here; it is told with the next flow (§2.6.7, available)."""
+        self.flow_state.available = available
+
+    def receive_flow(self, flow: Flow) -> None:
+        """The receiver's flow state (§2.6.7): our credit is what its delivery-limit leaves us."""
+        flow_state = self.flow_state
+        if flow.link_credit is not None:
+            # A receiver that has not seen our attach cannot know the count: then it speaks of the initial one, which
+            # nothing can have moved, as there was no credit.
+            count = flow.delivery_count if flow.delivery_count is not None else flow_state.delivery_count
+            limit = kernel.serial_add(count, flow.link_credit)
+            before = kernel.serial_add(flow_state.delivery_count, flow_state.link_credit)
+            flow_state.lowered = kernel.serial_distance(before, limit) < 0
+            flow_state.link_credit = max(0, kernel.serial_distance(flow_state.delivery_count, limit))
+        flow_state.drain = flow.drain
+
+
+class Receiver(Link):
+    """Our end of a link from a sending peer."""
+
+    __slots__ = ()
+
+    def flow(self, credit: int, *, drain: bool = False, echo: bool = False) -> None:
+        """Set the link's credit to `credit` deliveries from here on; told with the next flush (§2.6.7).
+
+        A credit that is lowered does not make an error of what the sender sends before it knows.
+        Args: echo: ask for the sender's flow state.
+        """
+        flow_state = self.flow_state
+        flow_state.link_credit = credit
+        flow_state.drain = drain
+        self.owes_echo = self.owes_echo or echo
+        limit = kernel.serial_add(flow_state.delivery_count, credit)
+        if kernel.serial_distance(flow_state.granted_limit, limit) > 0:
+            flow_state.granted_limit = limit
+        self.request_flow()
+
+    def receive_flow(self, flow: Flow) -> None:
+        """The sender's flow state: it may have advanced its delivery-count, and it shows which limit it knows.
+
+        Raises: ProtocolError(LINK, transfer-limit-exceeded): it counts beyond what it was granted.
+        """
+        flow_state = self.flow_state
+        if flow.delivery_count is not None and flow_state.current is None:
+            advanced = kernel.serial_distance(flow_state.delivery_count, flow.delivery_count)
+            if advanced > 0:
+                if kernel.serial_distance(flow.delivery_count, flow_state.granted_limit) < 0:
+                    raise kernel.Violation(
+                        kernel.LINK, "amqp:link:transfer-limit-exceeded", "delivery-count beyond the delivery-limit"
+                    )
+                flow_state.delivery_count = flow.delivery_count
+                flow_state.link_credit = max(0, flow_state.link_credit - advanced)
+        if flow.delivery_count is not None and flow.link_credit is not None:
+            ours = kernel.serial_add(flow_state.delivery_count, flow_state.link_credit)
+            known = kernel.serial_add(flow.delivery_count, flow.link_credit)
+            if ours == known:
+                flow_state.granted_limit = ours
+        flow_state.available = flow.available or 0

@@ -1,0 +1,412 @@
+"""Session endpoints: handles, links, windows and dispositions (§2.5)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from amqpmesh.router.amqp.definitions import AmqpCondition, ConnectionCondition, Error, Role, SessionCondition
+from amqpmesh.router.amqp.errors import CommandError, ProtocolError, Scope
+from amqpmesh.router.amqp.events import (
+    CreditChanged,
+    DispositionReceived,
+    DrainRequested,
+    Event,
+    LinkAttached,
+    LinkDetached,
+    SessionBegun,
+    SessionEnded,
+    TransferReceived,
+    WindowOpened,
+)
+from amqpmesh.router.amqp.link import Link, Receiver, Sender
+from amqpmesh.router.amqp.numbers import LowestFree
+from amqpmesh.router.amqp.performatives import Attach, Begin, Detach, End, Flow
+from amqpmesh.router.amqp.states import LINK, SESSION, LinkEndpointState, SessionState, Step
+from amqpmesh.router.amqp.terminus import Terminus
+from amqpmesh.router.kernel import relay as kernel
+
+if TYPE_CHECKING:
+    from amqpmesh.router.amqp.connection import Connection
+    from amqpmesh.router.amqp.performatives import Performative
+
+S = SessionState
+
+#: We never wait for an outgoing window of our own: the peer's incoming window is what holds us back.
+OUTGOING_WINDOW: Final = 2**31 - 1
+
+#: Links that no longer look at their input: it is accounted and dropped until the peer's detach has come.
+_DEAF: Final = frozenset({LinkEndpointState.DETACH_SENT, LinkEndpointState.DISCARDING})
+
+
+class Session:
+    """A session endpoint of ours, mapped to an outgoing channel and the peer's incoming one."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        *,
+        window: int,
+        handle_max: int,
+        initial_outgoing_id: int,
+        initial_delivery_id: int,
+    ) -> None:
+        """Args: window: transfer frames that may be here unreleased. handle_max: the highest that the peer may use."""
+        self.connection = connection
+        self.state = S.UNMAPPED
+        self.flow_state = kernel.SessionFlow(window, initial_outgoing_id, initial_delivery_id)
+        self.flow_state.wake = self.wake
+        self.handle_max = handle_max
+        self.incoming_channel: int | None = None
+        #: The peer's `begin`.
+        self.remote: Begin | None = None
+        #: Links by the peer's handle, and by ours.
+        self.links: dict[int, Link] = {}
+        self.output_links: dict[int, Link] = {}
+        #: Links that have a flow to write.
+        self.flow_links: list[Link] = []
+        self.context: object = None
+        self._handles = LowestFree(handle_max)
+        self._awaiting: dict[tuple[str, Role], Link] = {}
+        self._waking = False
+
+    def __repr__(self) -> str:
+        return f"<Session {self.flow_state.channel} {self.state.name}>"
+
+    @property
+    def can_send(self) -> bool:
+        """Frames may be sent on it (§2.5.5)."""
+        return self.flow_state.channel != -1 and self.connection.can_send
+
+    @property
+    def all_links(self) -> list[Link]:
+        """Every link with a handle of either side."""
+        return list(dict.fromkeys([*self.links.values(), *self.output_links.values()]))
+
+    # ---------------------------------------------------------------------------------------------------- commands
+
+    def begin(self) -> None:
+        """Send our `begin`: the first, or the answer to the peer's (§2.5.1).
+
+        Raises: CommandError: it was sent already, or no channel is free.
+        """
+        after = SESSION[self.state].get(Step.SENT_BEGIN)
+        if after is None or not self.connection.can_send:
+            raise CommandError(f"begin is not possible: the session is {self.state.name}")
+        channel = self.connection.allocate_channel(self)
+        flow_state = self.flow_state
+        flow_state.channel = channel
+        self.connection.write(
+            channel,
+            Begin(
+                remote_channel=self.incoming_channel,
+                next_outgoing_id=flow_state.next_outgoing_id,
+                incoming_window=flow_state.announce(),
+                outgoing_window=OUTGOING_WINDOW,
+                handle_max=self.handle_max,
+            ),
+        )
+        self.state = after
+
+    def attach(self, terminus: Terminus, **fields: object) -> Link:
+        """Initiate a link of `terminus`; `fields` as `Link.attach` takes them (§2.6.3).
+
+        Raises: CommandError: a link of that name and role is waiting for its answer here, or no handle is free.
+        """
+        key = (terminus.name, terminus.role)
+        if key in self._awaiting:
+            raise CommandError(f"a link named {terminus.name!r} is being attached")
+        link = self._new_link(terminus)
+        link.attach(**fields)  # type: ignore[arg-type]  # the one signature, declared at Link.attach
+        self._awaiting[key] = link
+        return link
+
+    def end(self, error: Error | None = None) -> None:
+        """Send our `end`; every link of the session is over (§2.5.2, §2.5.4)."""
+        after = SESSION[self.state].get(Step.SENT_END if error is None else Step.SENT_ERROR)
+        if after is None or not self.can_send:
+            raise CommandError(f"end is not possible: the session is {self.state.name}")
+        self.write_dispositions()
+        self.write(End(error=error))
+        self.connection.free_channel(self)
+        self.flow_state.channel = -1
+        self.state = after
+
+    def release(self, frames: int) -> None:
+        """The bytes of `frames` received transfers are gone from here: the window may grow again (§2.5.6)."""
+        self.flow_state.release(frames)
+
+    def flow(self) -> None:
+        """Have the session's flow state told with the next flush."""
+        self.flow_state.flow_due = True
+        self.wake()
+
+    # ------------------------------------------------------------------------------------------------ for the links
+
+    def write(self, performative: Performative) -> None:
+        """Append a frame on our channel."""
+        self.connection.write(self.flow_state.channel, performative)
+
+    def wake(self) -> None:
+        """Something of this session is to be flushed."""
+        if not self._waking:
+            self._waking = True
+            self.connection.wake(self)
+
+    def allocate_handle(self, link: Link) -> int:
+        """The lowest free output handle, now `link`'s. Raises: CommandError: the peer takes no more (§2.7.2)."""
+        handle = self._handles.take()
+        if handle is None:
+            raise CommandError("no handle is free: the peer's handle-max is reached")
+        self.output_links[handle] = link
+        return handle
+
+    def free_handle(self, link: Link) -> None:
+        """The output handle of `link` is free again."""
+        handle = link.flow_state.handle
+        if self.output_links.pop(handle, None) is link:
+            self._handles.give_back(handle)
+        link.flow_state.handle = -1
+
+    def flow_frame(
+        self,
+        handle: int | None = None,
+        delivery_count: int | None = None,
+        link_credit: int | None = None,
+        available: int | None = None,
+        drain: bool = False,
+        echo: bool = False,
+    ) -> Flow:
+        """A `flow` with this session's state, and a link's where `handle` is given (§2.7.4)."""
+        flow_state = self.flow_state
+        window = flow_state.announce()
+        return Flow(
+            next_incoming_id=flow_state.next_incoming_id if self.remote is not None else None,
+            incoming_window=window,
+            next_outgoing_id=flow_state.next_outgoing_id,
+            outgoing_window=OUTGOING_WINDOW,
+            handle=handle,
+            delivery_count=delivery_count,
+            link_credit=link_credit,
+            available=available,
+            drain=drain,
+            echo=echo,
+        )
+
+    def write_dispositions(self) -> None:
+        """Write the dispositions that have gathered (§2.7.6)."""
+        flow_state = self.flow_state
+        if flow_state.dispositions:
+            if flow_state.channel != -1:
+                for run in flow_state.dispositions:
+                    kernel.write_disposition(self.connection.out, flow_state.channel, run)
+            flow_state.dispositions.clear()
+
+    def flush(self) -> None:
+        """Write what has gathered since the last flush: dispositions, then flows."""
+        self._waking = False
+        if not self.can_send:
+            self.flow_state.dispositions.clear()
+            self.flow_links.clear()
+            return
+        self.write_dispositions()
+        for link in self.flow_links:
+            if link.flow_due and link.flow_state.handle != -1:
+                self.write(link.flow_frame())
+        self.flow_links.clear()
+        if self.flow_state.flow_due:
+            self.write(self.flow_frame())
+
+    # ------------------------------------------------------------------------------------------------------ receiving
+
+    def begun(self, begin: Begin, channel: int) -> Event:
+        """The peer's `begin` came on `channel`. Raises: ProtocolError(CONNECTION, illegal-state)."""
+        after = SESSION[self.state].get(Step.RECEIVED_BEGIN)
+        if after is None and self.state in (S.END_SENT, S.DISCARDING):
+            # We gave it up before this answer came: only its `end` matters now.
+            after = self.state
+        if after is None:
+            raise ProtocolError(Scope.CONNECTION, AmqpCondition.ILLEGAL_STATE, "begin for a session that has begun")
+        self.state = after
+        self.remote = begin
+        self.incoming_channel = channel
+        flow_state = self.flow_state
+        flow_state.next_incoming_id = begin.next_outgoing_id
+        flow_state.incoming_limit = kernel.serial_add(begin.next_outgoing_id, flow_state.incoming_window)
+        flow_state.remote_incoming_window = begin.incoming_window
+        flow_state.remote_outgoing_window = begin.outgoing_window
+        self._handles.maximum = begin.handle_max
+        return SessionBegun(self)
+
+    def receive(self, performative: Performative) -> tuple[Event, ...]:
+        """Any frame but transfer and disposition. Raises: ProtocolError."""
+        if self.state in (S.DISCARDING, S.END_SENT) and not isinstance(performative, End):
+            return ()
+        if isinstance(performative, Flow):
+            return self._receive_flow(performative)
+        if isinstance(performative, Attach):
+            return self._receive_attach(performative)
+        if isinstance(performative, Detach):
+            return self._receive_detach(performative)
+        assert isinstance(performative, End)
+        return self._receive_end(performative)
+
+    def receive_transfer(self, frame: kernel.TransferFrame, payload: bytes) -> tuple[Event, ...]:
+        """Part of a delivery (§2.7.5). Raises: ProtocolError, Violation."""
+        if self.state in (S.DISCARDING, S.END_SENT):
+            return ()
+        link = self._attached(frame.handle)
+        flow_state = link.flow_state
+        if link.state in _DEAF:
+            kernel.discard_transfer(self.flow_state)
+            return ()
+        if not isinstance(link, Receiver):
+            raise ProtocolError(Scope.SESSION, AmqpCondition.NOT_ALLOWED, "transfer on a link that we send on")
+        first = flow_state.current is None
+        try:
+            delivery = kernel.receive_transfer(flow_state, frame, len(payload))
+        except kernel.Violation as violation:
+            if violation.scope != kernel.LINK:
+                raise
+            kernel.discard_transfer(self.flow_state)
+            return self.fail_link(link, violation.condition, violation.description)
+        if delivery.ignored:
+            self.flow_state.release(1)
+            return ()
+        return (TransferReceived(link, delivery, b"" if frame.aborted else payload, first),)
+
+    def receive_disposition(self, frame: kernel.DispositionFrame) -> tuple[Event, ...]:
+        """The peer's view of deliveries (§2.7.6)."""
+        if self.state in (S.DISCARDING, S.END_SENT):
+            return ()
+        deliveries = kernel.receive_disposition(self.flow_state, frame)
+        if not deliveries:
+            return ()
+        return (DispositionReceived(self, deliveries, frame.state, frame.settled),)
+
+    def fail_link(self, link: Link, condition: str, description: str) -> tuple[Event, ...]:
+        """Detach `link` for what the peer did wrong on it (§2.6.5)."""
+        error = Error(condition=self.connection.condition(condition), description=description)
+        if link.state is LinkEndpointState.ATTACH_RCVD:
+            link.attach()
+        link.detach(error=error)
+        return (LinkDetached(link, True, error, by_peer=False),)
+
+    def fail(self, error: Error) -> tuple[Event, ...]:
+        """End the session for what the peer did wrong on it (§2.5.4)."""
+        if self.state is S.BEGIN_RCVD:
+            self.begin()
+        if SESSION[self.state].get(Step.SENT_ERROR) is None:
+            return ()
+        self.end(error)
+        return (SessionEnded(self, error, by_peer=False),)
+
+    def _new_link(self, terminus: Terminus) -> Link:
+        return Sender(self, terminus) if terminus.role is Role.SENDER else Receiver(self, terminus)
+
+    def _attached(self, handle: int) -> Link:
+        link = self.links.get(handle)
+        if link is None:
+            if handle > self.handle_max:
+                raise ProtocolError(
+                    Scope.CONNECTION, ConnectionCondition.FRAMING_ERROR, f"handle {handle} is above the handle-max"
+                )
+            raise ProtocolError(
+                Scope.SESSION, SessionCondition.UNATTACHED_HANDLE, f"no link is attached to handle {handle}"
+            )
+        return link
+
+    def _receive_attach(self, attach: Attach) -> tuple[Event, ...]:
+        handle = attach.handle
+        if handle > self.handle_max:
+            raise ProtocolError(
+                Scope.CONNECTION, ConnectionCondition.FRAMING_ERROR, f"handle {handle} is above the handle-max"
+            )
+        if handle in self.links:
+            raise ProtocolError(Scope.SESSION, SessionCondition.HANDLE_IN_USE, f"handle {handle} is in use")
+        role = Role.RECEIVER if attach.role is Role.SENDER else Role.SENDER
+        if role is Role.RECEIVER and attach.initial_delivery_count is None:
+            raise ProtocolError(
+                Scope.SESSION, AmqpCondition.INVALID_FIELD, "attach of a sender without initial-delivery-count"
+            )
+        link = self._awaiting.pop((attach.name, role), None)
+        if link is None:
+            link = self._new_link(Terminus(attach.name, role))
+        link.state = LINK[link.state][Step.RECEIVED_ATTACH]
+        link.remote = attach
+        link.input_handle = handle
+        self.links[handle] = link
+        flow_state = link.flow_state
+        if role is Role.RECEIVER:
+            assert attach.initial_delivery_count is not None
+            # Credit that was given before the sender's count was known counts from there (§2.6.7).
+            flow_state.delivery_count = attach.initial_delivery_count
+            flow_state.granted_limit = kernel.serial_add(flow_state.delivery_count, flow_state.link_credit)
+            flow_state.snd_settle_mode = attach.snd_settle_mode.value
+        else:
+            flow_state.second = attach.rcv_settle_mode.value == 1
+        return () if link.state in _DEAF else (LinkAttached(link, attach),)
+
+    def _receive_flow(self, flow: Flow) -> tuple[Event, ...]:
+        flow_state = self.flow_state
+        link = None if flow.handle is None else self._attached(flow.handle)
+        window = self._remote_incoming_window(flow)
+        opened = flow_state.remote_incoming_window <= 0 < window
+        flow_state.remote_incoming_window = window
+        flow_state.remote_outgoing_window = flow.outgoing_window
+        events: list[Event] = [WindowOpened(self)] if opened else []
+        if link is None:
+            if flow.echo:
+                self.flow()
+        elif link.state not in _DEAF:
+            try:
+                if isinstance(link, Sender):
+                    link.receive_flow(flow)
+                    drain = flow.drain and link.flow_state.link_credit > 0
+                    events.append(DrainRequested(link, flow) if drain else CreditChanged(link, flow))
+                elif isinstance(link, Receiver):
+                    link.receive_flow(flow)
+                    events.append(CreditChanged(link, flow))
+            except kernel.Violation as violation:
+                return (*events, *self.fail_link(link, violation.condition, violation.description))
+            if flow.echo:
+                link.request_flow()
+        return tuple(events)
+
+    def _remote_incoming_window(self, flow: Flow) -> int:
+        """How many more transfers the peer can take, after its `flow`.
+
+        Raises: ProtocolError(SESSION, invalid-field): the peer counts transfers that we never sent.
+        Source: §2.5.6, receiving a flow; RFC 1982.
+        """
+        flow_state = self.flow_state
+        seen = flow_state.initial_outgoing_id if flow.next_incoming_id is None else flow.next_incoming_id
+        in_flight = kernel.serial_distance(seen, flow_state.next_outgoing_id)
+        if in_flight < 0:
+            raise ProtocolError(Scope.SESSION, AmqpCondition.INVALID_FIELD, "flow counts transfers never sent")
+        # A peer may shrink its window below what is already on the wire: that is 0, not four billion.
+        return max(0, flow.incoming_window - in_flight)
+
+    def _receive_detach(self, detach: Detach) -> tuple[Event, ...]:
+        link = self._attached(detach.handle)
+        closed = detach.closed or detach.error is not None
+        del self.links[detach.handle]
+        link.input_handle = None
+        link.state = LINK[link.state][Step.RECEIVED_DETACH]
+        if link.state is LinkEndpointState.DETACHED:
+            return ()
+        return (LinkDetached(link, closed, detach.error, by_peer=True),)
+
+    def _receive_end(self, end: End) -> tuple[Event, ...]:
+        after = SESSION[self.state].get(Step.RECEIVED_END)
+        if self.state is S.BEGIN_RCVD:
+            # The peer ended it before we had answered its begin: both answers are due.
+            self.begin()
+            after = S.END_RCVD
+        if after is None:
+            raise ProtocolError(Scope.CONNECTION, AmqpCondition.ILLEGAL_STATE, "end of a session that has not begun")
+        self.state = after
+        self.connection.unmap(self)
+        if after is S.UNMAPPED:
+            return ()
+        self.end()
+        return (SessionEnded(self, end.error, by_peer=True),)

@@ -1,0 +1,121 @@
+"""The states of connections, sessions and links, and what leads from one to the next (§2.4.6, §2.5.5, §2.6.2).
+
+Tables only: they decide *whether* a step is legal; what follows from it is the endpoint's.
+"""
+
+from collections.abc import Mapping
+from enum import Enum, auto
+
+
+class Step(Enum):
+    """What an endpoint sends or receives that moves its state."""
+
+    SENT_HEADER = auto()
+    RECEIVED_HEADER = auto()
+    SENT_OPEN = auto()
+    RECEIVED_OPEN = auto()
+    SENT_CLOSE = auto()
+    RECEIVED_CLOSE = auto()
+    SENT_BEGIN = auto()
+    RECEIVED_BEGIN = auto()
+    SENT_END = auto()
+    RECEIVED_END = auto()
+    SENT_ATTACH = auto()
+    RECEIVED_ATTACH = auto()
+    SENT_DETACH = auto()
+    RECEIVED_DETACH = auto()
+    #: A `close`, `end` or `detach` that carries an error.
+    SENT_ERROR = auto()
+
+
+class ConnectionState(Enum):
+    """§2.4.6, in its words."""
+
+    START = auto()
+    HDR_RCVD = auto()
+    HDR_SENT = auto()
+    HDR_EXCH = auto()
+    OPEN_PIPE = auto()
+    OC_PIPE = auto()
+    OPEN_RCVD = auto()
+    OPEN_SENT = auto()
+    CLOSE_PIPE = auto()
+    OPENED = auto()
+    CLOSE_RCVD = auto()
+    CLOSE_SENT = auto()
+    DISCARDING = auto()
+    END = auto()
+
+
+class SessionState(Enum):
+    """§2.5.5, in its words."""
+
+    UNMAPPED = auto()
+    BEGIN_SENT = auto()
+    BEGIN_RCVD = auto()
+    MAPPED = auto()
+    END_SENT = auto()
+    END_RCVD = auto()
+    DISCARDING = auto()
+
+
+class LinkEndpointState(Enum):
+    """Which handles a link endpoint has (§2.6.2); the standard names only three of these."""
+
+    DETACHED = auto()
+    ATTACH_SENT = auto()
+    ATTACH_RCVD = auto()
+    ATTACHED = auto()
+    DETACH_SENT = auto()
+    DETACH_RCVD = auto()
+    #: Like DETACH_SENT, after an error: input is discarded until the peer's `detach` (§2.6.5).
+    DISCARDING = auto()
+
+
+# fmt: off
+C = ConnectionState
+CONNECTION: Mapping[ConnectionState, Mapping[Step, ConnectionState]] = {   # figures 2.23 and 2.24
+    C.START:      {Step.SENT_HEADER: C.HDR_SENT, Step.RECEIVED_HEADER: C.HDR_RCVD},
+    C.HDR_RCVD:   {Step.SENT_HEADER: C.HDR_EXCH},
+    C.HDR_SENT:   {Step.RECEIVED_HEADER: C.HDR_EXCH, Step.SENT_OPEN: C.OPEN_PIPE},
+    C.HDR_EXCH:   {Step.SENT_OPEN: C.OPEN_SENT, Step.RECEIVED_OPEN: C.OPEN_RCVD},
+    # An error before the peer's header or `open` has come is answered all the same; what still comes is not looked at.
+    C.OPEN_PIPE:  {Step.RECEIVED_HEADER: C.OPEN_SENT, Step.SENT_CLOSE: C.OC_PIPE, Step.SENT_ERROR: C.OC_PIPE},
+    C.OC_PIPE:    {Step.RECEIVED_HEADER: C.CLOSE_PIPE},
+    C.OPEN_RCVD:  {Step.SENT_OPEN: C.OPENED},
+    C.OPEN_SENT:  {Step.RECEIVED_OPEN: C.OPENED, Step.SENT_CLOSE: C.CLOSE_PIPE, Step.SENT_ERROR: C.DISCARDING},
+    C.CLOSE_PIPE: {Step.RECEIVED_OPEN: C.CLOSE_SENT},
+    C.OPENED:     {Step.SENT_CLOSE: C.CLOSE_SENT, Step.RECEIVED_CLOSE: C.CLOSE_RCVD, Step.SENT_ERROR: C.DISCARDING},
+    C.CLOSE_RCVD: {Step.SENT_CLOSE: C.END, Step.SENT_ERROR: C.END},
+    C.CLOSE_SENT: {Step.RECEIVED_CLOSE: C.END},
+    C.DISCARDING: {Step.RECEIVED_CLOSE: C.END},
+    C.END:        {},
+}
+
+S = SessionState
+SESSION: Mapping[SessionState, Mapping[Step, SessionState]] = {            # figure 2.30
+    S.UNMAPPED:   {Step.SENT_BEGIN: S.BEGIN_SENT, Step.RECEIVED_BEGIN: S.BEGIN_RCVD},
+    # A session may be given up before the peer has answered: its `begin` and its `end` are still to come.
+    S.BEGIN_SENT: {Step.RECEIVED_BEGIN: S.MAPPED, Step.SENT_END: S.END_SENT, Step.SENT_ERROR: S.DISCARDING},
+    S.BEGIN_RCVD: {Step.SENT_BEGIN: S.MAPPED},
+    S.MAPPED:     {Step.SENT_END: S.END_SENT, Step.RECEIVED_END: S.END_RCVD, Step.SENT_ERROR: S.DISCARDING},
+    S.END_SENT:   {Step.RECEIVED_END: S.UNMAPPED},
+    S.END_RCVD:   {Step.SENT_END: S.UNMAPPED, Step.SENT_ERROR: S.UNMAPPED},
+    S.DISCARDING: {Step.RECEIVED_END: S.UNMAPPED},
+}
+
+L = LinkEndpointState
+LINK: Mapping[LinkEndpointState, Mapping[Step, LinkEndpointState]] = {     # §2.6.2 to §2.6.6
+    L.DETACHED:    {Step.SENT_ATTACH: L.ATTACH_SENT, Step.RECEIVED_ATTACH: L.ATTACH_RCVD},
+    # A link may be given up before the peer has answered: its `attach` and its `detach` are still to come.
+    L.ATTACH_SENT: {Step.RECEIVED_ATTACH: L.ATTACHED, Step.SENT_DETACH: L.DETACH_SENT, Step.SENT_ERROR: L.DISCARDING},
+    # The answer to an `attach` may come late; the peer may have gone by then.
+    L.ATTACH_RCVD: {Step.SENT_ATTACH: L.ATTACHED, Step.RECEIVED_DETACH: L.DETACH_RCVD},
+    L.ATTACHED:    {Step.RECEIVED_DETACH: L.DETACH_RCVD, Step.SENT_DETACH: L.DETACH_SENT,
+                    Step.SENT_ERROR: L.DISCARDING},
+    L.DETACH_SENT: {Step.RECEIVED_DETACH: L.DETACHED, Step.RECEIVED_ATTACH: L.DETACH_SENT},
+    # `attach` here: the peer left before our answer, which must come before our `detach`.
+    L.DETACH_RCVD: {Step.SENT_DETACH: L.DETACHED, Step.SENT_ERROR: L.DETACHED, Step.SENT_ATTACH: L.DETACH_RCVD},
+    L.DISCARDING:  {Step.RECEIVED_DETACH: L.DETACHED, Step.RECEIVED_ATTACH: L.DISCARDING},
+}
+# fmt: on
