@@ -1,0 +1,143 @@
+"""Who serves an address here: its producers, its consumers, its pool of credit, and what waits between them."""
+
+from __future__ import annotations
+
+from heapq import heappop, heappush
+from typing import TYPE_CHECKING
+
+from amqpmesh.policies.distribution import Distribution
+from amqpmesh.router.config import AddressConfig
+from amqpmesh.router.credit import Pool
+
+if TYPE_CHECKING:
+    from amqpmesh.policies.patterns import PatternTable
+    from amqpmesh.router.connections import ConnectionRecord
+    from amqpmesh.router.kernel.relay import Relay
+    from amqpmesh.router.links import IncomingLink, OutgoingLink
+
+
+class Waiting:
+    """Relays that wait for a receiver's credit: by priority, all 256 of them apart, then in the order they came."""
+
+    __slots__ = ("_heap", "_serial", "size")
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[int, int, Relay]] = []
+        self._serial = 0
+        #: How many wait.
+        self.size = 0
+
+    def __len__(self) -> int:
+        return self.size
+
+    def add(self, relay: Relay) -> None:
+        """It waits from now on, behind those of its priority."""
+        relay.queued = True
+        self._serial += 1
+        self.size += 1
+        heappush(self._heap, (-relay.priority, self._serial, relay))
+
+    def first(self) -> Relay | None:
+        """The one that leaves next; None if nothing waits."""
+        heap = self._heap
+        # Those that were removed are forgotten only when they come up.
+        while heap and not heap[0][2].queued:
+            heappop(heap)
+        return heap[0][2] if heap else None
+
+    def remove(self, relay: Relay) -> None:
+        """It waits no longer, wherever in the line it stood."""
+        if relay.queued:
+            relay.queued = False
+            self.size -= 1
+            if self.size == 0:
+                self._heap.clear()
+
+
+class Address:
+    """One address of this router."""
+
+    __slots__ = (
+        "config",
+        "copies",
+        "draining",
+        "incoming",
+        "maker",
+        "name",
+        "outgoing",
+        "pool",
+        "tenant",
+        "undelivered",
+        "waiting",
+    )
+
+    def __init__(self, tenant: str, name: str, config: AddressConfig, maker: ConnectionRecord | None = None) -> None:
+        self.tenant = tenant
+        self.name = name
+        self.config = config
+        #: The connection that made this dynamic node and alone may consume it; None for other addresses (§3.5.3).
+        self.maker = maker
+        self.pool = Pool(config.distribution, max_credit=config.max_credit, drain_time=config.drain_time)
+        self.incoming: dict[IncomingLink, None] = {}
+        self.outgoing: dict[OutgoingLink, None] = {}
+        self.copies: dict[OutgoingLink, None] = {}
+        self.waiting = Waiting()
+        #: Consumers whose drain is not answered yet.
+        self.draining: dict[OutgoingLink, None] = {}
+        #: Deliveries that went to nobody.
+        self.undelivered = 0
+
+    @property
+    def is_multicast(self) -> bool:
+        """Every consumer gets each delivery."""
+        return self.config.distribution is Distribution.MULTICAST
+
+    @property
+    def is_idle(self) -> bool:
+        """Nothing is attached and nothing waits."""
+        return not (self.incoming or self.outgoing or self.copies or self.waiting.size)
+
+
+class AddressTable:
+    """The addresses that somebody uses now, by (tenant, name), and the configuration of those that somebody may."""
+
+    def __init__(self, patterns: PatternTable[AddressConfig]) -> None:
+        self.patterns = patterns
+        self._default = AddressConfig(pattern="#")
+        self._addresses: dict[tuple[str, str], Address] = {}
+
+    def __len__(self) -> int:
+        return len(self._addresses)
+
+    def __iter__(self) -> object:
+        return iter(self._addresses.values())
+
+    def values(self) -> list[Address]:
+        """All of them, now."""
+        return list(self._addresses.values())
+
+    def config(self, name: str) -> AddressConfig:
+        """What the most specific pattern says of an address."""
+        return self.patterns.lookup(name) or self._default
+
+    def find(self, tenant: str, name: str) -> Address | None:
+        """The address, if somebody uses it."""
+        return self._addresses.get((tenant, name))
+
+    def use(self, tenant: str, name: str, maker: ConnectionRecord | None = None) -> Address:
+        """The address, made if nobody has used it."""
+        address = self._addresses.get((tenant, name))
+        if address is None:
+            config = self.config(name) if maker is None else self._default
+            address = self._addresses[tenant, name] = Address(tenant, name, config, maker)
+        return address
+
+    def drop_if_idle(self, address: Address) -> None:
+        """Forget an address that nobody uses any more; a dynamic one is removed by its maker's link."""
+        if address.is_idle and address.maker is None:
+            self.remove(address)
+
+    def remove(self, address: Address) -> None:
+        """Forget an address."""
+        if self._addresses.get((address.tenant, address.name)) is address:
+            del self._addresses[address.tenant, address.name]

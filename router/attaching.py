@@ -1,0 +1,272 @@
+"""Links come and go: what an attach is answered with, dynamic nodes, stolen links (§2.6.1, §2.6.3, §3.5).
+
+Our attach reports what is in force, never an echo of what was asked for: filters that nobody applies are absent, no
+terminus is durable, and none outlives its link.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections import deque
+from typing import TYPE_CHECKING, Final
+from urllib.parse import quote
+
+from amqpmesh.policies.access import may_consume
+from amqpmesh.policies.distribution import Distribution
+from amqpmesh.router.amqp.composite import encode_composite
+from amqpmesh.router.amqp.definitions import AmqpCondition, Error, LinkCondition, Role, SenderSettleMode
+from amqpmesh.router.amqp.link import Link, Receiver, Sender
+from amqpmesh.router.amqp.messaging import (
+    DeleteOnClose,
+    DistributionMode,
+    Source,
+    Target,
+    TerminusExpiryPolicy,
+)
+from amqpmesh.router.amqp.transactions import Coordinator
+from amqpmesh.router.amqp.types import Symbol
+from amqpmesh.router.kernel.relay import ACCEPTED, is_terminal, state_kind
+from amqpmesh.router.links import IncomingLink, OutgoingLink
+from amqpmesh.router.names import split
+from amqpmesh.router.windows import FixedWindow
+
+if TYPE_CHECKING:
+    from amqpmesh.router.addresses import Address
+    from amqpmesh.router.amqp.performatives import Attach
+    from amqpmesh.router.connections import ConnectionRecord
+    from amqpmesh.router.core import Core
+
+#: Thefts of one link within so many seconds that show two containers with one id, and for how long that is remembered.
+THEFTS: Final = 3
+THEFT_TIME: Final = 10.0
+TWIN_TIME: Final = 600.0
+
+LIFETIME_POLICY: Final = Symbol("lifetime-policy")
+DYNAMIC: Final = "$dynamic"
+
+LinkKey = tuple[str, str, str, str, bool, int]
+
+
+class RefusedError(Exception):
+    """The attach is answered by one without our terminus, and a detach with this error (§2.6.3)."""
+
+    def __init__(self, condition: AmqpCondition | LinkCondition, description: str) -> None:
+        super().__init__(description)
+        self.error = Error(condition=condition, description=description)
+
+
+class Attaching:
+    """Answers attaches; owns the table of links that could be stolen."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self.links: dict[LinkKey, IncomingLink | OutgoingLink] = {}
+        self._thefts: dict[LinkKey, deque[float]] = {}
+        #: Container-ids that more than one container uses, and until when that is remembered.
+        self._twins: dict[tuple[str, str, str], float] = {}
+
+    def attached(self, record: ConnectionRecord, link: Link, attach: Attach) -> None:
+        """A peer's attach came: answer it."""
+        key = self._key(record, link)
+        robbed = self.links.get(key)
+        if robbed is not None:
+            key = self._steal(record, link, key, robbed)
+        try:
+            if isinstance(link, Receiver):
+                taken: IncomingLink | OutgoingLink = self._producer(record, link, attach)
+            else:
+                assert isinstance(link, Sender)
+                taken = self._consumer(record, link, attach)
+        except RefusedError as refusal:
+            self._core.log.info(
+                "link refused",
+                connection=record.number,
+                link=link.name,
+                condition=refusal.error.condition,
+                reason=refusal.error.description,
+            )
+            link.refuse(refusal.error)
+            return
+        taken.key = key
+        self.links[key] = taken
+        link.context = taken
+
+    # ---------------------------------------------------------------------------------------------------- producers
+
+    def _producer(self, record: ConnectionRecord, link: Receiver, attach: Attach) -> IncomingLink:
+        core = self._core
+        target = attach.target
+        if isinstance(target, Coordinator):
+            raise RefusedError(AmqpCondition.NOT_IMPLEMENTED, "this router coordinates no transactions")
+        if target is None:
+            raise RefusedError(AmqpCondition.NOT_FOUND, "the link has no target, and none is known by its name")
+        address: Address | None
+        if target.dynamic:
+            address = self._make_dynamic(record, link)
+            named: str | None = self._dynamic_name(address)
+        elif target.address is None:
+            # The anonymous terminus: each message goes by its own `to`.
+            address, named = None, None
+        else:
+            named = target.address
+            address = self._local(record, named)
+        pool = FixedWindow(record.listener.anonymous_window) if address is None else address.pool
+        link.attach(
+            source=attach.source,
+            target=Target(
+                address=named,
+                expiry_policy=TerminusExpiryPolicy.LINK_DETACH,
+                dynamic=target.dynamic,
+                dynamic_node_properties={LIFETIME_POLICY: DeleteOnClose()} if target.dynamic else None,
+            ),
+            snd_settle_mode=attach.snd_settle_mode,
+            rcv_settle_mode=attach.rcv_settle_mode,
+            max_message_size=record.listener.max_message_size or None,
+            unsettled=None if attach.unsettled is None else {},
+        )
+        incoming = IncomingLink(record, link, address, pool, named)
+        record.incoming[incoming] = None
+        if address is not None:
+            address.incoming[incoming] = None
+            core.touch(address)
+            if not address.outgoing:
+                core.log.info("sender waits", address=address.name, reason="no receiver anywhere")
+        core.touch_input(incoming)
+        return incoming
+
+    # ---------------------------------------------------------------------------------------------------- consumers
+
+    def _consumer(self, record: ConnectionRecord, link: Sender, attach: Attach) -> OutgoingLink:
+        core = self._core
+        source = attach.source
+        if source is None:
+            raise RefusedError(AmqpCondition.NOT_FOUND, "the link has no source, and none is known by its name")
+        if source.dynamic:
+            address = self._make_dynamic(record, link)
+            named = self._dynamic_name(address)
+        elif source.address is None:
+            raise RefusedError(AmqpCondition.INVALID_FIELD, "the source has no address and is not dynamic")
+        else:
+            named = source.address
+            address = self._local(record, named)
+            if address.maker is not None and address.maker is not record:
+                raise RefusedError(AmqpCondition.UNAUTHORIZED_ACCESS, "only its maker may consume a dynamic node")
+            if address.maker is None and not may_consume(named):
+                raise RefusedError(AmqpCondition.UNAUTHORIZED_ACCESS, "addresses that begin with $ are the router's")
+        copy = source.distribution_mode is DistributionMode.COPY
+        default = encode_composite(source.default_outcome) if source.default_outcome is not None else None
+        if default is not None and (not is_terminal(default) or state_kind(default) == ACCEPTED):
+            # Accepted is said by receivers only: a router never says it in the place of one that is gone.
+            default = None
+        link.attach(
+            source=Source(
+                address=named,
+                expiry_policy=TerminusExpiryPolicy.LINK_DETACH,
+                dynamic=source.dynamic,
+                dynamic_node_properties={LIFETIME_POLICY: DeleteOnClose()} if source.dynamic else None,
+                distribution_mode=DistributionMode.COPY if copy else DistributionMode.MOVE,
+                default_outcome=source.default_outcome if default is not None else None,
+                outcomes=source.outcomes,
+            ),
+            target=attach.target,
+            snd_settle_mode=SenderSettleMode.MIXED,
+            rcv_settle_mode=attach.rcv_settle_mode,
+            unsettled=None if attach.unsettled is None else {},
+        )
+        outgoing = OutgoingLink(
+            record,
+            link,
+            address,
+            copy=copy,
+            default_outcome=default,
+            max_unsettled=address.config.max_unsettled,
+        )
+        record.outgoing[outgoing] = None
+        (address.copies if copy else address.outgoing)[outgoing] = None
+        outgoing.branch = address.pool.add_branch(0, 1, not copy, outgoing)
+        core.touch_outgoing(outgoing)
+        return outgoing
+
+    # ----------------------------------------------------------------------------------------------------- addresses
+
+    def _local(self, record: ConnectionRecord, named: str) -> Address:
+        """The address that a terminus names, made if nobody has used it.
+
+        Raises: RefusedError: it is another container's, unknown, or unavailable by the configuration.
+        """
+        core = self._core
+        name, container = split(named)
+        if container is not None and container != core.id:
+            raise RefusedError(AmqpCondition.NOT_FOUND, f"no container {container!r} is known here")
+        tenant = record.peer.tenant
+        if name.startswith("$"):
+            address = core.addresses.find(tenant, name)
+            if address is None:
+                raise RefusedError(AmqpCondition.NOT_FOUND, "no such node")
+            return address
+        if core.addresses.config(name).distribution is Distribution.UNAVAILABLE:
+            raise RefusedError(AmqpCondition.NOT_FOUND, "the address is unavailable")
+        return core.addresses.use(tenant, name)
+
+    def _make_dynamic(self, record: ConnectionRecord, link: Link) -> Address:
+        """A node for this link alone to consume, or to consume from over the same connection (§3.5.3, dynamic)."""
+        container = quote(record.peer.container_id, safe="")
+        name = f"{DYNAMIC}/{container}/{quote(link.name, safe='')}/{secrets.token_hex(16)}"
+        return self._core.addresses.use(record.peer.tenant, name, record)
+
+    def _dynamic_name(self, address: Address) -> str:
+        return f"{address.name}@{self._core.id}"
+
+    # ------------------------------------------------------------------------------------------------------- stealing
+
+    def _key(self, record: ConnectionRecord, link: Link) -> LinkKey:
+        """What identifies a link between two containers (§2.6.1).
+
+        The container-id alone proves nothing: it counts per virtual host and authenticated user, or host.
+        """
+        peer = record.peer
+        hostname = peer.hostname or ""
+        twin = self._twins.get((hostname, record.principal, peer.container_id))
+        number = -1
+        if twin is not None:
+            if twin > self._core.now:
+                number = record.number
+            else:
+                del self._twins[hostname, record.principal, peer.container_id]
+        return hostname, record.principal, peer.container_id, link.name, link.role is Role.SENDER, number
+
+    def _steal(
+        self, record: ConnectionRecord, link: Link, key: LinkKey, robbed: IncomingLink | OutgoingLink
+    ) -> LinkKey:
+        """The second attach of a link wins, and the first is detached (§2.6.1).
+
+        Links that are stolen to and fro show two containers with one id, as replicas of a service often have. They
+        are told apart by their connections from then on.
+        """
+        core = self._core
+        thefts = self._thefts.setdefault(key, deque(maxlen=THEFTS))
+        thefts.append(core.now)
+        if len(self._thefts) > 10_000:
+            self._thefts.pop(next(iter(self._thefts)))
+        if (
+            len(thefts) == THEFTS
+            and core.now - thefts[0] <= THEFT_TIME
+            and robbed.connection is not record
+            and not robbed.connection.lost
+        ):
+            peer = record.peer
+            self._twins[peer.hostname or "", record.principal, peer.container_id] = core.now + TWIN_TIME
+            core.log.warning("two containers use one container-id", container=peer.container_id, link=link.name)
+            del self._thefts[key]
+            return self._key(record, link)
+        core.log.info("link stolen", connection=robbed.connection.number, by=record.number, link=link.name)
+        core.stolen += 1
+        error = Error(condition=LinkCondition.STOLEN, description="the link was attached again")
+        core.fail_link(robbed, error)
+        return key
+
+    def forget(self, taken: IncomingLink | OutgoingLink) -> None:
+        """A link is gone: it cannot be stolen any more."""
+        key = taken.key
+        if self.links.get(key) is taken:  # type: ignore[call-overload]  # object until it is known to be a LinkKey
+            del self.links[key]  # type: ignore[arg-type]  # as above

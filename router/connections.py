@@ -1,0 +1,71 @@
+"""What the router knows of a connection beyond its protocol."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from amqpmesh.policies.access import Peer
+
+if TYPE_CHECKING:
+    from amqpmesh.router.amqp.connection import Connection
+    from amqpmesh.router.config import ListenerConfig
+    from amqpmesh.router.links import IncomingLink, OutgoingLink
+
+#: Octets that may wait to be written to one connection before its links take no more deliveries: enough to keep a
+#: socket busy between two batches, little beside what the kernel of the system buffers anyway.
+OUTPUT_LIMIT: Final = 256 * 1024
+
+
+class ConnectionRecord:
+    """One connection of this router."""
+
+    __slots__ = (
+        "certificate_subject",
+        "congested",
+        "engine",
+        "host",
+        "incoming",
+        "lingering",
+        "listener",
+        "lost",
+        "number",
+        "outgoing",
+        "peer",
+        "sending",
+        "tls_requested",
+    )
+
+    def __init__(self, number: int, engine: Connection, listener: ListenerConfig, host: str) -> None:
+        #: For logs: unique within this router.
+        self.number = number
+        self.engine = engine
+        self.listener = listener
+        #: The peer's address, without its port.
+        self.host = host
+        self.peer = Peer(container_id="", listener=listener.name)
+        self.certificate_subject: str | None = None
+        #: TLS is to be negotiated in this stream now, beginning with these bytes.
+        self.tls_requested: bytes | None = None
+        #: Octets that were taken to be sent and are not written yet.
+        self.sending = 0
+        #: Its output was over the limit, and links of it may stand still for that.
+        self.congested = False
+        #: Its links are let go of.
+        self.lost = False
+        self.incoming: dict[IncomingLink, None] = {}
+        self.outgoing: dict[OutgoingLink, None] = {}
+        #: Detached without being closed: their deliveries live until the session ends (§2.7.6).
+        self.lingering: dict[IncomingLink | OutgoingLink, None] = {}
+
+    @property
+    def is_congested(self) -> bool:
+        """More waits to be written than should."""
+        if self.sending + len(self.engine.out) > OUTPUT_LIMIT:
+            self.congested = True
+            return True
+        return False
+
+    @property
+    def principal(self) -> str:
+        """Who it is, as far as links can be stolen: the user, else the host."""
+        return self.peer.user if self.peer.user is not None else f"host {self.host}"

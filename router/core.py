@@ -1,0 +1,573 @@
+"""The router without I/O: connections in, bytes in, time in; what each connection is to be sent comes out.
+
+One `Core` is one container. It is driven by whoever owns sockets and clock: `receive` for each batch of bytes, then
+`data_to_send` for every connection that `on_output` named.
+"""
+
+from __future__ import annotations
+
+from heapq import heappop, heappush
+from typing import TYPE_CHECKING, ClassVar
+
+from amqpmesh.policies.access import Peer
+from amqpmesh.policies.distribution import Distribution
+from amqpmesh.router.addresses import Address, AddressTable
+from amqpmesh.router.amqp import events
+from amqpmesh.router.amqp.connection import Connection
+from amqpmesh.router.amqp.definitions import AmqpCondition, Error, Role
+from amqpmesh.router.amqp.negotiation import Negotiation
+from amqpmesh.router.amqp.sasl import SaslServer
+from amqpmesh.router.amqp.types import Symbol
+from amqpmesh.router.attaching import Attaching
+from amqpmesh.router.connections import ConnectionRecord
+from amqpmesh.router.forwarding import Forwarding
+from amqpmesh.router.kernel.relay import RELEASED_STATE, Budget, Relay
+from amqpmesh.router.links import IncomingLink, OutgoingLink
+from amqpmesh.router.logs import EventLog
+from amqpmesh.router.names import split
+from amqpmesh.router.settlement import Settlement
+from amqpmesh.router.statistics import Statistics
+from amqpmesh.router.users import Users
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from amqpmesh.router.config import ListenerConfig, RouterConfig
+    from amqpmesh.router.windows import FixedWindow, Grant
+
+#: Capabilities that the router has, as `open` offers them.
+CAPABILITIES = (Symbol("ANONYMOUS-RELAY"),)
+
+
+class Core:
+    """One router: its connections, links, addresses and relays."""
+
+    def __init__(self, config: RouterConfig, now: float) -> None:
+        self.config = config
+        self.id = config.id
+        #: Seconds, as the last call told.
+        self.now = now
+        self.log = EventLog("amqpmesh.router")
+        #: Set by the owner: a connection has something to be sent; the next timer may be earlier.
+        self.on_output: Callable[[ConnectionRecord], None] = lambda _: None
+        self.on_timer: Callable[[], None] = lambda: None
+        self.connections: dict[ConnectionRecord, None] = {}
+        self.addresses = AddressTable(config.address_table())
+        self.budget = Budget(config.memory)
+        self.settlement = Settlement(self)
+        self.forwarding = Forwarding(self)
+        self.attaching = Attaching(self)
+        self.draining = False
+        #: Live relays, and counters over the router's life.
+        self.relays = 0
+        self.undelivered = 0
+        self.expired = 0
+        self.stolen = 0
+        self.irregular_heads = 0
+        self._suspended = False
+        self._numbers = 0
+        self._timers: list[tuple[float, int, Callable[[], None]]] = []
+        self._serial = 0
+        self._timer_at: dict[ConnectionRecord | Address, float] = {}
+        # What the batch has touched.
+        self._addresses: dict[Address, None] = {}
+        self._outgoing: dict[OutgoingLink, None] = {}
+        self._windows: dict[FixedWindow, None] = {}
+
+    # ------------------------------------------------------------------------------------------------- connections
+
+    def accept(
+        self,
+        listener: ListenerConfig,
+        host: str,
+        now: float,
+        *,
+        secured: bool,
+        certificate_user: str | None = None,
+        certificate_subject: str | None = None,
+        users: Users | None = None,
+    ) -> ConnectionRecord:
+        """A peer has connected to `listener`.
+
+        Args: host: the peer's address without port. secured: TLS is in force below. certificate_user,
+            certificate_subject: what the verified client certificate says. users: for PLAIN and SCRAM.
+        """
+        self.now = now
+        sasl = self._sasl(listener, secured, certificate_user, users)
+        negotiation = Negotiation(
+            server=True,
+            sasl=sasl,
+            sasl_required=listener.sasl_demanded,
+            tls=listener.tls is not None and not secured,
+        )
+        engine = Connection(
+            container_id=self.id,
+            now=now,
+            negotiation=negotiation,
+            max_frame_size=listener.max_frame_size,
+            channel_max=listener.channel_max,
+            handle_max=listener.handle_max,
+            window=listener.session_window,
+            idle_time_out=listener.idle_time_out or None,
+            offered_capabilities=CAPABILITIES,
+            properties={Symbol("product"): "amqpmesh"},
+        )
+        self._numbers += 1
+        record = ConnectionRecord(self._numbers, engine, listener, host)
+        record.certificate_subject = certificate_subject
+        engine.context = record
+        engine.on_wake = lambda: self.on_output(record)
+        self.connections[record] = None
+        self._set_timer(record, engine.next_timer())
+        return record
+
+    @staticmethod
+    def _sasl(
+        listener: ListenerConfig, secured: bool, certificate_user: str | None, users: Users | None
+    ) -> SaslServer | None:
+        mechanisms = listener.mechanisms(secured=secured)
+        return SaslServer(mechanisms, users or Users({}), external_user=certificate_user) if mechanisms else None
+
+    def secured(
+        self,
+        record: ConnectionRecord,
+        now: float,
+        *,
+        certificate_user: str | None = None,
+        certificate_subject: str | None = None,
+        users: Users | None = None,
+    ) -> None:
+        """TLS was negotiated in the stream of `record` (§5.2)."""
+        self.now = now
+        record.tls_requested = None
+        record.certificate_subject = certificate_subject
+        record.engine.negotiation.sasl = self._sasl(record.listener, True, certificate_user, users)
+        record.engine.secured()
+
+    def receive(self, record: ConnectionRecord, data: bytes, now: float) -> None:
+        """A batch of bytes came from the peer; everything that follows from it is done when this returns."""
+        self.now = now
+        for event in record.engine.receive(data, now):
+            self._handlers[type(event)](self, record, event)
+        self._finish_batch()
+
+    def receive_eof(self, record: ConnectionRecord, now: float) -> None:
+        """The transport is gone."""
+        self.now = now
+        for event in record.engine.receive_eof():
+            self._handlers[type(event)](self, record, event)
+        self._connection_gone(record)
+        self.connections.pop(record, None)
+        self._timer_at.pop(record, None)
+        self._finish_batch()
+
+    def data_to_send(self, record: ConnectionRecord, now: float) -> bytes:
+        """All that is to be sent to the peer now."""
+        data = record.engine.data_to_send(now)
+        record.sending += len(data)
+        return data
+
+    def sent(self, record: ConnectionRecord, now: float) -> None:
+        """What was taken to be sent is written."""
+        record.sending = 0
+        if record.congested:
+            self.now = now
+            record.congested = False
+            for outgoing in list(record.outgoing):
+                self.forwarding.pump(outgoing)
+                self.touch_outgoing(outgoing)
+            self._finish_batch()
+
+    # ------------------------------------------------------------------------------------------------------------ time
+
+    def next_timer(self) -> float | None:
+        """When `handle_timer` is to be called at the latest."""
+        return self._timers[0][0] if self._timers else None
+
+    def handle_timer(self, now: float) -> None:
+        """Do what is due."""
+        self.now = now
+        timers = self._timers
+        while timers and timers[0][0] <= now:
+            heappop(timers)[2]()
+        self._finish_batch()
+
+    def schedule(self, deadline: float, action: Callable[[], None]) -> None:
+        """Have `action` called once `deadline` has come; it looks for itself whether it is still wanted."""
+        self._serial += 1
+        earliest = not self._timers or deadline < self._timers[0][0]
+        heappush(self._timers, (deadline, self._serial, action))
+        if earliest:
+            self.on_timer()
+
+    def _set_timer(self, owner: ConnectionRecord | Address, deadline: float | None) -> None:
+        """See to it that `owner` is looked at by `deadline`; what is scheduled already and earlier will do."""
+        if deadline is None:
+            return
+        scheduled = self._timer_at.get(owner)
+        if scheduled is not None and scheduled <= deadline:
+            return
+        self._timer_at[owner] = deadline
+        self.schedule(deadline, lambda: self._timer_due(owner, deadline))
+
+    def _timer_due(self, owner: ConnectionRecord | Address, deadline: float) -> None:
+        if self._timer_at.get(owner) != deadline:
+            return
+        del self._timer_at[owner]
+        if isinstance(owner, Address):
+            owner.pool.handle_timer(self.now)
+            self.touch(owner)
+            return
+        for event in owner.engine.handle_timer(self.now):
+            self._handlers[type(event)](self, owner, event)
+        if owner.engine.finished:
+            self.on_output(owner)
+        self._set_timer(owner, owner.engine.next_timer())
+
+    # -------------------------------------------------------------------------------------------------------- shutdown
+
+    def start_drain(self, now: float) -> None:
+        """Take nothing new: producers get no more credit, and unused credit is taken back."""
+        self.now = now
+        self.draining = True
+        for address in self.addresses.values():
+            address.pool.set_suspended(True)
+            self.touch(address)
+        for record in self.connections:
+            for incoming in record.incoming:
+                incoming.pool.set_suspended(True)
+                self.touch_input(incoming)
+        self._finish_batch()
+
+    @property
+    def is_quiet(self) -> bool:
+        """No delivery is on its way or waits for an outcome."""
+        return self.relays == 0
+
+    def close_all(self, now: float, error: Error) -> None:
+        """Send `close` with `error` on every connection."""
+        self.now = now
+        for record in list(self.connections):
+            if record.engine.can_send:
+                record.engine.close(error)
+                self._connection_gone(record)
+            elif not record.lost:
+                record.engine.finished = True
+                self.on_output(record)
+            self._set_timer(record, record.engine.next_timer())
+        self._finish_batch()
+
+    def statistics(self) -> Statistics:
+        """What is there now."""
+        links = sum(len(record.incoming) + len(record.outgoing) + len(record.lingering) for record in self.connections)
+        return Statistics(
+            connections=len(self.connections),
+            links=max(links, len(self.attaching.links)),
+            addresses=len(self.addresses),
+            relays=self.relays,
+            buffered=self.budget.used,
+            undelivered=self.undelivered,
+            expired=self.expired,
+            stolen=self.stolen,
+        )
+
+    # ----------------------------------------------------------------------------------------------------- the batch
+
+    def touch(self, address: Address) -> None:
+        """Something changed at an address: it is looked at when the batch is done."""
+        self._addresses[address] = None
+
+    def touch_outgoing(self, outgoing: OutgoingLink) -> None:
+        """What an outgoing link can take has changed."""
+        self._outgoing[outgoing] = None
+        self._addresses[outgoing.address] = None
+
+    def touch_input(self, incoming: IncomingLink) -> None:
+        """An incoming link may be due credit."""
+        if incoming.address is not None:
+            self._addresses[incoming.address] = None
+        else:
+            self._windows[incoming.pool] = None  # type: ignore[index]  # anonymous links have a window, not a pool
+
+    def address_of(self, relay: Relay) -> Address | None:
+        """The address that a relay goes to, once it is known."""
+        address = relay.address
+        return address if isinstance(address, Address) else None
+
+    def _finish_batch(self) -> None:
+        """Send what can go, and divide the credit that there is."""
+        self._check_budget()
+        while self._addresses or self._windows:
+            addresses, self._addresses = self._addresses, {}
+            for address in addresses:
+                if address.waiting.size:
+                    self.forwarding.dispatch(address)
+            outgoing, self._outgoing = self._outgoing, {}
+            for each in outgoing:
+                self._update_branch(each)
+            for address in addresses:
+                self._grant(address.pool.grants(self.now))
+                if address.draining:
+                    self._answer_drains(address)
+                self._set_timer(address, address.pool.next_timer())
+                self.addresses.drop_if_idle(address)
+            windows, self._windows = self._windows, {}
+            for window in windows:
+                self._grant(window.grants(self.now))
+
+    def _update_branch(self, outgoing: OutgoingLink) -> None:
+        branch = outgoing.branch
+        if branch is not None and not outgoing.gone:
+            flow_state = outgoing.link.flow_state
+            withdrawn = flow_state.lowered and flow_state.link_credit == 0
+            outgoing.address.pool.set_usable(branch, outgoing.usable, self.now, withdrawn=withdrawn)
+
+    @staticmethod
+    def _grant(grants: Iterable[Grant]) -> None:
+        for grant in grants:
+            incoming = grant.input.owner
+            if isinstance(incoming, IncomingLink) and incoming.link.is_attached:
+                incoming.link.flow(grant.credit, drain=grant.drain, echo=grant.echo)
+
+    def _answer_drains(self, address: Address) -> None:
+        if address.pool.drained(self.now):
+            for outgoing in address.draining:
+                if outgoing.current is None:
+                    outgoing.link.drained()
+            address.draining = {each: None for each in address.draining if each.current is not None}
+
+    def _check_budget(self) -> None:
+        """Over the memory budget nobody gets credit, until a tenth of it is free again."""
+        used = self.budget.used
+        suspended = used > self.budget.limit or (self._suspended and used > self.budget.limit * 0.9) or self.draining
+        if suspended != self._suspended:
+            self._suspended = suspended
+            for address in self.addresses.values():
+                address.pool.set_suspended(suspended)
+                self.touch(address)
+            for record in self.connections:
+                for incoming in record.incoming:
+                    incoming.pool.set_suspended(suspended)
+                    self.touch_input(incoming)
+
+    def resolve(self, incoming: IncomingLink, to: str | None) -> Address | None:
+        """The address of a message by its `to`; None if there is none that anybody serves."""
+        if not to:
+            return None
+        name, container = split(to)
+        if container is not None and container != self.id:
+            return None
+        if self.addresses.config(name).distribution is Distribution.UNAVAILABLE:
+            return None
+        return self.addresses.find(incoming.connection.peer.tenant, name)
+
+    # ---------------------------------------------------------------------------------------------------------- events
+
+    def _tls_requested(self, record: ConnectionRecord, event: events.TlsRequested) -> None:
+        record.tls_requested = event.rest
+
+    def _opened(self, record: ConnectionRecord, event: events.ConnectionOpened) -> None:
+        engine = record.engine
+        sasl = engine.negotiation.sasl
+        authenticated = sasl is not None and sasl.done
+        record.peer = Peer(
+            container_id=event.open.container_id,
+            user=engine.user if authenticated else None,
+            mechanism=sasl.mechanism if sasl is not None and authenticated else None,
+            certificate_subject=record.certificate_subject,
+            listener=record.listener.name,
+            hostname=event.open.hostname,
+        )
+        engine.open()
+        self.log.info(
+            "connection opened",
+            connection=record.number,
+            host=record.host,
+            container=record.peer.container_id,
+            user=record.peer.user,
+        )
+
+    def _closed(self, record: ConnectionRecord, event: events.ConnectionClosed) -> None:
+        error = event.error
+        self.log.info(
+            "connection closed",
+            connection=record.number,
+            by="peer" if event.by_peer else "router",
+            condition=error.condition if error is not None else None,
+            reason=error.description if error is not None else None,
+        )
+        self._connection_gone(record)
+        self._set_timer(record, record.engine.next_timer())
+
+    def _begun(self, _record: ConnectionRecord, event: events.SessionBegun) -> None:
+        event.session.begin()
+
+    def _ended(self, record: ConnectionRecord, event: events.SessionEnded) -> None:
+        for table in (record.incoming, record.outgoing, record.lingering):
+            for each in [each for each in table if each.link.session is event.session]:
+                self._link_gone(each)
+
+    def _attached(self, record: ConnectionRecord, event: events.LinkAttached) -> None:
+        self.attaching.attached(record, event.link, event.attach)
+
+    def _detached(self, record: ConnectionRecord, event: events.LinkDetached) -> None:
+        link = event.link
+        taken = link.context
+        if isinstance(taken, IncomingLink | OutgoingLink):
+            if event.by_peer and not event.closed:
+                self._suspend(record, taken)
+            else:
+                self._link_gone(taken)
+        if event.by_peer:
+            link.detach(closed=event.closed)
+
+    def _transferred(self, _record: ConnectionRecord, event: events.TransferReceived) -> None:
+        self.forwarding.transfer_received(event)
+
+    def _disposed(self, _record: ConnectionRecord, event: events.DispositionReceived) -> None:
+        self.settlement.disposition_received(event)
+
+    def _credited(self, _record: ConnectionRecord, event: events.CreditChanged | events.DrainRequested) -> None:
+        taken = event.link.context
+        flow = event.flow
+        if isinstance(taken, OutgoingLink):
+            self.touch_outgoing(taken)
+            if taken.current is None and taken.backlog:
+                self.forwarding.pump(taken)
+        elif isinstance(taken, IncomingLink) and flow.delivery_count is not None:
+            taken.pool.flow_received(taken.input, flow.delivery_count, flow.link_credit, flow.available, self.now)
+            self.touch_input(taken)
+
+    def _drain_requested(self, record: ConnectionRecord, event: events.DrainRequested) -> None:
+        self._credited(record, event)
+        taken = event.link.context
+        if not isinstance(taken, OutgoingLink):
+            event.link.drained()
+        elif taken.copy:
+            if not taken.backlog:
+                taken.link.drained()
+        else:
+            address = taken.address
+            address.draining[taken] = None
+            address.pool.drain(self.now)
+            self.touch(address)
+
+    def _window_opened(self, record: ConnectionRecord, event: events.WindowOpened) -> None:
+        for outgoing in list(record.outgoing):
+            if outgoing.link.session is event.session:
+                self.forwarding.pump(outgoing)
+                self.touch_outgoing(outgoing)
+
+    _handlers: ClassVar[dict[type, Callable[..., None]]] = {
+        events.TlsRequested: _tls_requested,
+        events.ConnectionOpened: _opened,
+        events.ConnectionClosed: _closed,
+        events.SessionBegun: _begun,
+        events.SessionEnded: _ended,
+        events.LinkAttached: _attached,
+        events.LinkDetached: _detached,
+        events.TransferReceived: _transferred,
+        events.DispositionReceived: _disposed,
+        events.CreditChanged: _credited,
+        events.DrainRequested: _drain_requested,
+        events.WindowOpened: _window_opened,
+    }
+
+    # ------------------------------------------------------------------------------------------------------ departures
+
+    def fail_link(self, taken: IncomingLink | OutgoingLink, error: Error) -> None:
+        """Detach a link of ours with an error, and let go of what was on it."""
+        self._link_gone(taken)
+        link = taken.link
+        if link.is_attached and link.session.can_send:
+            link.detach(error=error)
+
+    def _connection_gone(self, record: ConnectionRecord) -> None:
+        record.lost = True
+        for table in (record.incoming, record.outgoing, record.lingering):
+            for each in list(table):
+                self._link_gone(each)
+
+    def _suspend(self, record: ConnectionRecord, taken: IncomingLink | OutgoingLink) -> None:
+        """Detached, not closed: nothing more is sent, but what was sent lives until the session ends (§2.7.6)."""
+        self._withdraw(taken)
+        if taken.link.terminus.unsettled:
+            record.lingering[taken] = None
+
+    def _link_gone(self, taken: IncomingLink | OutgoingLink) -> None:
+        """A link is over: each of its deliveries ends with what is true of it."""
+        self._withdraw(taken)
+        taken.connection.lingering.pop(taken, None)
+        unsettled = list(taken.link.terminus.unsettled.values())
+        if isinstance(taken, OutgoingLink):
+            for delivery in unsettled:
+                if delivery.leg is not None:
+                    self.settlement.hop_lost(delivery.leg)
+        else:
+            for delivery in unsettled:
+                if delivery.relay is not None:
+                    self.settlement.sender_gone(delivery.relay, delivery)
+        taken.link.terminus.unsettled.clear()
+
+    def _withdraw(self, taken: IncomingLink | OutgoingLink) -> None:
+        """A link takes part in nothing new, and what is in the middle of its frames is given up."""
+        self.attaching.forget(taken)
+        record = taken.connection
+        if isinstance(taken, OutgoingLink):
+            if taken.gone:
+                return
+            taken.gone = True
+            record.outgoing.pop(taken, None)
+            address = taken.address
+            (address.copies if taken.copy else address.outgoing).pop(taken, None)
+            address.draining.pop(taken, None)
+            if taken.branch is not None:
+                address.pool.remove_branch(taken.branch, self.now)
+            current, taken.current = taken.current, None
+            if current is not None:
+                self.settlement.hop_lost(current)
+            while taken.backlog:
+                self.settlement.hop_lost(taken.backlog.popleft())
+            if not address.outgoing:
+                self._nobody_left(address)
+        else:
+            if record.incoming.pop(taken, 0) == 0:
+                return
+            if taken.current is not None:
+                relay, taken.current = taken.current, None
+                self.forwarding.abort(relay)
+            taken.pool.remove_input(taken.input, self.now)
+            if taken.address is not None:
+                taken.address.incoming.pop(taken, None)
+            address = taken.address  # type: ignore[assignment]  # None for an anonymous terminus
+        if address is not None:
+            self.touch(address)
+            if address.maker is record and self._made(address, taken):
+                self._remove_dynamic(address)
+
+    def _nobody_left(self, address: Address) -> None:
+        """The last receiver is gone: what waits goes back (§3.4.4)."""
+        waiting = address.waiting
+        while (relay := waiting.first()) is not None:
+            self.undelivered += 1
+            address.undelivered += 1
+            self.settlement.end_unsent(relay, RELEASED_STATE)
+
+    @staticmethod
+    def _made(address: Address, taken: IncomingLink | OutgoingLink) -> bool:
+        """Whether a dynamic node was made by this link."""
+        remote = taken.link.remote
+        if remote is None:
+            return False
+        terminus = remote.source if taken.link.role is Role.SENDER else remote.target
+        return bool(getattr(terminus, "dynamic", False)) and (
+            address.maker is taken.connection and taken.address is address
+        )
+
+    def _remove_dynamic(self, address: Address) -> None:
+        """A dynamic node goes with the link that made it: other links to it are detached (§3.5.10)."""
+        self.addresses.remove(address)
+        error = Error(condition=AmqpCondition.RESOURCE_DELETED, description="the dynamic node is gone")
+        attached: list[IncomingLink | OutgoingLink] = [*address.incoming, *address.outgoing, *address.copies]
+        for each in attached:
+            self.fail_link(each, error)

@@ -1,0 +1,429 @@
+"""From an incoming transfer to outgoing ones: where a delivery goes, when, and frame by frame (§2.6.12, §2.6.14).
+
+A message is cut through: its first frame leaves as soon as its head is known and a receiver has credit. What cannot
+leave yet waits as chunks that hold back the sender's session window, so nothing here grows beyond what was announced.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from amqpmesh.policies.distribution import choose
+from amqpmesh.router import heads
+from amqpmesh.router.amqp.composite import encode_composite
+from amqpmesh.router.amqp.definitions import AmqpCondition, Error, LinkCondition
+from amqpmesh.router.amqp.messaging import Rejected
+from amqpmesh.router.config import Overflow
+from amqpmesh.router.kernel.relay import (
+    RELEASED_STATE,
+    Chunk,
+    Incomplete,
+    Leg,
+    Relay,
+    Violation,
+    read_head,
+    read_to,
+)
+from amqpmesh.router.links import IncomingLink, OutgoingLink
+
+if TYPE_CHECKING:
+    from amqpmesh.router.addresses import Address
+    from amqpmesh.router.amqp.events import TransferReceived
+    from amqpmesh.router.core import Core
+    from amqpmesh.router.kernel.relay import SessionFlow
+    from amqpmesh.router.settlement import Settlement
+
+#: Octets of head sections that are collected over several frames, before the message is rejected.
+MAX_HEAD: Final = 64 * 1024
+
+#: Octets of copies that may wait for a `copy` receiver's credit.
+COPY_BACKLOG: Final = 1024 * 1024
+
+#: Seconds without credit after which a multicast with overflow = "drop" goes on without a receiver.
+DROP_TIME: Final = 1.0
+
+
+def rejected(condition: AmqpCondition | LinkCondition, description: str) -> bytes:
+    """The encoded outcome `rejected` with a reason (§3.4.3)."""
+    return encode_composite(Rejected(error=Error(condition=condition, description=description)))
+
+
+class Forwarding:
+    """Takes deliveries from incoming links and gives them to outgoing ones."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._settlement: Settlement = core.settlement
+
+    # ----------------------------------------------------------------------------------------------------- arriving
+
+    def transfer_received(self, event: TransferReceived) -> None:
+        """One frame of a delivery came."""
+        core = self._core
+        incoming = event.link.context
+        session = event.link.session.flow_state
+        delivery = event.delivery
+        if not isinstance(incoming, IncomingLink):
+            # The attach is not answered yet, or the link is being refused: accounted by the engine, of no use.
+            session.release(1)
+            return
+        if event.first:
+            relay = Relay(incoming, delivery, delivery.message_format, core.now)
+            delivery.relay = relay
+            incoming.current = relay
+            core.relays += 1
+            incoming.pool.received(incoming.input, core.now)
+            core.touch_input(incoming)
+        else:
+            assert delivery.relay is not None
+            relay = delivery.relay
+            if delivery.remote_settled and not relay.settled:
+                # Pre-settled from this frame on, for the legs too (§2.7.5, settled).
+                relay.settled = True
+                relay.kept = None
+        if delivery.aborted:
+            incoming.current = None
+            session.release(1)
+            self.abort(relay)
+            return
+        if delivery.complete:
+            relay.complete = True
+            incoming.current = None
+        if relay.dropped:
+            session.release(1)
+            self._settlement.close_if_done(relay)
+            return
+        self._append(relay, event.payload, session)
+
+    def _append(self, relay: Relay, payload: bytes, session: SessionFlow) -> None:
+        """Take the next payload of a relay, on to its legs or into its queue."""
+        chunk = Chunk(payload, session, self._core.budget)
+        if not relay.legs:
+            relay.chunks.append(chunk)
+            if relay.address is None:
+                self._route(relay)
+            return
+        legs = [leg for leg in relay.legs if not leg.done]
+        if not legs:
+            chunk.release()
+            return
+        if relay.kept is not None:
+            self._keep(relay, payload)
+        chunk.holders = len(legs)
+        for leg in legs:
+            leg.chunks.append(chunk)
+            branch = leg.branch
+            assert isinstance(branch, OutgoingLink)
+            if branch.current is leg:
+                self.pump(branch)
+
+    def _route(self, relay: Relay) -> None:
+        """Read the head, find the address, and send the first frame on, or queue the relay."""
+        core = self._core
+        incoming = relay.source
+        assert isinstance(incoming, IncomingLink)
+        chunks = relay.chunks
+        data = chunks[0].data if len(chunks) == 1 else b"".join(chunk.data for chunk in chunks)
+        anonymous = incoming.address is None
+        to: str | None = None
+        if relay.message_format == 0:
+            head = read_head(data, relay.complete)
+            if head is not None and anonymous:
+                try:
+                    to = read_to(data, head.bare_at)
+                except Incomplete:
+                    if not relay.complete:
+                        head = None
+                except Violation as violation:
+                    self._settlement.end_unsent(relay, rejected(AmqpCondition.DECODE_ERROR, violation.description))
+                    return
+            if head is None:
+                if len(data) > MAX_HEAD:
+                    state = rejected(AmqpCondition.DECODE_ERROR, f"head sections of more than {MAX_HEAD} octets")
+                    self._settlement.end_unsent(relay, state)
+                return
+            if head.irregular:
+                core.irregular_heads += 1
+            relay.head = head
+            relay.priority = head.priority
+        elif anonymous:
+            state = rejected(AmqpCondition.NOT_IMPLEMENTED, "an anonymous terminus needs messages of format 0")
+            self._settlement.end_unsent(relay, state)
+            return
+        if len(chunks) > 1:
+            first = chunks.popleft()
+            for chunk in chunks:
+                first.absorb(chunk)
+            first.data = data
+            chunks.clear()
+            chunks.append(first)
+        address = incoming.address if not anonymous else core.resolve(incoming, to)
+        if address is None or not address.outgoing:
+            core.undelivered += 1
+            if address is not None:
+                address.undelivered += 1
+            self._settlement.end_unsent(relay, RELEASED_STATE)
+            return
+        relay.address = address
+        if not address.waiting.size:
+            taken = self._choose(address, relay)
+            if taken:
+                self._start(relay, address, taken)
+                return
+        self._enqueue(relay, address, incoming)
+
+    def _keep(self, relay: Relay, payload: bytes) -> None:
+        """Keep the message for a redelivery, while it is small enough for one."""
+        assert relay.kept is not None
+        relay.kept += payload
+        address = self._core.address_of(relay)
+        if address is None or len(relay.kept) > address.config.redeliver_max:
+            relay.kept = None
+
+    # ------------------------------------------------------------------------------------------------------- waiting
+
+    def _enqueue(self, relay: Relay, address: Address, incoming: IncomingLink) -> None:
+        core = self._core
+        config = address.config
+        if incoming.address is None:
+            waiting = incoming.waiting.get(address, 0)
+            if waiting >= config.window:
+                address.undelivered += 1
+                core.undelivered += 1
+                self._settlement.end_unsent(relay, RELEASED_STATE)
+                return
+            incoming.waiting[address] = waiting + 1
+            # Waiting for one address must not hold up the others of the link.
+            self.forwarded(relay)
+            core.schedule(core.now + config.anonymous_wait, partial(self._waited_too_long, relay))
+        address.waiting.add(relay)
+        core.touch(address)
+        expires_at = heads.expires_at(relay)
+        if expires_at is not None:
+            core.schedule(expires_at, partial(self._expire, relay))
+
+    def _waited_too_long(self, relay: Relay) -> None:
+        if relay.queued and not relay.attempts:
+            self._core.undelivered += 1
+            self._settlement.end_unsent(relay, RELEASED_STATE)
+
+    def _expire(self, relay: Relay) -> None:
+        """The ttl is over while it waits."""
+        if relay.queued:
+            self._settlement.expired(relay)
+
+    def unqueue(self, relay: Relay) -> None:
+        """It waits no longer in its address' queue."""
+        address = self._core.address_of(relay)
+        if relay.queued and address is not None:
+            address.waiting.remove(relay)
+            incoming = relay.source
+            if isinstance(incoming, IncomingLink) and address in incoming.waiting:
+                incoming.waiting[address] -= 1
+                if not incoming.waiting[address]:
+                    del incoming.waiting[address]
+            self._core.touch(address)
+
+    def forwarded(self, relay: Relay) -> None:
+        """Its first frame has left, or never will: its input may be given credit for it again."""
+        incoming = relay.source
+        if relay.waiting and isinstance(incoming, IncomingLink):
+            relay.waiting = False
+            incoming.pool.forwarded(incoming.input, self._core.now)
+            self._core.touch_input(incoming)
+
+    def dispatch(self, address: Address) -> None:
+        """Send what waits, as far as receivers can take it."""
+        waiting = address.waiting
+        while waiting.size:
+            relay = waiting.first()
+            if relay is None:
+                return
+            taken = self._choose(address, relay)
+            if not taken:
+                return
+            self.unqueue(relay)
+            self._start(relay, address, taken)
+
+    def _choose(self, address: Address, relay: Relay) -> list[OutgoingLink]:
+        """The outgoing links that take the relay now; none if it has to wait."""
+        outgoing = address.outgoing
+        if address.is_multicast:
+            return self._everyone(address)
+        excluded = relay.excluded
+        ready = [each for each in outgoing if each.is_ready and (excluded is None or each not in excluded)]
+        return list(choose(address.config.distribution, ready))
+
+    def _everyone(self, address: Address) -> list[OutgoingLink]:
+        """All receivers of a multicast, once each can take it; those that stall too long may be left out."""
+        core = self._core
+        ready = [each for each in address.outgoing if each.is_ready]
+        if len(ready) == len(address.outgoing):
+            return ready
+        if address.config.overflow is Overflow.HOLD:
+            return []
+        patient = True
+        for each in address.outgoing:
+            if each.is_ready:
+                each.stalled_since = None
+            elif each.stalled_since is None:
+                each.stalled_since = core.now
+                core.schedule(core.now + DROP_TIME, partial(core.touch, address))
+                patient = False
+            elif core.now < each.stalled_since + DROP_TIME:
+                patient = False
+        if not patient or not ready:
+            return []
+        for each in address.outgoing:
+            if not each.is_ready:
+                each.missed += 1
+        return ready
+
+    # ------------------------------------------------------------------------------------------------------- leaving
+
+    def _start(self, relay: Relay, address: Address, taken: list[OutgoingLink]) -> None:
+        """Send the first frame to each of `taken`, and what else is here."""
+        core = self._core
+        chunks = relay.chunks
+        first = chunks[0]
+        data = heads.leaving(relay, first.data, address.config.delivery_annotations, core.now)
+        if data is None:
+            self._settlement.expired(relay)
+            return
+        if address.config.redeliver and not relay.settled and not address.is_multicast and not relay.attempts:
+            relay.kept = bytearray()
+            for chunk in chunks:
+                if relay.kept is not None:
+                    self._keep(relay, chunk.data)
+        first.data = data
+        relay.attempts += 1
+        self.forwarded(relay)
+        legs = [Leg(relay, each, False) for each in taken]
+        legs += [Leg(relay, each, True) for each in address.copies if self._may_copy(each, data)]
+        relay.legs = legs
+        if len(legs) > 1:
+            for chunk in chunks:
+                chunk.holders = len(legs)
+        for leg in legs:
+            leg.chunks.extend(chunks)
+        chunks.clear()
+        for leg in legs:
+            outgoing = leg.branch
+            assert isinstance(outgoing, OutgoingLink)
+            if leg.copy and not outgoing.is_ready:
+                outgoing.backlog.append(leg)
+            else:
+                self._begin_leg(outgoing, leg)
+
+    def _may_copy(self, outgoing: OutgoingLink, data: bytes) -> bool:
+        """Whether a `copy` receiver's backlog takes one more."""
+        if sum(len(chunk.data) for leg in outgoing.backlog for chunk in leg.chunks) + len(data) > COPY_BACKLOG:
+            outgoing.missed += 1
+            return False
+        return True
+
+    def _begin_leg(self, outgoing: OutgoingLink, leg: Leg) -> None:
+        relay = leg.relay
+        leg.delivery = outgoing.link.delivery(
+            outgoing.next_tag(), message_format=relay.message_format, settled=relay.settled
+        )
+        leg.delivery.leg = leg
+        outgoing.current = leg
+        if not relay.settled:
+            leg.counted = True
+            outgoing.unsettled += 1
+        self._core.touch_outgoing(outgoing)
+        self.pump(outgoing)
+
+    def pump(self, outgoing: OutgoingLink) -> None:
+        """Write what the current leg of an outgoing link has, as far as window and output allow; then the next copy."""
+        while True:
+            leg = outgoing.current
+            if leg is None:
+                if outgoing.backlog and outgoing.is_ready:
+                    self._begin_leg(outgoing, outgoing.backlog.popleft())
+                return
+            if not self._write(outgoing, leg):
+                return
+            outgoing.current = None
+            self._core.touch_outgoing(outgoing)
+            self._settlement.leg_sent(leg)
+
+    def _write(self, outgoing: OutgoingLink, leg: Leg) -> bool:
+        """Write what the leg has; whether its last frame is written, or no more of it will be."""
+        relay = leg.relay
+        delivery = leg.delivery
+        assert delivery is not None
+        sender = outgoing.link
+        if leg.aborting:
+            if not leg.started or outgoing.gone:
+                return True
+            sender.transfer(delivery, aborted=True)
+            return delivery.complete
+        limit = sender.remote_max_message_size
+        chunks = leg.chunks
+        while chunks:
+            chunk = chunks[0]
+            last = relay.complete and len(chunks) == 1
+            data: bytes | memoryview = chunk.data
+            if leg.offset:
+                data = memoryview(data)[leg.offset :]
+            if limit and delivery.size + len(data) > limit:
+                self._settlement.too_large(leg, limit)
+                return False
+            if not data and not last:
+                chunks.popleft().release()
+                leg.offset = 0
+                continue
+            if outgoing.connection.is_congested:
+                return False
+            settles = relay.settled and not delivery.settled
+            taken = sender.transfer(delivery, data, more=not last, settled=settles)
+            if delivery.delivery_id != -1:
+                leg.started = True
+            if settles and delivery.settled:
+                self._settlement.uncount(leg)
+            if taken < len(data) or (last and not delivery.complete):
+                leg.offset += taken
+                return False
+            chunks.popleft().release()
+            leg.offset = 0
+        return delivery.complete
+
+    # ------------------------------------------------------------------------------------------------------ stopping
+
+    def abort(self, relay: Relay) -> None:
+        """The sender aborted it, or is gone in the middle of it: so do its legs (§2.7.5, aborted)."""
+        self.unqueue(relay)
+        self.forwarded(relay)
+        relay.dropped = True
+        relay.complete = True
+        relay.incoming = None
+        relay.settled = True
+        self.drop_chunks(relay)
+        for leg in relay.legs:
+            if not leg.done and not (leg.delivery is not None and leg.delivery.complete):
+                self.abort_leg(leg)
+        self._settlement.close_if_done(relay)
+
+    def abort_leg(self, leg: Leg) -> None:
+        """Give up a leg whose last frame is not written; the receiver hears `aborted` if it heard anything."""
+        outgoing = leg.branch
+        assert isinstance(outgoing, OutgoingLink)
+        leg.aborting = True
+        for chunk in leg.chunks:
+            chunk.release()
+        leg.chunks.clear()
+        if outgoing.current is leg:
+            # Where the session's window is closed, the frame goes as soon as it opens.
+            self.pump(outgoing)
+        elif leg in outgoing.backlog:
+            outgoing.backlog.remove(leg)
+            self._settlement.finish(leg)
+
+    def drop_chunks(self, relay: Relay) -> None:
+        """Nobody will have what waits of it."""
+        for chunk in relay.chunks:
+            chunk.release()
+        relay.chunks.clear()

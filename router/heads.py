@@ -1,0 +1,98 @@
+"""The head sections of a message rewritten: what ttl and annotations a delivery leaves with (§3.2.1 to §3.2.3)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from amqpmesh.policies.annotations import MESH_PREFIX, DeliveryAnnotationsRule, passing
+from amqpmesh.policies.expiry import remaining_ttl
+from amqpmesh.router.amqp.composite import decode_composite, encode_composite
+from amqpmesh.router.amqp.errors import ProtocolError
+from amqpmesh.router.amqp.messaging import DeliveryAnnotations, Header, MessageAnnotations, Modified
+from amqpmesh.router.amqp.types import Symbol, ULong, Value
+from amqpmesh.router.kernel.relay import Head, Relay, patch_ttl, read_head
+
+_MESH_PREFIX = MESH_PREFIX.encode()
+
+
+def expires_at(relay: Relay) -> float | None:
+    """When the message may no longer be delivered, seconds; None: never.
+
+    A ttl of 0 lives for ever: clients that know no other way to say "none" write it, and a message that has expired
+    before it was sent is of no use to anybody.
+    """
+    head = relay.head
+    if head is None or head.ttl <= 0:
+        return None
+    return relay.arrived + head.ttl / 1000
+
+
+def leaving(relay: Relay, data: bytes, rule: DeliveryAnnotationsRule, now: float) -> bytes | None:
+    """The first bytes of the message as they leave now; None: it has expired.
+
+    Only what must change does: the ttl in place, delivery annotations that do not pass. The bare message is copied.
+    Args: data: as they came, at least as far as the bare message begins.
+    """
+    head = relay.head
+    if head is None:
+        return data
+    if head.ttl > 0:
+        remaining = remaining_ttl(head.ttl, now - relay.arrived)
+        if remaining is None:
+            return None
+        if remaining != head.ttl:
+            data = patch_ttl(data, head, remaining)
+    start, end = head.delivery_annotations
+    if end and (rule is DeliveryAnnotationsRule.DROP or _MESH_PREFIX in data[start:end]):
+        kept = _passing_annotations(data[start:end], rule)
+        relay.section_shift = 0 if kept else 1
+        data = data[:start] + kept + data[end:]
+    return data
+
+
+def _passing_annotations(section: bytes, rule: DeliveryAnnotationsRule) -> bytes:
+    """The delivery-annotations section without those that do not pass; nothing if none is left."""
+    if rule is DeliveryAnnotationsRule.DROP:
+        return b""
+    try:
+        annotations, _ = decode_composite(DeliveryAnnotations, section)
+    except ProtocolError:
+        # Malformed, and it names the mesh's own keys: it is not let through.
+        return b""
+    kept = passing(annotations.value, rule, within_mesh=False)
+    return encode_composite(DeliveryAnnotations(value=kept)) if kept else b""
+
+
+def redelivered(data: bytes, *, failed: bool, modified: Modified | None) -> bytes:
+    """A whole message as it is sent again: header and message annotations written anew, the rest copied.
+
+    Args: failed: the try before counts as a failed delivery. modified: whose message annotations are merged.
+    Source: §3.2.1 (first-acquirer, delivery-count), §3.4.5.
+    """
+    head = read_head(data, complete=True) or Head()
+    header = Header()
+    start, end = head.header
+    if end:
+        header = decode_composite(Header, data[start:end])[0]
+    header = replace(header, first_acquirer=False, delivery_count=(header.delivery_count + failed) & 0xFFFFFFFF)
+    start, end = head.message_annotations
+    annotations = data[start:end]
+    if modified is not None and modified.message_annotations:
+        merged: dict[Symbol | ULong, Value] = {}
+        if end:
+            merged.update(decode_composite(MessageAnnotations, annotations)[0].value)
+        for key, value in modified.message_annotations.items():
+            merged[key] = value
+        annotations = encode_composite(MessageAnnotations(value=merged))
+    start, end = head.delivery_annotations
+    return encode_composite(header) + data[start:end] + annotations + data[head.bare_at :]
+
+
+def without_ttl(data: bytes) -> bytes:
+    """A whole message with no ttl in its header: a dead letter does not expire."""
+    head = read_head(data, complete=True)
+    if head is None or head.ttl == -1:
+        return data
+    start, end = head.header
+    header = replace(decode_composite(Header, data[start:end])[0], ttl=None)
+    return data[:start] + encode_composite(header) + data[end:]

@@ -1,0 +1,148 @@
+"""What the router knows of a link beyond its protocol: whose it is, which address it serves, and what is on it."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+from amqpmesh.router.kernel import relay as kernel
+
+if TYPE_CHECKING:
+    from amqpmesh.router.addresses import Address
+    from amqpmesh.router.amqp.link import Receiver, Sender
+    from amqpmesh.router.connections import ConnectionRecord
+    from amqpmesh.router.credit import Pool
+    from amqpmesh.router.demand import Branch
+    from amqpmesh.router.windows import FixedWindow, Input
+
+
+class IncomingLink:
+    """A link that deliveries come in by. We are its receiver; the peer is a producer."""
+
+    __slots__ = ("address", "connection", "current", "input", "key", "link", "pool", "terminus_address", "waiting")
+
+    def __init__(
+        self,
+        connection: ConnectionRecord,
+        link: Receiver,
+        address: Address | None,
+        pool: Pool | FixedWindow,
+        terminus_address: str | None,
+    ) -> None:
+        self.connection = connection
+        self.link = link
+        #: Where its deliveries go; None: each by its own `to` (the anonymous terminus).
+        self.address = address
+        self.pool = pool
+        self.input: Input = pool.add_input(link.delivery_count, self)
+        #: The address as the peer named it.
+        self.terminus_address = terminus_address
+        #: The relay whose frames are coming in.
+        self.current: kernel.Relay | None = None
+        #: Anonymous: how many deliveries wait, by address.
+        self.waiting: dict[Address, int] = {}
+        #: What it could be stolen by.
+        self.key: object = None
+
+
+class OutgoingLink:
+    """A link that deliveries leave by. We are its sender; the peer is a consumer."""
+
+    __slots__ = (
+        "address",
+        "backlog",
+        "branch",
+        "connection",
+        "copy",
+        "current",
+        "default_outcome",
+        "gone",
+        "key",
+        "last_tag",
+        "link",
+        "max_unsettled",
+        "missed",
+        "stalled_since",
+        "turn",
+        "unsettled",
+    )
+
+    def __init__(
+        self,
+        connection: ConnectionRecord,
+        link: Sender,
+        address: Address,
+        *,
+        copy: bool,
+        default_outcome: bytes | None,
+        max_unsettled: int,
+    ) -> None:
+        self.connection = connection
+        self.link = link
+        self.address = address
+        #: It sees each delivery and takes it from nobody (§3.5.7).
+        self.copy = copy
+        #: The encoded outcome that stands where the receiver gave none; never `accepted`.
+        self.default_outcome = default_outcome
+        self.max_unsettled = max_unsettled
+        self.branch: Branch | None = None
+        #: The leg whose frames are being written.
+        self.current: kernel.Leg | None = None
+        #: Copies that wait for credit.
+        self.backlog: deque[kernel.Leg] = deque()
+        #: Copies that it did not see, because its backlog was full.
+        self.missed = 0
+        self.last_tag = 0
+        #: Deliveries given to it that are not settled.
+        self.unsettled = 0
+        #: A multicast waits for its credit since then.
+        self.stalled_since: float | None = None
+        self.turn = 0
+        self.gone = False
+        self.key: object = None
+
+    @property
+    def outstanding(self) -> int:
+        """Deliveries given to it that it has not settled."""
+        return self.unsettled
+
+    @property
+    def cost(self) -> int:
+        """What reaching it costs: it is attached here."""
+        return 1
+
+    @property
+    def busy(self) -> bool:
+        """It is in the middle of a delivery, and transfers of one link never interleave (§2.6.14)."""
+        return self.current is not None
+
+    @property
+    def is_ready(self) -> bool:
+        """It can take the first frame of a delivery now."""
+        flow_state = self.link.flow_state
+        return (
+            self.current is None
+            and flow_state.link_credit > 0
+            and flow_state.session.remote_incoming_window > 0
+            and self.unsettled < self.max_unsettled
+            and not self.connection.is_congested
+            and not self.gone
+        )
+
+    @property
+    def usable(self) -> int:
+        """How many deliveries it can take, as far as its credit, its window and its output go."""
+        flow_state = self.link.flow_state
+        if (
+            self.gone
+            or flow_state.session.remote_incoming_window <= 0
+            or self.connection.is_congested
+            or (self.current is not None and self.current.chunks)
+        ):
+            return 0
+        return max(0, min(flow_state.link_credit, self.max_unsettled - self.unsettled))
+
+    def next_tag(self) -> bytes:
+        """A delivery-tag that no unsettled delivery of this link has."""
+        self.last_tag += 1
+        return self.last_tag.to_bytes((self.last_tag.bit_length() + 7) // 8, "big")

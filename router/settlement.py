@@ -1,0 +1,440 @@
+"""Outcomes and settlement carried between sender and receivers, never invented (§2.6.12, §3.4).
+
+Up is towards the sender, down towards the receivers. What each side says of a delivery, and what then happens on the
+other, are the methods below; a router's own decision exists only where a side is gone, or nobody was there.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from amqpmesh.router import heads
+from amqpmesh.router.amqp.composite import decode_composite, encode_composite
+from amqpmesh.router.amqp.definitions import AmqpCondition, Error, LinkCondition, TransactionCondition
+from amqpmesh.router.amqp.messaging import Modified, Received, Rejected
+from amqpmesh.router.kernel.relay import (
+    ACCEPTED,
+    DECLARED,
+    FAILED_STATE,
+    MODIFIED,
+    RECEIVED,
+    REJECTED,
+    RELEASED,
+    RELEASED_STATE,
+    TRANSACTIONAL,
+    UNDELIVERABLE_STATE,
+    Chunk,
+    Delivery,
+    Leg,
+    Relay,
+    dispose,
+    is_terminal,
+    read_head,
+    state_kind,
+)
+from amqpmesh.router.links import IncomingLink, OutgoingLink
+
+if TYPE_CHECKING:
+    from amqpmesh.router.addresses import Address
+    from amqpmesh.router.amqp.events import DispositionReceived
+    from amqpmesh.router.core import Core
+
+#: The strongest outcome of a multicast goes up.
+_STRENGTH: Final = {REJECTED: 3, ACCEPTED: 2, MODIFIED: 1, RELEASED: 0}
+
+_SYMBOLS: Final = {
+    ACCEPTED: "amqp:accepted:list",
+    REJECTED: "amqp:rejected:list",
+    RELEASED: "amqp:released:list",
+    MODIFIED: "amqp:modified:list",
+}
+
+
+class Settlement:
+    """The accounts of all relays."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+
+    def disposition_received(self, event: DispositionReceived) -> None:
+        """A peer told the state of deliveries, or settled them."""
+        for delivery in event.deliveries:
+            if delivery.leg is not None:
+                self._receiver_said(delivery.leg, delivery, event.state, event.settled)
+            elif delivery.relay is not None:
+                self._sender_said(delivery.relay, delivery, event.state, event.settled)
+
+    # ---------------------------------------------------------------------------------------- what the receiver says
+
+    def _receiver_said(self, leg: Leg, delivery: Delivery, state: bytes | None, settled: bool) -> None:
+        outgoing = leg.branch
+        assert isinstance(outgoing, OutgoingLink)
+        if delivery.settled or leg.done:
+            return
+        if state_kind(state) in (TRANSACTIONAL, DECLARED):
+            self._core.fail_link(outgoing, _unknown_transaction())
+            return
+        if not is_terminal(state) and not settled:
+            self._pass_up(leg, state)
+            return
+        if leg.outcome is None:
+            leg.outcome = state if is_terminal(state) else outgoing.default_outcome or FAILED_STATE
+            outgoing.link.flow_state.count_outcome(leg.outcome)
+            answers = not leg.copy
+        else:
+            # It is known, and cannot change (§2.6.12): only that it is settled may be new.
+            answers = False
+        if settled:
+            dispose(delivery, None, True)
+            self._uncount_or_abort(leg)
+        elif leg.copy:
+            dispose(delivery, leg.outcome, True)
+            self._uncount_or_abort(leg)
+        if answers:
+            self._answer(leg.relay)
+        self.close_if_done(leg.relay)
+
+    def _uncount_or_abort(self, leg: Leg) -> None:
+        """The receiver's end of a leg is settled; if its frames are not all written, no more are."""
+        self.uncount(leg)
+        if leg.delivery is not None and not leg.delivery.complete:
+            self._core.forwarding.abort_leg(leg)
+        else:
+            leg.done = True
+
+    def _pass_up(self, leg: Leg, state: bytes | None) -> None:
+        """A state that is no outcome goes up as it came; `received` counts the sections as they were sent to us."""
+        relay = leg.relay
+        incoming = relay.incoming
+        if state is None or incoming is None or leg.copy or relay.answered or len(relay.legs) > 1:
+            return
+        if state_kind(state) == RECEIVED and relay.section_shift:
+            received, _ = decode_composite(Received, state)
+            number = received.section_number
+            # Header and annotations are ours: what the receiver holds of them says nothing of what was sent to us.
+            head_sections = self._head_sections(relay)
+            if number < head_sections:
+                received = Received(section_number=0, section_offset=0)
+            else:
+                received = Received(section_number=number + relay.section_shift, section_offset=received.section_offset)
+            state = encode_composite(received)
+        dispose(incoming, state, False)
+
+    @staticmethod
+    def _head_sections(relay: Relay) -> int:
+        """How many head sections were sent on."""
+        head = relay.head
+        if head is None:
+            return 0
+        came = sum(1 for extent in (head.header, head.delivery_annotations, head.message_annotations) if extent[1])
+        return came - relay.section_shift
+
+    def _answer(self, relay: Relay) -> None:
+        """Outcomes of legs have come: tell the sender, once all are known."""
+        if relay.settled or relay.incoming is None:
+            self._settle_orphan(relay)
+            return
+        if relay.answered:
+            return
+        legs = [leg for leg in relay.legs if not leg.copy]
+        outcome: bytes | None = None
+        for leg in legs:
+            if leg.outcome is None:
+                return
+            if outcome is None or _STRENGTH[state_kind(leg.outcome)] > _STRENGTH[state_kind(outcome)]:
+                outcome = leg.outcome
+        if outcome is None or self._redeliver(relay, outcome):
+            return
+        self._tell(relay, outcome)
+
+    def _settle_orphan(self, relay: Relay) -> None:
+        """Nobody above waits for it: what receivers say ends here, settled without a state of anybody's."""
+        for leg in relay.legs:
+            if leg.outcome is not None and not leg.done and leg.delivery is not None:
+                dispose(leg.delivery, None, True)
+                self._uncount_or_abort(leg)
+
+    def _tell(self, relay: Relay, outcome: bytes) -> None:
+        """Give the sender its outcome."""
+        incoming = relay.incoming
+        source = relay.source
+        assert incoming is not None
+        assert isinstance(source, IncomingLink)
+        permitted = self._permitted(source, outcome)
+        if permitted is None:
+            error = Error(condition=AmqpCondition.NOT_ALLOWED, description="the source permits none of our outcomes")
+            self._core.fail_link(source, error)
+            return
+        source.link.flow_state.count_outcome(permitted)
+        if relay.second:
+            relay.answered = True
+            dispose(incoming, permitted, False)
+        else:
+            relay.incoming = None
+            dispose(incoming, permitted, True)
+            for leg in relay.legs:
+                if not leg.done and leg.outcome is not None and leg.delivery is not None:
+                    dispose(leg.delivery, leg.outcome, True)
+                    self._uncount_or_abort(leg)
+        if not relay.complete:
+            # An outcome in the middle of the frames: the rest is read and dropped, the link stays usable.
+            relay.dropped = True
+            self._core.forwarding.drop_chunks(relay)
+            for leg in relay.legs:
+                if not leg.done:
+                    self._core.forwarding.abort_leg(leg)
+        self.close_if_done(relay)
+
+    @staticmethod
+    def _permitted(source: IncomingLink, outcome: bytes) -> bytes | None:
+        """The outcome, or the one that stands for it where the sender's source does not list it (§3.5.3, outcomes)."""
+        remote = source.link.remote
+        terminus = remote.source if remote is not None else None
+        kind = state_kind(outcome)
+        if terminus is None or not terminus.outcomes or kind == ACCEPTED or _SYMBOLS[kind] in terminus.outcomes:
+            return outcome
+        default = terminus.default_outcome
+        if default is not None:
+            encoded = encode_composite(default)
+            if is_terminal(encoded) and state_kind(encoded) != ACCEPTED:
+                return encoded
+        for symbol, state in (
+            (_SYMBOLS[RELEASED], RELEASED_STATE),
+            (_SYMBOLS[MODIFIED], FAILED_STATE),
+            (_SYMBOLS[REJECTED], encode_composite(Rejected())),
+        ):
+            if symbol in terminus.outcomes:
+                return state
+        return None
+
+    # ------------------------------------------------------------------------------------------ what the sender says
+
+    def _sender_said(self, relay: Relay, delivery: Delivery, state: bytes | None, settled: bool) -> None:
+        source = relay.source
+        assert isinstance(source, IncomingLink)
+        if delivery.settled:
+            return
+        if state_kind(state) in (TRANSACTIONAL, DECLARED):
+            self._core.fail_link(source, _unknown_transaction())
+            return
+        if not settled:
+            if is_terminal(state):
+                for leg in relay.legs:
+                    if not leg.done and leg.delivery is not None and leg.delivery.delivery_id != -1:
+                        dispose(leg.delivery, state, False)
+            return
+        dispose(delivery, None, True)
+        relay.incoming = None
+        relay.settled = True
+        relay.kept = None
+        for leg in relay.legs:
+            # Where frames are still to be written, the next one says that it is settled.
+            if not leg.done and leg.delivery is not None and leg.delivery.complete:
+                dispose(leg.delivery, state if state is not None else delivery.remote_state, True)
+                self.finish(leg)
+        self.close_if_done(relay)
+
+    # ------------------------------------------------------------------------------------------ the router's own part
+
+    def end_unsent(self, relay: Relay, state: bytes) -> None:
+        """Nothing of it was sent, and nothing will be: `state` is its outcome. Pre-settled, it is dropped."""
+        forwarding = self._core.forwarding
+        forwarding.unqueue(relay)
+        forwarding.forwarded(relay)
+        forwarding.drop_chunks(relay)
+        relay.dropped = True
+        if relay.incoming is not None and not relay.settled:
+            self._tell(relay, state)
+        self.close_if_done(relay)
+
+    def expired(self, relay: Relay) -> None:
+        """Its ttl is over before it was sent (§3.2.1)."""
+        self._core.expired += 1
+        if relay.complete:
+            self._dead_letter(relay, b"".join(chunk.data for chunk in relay.chunks))
+        self.end_unsent(relay, UNDELIVERABLE_STATE)
+
+    def too_large(self, leg: Leg, limit: int) -> None:
+        """The receiver takes no message of that size (§2.7.3, max-message-size)."""
+        description = f"the receiver takes messages of at most {limit} octets"
+        error = Error(condition=LinkCondition.MESSAGE_SIZE_EXCEEDED, description=description)
+        leg.outcome = encode_composite(Rejected(error=error))
+        relay = leg.relay
+        self._core.forwarding.abort_leg(leg)
+        if not leg.copy:
+            self._answer(relay)
+        self.close_if_done(relay)
+
+    def _redeliver(self, relay: Relay, outcome: bytes) -> bool:
+        """Queue it again for another receiver, where its address says so; whether that was done (§3.2.1, §3.4.5)."""
+        address = self._core.address_of(relay)
+        kind = state_kind(outcome)
+        if relay.kept is None or not relay.complete or address is None or kind not in (RELEASED, MODIFIED):
+            return False
+        leg = relay.legs[0]
+        outgoing = leg.branch
+        assert isinstance(outgoing, OutgoingLink)
+        modified = decode_composite(Modified, outcome)[0] if kind == MODIFIED else None
+        if modified is not None and modified.undeliverable_here:
+            relay.excluded = (relay.excluded or set()) | {outgoing}
+        possible = [each for each in address.outgoing if relay.excluded is None or each not in relay.excluded]
+        failed = modified is not None and bool(modified.delivery_failed)
+        data = heads.redelivered(bytes(relay.kept), failed=failed, modified=modified)
+        if relay.attempts >= address.config.attempts or not possible:
+            self._dead_letter(relay, data)
+            relay.kept = None
+            return False
+        for each in relay.legs:
+            if not each.done:
+                if each.delivery is not None:
+                    dispose(each.delivery, each.outcome, True)
+                self.uncount(each)
+                each.done = True
+        relay.legs = []
+        relay.kept = bytearray(data)
+        relay.head = read_head(data, complete=True)
+        relay.chunks.append(Chunk(data, None, self._core.budget))
+        address.waiting.add(relay)
+        self._core.touch(address)
+        return True
+
+    def _dead_letter(self, relay: Relay, data: bytes) -> None:
+        """Send a copy to the dead-letter address, without ttl; what becomes of it concerns nobody above."""
+        core = self._core
+        address = core.address_of(relay)
+        name = address.config.dead_letter if address is not None else None
+        if address is None or name is None or relay.message_format != 0:
+            return
+        dead = core.addresses.find(address.tenant, name)
+        if dead is None or not dead.outgoing:
+            core.undelivered += 1
+            return
+        self._send_copy(dead, relay.message_format, heads.without_ttl(data))
+
+    def _send_copy(self, address: Address, message_format: int, data: bytes) -> None:
+        core = self._core
+        relay = Relay(None, None, message_format, core.now)
+        relay.complete = True
+        relay.waiting = False
+        relay.head = read_head(data, complete=True)
+        relay.priority = relay.head.priority if relay.head is not None else 4
+        relay.address = address
+        # Not settled: at least once, as far as it goes. Its legs are orphans from the start.
+        relay.settled = False
+        relay.chunks.append(Chunk(data, None, core.budget))
+        core.relays += 1
+        address.waiting.add(relay)
+        core.touch(address)
+
+    # ---------------------------------------------------------------------------------------------- when a side is gone
+
+    def hop_lost(self, leg: Leg) -> None:
+        """The receiver of a leg is gone: unsent, it is routed again; else its outcome is what stands for one."""
+        relay = leg.relay
+        outgoing = leg.branch
+        assert isinstance(outgoing, OutgoingLink)
+        if leg.done:
+            return
+        core = self._core
+        if not leg.started and not leg.copy and len(relay.legs) == 1 and not leg.aborting:
+            relay.chunks.extend(leg.chunks)
+            leg.chunks.clear()
+            self.uncount(leg)
+            leg.done = True
+            relay.legs = []
+            relay.attempts -= 1
+            self._route_again(relay)
+            return
+        for chunk in leg.chunks:
+            chunk.release()
+        leg.chunks.clear()
+        partly = leg.delivery is None or not leg.delivery.complete
+        if leg.delivery is not None:
+            dispose(leg.delivery, None, True)
+        self.uncount(leg)
+        leg.done = True
+        if leg.outcome is None:
+            leg.outcome = outgoing.default_outcome or FAILED_STATE
+            outgoing.link.flow_state.count_outcome(leg.outcome)
+            if not leg.copy:
+                self._answer(relay)
+        if partly and not relay.complete and all(each.done for each in relay.legs):
+            relay.dropped = True
+            core.forwarding.drop_chunks(relay)
+        self.close_if_done(relay)
+
+    def _route_again(self, relay: Relay) -> None:
+        address = self._core.address_of(relay)
+        if address is None or not address.outgoing:
+            self._core.undelivered += 1
+            self.end_unsent(relay, RELEASED_STATE)
+            return
+        address.waiting.add(relay)
+        self._core.touch(address)
+
+    def sender_gone(self, relay: Relay, delivery: Delivery) -> None:
+        """The sender of a complete, unsettled relay is gone: unsent it is dropped, else it lives on as an orphan."""
+        delivery.settled = True
+        relay.incoming = None
+        relay.kept = None
+        if not relay.legs:
+            forwarding = self._core.forwarding
+            forwarding.unqueue(relay)
+            forwarding.forwarded(relay)
+            forwarding.drop_chunks(relay)
+            relay.complete = True
+        else:
+            self._settle_orphan(relay)
+        self.close_if_done(relay)
+
+    # ----------------------------------------------------------------------------------------------------- book-keeping
+
+    def leg_sent(self, leg: Leg) -> None:
+        """The last frame of a leg is written, or it was aborted."""
+        delivery = leg.delivery
+        if leg.aborting or (delivery is not None and delivery.settled):
+            self.finish(leg)
+
+    def finish(self, leg: Leg) -> None:
+        """Nothing will be sent or heard of a leg any more."""
+        self.uncount(leg)
+        leg.done = True
+        self.close_if_done(leg.relay)
+
+    def uncount(self, leg: Leg) -> None:
+        """It is no longer unsettled on its link."""
+        if leg.counted:
+            outgoing = leg.branch
+            assert isinstance(outgoing, OutgoingLink)
+            leg.counted = False
+            outgoing.unsettled -= 1
+            if outgoing.unsettled + 1 >= outgoing.max_unsettled:
+                self._core.touch_outgoing(outgoing)
+
+    def close_if_done(self, relay: Relay) -> None:
+        """Let go of a relay once neither side has anything left to say."""
+        if relay.closed or relay.queued or not relay.complete:
+            return
+        if relay.incoming is not None and not relay.incoming.settled:
+            return
+        if relay.legs:
+            for leg in relay.legs:
+                if not leg.done:
+                    return
+        elif relay.chunks:
+            return
+        relay.closed = True
+        self._core.relays -= 1
+        # Relays and deliveries refer to each other: the circles end here.
+        for leg in relay.legs:
+            if leg.delivery is not None:
+                leg.delivery.leg = None
+        if relay.incoming is not None:
+            relay.incoming.relay = None
+        relay.legs = []
+
+
+def _unknown_transaction() -> Error:
+    return Error(
+        condition=TransactionCondition.UNKNOWN_ID, description="a transactional-state outside a known transaction"
+    )
