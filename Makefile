@@ -46,7 +46,7 @@ interop: .venv/test tests/interop/node_modules
 bench: .venv/test
 	$(BIN)/python -m benchmarks.run $(ARGS)
 
-docs: .venv/test
+docs: .venv/test # what is written is compared with the code
 	$(PYTEST) tests/docs
 
 clean:
