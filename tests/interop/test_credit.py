@@ -55,9 +55,7 @@ def test_a_drain_takes_what_is_there_and_gives_the_rest_of_its_credit_back(famil
 
 @both
 def test_a_sender_never_sends_more_than_the_receiver_gave_credit_for(family, router, client):
-    receiver = client(
-        "proton_receive", router.url, "--address", "slow", "--credit", "5", "--count", "100"
-    )
+    receiver = client("proton_receive", router.url, "--address", "slow", "--credit", "5", "--count", "100")
     sender = client(f"{family}_send", router.url, "--address", "slow", messages=[TEXT] * 100)
     sender.finish()
     receiver.finish()

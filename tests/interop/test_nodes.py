@@ -131,9 +131,7 @@ def test_a_multicast_message_reaches_every_receiver(family, count, start_router,
 def test_a_multicast_sender_hears_the_strongest_outcome(outcomes, merged, start_router, client):
     router = start_router(MULTICAST)
     receivers = [
-        client(
-            "proton_receive", router.url, "--address", "news/vote", "--outcomes", json.dumps([{"outcome": outcome}])
-        )
+        client("proton_receive", router.url, "--address", "news/vote", "--outcomes", json.dumps([{"outcome": outcome}]))
         for outcome in outcomes
     ]
     for receiver in receivers:

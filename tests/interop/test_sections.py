@@ -27,7 +27,10 @@ SIMPLE = [
     *(["int", str(n)] for n in (-(2**31), -129, -128, 0, 127, 128, 2**31 - 1)),
     *(["long", str(n)] for n in (-(2**63), -(2**31), -129, -128, 0, 127, 128, 2**63 - 1)),
     *(["float", octets] for octets in ("00000000", "80000000", "3f800000", "7f7fffff", "00000001", "7f800000")),
-    *(["double", octets] for octets in ("0000000000000000", "8000000000000000", "400921fb54442d18", "fff0000000000000")),
+    *(
+        ["double", octets]
+        for octets in ("0000000000000000", "8000000000000000", "400921fb54442d18", "fff0000000000000")
+    ),
     ["decimal32", "3290000f"],
     ["decimal64", "31c000000000000f"],
     ["decimal128", "3040000000000000000000000000000f"],
@@ -47,7 +50,11 @@ ARRAYS = [
     ["array", "double", [["double", "400921fb54442d18"]]],
     ["array", "uuid", [UUID, UUID]],
     ["array", "int", []],
-    ["array", "long", [["described", ["symbol", "x:miles"], ["long", "7"]], ["described", ["symbol", "x:miles"], ["long", "-8"]]]],
+    [
+        "array",
+        "long",
+        [["described", ["symbol", "x:miles"], ["long", "7"]], ["described", ["symbol", "x:miles"], ["long", "-8"]]],
+    ],
 ]
 
 COMPOUND = [

@@ -18,9 +18,9 @@ from proton import Delivery, Event, Link, Message
 from proton_peer import Peer, arguments, say
 
 PROPERTIES = (
-    "id user_id address subject reply_to correlation_id content_type content_encoding "
-    "expiry_time creation_time group_id group_sequence reply_to_group_id"
-).split()
+    "id", "user_id", "address", "subject", "reply_to", "correlation_id", "content_type", "content_encoding",
+    "expiry_time", "creation_time", "group_id", "group_sequence", "reply_to_group_id",
+)  # fmt: skip
 
 
 def message_of(document: dict[str, Any]) -> Message:

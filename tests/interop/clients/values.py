@@ -33,13 +33,15 @@ _INTEGERS: dict[str, Callable[[int], Any]] = {
 _INTEGER_NAMES = {constructor: name for name, constructor in _INTEGERS.items()}
 
 _ARRAY_TYPES = {
-    name: getattr(Data, name.upper())
-    for name in (
-        "null boolean ubyte ushort uint ulong byte short int long timestamp float double char "
-        "decimal32 decimal64 decimal128 binary string symbol uuid list map described"
-    ).split()
-    if hasattr(Data, name.upper())
-} | {"boolean": Data.BOOL}
+    "boolean": Data.BOOL,
+    **{
+        name: getattr(Data, name.upper())
+        for name in (
+            "null", "ubyte", "ushort", "uint", "ulong", "byte", "short", "int", "long", "timestamp", "float", "double",
+            "char", "decimal32", "decimal64", "decimal128", "binary", "string", "symbol", "uuid", "list", "map",
+        )
+    },
+}  # fmt: skip
 _ARRAY_NAMES = {code: name for name, code in _ARRAY_TYPES.items()}
 
 

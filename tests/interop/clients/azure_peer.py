@@ -1,0 +1,52 @@
+"""What the clients of Azure's pure-Python AMQP stack share (the stack under azure-eventhub, without its service)."""
+
+from __future__ import annotations
+
+import argparse
+import faulthandler
+import json
+import sys
+from types import SimpleNamespace
+from typing import Any
+from urllib.parse import urlsplit
+
+from azure.eventhub._pyamqp.authentication import SASLPlainAuth
+from azure.eventhub._pyamqp.sasl import SASLAnonymousCredential
+
+
+def say(event: str, **fields: Any) -> None:
+    """One line of JSON on stdout: what the tests read."""
+    print(json.dumps({"event": event, **fields}), flush=True)
+
+
+def arguments(description: str | None) -> argparse.ArgumentParser:
+    """The options that every Azure client takes."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--url", required=True, help="amqp://host:port or amqps://host:port")
+    parser.add_argument("--address", required=True)
+    parser.add_argument("--timeout", type=float, default=20.0, help="seconds until the client gives up")
+    parser.add_argument("--user")
+    parser.add_argument("--password")
+    parser.add_argument("--trust", help="PEM file of the authority")
+    return parser
+
+
+def settings(options: argparse.Namespace) -> dict[str, Any]:
+    """Keyword arguments of SendClient and ReceiveClient, `hostname` among them."""
+    # The stack blocks here and there without a time-out: the whole process gets one.
+    faulthandler.dump_traceback_later(options.timeout, exit=True, file=sys.stderr)
+    url = urlsplit(options.url)
+    auth: Any
+    if options.user:
+        auth = SASLPlainAuth(options.user, options.password)
+    else:
+        # Only connections to its own service have a class for this.
+        auth = SimpleNamespace(sasl=SASLAnonymousCredential(), auth_type="AUTH_SASL_ANONYMOUS")
+    common: dict[str, Any] = {"hostname": url.netloc, "auth": auth, "socket_timeout": 0.05}
+    if url.scheme == "amqps":
+        return common | {
+            "hostname": url.hostname,
+            "custom_endpoint_address": f"sb://{url.netloc}",
+            "connection_verify": options.trust,
+        }
+    return common | {"use_tls": False}
