@@ -8,9 +8,8 @@ def remaining_ttl(ttl_ms: int, elapsed_seconds: float) -> int | None:
         elapsed_seconds: since its first frame came.
     Returns: milliseconds, 1..ttl_ms; None when the message has expired, as one with a ttl of 0 has on arrival.
     """
-    elapsed_ms = elapsed_seconds * 1000
+    # A clock read twice within its grain may say "before"; that gives nothing back.
+    elapsed_ms = max(0.0, elapsed_seconds * 1000)
     if elapsed_ms >= ttl_ms:
         return None
-    # Rounded up: a message that is still alive never leaves with 0. A clock read twice within its grain may say
-    # "before": that gives nothing back.
-    return ttl_ms - max(0, int(elapsed_ms))
+    return ttl_ms - int(elapsed_ms)  # rounded up: a message that is still alive never leaves with 0
