@@ -1,0 +1,105 @@
+"""The core's only caller: tells it what came and how late it is, then lets out what that produced."""
+
+import math
+from collections.abc import Callable
+from typing import Protocol
+
+import trio
+
+from amqpmesh.router import logs
+from amqpmesh.router.connections import ConnectionRecord
+from amqpmesh.router.core import Core
+
+log = logs.EventLog("amqpmesh.io")
+
+FAULT_PAUSE = 1.0
+"""Seconds before timers go on after a fault of ours in one: it may be due again at once."""
+
+
+class Outlet(Protocol):
+    """Where the bytes of one connection leave."""
+
+    def flush(self) -> None:
+        """Let out what there is, without waiting; never raises."""
+
+
+class Driver:
+    """Every call of the core ends with `settle`: outputs leave in one write per connection, the alarm is set anew."""
+
+    def __init__(self, core: Core) -> None:
+        self.core = core
+        self._outlets: dict[ConnectionRecord, Outlet] = {}
+        self._ready: dict[ConnectionRecord, None] = {}
+        self._alarm = trio.CancelScope()
+        self._alarm_is_stale = False
+        self._watches: dict[trio.Event, Callable[[], bool]] = {}
+        core.on_output = self._has_output
+        core.on_timer = self._has_timer
+
+    def connect(self, record: ConnectionRecord, outlet: Outlet) -> None:
+        """From now on, what there is to send to a connection is let out there."""
+        self._outlets[record] = outlet
+        self._ready[record] = None
+
+    def lost(self, record: ConnectionRecord) -> None:
+        """The transport of a connection has ended."""
+        del self._outlets[record]
+        self._ready.pop(record, None)
+        try:
+            self.core.receive_eof(record, trio.current_time())
+        except Exception as error:
+            log.error("fault", exception=error, connection=record.number)
+        self.settle()
+
+    def settle(self) -> None:
+        """Let out what the core has to send, until it has nothing more."""
+        while self._ready:
+            ready, self._ready = self._ready, {}
+            for record in ready:
+                outlet = self._outlets.get(record)
+                if outlet is not None:
+                    outlet.flush()
+        if self._alarm_is_stale:
+            self._alarm_is_stale = False
+            self._alarm.deadline = self._next_timer()
+        for event, condition in self._watches.items():
+            if condition():
+                event.set()
+
+    async def keep_time(self) -> None:
+        """Call the core when its timers are due. Never ends."""
+        while True:
+            with trio.CancelScope(deadline=self._next_timer()) as self._alarm:
+                await trio.sleep_forever()
+            try:
+                self.core.handle_timer(trio.current_time())
+            except Exception as error:
+                log.error("fault", exception=error)
+                await trio.sleep(FAULT_PAUSE)
+            self.settle()
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """Wait for what calls of the core bring about, such as that nothing is unsettled."""
+        event = trio.Event()
+        if condition():
+            event.set()
+        self._watches[event] = condition
+        try:
+            await event.wait()
+        finally:
+            del self._watches[event]
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether there is no connection."""
+        return not self._outlets
+
+    def _next_timer(self) -> float:
+        at = self.core.next_timer()
+        return math.inf if at is None else at
+
+    def _has_output(self, record: ConnectionRecord) -> None:
+        self._ready[record] = None
+
+    def _has_timer(self) -> None:
+        self._alarm_is_stale = True

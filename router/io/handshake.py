@@ -1,0 +1,82 @@
+"""The server's side of TLS: the handshake, and who the peer turned out to be."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from ssl import SSLContext
+from typing import Any
+
+import trio
+
+from amqpmesh.router import logs
+from amqpmesh.router.io.tls import certificate_user
+
+log = logs.EventLog("amqpmesh.io")
+
+HANDSHAKE_TIME_OUT = 10.0
+"""Seconds for a TLS handshake; what comes behind it has the engine's own time-out."""
+
+SecuredStream = trio.SSLStream[trio.abc.Stream]
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Whom a verified client certificate names."""
+
+    user: str | None = None
+    subject: str | None = None
+
+
+async def secure(stream: trio.abc.Stream, context: SSLContext, host: str) -> tuple[SecuredStream, Identity] | None:
+    """Go on inside TLS, as its server.
+
+    Args: stream: everything from the client's first byte of TLS. host: the client, for the log.
+    Returns: None if the handshake failed or took too long, which was logged.
+    """
+    # As https does: many a peer just closes its socket, and AMQP's own `close` says whether anything is missing.
+    secured: SecuredStream = trio.SSLStream(stream, context, server_side=True, https_compatible=True)
+    reason = f"took longer than {HANDSHAKE_TIME_OUT:g} s"
+    with trio.move_on_after(HANDSHAKE_TIME_OUT):
+        try:
+            await secured.do_handshake()
+        except trio.BrokenResourceError as error:
+            reason = str(error.__cause__ or "the peer left")
+        else:
+            certificate = secured.getpeercert()
+            return secured, Identity(certificate_user(certificate), certificate_subject(certificate))
+    log.warning("TLS handshake failed", peer=host, reason=reason)
+    return None
+
+
+def certificate_subject(certificate: Mapping[str, Any] | None) -> str | None:
+    """The subject of a verified certificate, as RFC 4514 writes it: the last part of the name first, `CN=ada,O=Mill`.
+
+    Args: certificate: what `getpeercert()` returned.
+    Returns: None without one, or if its subject is empty.
+    """
+    parts = reversed((certificate or {}).get("subject", ()))
+    return ",".join("+".join(f"{_short(kind)}={_quoted(value)}" for kind, value in part) for part in parts) or None
+
+
+_SHORT = {
+    "commonName": "CN",
+    "localityName": "L",
+    "stateOrProvinceName": "ST",
+    "organizationName": "O",
+    "organizationalUnitName": "OU",
+    "countryName": "C",
+    "streetAddress": "STREET",
+    "domainComponent": "DC",
+    "userId": "UID",
+}
+
+
+def _short(kind: str) -> str:
+    return _SHORT.get(kind, kind)
+
+
+def _quoted(value: str) -> str:
+    # One name has one spelling, and no value can pass for another part of the name.
+    text = "".join(f"\\{character}" if character in ',+"\\<>;=' else character for character in value)
+    if text.startswith((" ", "#")):
+        text = f"\\{text}"
+    return f"{text[:-1]}\\ " if text.endswith(" ") and len(value) > 1 else text

@@ -1,0 +1,258 @@
+"""`Router`: one nursery, and everything of a router in it."""
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import trio
+
+from amqpmesh.router import logs
+from amqpmesh.router.amqp.definitions import ConnectionCondition, Error
+from amqpmesh.router.amqp.errors import CommandError
+from amqpmesh.router.config import ListenerConfig, RouterConfig, load
+from amqpmesh.router.core import Core
+from amqpmesh.router.io.credentials import Credentials
+from amqpmesh.router.io.driver import Driver
+from amqpmesh.router.io.handshake import Identity, secure
+from amqpmesh.router.io.listeners import Listener
+from amqpmesh.router.io.streams import TcpStream
+from amqpmesh.router.io.transport import Transport
+from amqpmesh.router.statistics import Statistics
+from amqpmesh.router.tables import differing
+
+log = logs.EventLog("amqpmesh.io")
+
+CLOSE_TIME = 1.0
+"""Seconds that peers have to answer our `close`, when the router ends."""
+
+SHUTDOWN = Error(condition=ConnectionCondition.CONNECTION_FORCED, description="the router is shut down")
+
+
+class Router:
+    """A router: it relays between those who connect to it, from `async with` until that is left.
+
+    Nothing of the process is touched: no signals, no configuration of logging, no environment. Errors of the body come
+    out as they are, and what fails in the background never cancels it. Leaving drains, unless the body was cancelled:
+    then peers get a `close` as far as that needs no waiting.
+    """
+
+    def __init__(
+        self,
+        config: RouterConfig | Path | None = None,
+        *,
+        listeners: Sequence[str | ListenerConfig] = (),
+        **settings: Any,
+    ) -> None:
+        """Args:
+        config: a configuration, or the file that holds one; None: all defaults, and no listener.
+        listeners: more of them, as URLs or whole.
+        settings: other keys of `RouterConfig`, such as `id`, `drain`, `idle_time_out`; they go before `config`'s, and
+            hold for what comes in by the listeners given as URLs and by `serve_stream`.
+
+        Raises: ConfigError: a value or a file is not what it should be. TypeError: there is no such setting.
+        """
+        if isinstance(config, Path):
+            config = load(config)
+        config = replace(config or RouterConfig(), **settings)
+        for listener in listeners:
+            if isinstance(listener, str):
+                config = config.with_listeners(listener)
+            else:
+                config = replace(config, listeners=(*config.listeners, listener))
+        self.config = config
+        self.id = config.id
+        #: Where it listens, in the order of the configuration; none before `async with`.
+        self.listeners: tuple[Listener, ...] = ()
+        # What a stream comes in by if nothing else is said: who is within the process is asked no more than who is on
+        # loopback.
+        self._stream_listener = replace(config.with_listeners("amqp://localhost").listeners[-1], name="stream")
+        self._credentials: dict[ListenerConfig, Credentials] = {}
+        self._core: Core | None = None
+        self._running = False
+        self._serving: set[trio.CancelScope] = set()
+        self._idle = trio.Event()
+        self._draining = trio.Lock()
+        self._manager = trio.open_nursery()
+
+    async def __aenter__(self) -> Self:
+        """Listen, then serve.
+
+        Raises: OSError: a listener could not be bound; with its URL. ConfigError: a certificate or the users are no
+            good. CommandError: it has run before.
+        """
+        if self._core is not None:
+            raise CommandError("a router runs once")
+        await trio.lowlevel.checkpoint()
+        for listener in self.config.listeners:
+            self._credentials[listener] = Credentials.load(listener)
+        with ExitStack() as undoing:
+            bound = []
+            for listener in self.config.listeners:
+                bound.append(await Listener.bind(listener))
+                undoing.callback(bound[-1].close)
+            undoing.pop_all()
+        self.listeners = tuple(bound)
+        self._core = Core(self.config, trio.current_time())
+        self._driver = Driver(self._core)
+        self._nursery = await self._manager.__aenter__()
+        self._running = True
+        self._nursery.start_soon(self._driver.keep_time)
+        for each in bound:
+            self._nursery.start_soon(each.accept, self._admit)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Drain, and end."""
+        try:
+            await self.drain()
+        finally:
+            self._running = False
+            self._stop_accepting()
+            self._close_all()
+            self._nursery.cancel_scope.shield = True  # whatever was cancelled outside: this ends at once
+            await self._drop_all()
+            self._nursery.cancel_scope.cancel()
+            # Not told of the body's error, the nursery does not wrap it either.
+            await self._manager.__aexit__(None, None, None)
+
+    async def drain(self) -> None:
+        """Accept nobody, take nothing new, wait until nothing is unsettled or `drain` seconds are over, then close.
+
+        Idle clients do not prolong it. Peers have a second to answer; then every connection is gone. Once it has been
+        called nothing more is accepted, even if it is cancelled; calling it again does no harm.
+        """
+        core = self._started()
+        async with self._draining:
+            if not self._running:
+                return
+            self._stop_accepting()
+            core.start_drain(trio.current_time())
+            self._driver.settle()
+            with trio.move_on_after(self.config.drain):
+                await self._driver.until(lambda: core.is_quiet)
+            self._close_all()
+            with trio.move_on_after(CLOSE_TIME):
+                await self._until_nobody_is_served()
+            await self._drop_all()
+            self._running = False
+
+    def reload(self, config: RouterConfig | Path | None = None) -> list[str]:
+        """Read users and certificates again, for the connections to come; those that are there stay.
+
+        Args: config: what the configuration says now, to be compared with the one in force.
+        Returns: the keys in which they differ: to take effect they need a restart.
+        Raises: ConfigError: a file is no good; then nothing has changed.
+        """
+        self._started()
+        if isinstance(config, Path):
+            config = load(config)
+        self._credentials = {listener: Credentials.load(listener) for listener in self._credentials}
+        return [] if config is None else differing(self.config, config)
+
+    async def serve_stream(
+        self, stream: trio.abc.Stream, listener: ListenerConfig | None = None, *, host: str = "stream"
+    ) -> None:
+        """Serve a client at the other end of any stream until it is gone; the stream is closed then.
+
+        Args: listener: as which it comes in; None: one that asks nobody who they are. With `amqps`, TLS comes first.
+            host: who is at the other end, for logs, and to tell peers without a name apart.
+        Raises: CommandError: the router is not running. ConfigError: the listener's files are no good. Nothing that the
+            peer does.
+        """
+        self._started()
+        if not self._running:
+            raise CommandError("the router is not running")
+        listener = listener or self._stream_listener
+        if listener not in self._credentials:
+            self._credentials[listener] = Credentials.load(listener)
+        await self._serve(stream, listener, host)
+
+    def statistics(self) -> Statistics:
+        """What is there now; after the router has ended, what it has left behind.
+
+        Raises: CommandError: it was never started.
+        """
+        return self._started().statistics()
+
+    # ----------------------------------------------------------------------------------------------------- connections
+
+    def _admit(self, listener: Listener, stream: TcpStream, host: str) -> None:
+        if listener.connections >= listener.config.connections or len(self._serving) >= self.config.connections:
+            listener.refused += 1
+            log.warning("connection refused", peer=host, listener=listener.name, reason="too many connections")
+            stream.close()
+            return
+        listener.connections += 1
+        self._nursery.start_soon(self._serve_accepted, listener, stream, host)
+
+    async def _serve_accepted(self, listener: Listener, stream: TcpStream, host: str) -> None:
+        try:
+            await self._serve(stream, listener.config, host)
+        finally:
+            listener.connections -= 1
+
+    async def _serve(self, stream: trio.abc.Stream, listener: ListenerConfig, host: str) -> None:
+        """Serve one connection. Raises: nothing; a fault of ours is logged and ends this connection only."""
+        with trio.CancelScope() as scope:
+            self._serving.add(scope)
+            try:
+                await self._connect(stream, listener, host)
+            except Exception as error:
+                log.error("fault", exception=error, peer=host, listener=listener.name)
+            finally:
+                self._serving.discard(scope)
+                self._idle.set()
+                await trio.aclose_forcefully(stream)
+
+    async def _connect(self, stream: trio.abc.Stream, listener: ListenerConfig, host: str) -> None:
+        credentials = self._credentials[listener]
+        identity = Identity()
+        if listener.endpoint.secure:
+            assert credentials.context is not None, "the configuration demands a certificate for amqps"
+            secured = await secure(stream, credentials.context, host)
+            if secured is None:
+                return
+            stream, identity = secured
+        record = self._started().accept(
+            listener,
+            host,
+            trio.current_time(),
+            secured=listener.endpoint.secure,
+            certificate_user=identity.user,
+            certificate_subject=identity.subject,
+            users=credentials.users,
+        )
+        await Transport(self._driver, record, stream, credentials, self._nursery.start_soon).run()
+
+    # ---------------------------------------------------------------------------------------------------------- ending
+
+    def _started(self) -> Core:
+        if self._core is None:
+            raise CommandError("the router was not started: `async with` starts it")
+        return self._core
+
+    def _stop_accepting(self) -> None:
+        for listener in self.listeners:
+            listener.close()
+
+    def _close_all(self) -> None:
+        try:
+            self._started().close_all(trio.current_time(), SHUTDOWN)
+        except Exception as error:  # then they are cut off
+            log.error("fault", exception=error)
+        self._driver.settle()
+
+    async def _drop_all(self) -> None:
+        for scope in self._serving:
+            scope.cancel()
+        await self._until_nobody_is_served()
+
+    async def _until_nobody_is_served(self) -> None:
+        while self._serving:
+            self._idle = trio.Event()
+            await self._idle.wait()

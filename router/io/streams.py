@@ -1,0 +1,121 @@
+"""Byte streams that `trio` does not bring: a socket that can be written to without waiting, and bytes put back."""
+
+import socket
+from contextlib import suppress
+
+import trio
+
+READ_SIZE = 64 * 2**10
+"""Octets that are read at once at most: a batch."""
+
+
+class TcpStream(trio.abc.HalfCloseableStream):
+    """A connected socket. Besides what a stream of `trio` does, a write can be tried without waiting.
+
+    Waiting costs a wake-up of a task, which is more than everything else that a small message needs here.
+    """
+
+    def __init__(self, connected: socket.socket) -> None:
+        """Args: connected: it belongs to the stream from now on."""
+        connected.setblocking(False)
+        with suppress(OSError):  # a peer that is gone already: the first read will say so
+            connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            if connected.family in (socket.AF_INET, socket.AF_INET6):
+                connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._socket = connected
+
+    async def receive_some(self, max_bytes: int | None = None) -> bytes:
+        """The next bytes, b"" at their end.
+
+        Raises: trio.BrokenResourceError: the peer is gone. trio.ClosedResourceError: closed here.
+        """
+        while True:
+            self._check_open()
+            await trio.lowlevel.wait_readable(self._socket)
+            try:
+                return self._socket.recv(READ_SIZE if max_bytes is None else max_bytes)
+            except (BlockingIOError, InterruptedError):
+                continue  # woken for nothing
+            except OSError as error:
+                raise trio.BrokenResourceError(str(error)) from error
+
+    def send_nowait(self, data: bytes | memoryview) -> int:
+        """Write what the system takes now. Returns: how many bytes that was, from 0 to all.
+
+        Raises: as `receive_some`.
+        """
+        self._check_open()
+        try:
+            return self._socket.send(data)
+        except (BlockingIOError, InterruptedError):
+            return 0
+        except OSError as error:
+            raise trio.BrokenResourceError(str(error)) from error
+
+    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
+        """Write everything, waiting as long as it takes. Raises: as `receive_some`."""
+        await trio.lowlevel.checkpoint()
+        with memoryview(data) as view:
+            at = self.send_nowait(view)
+            while at < len(view):
+                await self.wait_send_all_might_not_block()
+                at += self.send_nowait(view[at:])
+
+    async def wait_send_all_might_not_block(self) -> None:
+        """Wait until the system takes something. Raises: as `receive_some`."""
+        self._check_open()
+        await trio.lowlevel.wait_writable(self._socket)
+
+    async def send_eof(self) -> None:
+        """Say that nothing more will be written. Raises: as `receive_some`."""
+        await trio.lowlevel.checkpoint()
+        self._check_open()
+        try:
+            self._socket.shutdown(socket.SHUT_WR)
+        except OSError as error:
+            raise trio.BrokenResourceError(str(error)) from error
+
+    def close(self) -> None:
+        """Close it; whoever waits in it gets `trio.ClosedResourceError`."""
+        if self._socket.fileno() != -1:
+            trio.lowlevel.notify_closing(self._socket)
+            self._socket.close()
+
+    async def aclose(self) -> None:
+        """As `close`."""
+        self.close()
+        await trio.lowlevel.checkpoint()
+
+    def _check_open(self) -> None:
+        if self._socket.fileno() == -1:
+            raise trio.ClosedResourceError("the socket was closed here")
+
+
+class PutBack(trio.abc.Stream):
+    """A stream of which too much was read: those bytes come again, then what follows them."""
+
+    def __init__(self, read: bytes, stream: trio.abc.Stream) -> None:
+        """Args: read: may be empty. stream: belongs to this one from now on."""
+        self._read = read
+        self._stream = stream
+
+    async def receive_some(self, max_bytes: int | None = None) -> bytes | bytearray:
+        """As `trio.abc.ReceiveStream`."""
+        if not self._read:
+            return await self._stream.receive_some(max_bytes)
+        await trio.lowlevel.checkpoint()
+        size = len(self._read) if max_bytes is None else max_bytes
+        taken, self._read = self._read[:size], self._read[size:]
+        return taken
+
+    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
+        """As `trio.abc.SendStream`."""
+        await self._stream.send_all(data)
+
+    async def wait_send_all_might_not_block(self) -> None:
+        """As `trio.abc.SendStream`."""
+        await self._stream.wait_send_all_might_not_block()
+
+    async def aclose(self) -> None:
+        """As `trio.abc.AsyncResource`."""
+        await self._stream.aclose()

@@ -1,0 +1,215 @@
+"""One connection: read, feed, flush."""
+
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Protocol
+
+import trio
+
+from amqpmesh.router import logs
+from amqpmesh.router.connections import ConnectionRecord
+from amqpmesh.router.io.credentials import Credentials
+from amqpmesh.router.io.driver import Driver
+from amqpmesh.router.io.handshake import secure
+from amqpmesh.router.io.streams import READ_SIZE, PutBack, TcpStream
+
+log = logs.EventLog("amqpmesh.io")
+
+SLICE = 8 * 2**10
+"""Octets that are fed at once: about a millisecond of small messages, so that a look at the clock comes in time."""
+
+BATCH_TIME = 0.005
+"""Seconds after which a batch gives the thread back, whatever is left of it."""
+
+WRITE_TIME_OUT = 5.0
+"""Seconds for a peer to take the last bytes, once the connection has ended."""
+
+LINGER = 1.0
+"""Seconds to wait for the peer's end of the stream after ours: closing a socket of which not everything was read
+resets it, and the reason in our `close` would be lost with it."""
+
+
+class Starter(Protocol):
+    """Starts a task that ends with the router: `nursery.start_soon`."""
+
+    def __call__(self, task: Callable[[bytes | memoryview], Awaitable[None]], data: bytes | memoryview, /) -> None:
+        """Start it."""
+
+
+class Transport:
+    """Reads what a peer sends and writes what the core has for it, from the first byte to the last.
+
+    Bytes are asked for and handed to the system in one step. What the system does not take at once is left to a task
+    that waits, and the core is asked for more only when that is through: one writer at any time, and a peer that does
+    not read stops nobody else.
+    """
+
+    def __init__(
+        self,
+        driver: Driver,
+        record: ConnectionRecord,
+        stream: trio.abc.Stream,
+        credentials: Credentials,
+        start: Starter,
+    ) -> None:
+        """Args: stream: closed by whoever made it, once `run` has returned. start: for the task that waits."""
+        self._driver = driver
+        self._record = record
+        self._stream = stream
+        self._credentials = credentials
+        self._start = start
+        self._log = log.bind(connection=record.number, listener=record.listener.name)
+        self._everything = trio.CancelScope()
+        self._reading = trio.CancelScope()
+        self._writing: trio.CancelScope | None = None
+        self._written = trio.Event()
+        #: Nothing may be written now: a TLS handshake is going on.
+        self._held = False
+        #: Nothing can be written any more, though there may be something left to be read.
+        self._broken = False
+
+    async def run(self) -> None:
+        """Serve the connection until it ends. Raises: nothing; faults of ours are logged."""
+        try:
+            with self._everything:
+                self._driver.connect(self._record, self)
+                self._driver.settle()
+                with self._reading:
+                    await self._read()
+                if self._record.engine.finished:
+                    await self._take_leave()
+        except Exception as error:
+            self._fault(error)
+        finally:
+            if self._writing is not None:
+                self._writing.cancel()
+            self._driver.lost(self._record)
+
+    def flush(self) -> None:
+        """Write what the core has, as far as the system takes it now. Never raises, never waits."""
+        try:
+            if self._writing is None and not self._held and not self._broken:
+                self._write_now()
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            self._break_off()
+        except Exception as error:
+            self._fault(error)
+        if self._record.engine.finished:
+            self._reading.cancel()
+
+    # ------------------------------------------------------------------------------------------------------- reading
+
+    async def _read(self) -> None:
+        going_on = True
+        while going_on:
+            try:
+                data = await self._stream.receive_some(READ_SIZE)
+            except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
+                self._log.debug("transport broken", reason=str(error.__cause__ or error))
+                return
+            going_on = bool(data) and await self._feed(bytes(data))
+
+    async def _feed(self, data: bytes) -> bool:
+        """Tell the core what came. Returns: whether to read on."""
+        record, core = self._record, self._driver.core
+        began = time.perf_counter()
+        for at in range(0, len(data), SLICE):
+            if time.perf_counter() - began > BATCH_TIME:
+                self._driver.settle()
+                await trio.lowlevel.checkpoint()
+                began = time.perf_counter()
+            core.receive(record, data[at : at + SLICE], trio.current_time())
+            if record.engine.finished:
+                break
+            if record.tls_requested is not None:
+                return await self._secure(record.tls_requested + data[at + SLICE :])
+        self._driver.settle()
+        return not record.engine.finished
+
+    async def _secure(self, rest: bytes) -> bool:
+        """Go on inside TLS (§5.2). Args: rest: read already, and part of the handshake. Returns: whether to read on."""
+        assert self._credentials.context is not None, "TLS is offered only where there is a certificate"
+        self._driver.settle()
+        await self._until_written()  # our protocol header is the last that goes in clear
+        self._held = True
+        secured = await secure(PutBack(rest, self._stream), self._credentials.context, self._record.host)
+        if secured is None:
+            return False
+        self._stream, identity = secured
+        self._held = False
+        self._driver.core.secured(
+            self._record,
+            trio.current_time(),
+            certificate_user=identity.user,
+            certificate_subject=identity.subject,
+            users=self._credentials.users,
+        )
+        self._driver.settle()
+        return True
+
+    # ------------------------------------------------------------------------------------------------------- writing
+
+    def _write_now(self) -> None:
+        driver, record = self._driver, self._record
+        data: bytes | memoryview = driver.core.data_to_send(record, trio.current_time())
+        if not data:
+            return
+        if isinstance(self._stream, TcpStream):
+            sent = self._stream.send_nowait(data)
+            if sent == len(data):
+                driver.core.sent(record, trio.current_time())
+                return
+            data = memoryview(data)[sent:]
+        self._writing = trio.CancelScope()
+        self._start(self._write, data)
+
+    async def _write(self, data: bytes | memoryview) -> None:
+        """Write this, then whatever has gathered meanwhile."""
+        driver, record = self._driver, self._record
+        assert self._writing is not None
+        try:
+            with self._writing:
+                while data:
+                    await self._stream.send_all(data)
+                    driver.core.sent(record, trio.current_time())
+                    data = driver.core.data_to_send(record, trio.current_time())
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            self._break_off()
+        except Exception as error:
+            self._fault(error)
+        self._writing = None
+        self._written.set()
+        driver.settle()
+
+    async def _until_written(self) -> None:
+        while self._writing is not None:
+            self._written = trio.Event()
+            await self._written.wait()
+
+    # -------------------------------------------------------------------------------------------------------- ending
+
+    def _break_off(self) -> None:
+        # The peer is gone, but what it sent before may still be here: a message, a `close`.
+        self._broken = True
+        self._reading.deadline = trio.current_time() + LINGER
+
+    def _fault(self, error: Exception) -> None:
+        """A fault of ours: it costs this connection, no other."""
+        self._log.error("fault", exception=error, peer=self._record.host)
+        self._broken = True
+        self._everything.cancel()
+
+    async def _take_leave(self) -> None:
+        """The connection has ended by the standard: see to it that the peer hears so."""
+        with trio.move_on_after(WRITE_TIME_OUT):
+            await self._until_written()
+        if self._writing is not None or self._held or self._broken:
+            return
+        with trio.move_on_after(LINGER), suppress(trio.BrokenResourceError, trio.ClosedResourceError):
+            if isinstance(self._stream, trio.SSLStream):
+                await self._stream.unwrap()
+            elif isinstance(self._stream, trio.abc.HalfCloseableStream):
+                await self._stream.send_eof()
+                while await self._stream.receive_some(READ_SIZE):
+                    pass
