@@ -1,0 +1,458 @@
+"""Where deliveries go: distributions, order, priorities, ttl, copies, anonymous senders, large messages."""
+
+import pytest
+
+from amqpmesh.policies.distribution import Distribution
+from amqpmesh.router.amqp.composite import decode_composite, encode_composite
+from amqpmesh.router.amqp.definitions import ReceiverSettleMode
+from amqpmesh.router.amqp.delivery_states import Accepted, Modified, Rejected, Released
+from amqpmesh.router.amqp.messaging import AmqpValue, DeliveryAnnotations, Header, MessageAnnotations
+from amqpmesh.router.amqp.types import Symbol
+from amqpmesh.router.config import AddressConfig, Overflow
+from tests.support.network import Network, message
+
+
+def test_without_a_receiver_there_is_no_credit_and_with_one_there_is() -> None:
+    network = Network()
+    producer = network.client()
+    link = producer.sender("q")
+    assert link.credit == 0
+    consumer = network.client()
+    consumer.receiver("q", credit=10)
+    assert link.credit == 10
+    network.leave()
+
+
+def test_two_producers_share_what_a_consumer_takes() -> None:
+    network = Network()
+    consumer, one, two = (network.client() for _ in range(3))
+    first, second = one.sender("q"), two.sender("q")
+    consumer.receiver("q", credit=10)
+    assert first.credit + second.credit <= 12
+    assert min(first.credit, second.credit) >= 1
+    network.leave()
+
+
+def test_balanced_consumers_get_equal_shares() -> None:
+    network = Network()
+    consumers = [network.client() for _ in range(3)]
+    for consumer in consumers:
+        consumer.receiver("q", credit=100)
+    producer = network.client()
+    link = producer.sender("q")
+    for _ in range(30):
+        producer.send(link)
+    assert [len(consumer.take()) for consumer in consumers] == [10, 10, 10]
+    network.leave()
+
+
+def test_a_multicast_reaches_everyone_and_the_slowest_sets_the_pace() -> None:
+    network = Network(AddressConfig(pattern="news", distribution=Distribution.MULTICAST))
+    fast, slow, producer = (network.client() for _ in range(3))
+    fast.receiver("news", credit=100)
+    slow_link = slow.receiver("news", credit=2)
+    link = producer.sender("news")
+    sent = 0
+    while link.credit:
+        producer.send(link, settled=True)
+        sent += 1
+    assert sent == 3, "two for the slow one, one that waits"
+    fast.take(2)
+    slow.take(2)
+    slow_link.flow(5)
+    network.run()
+    fast.take(1)
+    slow.take(1)
+    network.leave()
+
+
+def test_a_multicast_that_drops_goes_on_without_a_stalled_receiver() -> None:
+    network = Network(AddressConfig(pattern="news", distribution=Distribution.MULTICAST, overflow=Overflow.DROP))
+    fast, slow, producer = (network.client() for _ in range(3))
+    fast.receiver("news", credit=100)
+    slow.receiver("news", credit=1)
+    link = producer.sender("news")
+    producer.send(link, settled=True)
+    producer.send(link, settled=True)
+    fast.take(1)
+    network.advance(0.5)
+    fast.take(0)
+    network.advance(0.6)
+    fast.take(1)
+    slow.take(1)
+    network.leave()
+
+
+def test_an_unavailable_address_is_refused() -> None:
+    network = Network(AddressConfig(pattern="no/#", distribution=Distribution.UNAVAILABLE))
+    client = network.client()
+    sender, receiver = client.sender("no/way"), client.receiver("no/way")
+    for link in (sender, receiver):
+        error = client.detached[link]
+        assert error is not None
+        assert error.condition == "amqp:not-found"
+    network.leave()
+
+
+def test_what_waits_leaves_by_priority_then_in_order() -> None:
+    network = Network()
+    consumer, producer = network.client(), network.client()
+    receiver = consumer.receiver("q", credit=1)
+    senders = [producer.sender("q") for _ in range(12)]
+    producer.send(next(link for link in senders if link.credit))
+    consumer.take(1)
+    network.run()
+    for priority, link in zip([4, 4, 9, 0, 1, 2, 3, 5, 6, 7, 8, 4], senders, strict=True):
+        producer.send(link, message(priority, priority=priority))
+    consumer.take(0)
+    receiver.flow(100)
+    network.run()
+    bodies = [_body(arrival.payload) for arrival in consumer.take()]
+    assert bodies == [9, 8, 7, 6, 5, 4, 4, 4, 3, 2, 1, 0]
+    network.leave()
+
+
+def _body(payload: bytes | bytearray) -> object:
+    data = bytes(payload)
+    _, at = decode_composite(Header, data)
+    value, _ = decode_composite(AmqpValue, data, at)
+    return value.value
+
+
+def test_the_ttl_leaves_reduced_by_the_time_that_it_waited() -> None:
+    network = Network()
+    consumer, producer = network.client(), network.client()
+    receiver = consumer.receiver("q", credit=1)
+    link = producer.sender("q")
+    receiver.flow(0)
+    producer.send(link, message(ttl=10_000))
+    network.advance(4.0)
+    receiver.flow(1)
+    network.run()
+    (arrival,) = consumer.take(1)
+    assert decode_composite(Header, bytes(arrival.payload))[0].ttl == 6_000
+    arrival.accept()
+    network.leave()
+
+
+def test_a_message_that_expires_while_it_waits_goes_back_undeliverable() -> None:
+    network = Network()
+    consumer, producer = network.client(), network.client()
+    receiver = consumer.receiver("q", credit=1)
+    link = producer.sender("q")
+    receiver.flow(0)
+    sent = producer.send(link, message(ttl=500))
+    network.advance(0.4)
+    assert sent.said == []
+    network.advance(0.2)
+    assert sent.said == [(Modified(delivery_failed=True, undeliverable_here=True), True)]
+    assert network.core.statistics().expired == 1
+    network.leave()
+
+
+def test_an_expired_message_goes_to_the_dead_letter_address_without_ttl() -> None:
+    network = Network(AddressConfig(pattern="q", dead_letter="dead"))
+    consumer, undertaker, producer = (network.client() for _ in range(3))
+    undertaker.receiver("dead")
+    receiver = consumer.receiver("q", credit=1)
+    link = producer.sender("q")
+    receiver.flow(0)
+    sent = producer.send(link, message("late", ttl=500))
+    network.advance(1.0)
+    assert sent.outcome == Modified(delivery_failed=True, undeliverable_here=True)
+    (arrival,) = undertaker.take(1)
+    assert decode_composite(Header, bytes(arrival.payload))[0].ttl is None
+    assert _body(arrival.payload) == "late"
+    arrival.accept()
+    network.leave()
+
+
+def test_a_copy_receiver_sees_each_message_and_takes_it_from_nobody() -> None:
+    network = Network()
+    consumer, browser, producer = (network.client() for _ in range(3))
+    consumer.receiver("q", credit=100)
+    seen = browser.receiver("q", credit=3, copy=True)
+    assert seen.remote is not None
+    assert seen.remote.source is not None
+    assert seen.remote.source.distribution_mode == "copy"
+    link = producer.sender("q")
+    sents = [producer.send(link, message(number)) for number in range(10)]
+    copies = browser.take(3)
+    for copy in copies:
+        copy.dispose(Rejected(), settled=True)
+    seen.flow(100)
+    network.run()
+    copies += browser.take(7)
+    originals = consumer.take(10)
+    assert [_body(each.payload) for each in copies] == list(range(10))
+    assert [each.said for each in sents] == [[]] * 10, "what a browser says does not reach the sender"
+    for each in originals:
+        each.accept()
+    for each in copies[3:]:
+        each.dispose(Released(), settled=False)
+    network.run()
+    assert all(each.said == [(Accepted(), True)] for each in sents)
+    assert all(each.said[-1][1] for each in copies[3:])
+    assert network.core.relays == 0
+    network.leave()
+
+
+def test_copy_receivers_alone_are_no_consumer() -> None:
+    network = Network()
+    browser, producer = network.client(), network.client()
+    browser.receiver("q", copy=True)
+    assert producer.sender("q").credit == 0
+    network.leave()
+
+
+def test_an_anonymous_sender_reaches_each_address_by_to() -> None:
+    network = Network()
+    one, two, producer = (network.client() for _ in range(3))
+    one.receiver("a")
+    two.receiver("b@A")
+    link = producer.sender(None)
+    assert link.credit == 64
+    first = producer.send(link, message(1, to="a"))
+    second = producer.send(link, message(2, to="b"))
+    nowhere = producer.send(link, message(3, to="c"))
+    elsewhere = producer.send(link, message(3, to="a@B"))
+    without = producer.send(link, message(3))
+    for arrival in (*one.take(1), *two.take(1)):
+        arrival.accept()
+    network.run()
+    assert (first.outcome, second.outcome) == (Accepted(), Accepted())
+    assert (nowhere.outcome, elsewhere.outcome, without.outcome) == (Released(),) * 3
+    network.leave()
+
+
+def test_an_anonymous_message_waits_a_while_for_credit_and_holds_up_no_other_address() -> None:
+    network = Network(AddressConfig(pattern="slow", window=3))
+    slow, quick, producer = (network.client() for _ in range(3))
+    receiver = slow.receiver("slow", credit=1)
+    receiver.flow(0)
+    quick.receiver("quick", credit=100)
+    link = producer.sender(None)
+    waiting = [producer.send(link, message(to="slow")) for _ in range(4)]
+    assert waiting[3].outcome == Released(), "no more than the window of the address may wait"
+    quick_one = producer.send(link, message(to="quick"))
+    quick.take(1)[0].accept()
+    network.run()
+    assert quick_one.outcome == Accepted()
+    receiver.flow(1)
+    network.run()
+    slow.take(1)[0].accept()
+    network.advance(1.1)
+    assert [each.outcome for each in waiting] == [Accepted(), Released(), Released(), Released()]
+    network.leave()
+
+
+def test_a_message_of_another_format_is_relayed_untouched_but_not_by_to() -> None:
+    network = Network()
+    consumer, producer = network.client(), network.client()
+    consumer.receiver("q")
+    sent = producer.send(producer.sender("q"), b"\xff\x00 not sections", message_format=0x123)
+    (arrival,) = consumer.take(1)
+    assert arrival.delivery.message_format == 0x123
+    assert bytes(arrival.payload) == b"\xff\x00 not sections"
+    arrival.accept()
+    refused = producer.send(producer.sender(None), b"\xff", message_format=0x123)
+    network.run()
+    assert sent.outcome == Accepted()
+    assert isinstance(refused.outcome, Rejected)
+    assert refused.outcome.error is not None
+    assert refused.outcome.error.condition == "amqp:not-implemented"
+    network.leave()
+
+
+@pytest.mark.parametrize("window", [1, 2, 256])
+@pytest.mark.parametrize("frame", [512, 4096])
+def test_a_large_message_is_cut_through_whatever_the_frames(frame: int, window: int) -> None:
+    network = Network(max_frame_size=32_768)
+    consumer, producer = network.client(max_frame_size=frame, window=window), network.client()
+    consumer.receiver("q")
+    payload = message(bytes(range(256)) * 2000)
+    sent = producer.send(producer.sender("q"), payload)
+    (arrival,) = consumer.take(1)
+    assert bytes(arrival.payload) == payload
+    arrival.accept()
+    network.run()
+    assert sent.outcome == Accepted()
+    network.leave()
+
+
+def test_a_producer_outruns_a_stopped_reader_by_no_more_than_its_window() -> None:
+    network = Network()
+    consumer, producer = network.client(), network.client()
+    consumer.receiver("q")
+    consumer.stopped = True
+    link = producer.sender("q")
+    delivery = link.delivery(b"big")
+    sent = 0
+    part = message(b"x" * 1_000_000)
+    while taken := link.transfer(delivery, part, more=True):
+        sent += taken
+        network.run()
+        assert sent < 8_000_000
+    assert network.core.budget.used < 5_000_000
+    consumer.stopped = False
+    network.run()
+    assert link.transfer(delivery, part, more=True)
+    network.run()
+    network.leave()
+
+
+def test_an_aborted_message_is_aborted_below_and_a_waiting_one_disappears() -> None:
+    network = Network()
+    consumer, producer = network.client(), network.client()
+    receiver = consumer.receiver("q", credit=1)
+    link = producer.sender("q")
+    first = producer.send(link, message("x" * 100), more=True)
+    producer.go_on(first, aborted=True)
+    (arrival,) = consumer.arrivals
+    assert arrival.delivery.aborted
+    receiver.flow(0)
+    second = producer.send(link, message("y" * 100), more=True)
+    producer.go_on(second, aborted=True)
+    receiver.flow(5)
+    network.run()
+    consumer.take(0)
+    assert network.core.relays == 0
+    network.leave()
+
+
+def test_a_message_larger_than_the_receiver_takes_is_rejected() -> None:
+    network = Network()
+    consumer, producer = network.client(), network.client()
+    consumer.receiver("q", max_message_size=1000)
+    link = producer.sender("q")
+    whole = producer.send(link, message("x" * 2000))
+    cut = producer.send(link, message("y" * 500), more=True)
+    producer.go_on(cut, b"z" * 600, more=True)
+    for sent in (whole, cut):
+        assert isinstance(sent.outcome, Rejected)
+        assert sent.outcome.error is not None
+        assert sent.outcome.error.condition == "amqp:link:message-size-exceeded"
+    producer.go_on(cut, b"z")
+    fits = producer.send(link)
+    consumer.take(1)[0].accept()
+    network.run()
+    assert fits.outcome == Accepted()
+    network.leave()
+
+
+def test_a_message_larger_than_the_listener_takes_detaches_its_link() -> None:
+    network = Network()
+    network.listener = type(network.listener)(url="amqp://127.0.0.1:0", max_message_size=1000, idle_time_out=0.0)
+    consumer, producer = network.client(), network.client()
+    consumer.receiver("q")
+    link = producer.sender("q")
+    assert link.remote_max_message_size == 1000
+    sent = producer.send(link, message("y" * 500), more=True)
+    sent.link.transfer(sent.delivery, b"z" * 600)
+    network.run()
+    error = producer.detached[link]
+    assert error is not None
+    assert error.condition == "amqp:link:message-size-exceeded"
+    assert consumer.arrivals[0].delivery.aborted
+    network.leave()
+
+
+def test_annotations_pass_except_those_of_the_mesh() -> None:
+    network = Network(AddressConfig(pattern="drop", delivery_annotations="drop"))  # type: ignore[arg-type]  # a StrEnum's value
+    consumer, producer = network.client(), network.client()
+    consumer.receiver("q")
+    consumer.receiver("drop")
+    forged = DeliveryAnnotations(value={Symbol("x-opt-mesh-to"): "elsewhere", Symbol("x-opt-mine"): 1})
+    mine = encode_composite(DeliveryAnnotations(value={Symbol("x-opt-mine"): 1}))
+    propagated = encode_composite(MessageAnnotations(value={Symbol("any"): "thing"}))
+    header = encode_composite(Header(priority=7))
+    body = encode_composite(AmqpValue(value="v"))
+    producer.send(producer.sender("q"), header + encode_composite(forged) + propagated + body)
+    producer.send(producer.sender("drop"), header + encode_composite(forged) + propagated + body)
+    passed, dropped = consumer.take(2)
+    assert bytes(passed.payload) == header + mine + propagated + body
+    assert bytes(dropped.payload) == header + propagated + body
+    network.leave()
+
+
+def test_a_released_delivery_is_offered_again_where_the_address_redelivers() -> None:
+    network = Network(AddressConfig(pattern="q", redeliver=True, attempts=3))
+    one, two, producer = (network.client() for _ in range(3))
+    one.receiver("q", credit=10)
+    two.receiver("q", credit=10)
+    sent = producer.send(producer.sender("q"))
+    taker, other = (one, two) if one.arrivals else (two, one)
+    taker.take(1)[0].dispose(
+        Modified(delivery_failed=True, undeliverable_here=True, message_annotations={Symbol("x-opt-why"): "ill"}),
+        settled=True,
+    )
+    network.run()
+    taker.take(0)
+    (again,) = other.take(1)
+    data = bytes(again.payload)
+    header, at = decode_composite(Header, data)
+    annotations, at = decode_composite(MessageAnnotations, data, at)
+    assert (header.delivery_count, header.first_acquirer) == (1, False)
+    assert annotations.value == {"x-opt-why": "ill"}
+    assert sent.said == []
+    again.accept()
+    network.run()
+    assert sent.said == [(Accepted(), True)]
+    network.leave()
+
+
+def test_redelivery_is_bounded_and_ends_with_the_last_outcome() -> None:
+    network = Network(AddressConfig(pattern="q", redeliver=True, attempts=3))
+    consumer, producer = network.client(), network.client()
+    consumer.receiver("q", credit=10)
+    sent = producer.send(producer.sender("q"))
+    for attempt in range(3):
+        assert sent.said == []
+        (arrival,) = consumer.take(1)
+        header = decode_composite(Header, bytes(arrival.payload))[0]
+        assert header.delivery_count == attempt
+        arrival.dispose(Modified(delivery_failed=True), settled=True)
+        network.run()
+    consumer.take(0)
+    assert sent.outcome == Modified(delivery_failed=True)
+    network.leave()
+
+
+def test_a_consumer_that_dies_does_not_cost_the_message_where_the_address_redelivers() -> None:
+    network = Network(AddressConfig(pattern="q", redeliver=True))
+    one, producer = network.client(), network.client()
+    one.receiver("q", credit=10)
+    sent = producer.send(producer.sender("q"))
+    one.take(1)
+    two = network.client()
+    two.receiver("q", credit=10)
+    one.lose()
+    (arrival,) = two.take(1)
+    assert decode_composite(Header, bytes(arrival.payload))[0].delivery_count == 1
+    arrival.accept()
+    network.run()
+    assert sent.outcome == Accepted()
+    network.leave()
+
+
+@pytest.mark.parametrize("mode", [ReceiverSettleMode.FIRST, ReceiverSettleMode.SECOND])
+def test_order_holds_from_one_sender_to_one_receiver(mode: ReceiverSettleMode) -> None:
+    network = Network()
+    consumer, producer = network.client(), network.client()
+    receiver = consumer.receiver("q", credit=7)
+    link = producer.sender("q", rcv=mode)
+    bodies = []
+    for number in range(200):
+        while not link.credit:
+            for arrival in consumer.take():
+                bodies.append(_body(arrival.payload))
+                arrival.accept()
+            receiver.flow(7)
+            network.run()
+        producer.send(link, message(number))
+    for _ in range(5):
+        receiver.flow(10)
+        network.run()
+        bodies += [_body(arrival.payload) for arrival in consumer.take()]
+    assert bodies == list(range(200))
+    network.leave()

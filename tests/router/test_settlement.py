@@ -1,0 +1,355 @@
+"""Every way in which a delivery can end, through a router: who settles first, in which mode, with which outcome."""
+
+import pytest
+
+from amqpmesh.policies.distribution import Distribution
+from amqpmesh.router.amqp.definitions import ReceiverSettleMode, SenderSettleMode
+from amqpmesh.router.amqp.delivery_states import Accepted, Modified, Received, Rejected, Released
+from amqpmesh.router.amqp.messaging import Source
+from amqpmesh.router.amqp.types import Symbol
+from amqpmesh.router.config import AddressConfig
+from tests.support.network import OUTCOMES, Network, message
+
+FIRST, SECOND = ReceiverSettleMode.FIRST, ReceiverSettleMode.SECOND
+
+
+@pytest.mark.parametrize("outcome", OUTCOMES)
+@pytest.mark.parametrize("settles", [True, False], ids=["receiver-settles", "receiver-waits"])
+@pytest.mark.parametrize("below", [FIRST, SECOND], ids=["below-first", "below-second"])
+@pytest.mark.parametrize("above", [FIRST, SECOND], ids=["above-first", "above-second"])
+@pytest.mark.parametrize("snd", [SenderSettleMode.MIXED, SenderSettleMode.UNSETTLED])
+def test_an_outcome_reaches_the_sender_and_both_sides_end_settled(
+    snd: SenderSettleMode, above: ReceiverSettleMode, below: ReceiverSettleMode, settles: bool, outcome: str
+) -> None:
+    network = Network()
+    consumer, producer = network.client(), network.client()
+    consumer.receiver("q", rcv=below)
+    sent = producer.send(producer.sender("q", snd=snd, rcv=above))
+    (arrival,) = consumer.take(1)
+    assert bytes(arrival.payload) == message()
+    assert sent.said == []
+
+    state = OUTCOMES[outcome]
+    arrival.dispose(state, settled=settles)
+    network.run()
+
+    if above is FIRST:
+        assert sent.said == [(state, True)]
+    else:
+        assert sent.said == [(state, False)]
+        assert settles or arrival.said == [], "the receiver waits for the sender"
+        sent.dispose(state, settled=True)
+        network.run()
+    if not settles:
+        assert arrival.said == [(state, True)]
+    assert network.core.relays == 0
+    network.leave()
+
+
+@pytest.mark.parametrize("above", [FIRST, SECOND])
+def test_a_receiver_that_settles_without_a_state_leaves_its_default_outcome(above: ReceiverSettleMode) -> None:
+    network = Network()
+    consumer, producer = network.client(), network.client()
+    consumer.receiver("q", source=Source(address="q", default_outcome=Released()))
+    link = producer.sender("q", rcv=above)
+    sent = producer.send(link)
+    consumer.take(1)[0].dispose(None, settled=True)
+    network.run()
+    assert sent.said == [(Released(), above is FIRST)]
+    network.leave()
+
+
+@pytest.mark.parametrize("default", [None, Accepted()])
+def test_without_a_state_and_a_usable_default_the_outcome_is_a_failed_delivery(default: Accepted | None) -> None:
+    network = Network()
+    consumer, producer = network.client(), network.client()
+    consumer.receiver("q", source=Source(address="q", default_outcome=default))
+    sent = producer.send(producer.sender("q"))
+    consumer.take(1)[0].dispose(None, settled=True)
+    network.run()
+    assert sent.outcome == Modified(delivery_failed=True)
+    network.leave()
+
+
+def test_a_presettled_delivery_stays_presettled() -> None:
+    network = Network()
+    consumer, producer = network.client(), network.client()
+    consumer.receiver("q")
+    producer.send(producer.sender("q"), settled=True)
+    (arrival,) = consumer.take(1)
+    assert arrival.delivery.remote_settled
+    assert network.core.relays == 0
+    network.leave()
+
+
+def test_a_link_that_asks_for_settled_gets_unsettled_deliveries_unsettled() -> None:
+    network = Network()
+    consumer, producer = network.client(), network.client()
+    receiver = consumer.receiver("q", snd=SenderSettleMode.SETTLED)
+    assert receiver.remote is not None
+    assert receiver.remote.snd_settle_mode is SenderSettleMode.MIXED
+    sent = producer.send(producer.sender("q"))
+    (arrival,) = consumer.take(1)
+    assert not arrival.delivery.remote_settled
+    arrival.accept()
+    network.run()
+    assert sent.said == [(Accepted(), True)]
+    network.leave()
+
+
+def test_settled_on_a_later_frame_makes_the_rest_presettled() -> None:
+    network = Network()
+    consumer, producer = network.client(), network.client()
+    consumer.receiver("q")
+    sent = producer.send(producer.sender("q"), message("x" * 50), more=True)
+    producer.go_on(sent, b"tail", settled=True)
+    (arrival,) = consumer.take(1)
+    assert arrival.delivery.remote_settled
+    assert network.core.relays == 0
+    network.leave()
+
+
+def test_a_sender_that_settles_before_the_outcome_is_heard_below_and_later_outcomes_end_here() -> None:
+    network = Network()
+    consumer, producer = network.client(), network.client()
+    consumer.receiver("q")
+    sent = producer.send(producer.sender("q"))
+    (arrival,) = consumer.take(1)
+    sent.dispose(Released(), settled=True)
+    network.run()
+    assert arrival.said == [(Released(), True)]
+    assert network.core.relays == 0
+    assert sent.said == []
+    network.leave()
+
+
+def test_a_senders_terminal_state_goes_down_and_the_confirmation_up() -> None:
+    network = Network()
+    consumer, producer = network.client(), network.client()
+    consumer.receiver("q", rcv=SECOND)
+    sent = producer.send(producer.sender("q", rcv=SECOND))
+    (arrival,) = consumer.take(1)
+    sent.dispose(Released(), settled=False)
+    network.run()
+    assert arrival.said == [(Released(), False)]
+    arrival.dispose(Released(), settled=False)
+    network.run()
+    assert sent.said == [(Released(), False)]
+    sent.dispose(None, settled=True)
+    network.run()
+    assert arrival.said[-1][1]
+    network.leave()
+
+
+def test_states_that_are_no_outcome_pass_up() -> None:
+    network = Network()
+    consumer, producer = network.client(), network.client()
+    consumer.receiver("q")
+    sent = producer.send(producer.sender("q"))
+    (arrival,) = consumer.take(1)
+    arrival.dispose(Received(section_number=1, section_offset=3), settled=False)
+    network.run()
+    assert sent.said == [(Received(section_number=1, section_offset=3), False)]
+    arrival.accept()
+    network.run()
+    assert sent.said[-1] == (Accepted(), True)
+    network.leave()
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "default", "given", "heard"),
+    [
+        (("amqp:accepted:list", "amqp:released:list"), None, "rejected", Released()),
+        (("amqp:accepted:list", "amqp:modified:list"), None, "released", Modified(delivery_failed=True)),
+        (("amqp:accepted:list", "amqp:rejected:list"), None, "modified", Rejected()),
+        (("amqp:accepted:list",), Released(), "rejected", Released()),
+        (("amqp:rejected:list",), None, "accepted", Accepted()),
+        (("amqp:rejected:list",), None, "rejected", OUTCOMES["rejected"]),
+    ],
+)
+def test_an_outcome_that_the_source_does_not_list_is_replaced(
+    outcomes: tuple[str, ...], default: Released | None, given: str, heard: object
+) -> None:
+    network = Network()
+    consumer, producer = network.client(), network.client()
+    consumer.receiver("q")
+    source = Source(outcomes=tuple(map(Symbol, outcomes)), default_outcome=default)
+    sent = producer.send(producer.sender("q", source=source))
+    consumer.take(1)[0].dispose(OUTCOMES[given], settled=True)
+    network.run()
+    assert sent.said == [(heard, True)]
+    network.leave()
+
+
+def test_a_source_that_permits_no_outcome_of_ours_has_its_link_detached() -> None:
+    network = Network()
+    consumer, producer = network.client(), network.client()
+    consumer.receiver("q")
+    link = producer.sender("q", source=Source(outcomes=(Symbol("amqp:accepted:list"),)))
+    producer.send(link)
+    consumer.take(1)[0].dispose(Released(), settled=True)
+    network.run()
+    error = producer.detached[link]
+    assert error is not None
+    assert error.condition == "amqp:not-allowed"
+    network.leave()
+
+
+@pytest.mark.parametrize(
+    ("given", "heard"),
+    [
+        (("accepted", "accepted"), "accepted"),
+        (("accepted", "rejected"), "rejected"),
+        (("released", "accepted"), "accepted"),
+        (("released", "modified"), "modified"),
+        (("released", "released"), "released"),
+    ],
+)
+@pytest.mark.parametrize("above", [FIRST, SECOND])
+def test_the_strongest_outcome_of_a_multicast_goes_up(
+    above: ReceiverSettleMode, given: tuple[str, str], heard: str
+) -> None:
+    network = Network(AddressConfig(pattern="news/#", distribution=Distribution.MULTICAST))
+    one, two, producer = network.client(), network.client(), network.client()
+    one.receiver("news/a", rcv=SECOND)
+    two.receiver("news/a")
+    sent = producer.send(producer.sender("news/a", rcv=above))
+    (first,), (second,) = one.take(1), two.take(1)
+    first.dispose(OUTCOMES[given[0]], settled=False)
+    network.run()
+    assert sent.said == []
+    second.dispose(OUTCOMES[given[1]], settled=True)
+    network.run()
+    assert sent.outcome == OUTCOMES[heard]
+    if above is SECOND:
+        assert first.said == []
+        sent.dispose(OUTCOMES[heard], settled=True)
+        network.run()
+    assert first.said[-1][1], "the sender's settlement goes to all"
+    network.leave()
+
+
+def test_a_consumer_that_vanishes_leaves_released_or_modified() -> None:
+    network = Network()
+    consumer, producer = network.client(), network.client()
+    consumer.receiver("q", credit=1)
+    link = producer.sender("q")
+    first = producer.send(link)
+    second = producer.send(link)
+    consumer.take(1)
+    consumer.lose()
+    assert first.said == [(Modified(delivery_failed=True), True)]
+    assert second.said == [(Released(), True)], "it was never sent"
+    network.leave()
+
+
+def test_a_consumer_that_vanishes_in_the_middle_of_a_message_fails_it_at_once() -> None:
+    network = Network()
+    consumer, producer = network.client(), network.client()
+    consumer.receiver("q")
+    link = producer.sender("q")
+    sent = producer.send(link, message("x" * 100), more=True)
+    consumer.lose()
+    assert sent.said == [(Modified(delivery_failed=True), True)]
+    producer.go_on(sent, b"y" * 100)
+    other = network.client()
+    other.receiver("q")
+    again = producer.send(link)
+    other.take(1)[0].accept()
+    network.run()
+    assert again.said == [(Accepted(), True)], "the link stays usable"
+    network.leave()
+
+
+def test_a_producer_that_vanishes_in_the_middle_of_a_message_aborts_it() -> None:
+    network = Network()
+    consumer, producer = network.client(), network.client()
+    consumer.receiver("q")
+    producer.send(producer.sender("q"), message("x" * 100), more=True)
+    producer.lose()
+    (arrival,) = consumer.arrivals
+    assert arrival.delivery.aborted
+    other = network.client()
+    other.send(other.sender("q"))
+    consumer.take(1)
+    network.leave()
+
+
+@pytest.mark.parametrize("settles", [True, False])
+def test_an_orphans_outcome_ends_here(settles: bool) -> None:
+    network = Network()
+    consumer, producer = network.client(), network.client()
+    consumer.receiver("q", rcv=SECOND)
+    producer.send(producer.sender("q"))
+    (arrival,) = consumer.take(1)
+    producer.lose()
+    assert network.core.relays == 1
+    arrival.dispose(Accepted(), settled=settles)
+    network.run()
+    assert network.core.relays == 0
+    assert arrival.said == ([] if settles else [(None, True)]), "settled with no state of anybody's"
+    network.leave()
+
+
+def test_a_sender_lost_between_outcome_and_settlement_settles_the_receiver_without_a_state() -> None:
+    network = Network()
+    consumer, producer = network.client(), network.client()
+    consumer.receiver("q", rcv=SECOND)
+    sent = producer.send(producer.sender("q", rcv=SECOND))
+    (arrival,) = consumer.take(1)
+    arrival.dispose(Accepted(), settled=False)
+    network.run()
+    assert sent.said == [(Accepted(), False)]
+    producer.lose()
+    assert arrival.said == [(None, True)]
+    network.leave()
+
+
+def test_a_link_that_is_detached_without_being_closed_keeps_its_deliveries_live() -> None:
+    network = Network()
+    consumer, producer = network.client(), network.client()
+    receiver = consumer.receiver("q")
+    link = producer.sender("q")
+    sent = producer.send(link)
+    (arrival,) = consumer.take(1)
+    receiver.detach(closed=False)
+    link.detach(closed=False)
+    network.run()
+    assert sent.said == []
+    arrival.accept()
+    network.run()
+    assert sent.said == [(Accepted(), True)]
+    network.leave()
+
+
+def test_the_end_of_a_session_ends_the_deliveries_of_its_links() -> None:
+    network = Network()
+    consumer, producer = network.client(), network.client()
+    session = consumer.engine.begin()
+    network.run()
+    consumer.receiver("q", session=session)
+    sent = producer.send(producer.sender("q"))
+    consumer.take(1)
+    session.end()
+    network.run()
+    assert sent.said == [(Modified(delivery_failed=True), True)]
+    network.leave()
+
+
+def test_an_outcome_in_the_middle_of_a_message_ends_it_on_both_sides() -> None:
+    network = Network()
+    consumer, producer = network.client(), network.client()
+    consumer.receiver("q")
+    link = producer.sender("q")
+    sent = producer.send(link, message("x" * 100), more=True)
+    (arrival,) = consumer.arrivals
+    arrival.dispose(OUTCOMES["rejected"], settled=True)
+    network.run()
+    assert sent.said == [(OUTCOMES["rejected"], True)]
+    producer.go_on(sent, b"y" * 100)
+    assert arrival.delivery.aborted
+    next_one = producer.send(link)
+    consumer.take(1)[0].accept()
+    network.run()
+    assert next_one.said == [(Accepted(), True)]
+    network.leave()
