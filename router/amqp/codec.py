@@ -3,8 +3,8 @@
 from typing import Any, TypeAlias
 
 from amqpmesh.router.amqp import decoder, encoder
-from amqpmesh.router.amqp.decoder import MAX_ARRAY_OF_NOTHING, Buffer
-from amqpmesh.router.amqp.encoder import MAX_DEPTH
+from amqpmesh.router.amqp.decoder import Buffer
+from amqpmesh.router.amqp.encoder import MAX_ARRAY_OF_NOTHING, MAX_DEPTH
 from amqpmesh.router.amqp.errors import CommandError, decode_error
 
 __all__ = ["MAX_ARRAY_OF_NOTHING", "MAX_DEPTH", "Buffer", "Decoded", "decode", "decode_exactly", "encode"]
@@ -17,7 +17,8 @@ def encode(value: object) -> bytes:
     """The most compact encoding of a value.
 
     Args: value: a `types.Value`, or a composite; a map's or list's constituents likewise.
-    Raises: CommandError: it has no AMQP type, is out of its type's range, or nests deeper than `MAX_DEPTH`.
+    Raises: CommandError: it has no AMQP type, is out of its type's range, or nests deeper than `MAX_DEPTH`; or it holds
+        an array of more than `MAX_ARRAY_OF_NOTHING` nulls.
     """
     try:
         return encoder.write_value(value, 0)

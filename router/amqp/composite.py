@@ -20,7 +20,7 @@ from typing import Any, Generic, NoReturn, TypeVar, dataclass_transform, get_typ
 from amqpmesh.router.amqp import decoder, encoder, plans
 from amqpmesh.router.amqp.decoder import MALFORMED, Buffer, Reader, malformed
 from amqpmesh.router.amqp.encoder import NULL, REFUSALS, Writer
-from amqpmesh.router.amqp.errors import CommandError, ProtocolError, decode_error, invalid_field
+from amqpmesh.router.amqp.errors import CommandError, ProtocolError, decode_error, invalid_field, shown
 from amqpmesh.router.amqp.plans import Declaration, Plan
 from amqpmesh.router.amqp.types import Primitive, Symbol
 
@@ -137,7 +137,7 @@ class Registry(Generic[T]):
     def _refuse(self, data: Buffer, offset: int, depth: int) -> NoReturn:
         descriptor, _ = decoder.READERS[data[offset]](data, offset + 1, depth)
         expected = ", ".join(plans.DECLARED[cls].label for cls in self.classes)
-        raise decode_error(f"the descriptor {descriptor!r} is none of {expected}")
+        raise decode_error(f"the descriptor {shown(descriptor)} is none of {expected}")
 
 
 _REGISTRIES: dict[type, Registry[Any]] = {}

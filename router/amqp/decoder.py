@@ -14,7 +14,7 @@ from typing import Any, NoReturn, TypeAlias
 from uuid import UUID
 
 from amqpmesh.router.amqp import types
-from amqpmesh.router.amqp.encoder import MAX_DEPTH
+from amqpmesh.router.amqp.encoder import MAX_ARRAY_OF_NOTHING, MAX_DEPTH
 from amqpmesh.router.amqp.errors import ProtocolError, decode_error
 from amqpmesh.router.amqp.maps import make_map
 from amqpmesh.router.amqp.types import Array, Described, Primitive, Symbol
@@ -24,9 +24,8 @@ Reader: TypeAlias = Callable[[Buffer, int, int], tuple[Any, int]]
 
 MALFORMED = (IndexError, struct.error, UnicodeDecodeError)
 
-MAX_ARRAY_OF_NOTHING = 256
-"""How many elements an array may have whose elements take no octets (null, true, uint0, list0...). Their count is
-backed by nothing, so a few octets could ask for four thousand million of them."""
+MAX_EMPTY_LISTS = 8
+"""How many lists without octets an array may have: the other values of no octets are shared by all, lists cannot be."""
 
 
 def malformed(error: Exception) -> ProtocolError:
@@ -272,8 +271,9 @@ def read_elements(
 
 def _nothings(reader: Reader, count: int) -> Sequence[Any]:
     """`count` elements that take no octets."""
-    if count > MAX_ARRAY_OF_NOTHING:
-        raise decode_error(f"{count} array elements without octets; {MAX_ARRAY_OF_NOTHING} are allowed")
+    most = MAX_EMPTY_LISTS if reader is _read_list0 else MAX_ARRAY_OF_NOTHING
+    if count > most:
+        raise decode_error(f"{count} array elements without octets where {most} are allowed")
     if reader is _read_list0:
         return [[] for _ in range(count)]
     return _shared_nothings(reader, count)

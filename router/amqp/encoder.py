@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 from uuid import UUID
 
 from amqpmesh.router.amqp import types
+from amqpmesh.router.amqp.errors import shown
 from amqpmesh.router.amqp.types import Array, Described, Primitive
 
 Writer: TypeAlias = Callable[[Any, int], bytes]
@@ -21,6 +22,10 @@ MAX_DEPTH = 64
 """How deep values may nest: lists, maps, arrays, described values and composites, a descriptor's own depth too. Real
 messages nest less than ten deep; the interpreter's stack ends at about a thousand frames, and a level takes up to
 four."""
+
+MAX_ARRAY_OF_NOTHING = 256
+"""How many elements an array may have whose elements take no octets (null, true, uint0...). Their count is backed by
+nothing, so a few octets could ask for four thousand million of them."""
 
 REFUSALS = (struct.error, TypeError, ValueError, OverflowError, AttributeError, KeyError)
 
@@ -38,15 +43,16 @@ def enter(depth: int) -> None:
 
 def _write_null(value: None, _depth: int) -> bytes:
     if value is not None:
-        raise TypeError(f"{value!r} is not null")
+        raise TypeError(f"{shown(value)} is not null")
     return NULL
 
 
-BOOLEANS = {False: b"\x42", True: b"\x41"}
-
-
 def _write_boolean(value: bool, _depth: int) -> bytes:
-    return BOOLEANS[value]
+    if value is True:
+        return b"\x41"
+    if value is False:
+        return b"\x42"
+    raise TypeError(f"{shown(value)} is not a boolean")
 
 
 def _fixed(code: int, layout: str) -> Writer:
@@ -118,7 +124,7 @@ _symbol = _variable(0xA3, 0xB3)
 def _octets(value: Any) -> bytes:
     # bytes(5) would be five zero octets.
     if not isinstance(value, bytes | bytearray | memoryview):
-        raise TypeError(f"{value!r} is not binary")
+        raise TypeError(f"{shown(value)} is not binary")
     return bytes(value)
 
 
@@ -196,13 +202,15 @@ ElementWriter: TypeAlias = Callable[[Sequence[Any], int], tuple[int, list[bytes]
 
 
 def _null_elements(values: Sequence[Any], depth: int) -> tuple[int, list[bytes]]:
+    if len(values) > MAX_ARRAY_OF_NOTHING:
+        raise ValueError(f"an array of nulls has at most {MAX_ARRAY_OF_NOTHING} elements")
     for value in values:
         _write_null(value, depth)
     return 0x40, []
 
 
-def _boolean_elements(values: Sequence[Any], _depth: int) -> tuple[int, list[bytes]]:
-    return 0x56, [b"\x00" if BOOLEANS[value] == b"\x42" else b"\x01" for value in values]
+def _boolean_elements(values: Sequence[Any], depth: int) -> tuple[int, list[bytes]]:
+    return 0x56, [b"\x01" if _write_boolean(value, depth) == b"\x41" else b"\x00" for value in values]
 
 
 def _same_width(code: int, writer: Writer) -> ElementWriter:

@@ -97,6 +97,12 @@ class LinkDetachedError(_EndedError):
     """The link was detached by either side, or went with its session."""
 
 
+def shown(value: object) -> str:
+    """A value that a peer sent, for a description: cut, as what the peer sent can be of any length."""
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
 def decode_error(description: str) -> ProtocolError:
     """What the peer sent is not a legal encoding of what is expected there (§2.8.15)."""
     return ProtocolError(Scope.CONNECTION, AmqpCondition.DECODE_ERROR, description)

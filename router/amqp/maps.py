@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from amqpmesh.router.amqp.encoder import REFUSALS, write_value
+from amqpmesh.router.amqp.errors import shown
 from amqpmesh.router.amqp.types import Symbol
 
 MAX_NUMERIC_KEYS = 256
@@ -32,7 +33,7 @@ class PairMap(Mapping[Any, Any]):
         self._pairs: dict[bytes, tuple[Any, Any]] = {}
         for key, value in pairs:
             if self._pairs.setdefault(write_value(key, 0), pair := (key, value)) is not pair:
-                raise ValueError(f"the key {key!r} occurs twice")
+                raise ValueError(f"the key {shown(key)} occurs twice")
 
     def __getitem__(self, key: Any) -> Any:
         try:

@@ -10,7 +10,7 @@ from typing import Annotated, Any, NoReturn, Union, get_args, get_origin
 from amqpmesh.router.amqp import decoder, encoder, types
 from amqpmesh.router.amqp.decoder import Buffer, Reader, Span
 from amqpmesh.router.amqp.encoder import NULL, Writer
-from amqpmesh.router.amqp.errors import decode_error, invalid_field
+from amqpmesh.router.amqp.errors import decode_error, invalid_field, shown
 from amqpmesh.router.amqp.fields import MaxOctets, Shape
 from amqpmesh.router.amqp.types import Primitive, Symbol
 
@@ -102,7 +102,7 @@ _SIMPLE = {code: read for code, read in _ANY.items() if decoder.ENCODINGS.get(co
 def _write_simple(value: Any, depth: int) -> bytes:
     octets = encoder.write_value(value, depth)
     if octets[0] not in _SIMPLE:
-        raise TypeError(f"{value!r} is a list, a map or an array")
+        raise TypeError(f"{shown(value)} is a list, a map or an array")
     return octets
 
 
@@ -157,13 +157,13 @@ def _choices(cls: type[Enum], source: Primitive) -> Plan:
         try:
             return members[value]
         except KeyError:
-            raise invalid_field(f"{value!r} is not one of the choices of {cls.__name__}") from None
+            raise invalid_field(f"{shown(value)} is not one of the choices of {cls.__name__}") from None
 
     def write(value: Enum, _depth: int) -> bytes:
         try:
             return written[value]
         except KeyError:
-            raise ValueError(f"{value!r} is not one of the choices of {cls.__name__}") from None
+            raise ValueError(f"{shown(value)} is not one of the choices of {cls.__name__}") from None
 
     return Plan(source.value, _wrapped(decoder.PLAIN[source], choose), write, (cls,))
 
@@ -174,7 +174,7 @@ def _choices(cls: type[Enum], source: Primitive) -> Plan:
 def refuse_unknown(data: Buffer, offset: int, depth: int) -> NoReturn:
     """Where one of a few described types may be: what came is none of them."""
     descriptor, _ = decoder.READERS[data[offset]](data, offset + 1, depth)
-    raise invalid_field(f"a described type with the descriptor {descriptor!r} is not permitted here")
+    raise invalid_field(f"a described type with the descriptor {shown(descriptor)} is not permitted here")
 
 
 def descriptor_reader(declared: Iterable[Declaration], otherwise: Reader) -> Reader:
@@ -234,7 +234,7 @@ def _write_by_class(writers: Mapping[type, Writer]) -> Writer:
         for cls in type(value).__mro__:
             if cls in writers:
                 return writers[cls](value, depth)
-        raise TypeError(f"{value!r} is not permitted here")
+        raise TypeError(f"{shown(value)} is not permitted here")
 
     return write
 
@@ -262,7 +262,7 @@ def _multiple(one: Plan) -> Plan:
 
     def write(values: Iterable[Any], depth: int) -> bytes:
         if isinstance(values, str | bytes):
-            raise TypeError(f"{values!r} is one value, not a tuple of them")
+            raise TypeError(f"{shown(values)} is one value, not a tuple of them")
         values = tuple(values)
         if not values:
             return NULL
