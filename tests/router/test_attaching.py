@@ -1,0 +1,281 @@
+"""Links come and go: answers to an attach, dynamic nodes, stolen links, drains."""
+
+import pytest
+
+from amqpmesh.policies.distribution import Distribution
+from amqpmesh.router.amqp import events
+from amqpmesh.router.amqp.definitions import ReceiverSettleMode, Role
+from amqpmesh.router.amqp.delivery_states import Accepted, TransactionalState
+from amqpmesh.router.amqp.link import Link
+from amqpmesh.router.amqp.messaging import (
+    DeleteOnClose,
+    DeleteOnNoLinks,
+    Source,
+    Target,
+    TerminusDurability,
+    TerminusExpiryPolicy,
+)
+from amqpmesh.router.amqp.terminus import Terminus
+from amqpmesh.router.amqp.transactions import Coordinator
+from amqpmesh.router.amqp.types import Described, Symbol, ULong
+from amqpmesh.router.config import AddressConfig
+from tests.support.network import Client, Network, message
+
+
+def _condition(client: Client, link: Link) -> str:
+    error = client.detached[link]
+    assert error is not None
+    return error.condition
+
+
+def test_our_attach_reports_what_is_in_force_and_no_more() -> None:
+    network = Network()
+    client = network.client()
+    link = client.receiver(
+        None,
+        rcv=ReceiverSettleMode.SECOND,
+        source=Source(
+            address="q",
+            durable=TerminusDurability.UNSETTLED_STATE,
+            expiry_policy=TerminusExpiryPolicy.NEVER,
+            timeout=60,
+            filter={Symbol("apache.org:selector-filter:string"): Described(ULong(1), "a = 1")},
+            capabilities=(Symbol("queue"),),
+        ),
+    )
+    assert link.remote is not None
+    source = link.remote.source
+    assert source == Source(
+        address="q",
+        expiry_policy=TerminusExpiryPolicy.LINK_DETACH,
+        distribution_mode=source.distribution_mode if source is not None else None,
+    )
+    assert link.remote.rcv_settle_mode is ReceiverSettleMode.SECOND
+    network.leave()
+
+
+@pytest.mark.parametrize(
+    ("target", "condition"),
+    [
+        (Coordinator(), "amqp:not-implemented"),
+        (Target(address="$management"), "amqp:not-found"),
+        (Target(address="q@B"), "amqp:not-found"),
+    ],
+)
+def test_an_attach_that_cannot_be_served_is_refused_as_the_standard_asks(
+    target: Target | Coordinator, condition: str
+) -> None:
+    network = Network()
+    client = network.client()
+    link = client.session.attach(Terminus("s", Role.SENDER), source=Source(), target=target)
+    network.run()
+    attached = next(event for event in client.events if isinstance(event, events.LinkAttached))
+    assert attached.attach.target is None, "no terminus of ours"
+    assert _condition(client, link) == condition
+    again = client.sender("q", name="s")
+    assert again.is_attached
+    network.leave()
+
+
+@pytest.mark.parametrize(
+    ("source", "condition"),
+    [
+        (Source(address="$anything"), "amqp:not-found"),
+        (Source(address="q@B"), "amqp:not-found"),
+        (Source(), "amqp:invalid-field"),
+    ],
+)
+def test_a_receiver_that_cannot_be_served_is_refused(source: Source, condition: str) -> None:
+    network = Network()
+    client = network.client()
+    link = client.receiver(None, source=source)
+    assert _condition(client, link) == condition
+    network.leave()
+
+
+def test_an_unsettled_map_is_answered_by_an_empty_one() -> None:
+    network = Network()
+    client = network.client()
+    link = client.session.attach(Terminus("s", Role.SENDER), source=Source(), target=Target(address="q"), unsettled={})
+    network.run()
+    assert link.remote is not None
+    assert link.remote.unsettled == {}
+    network.leave()
+
+
+def test_a_dynamic_node_carries_replies_and_goes_with_its_link() -> None:
+    network = Network()
+    client, service = network.client("a client/1"), network.client()
+    replies = client.receiver(
+        None,
+        name="my replies",
+        source=Source(dynamic=True, dynamic_node_properties={Symbol("lifetime-policy"): DeleteOnNoLinks()}),
+    )
+    assert replies.remote is not None
+    source = replies.remote.source
+    assert source is not None
+    assert source.dynamic
+    assert source.dynamic_node_properties == {"lifetime-policy": DeleteOnClose()}
+    address = source.address
+    assert address is not None
+    assert address.startswith("$dynamic/a%20client%2F1/my%20replies/")
+    assert address.endswith("@A")
+    direct = service.sender(address)
+    by_to = service.sender(None)
+    one, two = service.send(direct, message(1)), service.send(by_to, message(2, to=address))
+    for arrival in client.take(2):
+        arrival.accept()
+    network.run()
+    assert one.outcome == two.outcome == Accepted()
+    replies.detach()
+    network.run()
+    assert _condition(service, direct) == "amqp:resource-deleted"
+    assert _condition(service, service.sender(address)) == "amqp:not-found"
+    network.leave()
+
+
+def test_nobody_else_consumes_a_dynamic_node() -> None:
+    network = Network()
+    client, thief = network.client(), network.client()
+    replies = client.receiver(None, source=Source(dynamic=True))
+    assert replies.remote is not None
+    assert replies.remote.source is not None
+    address = replies.remote.source.address
+    assert _condition(thief, thief.receiver(address)) == "amqp:unauthorized-access"
+    assert client.receiver(address).is_attached
+    network.leave()
+
+
+def test_a_dynamic_target_is_consumed_over_the_connection_that_made_it() -> None:
+    network = Network()
+    client = network.client()
+    link = client.sender(None, target=Target(dynamic=True))
+    assert link.remote is not None
+    assert isinstance(link.remote.target, Target)
+    address = link.remote.target.address
+    consumer = client.receiver(address)
+    client.send(link)
+    client.take(1)[0].accept()
+    link.detach()
+    network.run()
+    assert _condition(client, consumer) == "amqp:resource-deleted"
+    network.leave()
+
+
+def test_a_second_attach_of_a_name_steals_the_link() -> None:
+    network = Network()
+    first, second, consumer = network.client("same"), network.client("same"), network.client()
+    consumer.receiver("q")
+    robbed = first.sender("q", name="link")
+    thief = second.sender("q", name="link")
+    assert _condition(first, robbed) == "amqp:link:stolen"
+    assert thief.is_attached
+    second.send(thief)
+    consumer.take(1)
+    network.leave()
+
+
+def test_a_link_can_be_stolen_within_one_connection() -> None:
+    network = Network()
+    client = network.client()
+    robbed = client.receiver("q", name="link")
+    session = client.engine.begin()
+    network.run()
+    thief = client.receiver("q", name="link", session=session)
+    assert _condition(client, robbed) == "amqp:link:stolen"
+    assert thief.is_attached
+    network.leave()
+
+
+def test_the_same_name_in_the_other_direction_or_of_another_container_is_another_link() -> None:
+    network = Network()
+    one, two = network.client("one"), network.client("two")
+    links: list[Link] = [one.sender("q", name="x"), one.receiver("q", name="x"), two.sender("q", name="x")]
+    assert all(link.is_attached for link in links)
+    network.leave()
+
+
+def test_two_containers_with_one_id_are_told_apart_after_three_thefts() -> None:
+    network = Network()
+    one, two = network.client("twin"), network.client("twin")
+    link = one.sender("q", name="x")
+    thieves = [(two, one), (one, two), (two, one)]
+    for thief, robbed in thieves[:2]:
+        new = thief.sender("q", name="x")
+        assert _condition(robbed, link) == "amqp:link:stolen"
+        link = new
+    third = two.sender("q", name="x")
+    assert link.is_attached
+    assert third.is_attached
+    network.leave()
+
+
+def test_a_transactional_state_outside_a_transaction_ends_its_link() -> None:
+    network = Network()
+    consumer, producer = network.client(), network.client()
+    receiver = consumer.receiver("q")
+    producer.send(producer.sender("q"))
+    consumer.take(1)[0].dispose(TransactionalState(txn_id=b"t", outcome=Accepted()), settled=True)
+    network.run()
+    assert _condition(consumer, receiver) == "amqp:transaction:unknown-id"
+    network.leave()
+
+
+def test_a_drain_of_an_empty_address_is_answered_and_gives_no_message() -> None:
+    network = Network()
+    consumer = network.client()
+    receiver = consumer.receiver("q", credit=0)
+    receiver.flow(5, drain=True)
+    network.run()
+    assert receiver.credit == 0
+    assert receiver.delivery_count == 5
+    network.leave()
+
+
+def test_a_drain_waits_for_producers_that_hold_credit() -> None:
+    network = Network()
+    consumer, producer = network.client(), network.client()
+    link = producer.sender("q")
+    receiver = consumer.receiver("q", credit=1)
+    assert link.credit
+    # The producer does not look at its socket yet; the consumer drains.
+    producer.stopped = True
+    receiver.flow(1, drain=True)
+    network.run()
+    assert receiver.credit == 1, "nothing is known of the producer yet"
+    delivery = link.delivery(b"1")
+    link.transfer(delivery, message())
+    network.run()
+    consumer.take(1)
+    assert receiver.credit == 0
+    producer.stopped = False
+    network.leave()
+
+
+def test_a_drain_is_answered_after_a_while_when_producers_are_silent() -> None:
+    network = Network(AddressConfig(pattern="q", drain_time=0.25))
+    consumer, producer = network.client(), network.client()
+    producer.sender("q")
+    receiver = consumer.receiver("q", credit=1)
+    producer.stopped = True
+    receiver.flow(1, drain=True)
+    network.run()
+    assert receiver.credit == 1
+    network.advance(0.3)
+    assert receiver.credit == 0
+    producer.stopped = False
+    network.leave()
+
+
+def test_a_multicast_address_serves_those_who_come_later_too() -> None:
+    network = Network(AddressConfig(pattern="m", distribution=Distribution.MULTICAST))
+    one, producer = network.client(), network.client()
+    one.receiver("m")
+    link = producer.sender("m")
+    producer.send(link, settled=True)
+    two = network.client()
+    two.receiver("m")
+    producer.send(link, settled=True)
+    one.take(2)
+    two.take(1)
+    network.leave()
