@@ -36,9 +36,9 @@ class Pool:
     After each batch of events `grants` says which flows to send. What happens per delivery costs O(1); `grants` costs
     what changes, so that thousands of idle inputs are free.
 
-    An input is *idle* once it has not used the credit that it holds for `idle_time`. Credit is dealt in turn: to
-    inputs that hold none, one each; then, up to an equal share of the demand, to those that are not idle. A flow is
-    sent for half a share or more, or when the input held none.
+    An input is *idle* once it has not used the credit that it holds for `idle_time`, or has given some back. Credit is
+    dealt in turn: to inputs that hold none, one each; then, up to an equal share of the demand, to those that are not
+    idle. A flow is sent for half a share or more, or when the input held none.
 
     Args: max_credit: the most that one input is given, deliveries.
         starve_time: how long an input waits for credit that idle ones hold before they are asked to give it back, and
@@ -87,6 +87,7 @@ class Pool:
         self._lowered: OrderedDict[Input, float] = OrderedDict()
         # Asked to drain because a consumer drains.
         self._round: dict[Input, None] = {}
+        self._round_asked = False
         self._round_until: float | None = None
         self._changed: dict[Input, None] = {}  # whom a flow must be sent
         self._next_check = 0.0  # when starving is looked at again, at the earliest
@@ -217,31 +218,33 @@ class Pool:
         if spent := ahead(delivery_count, i.delivery_count):
             i.delivery_count = delivery_count
             self._spend(i, spent)
+            if not i._idle:  # what gives credit back has nothing to send
+                self._rest(i)
             self._sank(i, i.credit)
         if i._revoked and link_credit is not None and (delivery_count + link_credit) & SERIAL == i.limit:
             self._write_off(i)
-        i.available = available or 0
+        if available is not None:
+            i.available = available
         if i._idle and i.available > i.credit:
             self._used(i, i.credit, now)  # it would use more than it holds
 
     # A consumer drains.
 
     def drain(self, now: float) -> None:
-        """A consumer asked to drain: so ask all inputs that hold credit, unless that is under way already."""
-        if self._round_until is not None:
-            return
+        """A consumer asked to drain: ask all inputs that hold credit, once, unless that is under way already.
+
+        It begins with the next `grants`, so that an input that waited for this consumer's credit is given it first, and
+        told to use it or give it back in the same flow.
+        """
         self._now = now
-        for i in self._inputs:
-            if i.credit:
-                self._round[i] = None
-                if not i.draining:
-                    self._ask(i)
-        if self._round:
-            self._round_until = now + self._drain_time
+        if self._round_until is None:
+            self._round_asked = True
 
     def drained(self, now: float) -> bool:
         """Whether nothing more will come of the last `drain`: all answered or the time is over, and nothing waits."""
-        return not self._waiting and (self._round_until is None or now >= self._round_until)
+        if self._waiting or self._round_asked:
+            return False
+        return self._round_until is None or now >= self._round_until
 
     # The flows to send, and when to look again.
 
@@ -259,6 +262,8 @@ class Pool:
                 self._lower(now)
             elif self._lower_at is None:
                 self._lower_at = now + self._starve_time
+        if self._round_asked:
+            self._start_round(now)
         if not (self._hungry or self._renewing):
             self._short_since = None
         elif self._short_since is None:
@@ -271,9 +276,16 @@ class Pool:
 
     def next_timer(self) -> float | None:
         """When `handle_timer` wants to be called, None if nothing depends on time."""
-        times = [self._round_until, self._lower_at, self._starves_at()]
-        times += [next(iter(waits.values())) for waits in (self._reclaiming, self._lowered) if waits]
-        return min((time for time in times if time is not None), default=None)
+        soonest = self._lower_at
+        for at in (self._round_until, self._starves_at()):
+            if at is not None and (soonest is None or at < soonest):
+                soonest = at
+        for waits in (self._reclaiming, self._lowered):
+            if waits:
+                at = next(iter(waits.values()))
+                if soonest is None or at < soonest:
+                    soonest = at
+        return soonest
 
     def handle_timer(self, now: float) -> None:
         """Does what is due; `grants` may have something to send afterwards."""
@@ -291,6 +303,7 @@ class Pool:
                 # Its silence is taken for consent. Lowering its limit makes that true, of all but what is on its way.
                 self._take_back(i, i.credit - 1, now)
                 self._write_off(i)
+            self._settle_down(i)
         while self._lowered and next(iter(self._lowered.values())) <= now:
             self._write_off(next(iter(self._lowered)))
         if self._lower_at is not None and now >= self._lower_at:
@@ -443,11 +456,26 @@ class Pool:
             if i._used_at > placed:
                 self._recent[i] = i._used_at
                 continue
-            i._idle = True
-            self._idle_inputs += 1
-            self._renewing.pop(i, None)
-            if i.credit > 1 and not i.draining:
-                self._rich[i] = None
+            self._rest(i)
+
+    def _rest(self, i: Input) -> None:
+        """It has become idle."""
+        i._idle = True
+        self._idle_inputs += 1
+        self._recent.pop(i, None)
+        self._renewing.pop(i, None)
+        if i.credit > 1 and not i.draining:
+            self._rich[i] = None
+
+    def _start_round(self, now: float) -> None:
+        self._round_asked = False
+        for i in self._inputs:
+            if i.credit:
+                self._round[i] = None
+                if not i.draining:
+                    self._ask(i)
+        if self._round:
+            self._round_until = now + self._drain_time
 
     def _ask(self, i: Input) -> None:
         """Asks it to drain; until it has, it gets no more."""

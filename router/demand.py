@@ -3,21 +3,6 @@
 from amqpmesh.policies.distribution import Distribution
 
 
-class Branch:
-    """A place that deliveries leave to."""
-
-    __slots__ = ("_open", "cost", "counts", "owner", "usable")
-
-    def __init__(self, usable: int, cost: int, counts: bool, owner: object) -> None:
-        self.owner = owner
-        self.usable = usable
-        """Deliveries that it can take now."""
-        self.cost = cost
-        self.counts = counts
-        """False: it sees copies only, and is no consumer."""
-        self._open = False  # it gave credit, and did not take it back since
-
-
 class _Group:
     """Sums over branches that are used alike."""
 
@@ -29,6 +14,22 @@ class _Group:
         self.open = 0
 
 
+class Branch:
+    """A place that deliveries leave to."""
+
+    __slots__ = ("_group", "_open", "cost", "counts", "owner", "usable")
+
+    def __init__(self, usable: int, cost: int, counts: bool, owner: object) -> None:
+        self.owner = owner
+        self.usable = usable
+        """Deliveries that it can take now."""
+        self.cost = cost
+        self.counts = counts
+        """False: it sees copies only, and is no consumer."""
+        self._open = False  # it gave credit, and did not take it back since
+        self._group: _Group | None = None  # None: it does not count, or is gone
+
+
 class Demand:
     """How many deliveries the branches that count can take now.
 
@@ -36,8 +37,6 @@ class Demand:
     can take least, since every delivery goes to all. Kept up to date by difference, O(1) per change; only the least of
     a multicast is looked for again when it rises, once per time it is asked for.
     """
-
-    __slots__ = ("_branches", "_by_cost", "_groups", "_least", "_multicast", "_near", "_none")
 
     def __init__(self, distribution: Distribution) -> None:
         self._none = distribution is Distribution.UNAVAILABLE
@@ -68,7 +67,7 @@ class Demand:
         if not branch.counts or self._none:
             return
         self._branches[branch] = None
-        group = self._groups.setdefault(self._key(branch), _Group())
+        group = branch._group = self._groups.setdefault(self._key(branch), _Group())
         group.size += 1
         self._near = self._groups[min(self._groups)]
         usable, branch.usable = branch.usable, 0
@@ -77,12 +76,13 @@ class Demand:
 
     def remove(self, branch: Branch) -> None:
         """A branch that is gone."""
-        if branch not in self._branches:
+        group = branch._group
+        if group is None:
             return
         self.set_usable(branch, 0, True)
         del self._branches[branch]
+        branch._group = None
         self._least = None
-        group = self._groups[self._key(branch)]
         group.size -= 1
         if not group.size:
             del self._groups[self._key(branch)]
@@ -91,18 +91,22 @@ class Demand:
     def set_usable(self, branch: Branch, usable: int, withdrawn: bool) -> None:
         """What a branch can take now; withdrawn: it is no consumer until it can take something again."""
         before, branch.usable = branch.usable, usable
-        if branch not in self._branches:
+        group = branch._group
+        if group is None:
             return
-        group = self._groups[self._key(branch)]
         group.usable += usable - before
-        if self._least is not None:
+        if self._multicast and self._least is not None:
             if usable < self._least:
                 self._least = usable
-            elif before == self._least and usable > before:
+            elif before == self._least < usable:
                 self._least = None
-        is_open = usable > 0 or (branch._open and not withdrawn)
-        group.open += is_open - branch._open
-        branch._open = is_open
+        if branch._open:
+            if withdrawn and not usable:
+                branch._open = False
+                group.open -= 1
+        elif usable:
+            branch._open = True
+            group.open += 1
 
     def _key(self, branch: Branch) -> int:
         return branch.cost if self._by_cost else 0

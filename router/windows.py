@@ -120,7 +120,8 @@ class FixedWindow:
             i.delivery_count = delivery_count
             i.granted = max(0, i.granted - spent)
             self._renewing[i] = None
-        i.available = available or 0
+        if available is not None:
+            i.available = available
 
     def set_suspended(self, suspended: bool) -> None:
         """Whether this router's memory is used up: then no window is renewed."""
