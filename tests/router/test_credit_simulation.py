@@ -390,7 +390,7 @@ def add_one(hop: Hop, latency: Callable[[], float], prefetch: int, work: float, 
     Consumer(hop, latency, prefetch, work, batch)
 
 
-@settings(max_examples=60)
+@settings(max_examples=200)
 @given(seed=st.integers(0, 2**32), silence=st.booleans(), troubled=st.booleans())
 def test_every_message_arrives_whatever_consumers_do(seed: int, silence: bool, troubled: bool) -> None:
     network = random_network(random.Random(seed), troubled=troubled, silence=silence)
