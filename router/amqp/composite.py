@@ -103,6 +103,7 @@ def restricted(name: str, code: int) -> Callable[[type[T]], type[T]]:
             return made(value), offset  # type: ignore[call-arg]  # mypy does not see its one field
 
         def write(value: Any, depth: int) -> bytes:
+            encoder.enter(depth)
             try:
                 return head + write_value(value.value, depth + 1)
             except REFUSALS as error:
@@ -253,6 +254,7 @@ def _reader(cls: type[T], label: str, fields: tuple[Field, ...]) -> Reader:
         value = cls.__new__(cls)
         put: Any = None
         try:
+            depth += 1  # a composite is a described value and a list: two levels
             offset, end, count = span(data, offset, depth)
             for table, put in present[count]:
                 item, offset = table[data[offset]](data, offset + 1, depth + 1)
@@ -283,8 +285,8 @@ def _writers(label: str, code: int, fields: tuple[Field, ...]) -> tuple[Writer, 
     mandatory = [index for index, field in enumerate(fields) if field.mandatory]
 
     def write(value: Any, depth: int) -> bytes:
-        encoder.enter(depth)
-        depth += 1
+        encoder.enter(depth + 1)
+        depth += 2
         written: list[bytes] = []
         try:
             for item, (default, write_field) in zip(get(value), steps, strict=True):
@@ -297,8 +299,8 @@ def _writers(label: str, code: int, fields: tuple[Field, ...]) -> tuple[Writer, 
         return finish(written)
 
     def write_full(value: Any, depth: int) -> bytes:
-        encoder.enter(depth)
-        depth += 1
+        encoder.enter(depth + 1)
+        depth += 2
         written: list[bytes] = []
         try:
             for item, (_, write_field) in zip(get(value), steps, strict=True):

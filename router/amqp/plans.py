@@ -207,8 +207,9 @@ def descriptor_reader(declared: Iterable[Declaration], otherwise: Reader) -> Rea
 
 def _described(declared: list[Declaration], otherwise: Reader) -> Plan:
     label = " or ".join(one.label for one in declared)
+    write = _write_by_class({one.cls: one.write for one in declared})
     classes = tuple(one.cls for one in declared)
-    return Plan(label, {0x00: descriptor_reader(declared, otherwise)}, encoder.write_value, classes)
+    return Plan(label, {0x00: descriptor_reader(declared, otherwise)}, write, classes)
 
 
 # Unions: the format code, and for described types the descriptor, chooses the reader; the class chooses the writer.
@@ -231,10 +232,13 @@ def _union(members: tuple[Any, ...]) -> Plan:
 
 def _write_by_class(writers: Mapping[type, Writer]) -> Writer:
     def write(value: Any, depth: int) -> bytes:
-        for cls in type(value).__mro__:
-            if cls in writers:
-                return writers[cls](value, depth)
-        raise TypeError(f"{shown(value)} is not permitted here")
+        writer = writers.get(type(value)) or inherited(type(value))
+        if writer is None:
+            raise TypeError(f"{shown(value)} is not permitted here")
+        return writer(value, depth)
+
+    def inherited(cls: type) -> Writer | None:
+        return next((writers[base] for base in cls.__mro__ if base in writers), None)
 
     return write
 
