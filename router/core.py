@@ -403,7 +403,8 @@ class Core:
         event.session.begin()
 
     def _ended(self, record: ConnectionRecord, event: events.SessionEnded) -> None:
-        for table in (record.incoming, record.outgoing, record.lingering):
+        # Those that we send on first: then nothing tries to send on them what others leave behind.
+        for table in (record.outgoing, record.lingering, record.incoming):
             for each in [each for each in table if each.link.session is event.session]:
                 self._link_gone(each)
 
@@ -484,7 +485,7 @@ class Core:
 
     def _connection_gone(self, record: ConnectionRecord) -> None:
         record.lost = True
-        for table in (record.incoming, record.outgoing, record.lingering):
+        for table in (record.outgoing, record.lingering, record.incoming):
             for each in list(table):
                 self._link_gone(each)
 

@@ -356,8 +356,11 @@ class Forwarding:
         delivery = leg.delivery
         assert delivery is not None
         sender = outgoing.link
+        if outgoing.gone or not sender.session.can_send:
+            # Its session is over, and the link about to be let go of.
+            return leg.aborting
         if leg.aborting:
-            if not leg.started or outgoing.gone:
+            if not leg.started:
                 return True
             sender.transfer(delivery, aborted=True)
             return delivery.complete
