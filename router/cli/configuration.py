@@ -4,7 +4,7 @@ from pathlib import Path
 
 from amqpmesh.router.amqp.errors import ConfigError
 from amqpmesh.router.config import DEFAULT_URL, RouterConfig, load
-from amqpmesh.router.io.tls import server_context
+from amqpmesh.router.io.credentials import Credentials
 
 
 def read(file: Path | None) -> RouterConfig:
@@ -16,13 +16,10 @@ def read(file: Path | None) -> RouterConfig:
         return RouterConfig()
     config = load(file)
     for position, listener in enumerate(config.listeners):
-        tls = listener.tls
-        if tls is None:
-            continue
         try:
-            server_context(tls.certificate, tls.key, tls.trust, tls.client)
-        except OSError as error:  # ssl.SSLError is one: no PEM, or the key of another certificate
-            raise ConfigError(str(file), f"listener[{position}].tls", error.strerror or str(error)) from None
+            Credentials.load(listener)
+        except ConfigError as error:
+            raise ConfigError(str(file), f"listener[{position}].tls", error.reason) from None
     return config
 
 

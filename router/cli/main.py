@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from amqpmesh import __version__
 from amqpmesh.router.amqp.errors import CommandError, ConfigError
-from amqpmesh.router.cli import check, user
+from amqpmesh.router.cli import check, run, user
 from amqpmesh.router.cli.exits import Exit
 
 
@@ -15,7 +15,7 @@ def parser() -> argparse.ArgumentParser:
     top = argparse.ArgumentParser(prog="amqpmesh", description="A brokerless AMQP 1.0 router.", allow_abbrev=False)
     top.add_argument("--version", action="version", version=f"amqpmesh {__version__}")
     commands = top.add_subparsers(metavar="COMMAND", required=True)
-    for command in (check, user):
+    for command in (run, check, user):
         command.add_to(commands)
     return top
 

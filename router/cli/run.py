@@ -1,0 +1,101 @@
+"""`amqpmesh run [CONFIG]`: a router as a daemon, which ends on SIGTERM or SIGINT and reads again on SIGHUP."""
+
+import argparse
+import signal
+import sys
+from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
+from pathlib import Path
+
+import trio
+
+from amqpmesh.router import logs
+from amqpmesh.router.amqp.errors import ConfigError
+from amqpmesh.router.cli import configuration, service
+from amqpmesh.router.cli.exits import Exit
+from amqpmesh.router.config import DEFAULT_URL, RouterConfig
+from amqpmesh.router.io.node import Router
+
+log = logs.EventLog("amqpmesh.run")
+
+
+def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Declare the command."""
+    command = commands.add_parser(
+        "run",
+        help="run a router",
+        description="Runs a router until SIGTERM or SIGINT; a second signal ends it at once. SIGHUP reads "
+        f"certificates and users again. Without CONFIG and --listen it listens at {DEFAULT_URL}.",
+    )
+    command.add_argument("config", metavar="CONFIG", nargs="?", type=Path, help="a TOML file")
+    command.add_argument("--id", help="the router's id, instead of CONFIG's or the host's name")
+    command.add_argument(
+        "--listen", metavar="URL", action="append", default=[], help="listen here too; port 0: any free one"
+    )
+    command.set_defaults(command=run)
+
+
+def run(given: argparse.Namespace) -> int:
+    """Returns: 0 once drained, 1 if a second signal ended it before.
+
+    Raises: ConfigError; OSError: a listener could not be bound.
+    """
+
+    def effective() -> RouterConfig:
+        config = configuration.read(given.config)
+        if given.id is not None:
+            config = replace(config, id=given.id)
+        return configuration.listening(config, tuple(given.listen))
+
+    config = effective()
+    logs.configure(config.log.level, config.log.format, sys.stderr)
+    service.raise_file_limit()
+    return trio.run(serve, config, effective)
+
+
+async def serve(config: RouterConfig, read_again: Callable[[], RouterConfig]) -> int:
+    """Run a router until a signal ends it. Args: read_again: what SIGHUP checks the files with; may raise ConfigError.
+
+    Returns: 0 once drained, 1 if a second signal ended it before.
+    """
+    with (
+        # Taken before anything listens, so that whoever sees the first line may already send one.
+        trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals,
+        trio.CancelScope() as at_once,
+    ):
+        async with Router(config) as router:
+            for listener in router.listeners:
+                log.info("listening", url=listener.url, name=listener.name)
+            service.notify("READY=1")
+            await _until_told_to_end(signals, router, config, read_again)
+            service.notify("STOPPING=1")
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(_second_signal, signals, at_once)
+                await router.drain()
+                nursery.cancel_scope.cancel()
+    log.info("ended", drained=not at_once.cancelled_caught)
+    return Exit.FAILED if at_once.cancelled_caught else Exit.DONE
+
+
+async def _until_told_to_end(
+    signals: AsyncIterator[int], router: Router, config: RouterConfig, read_again: Callable[[], RouterConfig]
+) -> None:
+    async for number in signals:
+        if number != signal.SIGHUP:
+            log.info("draining", signal=signal.Signals(number).name, seconds=config.drain)
+            return
+        try:
+            changed = router.reload(read_again())
+        except ConfigError as error:
+            log.error("not read again", file=error.file, key=error.key, reason=error.reason)
+            continue
+        log.info("read again")
+        for key in changed:
+            log.warning("needs a restart", key=key)
+
+
+async def _second_signal(signals: AsyncIterator[int], at_once: trio.CancelScope) -> None:
+    async for number in signals:
+        if number != signal.SIGHUP:
+            at_once.cancel()
+            return

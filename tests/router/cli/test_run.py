@@ -1,0 +1,224 @@
+"""The daemon as a process: what it says, and how it ends."""
+
+import contextlib
+import os
+import re
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO
+
+import pytest
+import trustme
+
+from amqpmesh.router.users import add_user
+
+PATIENCE = 30.0  # seconds; nothing here takes one
+
+HEADER = b"AMQP\x00\x01\x00\x00"
+
+
+class Daemon:
+    """`amqpmesh run`, and the lines it writes on standard error."""
+
+    def __init__(self, *arguments: str, cwd: Path, **environment: str) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "amqpmesh", "run", *arguments],
+            stderr=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=cwd,
+            env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[3]), **environment},
+        )
+        # A daemon that says nothing more must fail the test, not stop it.
+        self._alarm = threading.Timer(PATIENCE, self.process.kill)
+        self._alarm.start()
+        self.lines: list[str] = []
+
+    def said(self, pattern: str) -> re.Match[str]:
+        """The next line that the pattern is found in; the lines before it are read too."""
+        for line in self._errors:
+            self.lines.append(line.rstrip("\n"))
+            if found := re.search(pattern, line):
+                return found
+        raise AssertionError(f"never said {pattern!r}, but\n" + "\n".join(self.lines))
+
+    @property
+    def _errors(self) -> IO[str]:
+        assert self.process.stderr is not None
+        return self.process.stderr
+
+    def port(self) -> int:
+        return int(self.said(r" INFO listening url=amqps?://\S+:(\d+) name=").group(1))
+
+    def send(self, number: signal.Signals) -> None:
+        self.process.send_signal(number)
+
+    def ended(self) -> int:
+        output, errors = self.process.communicate(timeout=PATIENCE)
+        self.lines.extend(errors.splitlines())
+        assert output == ""
+        return self.process.returncode
+
+    def close(self) -> None:
+        self._alarm.cancel()
+        self.process.kill()
+        self.process.wait(PATIENCE)
+        for stream in (self.process.stdout, self.process.stderr):
+            if stream is not None:
+                stream.close()
+
+
+StartDaemon = Callable[..., Daemon]
+
+
+@pytest.fixture
+def daemon(tmp_path: Path) -> Iterator[StartDaemon]:
+    with contextlib.ExitStack() as stack:
+
+        def start(*arguments: str, **environment: str) -> Daemon:
+            started = Daemon(*arguments, cwd=tmp_path, **environment)
+            stack.callback(started.close)
+            return started
+
+        yield start
+
+
+def connected(port: int) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", port), timeout=PATIENCE)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_it_listens_where_it_says_and_ends_with_0_on_a_signal(daemon: StartDaemon, number: signal.Signals) -> None:
+    router = daemon("--listen", "amqp://127.0.0.1:0")
+    with connected(router.port()) as client:
+        client.sendall(HEADER)
+        assert client.recv(8, socket.MSG_WAITALL) == HEADER
+    router.send(number)
+    assert router.ended() == 0
+
+
+def test_every_listener_has_a_line(daemon: StartDaemon) -> None:
+    router = daemon("--listen", "amqp://127.0.0.1:0", "--listen", "amqp://127.0.0.1:0", "--id", "A")
+    first, second = router.port(), router.port()
+    assert first != second
+    for port in (first, second):
+        connected(port).close()
+
+
+def test_a_port_in_use_ends_with_1(daemon: StartDaemon) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        router = daemon("--listen", f"amqp://127.0.0.1:{other.getsockname()[1]}")
+        assert router.ended() == 1
+    assert "in use" in router.lines[-1]
+    assert not any("Traceback" in line for line in router.lines)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (("--listen", "amqp://0.0.0.0:0"), "loopback only"),
+        (("--listen", "http://127.0.0.1"), "must begin with amqp://"),
+        (("--id", "a@b", "--listen", "amqp://127.0.0.1:0"), "must be without @"),
+        (("missing.toml",), "missing.toml: file: No such file"),
+    ],
+)
+def test_a_wrong_configuration_ends_with_2(daemon: StartDaemon, arguments: tuple[str, ...], reason: str) -> None:
+    router = daemon(*arguments)
+    assert router.ended() == 2
+    assert len(router.lines) == 1
+    assert reason in router.lines[0]
+
+
+def test_an_idle_client_is_closed_and_does_not_prolong_the_end(daemon: StartDaemon, tmp_path: Path) -> None:
+    (tmp_path / "a.toml").write_text("[router]\ndrain = 25\n[[listener]]\nurl = 'amqp://127.0.0.1:0'\n")
+    router = daemon("a.toml")
+    with connected(router.port()) as client:
+        client.sendall(HEADER)
+        assert client.recv(8, socket.MSG_WAITALL) == HEADER
+        router.send(signal.SIGTERM)
+        assert router.ended() == 0  # well before the 25 s, or the alarm would have ended it
+        while client.recv(4096):
+            pass
+
+
+def test_the_service_manager_hears_when_all_listeners_are_bound_and_when_it_ends(
+    daemon: StartDaemon, tmp_path: Path
+) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(str(tmp_path / "notify"))
+        manager.settimeout(PATIENCE)
+        router = daemon("--listen", "amqp://127.0.0.1:0", NOTIFY_SOCKET=str(tmp_path / "notify"))
+        assert manager.recv(100) == b"READY=1"
+        connected(router.port()).close()
+        router.send(signal.SIGTERM)
+        assert manager.recv(100) == b"STOPPING=1"
+        assert router.ended() == 0
+
+
+def test_logs_may_be_json(daemon: StartDaemon, tmp_path: Path) -> None:
+    (tmp_path / "a.toml").write_text("[log]\nformat = 'json'\n[[listener]]\nurl = 'amqp://127.0.0.1:0'\n")
+    router = daemon("a.toml")
+    found = router.said(r'^\{"time": "[^"]+", "level": "INFO", "event": "listening", "url": "amqp://127.0.0.1:(\d+)"')
+    connected(int(found.group(1))).close()
+
+
+def test_sighup_reads_users_and_certificates_again_and_a_bad_file_changes_nothing(
+    daemon: StartDaemon, tmp_path: Path
+) -> None:
+    authority = trustme.CA()
+    for name in ("old", "new"):
+        certificate = authority.issue_cert(f"{name}.example", "127.0.0.1")
+        certificate.cert_chain_pems[0].write_to_path(str(tmp_path / f"{name}.pem"))
+        certificate.private_key_pem.write_to_path(str(tmp_path / f"{name}.key"))
+
+    def use(name: str) -> None:
+        for kind in ("pem", "key"):
+            (tmp_path / f"a.{kind}").write_bytes((tmp_path / f"{name}.{kind}").read_bytes())
+
+    use("old")
+    add_user(tmp_path / "users.toml", "alice", "secret")
+    text = (
+        "[[listener]]\nurl = 'amqps://127.0.0.1:0'\nsasl = ['PLAIN']\nusers = 'users.toml'\n"
+        "tls = { certificate = 'a.pem', key = 'a.key' }\n"
+    )
+    config = tmp_path / "a.toml"
+    config.write_text(text)
+    router = daemon("a.toml")
+    port = router.port()
+    assert b"old.example" in shown_by(port)
+
+    (tmp_path / "users.toml").write_text("broken")
+    use("new")
+    router.send(signal.SIGHUP)
+    router.said(r" ERROR not read again .*users")
+    assert b"old.example" in shown_by(port)
+
+    (tmp_path / "users.toml").unlink()
+    add_user(tmp_path / "users.toml", "bob", "secret")
+    router.send(signal.SIGHUP)
+    router.said(r" INFO read again")
+    assert b"new.example" in shown_by(port)
+
+    config.write_text(f"[router]\nid = 'B'\n{text}[[address]]\npattern = 'a'\n")
+    router.send(signal.SIGHUP)
+    router.said(r" WARNING needs a restart key=id")
+    router.said(r" WARNING needs a restart key=addresses")
+    router.send(signal.SIGTERM)
+    assert router.ended() == 0
+
+
+def shown_by(port: int) -> bytes:
+    """The certificate that a TLS client is shown, in DER."""
+    context = ssl.create_default_context()
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    with connected(port) as plain, context.wrap_socket(plain) as client:
+        certificate = client.getpeercert(binary_form=True)
+        assert certificate is not None
+        return certificate
