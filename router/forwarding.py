@@ -300,8 +300,9 @@ class Forwarding:
         relay.attempts += 1
         self.forwarded(relay)
         legs = [Leg(relay, each, False) for each in taken]
-        legs += [Leg(relay, each, True) for each in address.copies if self._may_copy(each, data)]
-        relay.legs = legs
+        if relay.attempts == 1:
+            legs += [Leg(relay, each, True) for each in address.copies if self._may_copy(each, data)]
+        relay.legs += legs
         if len(legs) > 1:
             for chunk in chunks:
                 chunk.holders = len(legs)

@@ -271,7 +271,7 @@ class Settlement:
         kind = state_kind(outcome)
         if relay.kept is None or not relay.complete or address is None or kind not in (RELEASED, MODIFIED):
             return False
-        leg = relay.legs[0]
+        leg = next(each for each in relay.legs if not each.copy)
         outgoing = leg.branch
         assert isinstance(outgoing, OutgoingLink)
         modified = decode_composite(Modified, outcome)[0] if kind == MODIFIED else None
@@ -284,13 +284,11 @@ class Settlement:
             self._dead_letter(relay, data)
             relay.kept = None
             return False
-        for each in relay.legs:
-            if not each.done:
-                if each.delivery is not None:
-                    dispose(each.delivery, each.outcome, True)
-                self.uncount(each)
-                each.done = True
-        relay.legs = []
+        if not leg.done and leg.delivery is not None:
+            dispose(leg.delivery, outcome, True)
+            self._uncount_or_abort(leg)
+        # Copies go on by themselves; a browser sees the message once, however often it is tried.
+        relay.legs = [each for each in relay.legs if each.copy and not each.done]
         relay.kept = bytearray(data)
         relay.head = read_head(data, complete=True)
         relay.chunks.append(Chunk(data, None, self._core.budget))

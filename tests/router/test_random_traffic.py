@@ -234,12 +234,15 @@ class History:
         """All messages are ended and decided; then every sender has heard an outcome, and nothing is left."""
         for link, sent in list(self.partial.items()):
             self.sent.pop(sent, None)
+            if link not in self.senders:
+                continue
             if self._room(self.senders[link]) > 0 and link.is_attached:
                 self.senders[link].go_on(sent, aborted=True)
             else:
-                self.senders[link].lose()
-                self.clients.remove(self.senders[link])
-                self._forget_all(self.senders[link])
+                client = self.senders[link]
+                client.lose()
+                self.clients.remove(client)
+                self._forget_all(client)
         for receiver in list(self.receivers):
             receiver.flow(0)
         self.network.advance(3.0)
