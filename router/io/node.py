@@ -110,14 +110,19 @@ class Router:
         """Drain, and end."""
         try:
             await self.drain()
+        except trio.Cancelled:
+            if error is None:  # else that is what goes on from here
+                raise
         finally:
             self._running = False
             self._stop_accepting()
             self._close_all()
-            self._nursery.cancel_scope.shield = True  # whatever was cancelled outside: this ends at once
-            await self._drop_all()
+            with trio.CancelScope(shield=True):  # it takes no time
+                await self._drop_all()
+            # Not told of the body's error the nursery does not wrap it, and shielded it keeps to itself that its tasks
+            # were cancelled.
+            self._nursery.cancel_scope.shield = True
             self._nursery.cancel_scope.cancel()
-            # Not told of the body's error, the nursery does not wrap it either.
             await self._manager.__aexit__(None, None, None)
 
     async def drain(self) -> None:
@@ -170,7 +175,7 @@ class Router:
         listener = listener or self._stream_listener
         if listener not in self._credentials:
             self._credentials[listener] = Credentials.load(listener)
-        await self._serve(stream, listener, host)
+        await self._serve(stream, listener, host, shield=False)
 
     def statistics(self) -> Statistics:
         """What is there now; after the router has ended, what it has left behind.
@@ -192,13 +197,14 @@ class Router:
 
     async def _serve_accepted(self, listener: Listener, stream: TcpStream, host: str) -> None:
         try:
-            await self._serve(stream, listener.config, host)
+            # Cancelled from outside, the router itself ends its connections, once it has told their peers.
+            await self._serve(stream, listener.config, host, shield=True)
         finally:
             listener.connections -= 1
 
-    async def _serve(self, stream: trio.abc.Stream, listener: ListenerConfig, host: str) -> None:
+    async def _serve(self, stream: trio.abc.Stream, listener: ListenerConfig, host: str, *, shield: bool) -> None:
         """Serve one connection. Raises: nothing; a fault of ours is logged and ends this connection only."""
-        with trio.CancelScope() as scope:
+        with trio.CancelScope(shield=shield) as scope:
             self._serving.add(scope)
             try:
                 await self._connect(stream, listener, host)

@@ -161,7 +161,7 @@ class Transport:
                 driver.core.sent(record, trio.current_time())
                 return
             data = memoryview(data)[sent:]
-        self._writing = trio.CancelScope()
+        self._writing = trio.CancelScope(shield=True)  # it ends with the connection, not before
         self._start(self._write, data)
 
     async def _write(self, data: bytes | memoryview) -> None:

@@ -1,0 +1,175 @@
+"""A scripted peer: it sends the frames that a test says, and expects the ones that a test says, over any stream."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+import trio
+from trio.testing import memory_stream_pair
+
+from amqpmesh.router.amqp.definitions import Role
+from amqpmesh.router.amqp.delivery_states import Accepted
+from amqpmesh.router.amqp.frames import FrameReader, protocol_header
+from amqpmesh.router.amqp.messaging import Source, Target
+from amqpmesh.router.amqp.performatives import (
+    Attach,
+    Begin,
+    Close,
+    Disposition,
+    Flow,
+    Open,
+    Performative,
+    Transfer,
+    decode_performative,
+    encode_performative,
+)
+from amqpmesh.router.config import ListenerConfig
+from amqpmesh.router.io.node import Router
+
+AMQP = protocol_header(0)
+TLS = protocol_header(2)
+WINDOW = 2**31 - 1
+
+P = TypeVar("P", bound=Performative)
+
+
+def frame(performative: Performative, payload: bytes = b"", *, channel: int = 0) -> bytes:
+    """A frame, as it stands in the stream."""
+    body = encode_performative(performative) + payload
+    return (8 + len(body)).to_bytes(4, "big") + b"\x02\x00" + channel.to_bytes(2, "big") + body
+
+
+def begun() -> Begin:
+    """A `begin` whose windows never close."""
+    return Begin(next_outgoing_id=0, incoming_window=WINDOW, outgoing_window=WINDOW)
+
+
+def credit(number: int, *, handle: int = 0) -> Flow:
+    """A `flow` that gives a link credit, before its first delivery."""
+    return Flow(
+        next_incoming_id=0,
+        incoming_window=WINDOW,
+        next_outgoing_id=0,
+        outgoing_window=WINDOW,
+        handle=handle,
+        delivery_count=0,
+        link_credit=number,
+    )
+
+
+def attached(role: Role, address: str) -> Attach:
+    """An `attach` with handle 0, of a link that is named after what it does."""
+    return Attach(
+        name=f"{role.name.lower()} of {address}",
+        handle=0,
+        role=role,
+        source=Source(address=address),
+        target=Target(address=address),
+        initial_delivery_count=0 if role is Role.SENDER else None,
+    )
+
+
+class Peer:
+    """One end of a stream, at the other end of which is a router."""
+
+    def __init__(self, stream: trio.abc.Stream) -> None:
+        self.stream = stream
+        self._frames = FrameReader(2**20)
+        self._headers_are_over = False
+
+    async def write(self, *parts: bytes | Performative) -> None:
+        """Send bytes and frames, all at once."""
+        await self.stream.send_all(b"".join(part if isinstance(part, bytes) else frame(part) for part in parts))
+
+    async def expect_header(self) -> bytes:
+        """The next 8 bytes."""
+        while (header := self._frames.next_header()) is None:
+            assert await self._more(), "the stream ended"
+        return header
+
+    async def next_frame(self) -> tuple[Performative, bytes] | None:
+        """The next frame that is not empty, with its payload; None at the end of the stream."""
+        while True:
+            found = self._frames.next_frame()
+            if found is None:
+                if not await self._more():
+                    return None
+            elif found.body:
+                performative, at = decode_performative(found.body)
+                return performative, found.body[at:]
+
+    async def expect(self, kind: type[P]) -> P:
+        """The next frame, which must be of that kind; flows come at any time and are passed over."""
+        while True:
+            found = await self.next_frame()
+            assert found is not None, f"the stream ended, {kind.__name__} should have come"
+            performative, self.payload = found
+            if isinstance(performative, kind):
+                return performative
+            assert isinstance(performative, Flow), f"{performative} came, {kind.__name__} should have"
+
+    async def expect_end(self) -> None:
+        """Nothing more comes but what nobody asked for."""
+        while (found := await self.next_frame()) is not None:
+            assert isinstance(found[0], Flow), f"{found[0]} came, and the stream should have ended"
+
+    async def open(self) -> Open:
+        """Exchange protocol headers and `open`."""
+        await self.write(AMQP, Open(container_id="peer"))
+        assert await self.expect_header() == AMQP
+        return await self.expect(Open)
+
+    async def attach(self, role: Role, address: str) -> Attach:
+        """Open everything down to a link with handle 0, all in one write."""
+        await self.write(AMQP, Open(container_id=f"peer-{role.name}"), begun(), attached(role, address))
+        assert await self.expect_header() == AMQP
+        await self.expect(Open)
+        await self.expect(Begin)
+        return await self.expect(Attach)
+
+    async def send(self, number: int, body: bytes = b"", *, settled: bool = False) -> None:
+        """A delivery of one frame, with that id."""
+        payload = b"\x00\x53\x75\xb0" + len(body).to_bytes(4, "big") + body  # data section, §3.2.6
+        transfer = Transfer(
+            handle=0, delivery_id=number, delivery_tag=number.to_bytes(4, "big"), message_format=0, settled=settled
+        )
+        await self.write(frame(transfer, payload))
+
+    async def accept(self, transfer: Transfer) -> None:
+        """Accept a delivery, and settle it."""
+        assert transfer.delivery_id is not None
+        await self.write(Disposition(role=Role.RECEIVER, first=transfer.delivery_id, settled=True, state=Accepted()))
+
+    async def close(self) -> None:
+        """Close in good order, and wait for the end."""
+        await self.write(Close())
+        await self.expect(Close)
+        await self.expect_end()
+        await self.stream.aclose()
+
+    async def answer_close(self) -> Close:
+        """The router's `close`, answered in kind; then this end is closed too."""
+        close = await self.expect(Close)
+        await self.write(Close())
+        await self.expect_end()
+        await self.stream.aclose()
+        return close
+
+    async def _more(self) -> bool:
+        data = await self.stream.receive_some()
+        self._frames.feed(data)
+        return bool(data)
+
+
+def connected(nursery: trio.Nursery, router: Router, listener: ListenerConfig | None = None) -> Peer:
+    """A peer at the other end of a stream in memory; the nursery serves it."""
+    ours, theirs = memory_stream_pair()
+    nursery.start_soon(router.serve_stream, theirs, listener)
+    return Peer(ours)
+
+
+async def connect(router: Router, position: int = 0) -> Peer:
+    """A peer at the other end of a socket. Args: position: of the listener."""
+    endpoint = router.listeners[position].url.rpartition("//")[2]
+    host, _, port = endpoint.rpartition(":")
+    return Peer(await trio.open_tcp_stream(host.strip("[]"), int(port)))
