@@ -7,6 +7,7 @@ import sys
 from typing import Any
 
 from azure.eventhub._pyamqp.client import SendClient
+from azure.eventhub._pyamqp.constants import ReceiverSettleMode
 from azure.eventhub._pyamqp.error import MessageException
 from azure.eventhub._pyamqp.message import Header, Message, Properties
 from azure_peer import arguments, say, settings
@@ -14,7 +15,7 @@ from azure_peer import arguments, say, settings
 
 def message_of(document: dict[str, Any]) -> Message:
     body: dict[str, Any] = (
-        {"data": bytes.fromhex(document["data"])} if "data" in document else {"value": document["value"]}
+        {"data": [bytes.fromhex(document["data"])]} if "data" in document else {"value": document["value"]}
     )
     return Message(
         header=Header(durable=True, priority=7),
@@ -26,7 +27,12 @@ def message_of(document: dict[str, Any]) -> Message:
 
 def main() -> None:
     options = arguments(__doc__).parse_args()
-    client = SendClient(target=options.address, **settings(options))
+    client = SendClient(
+        target=options.address,
+        # Its default is second, but it never settles: what its own service would do for it has to be asked for.
+        receive_settle_mode=ReceiverSettleMode.First,
+        **settings(options),
+    )
     client.open()
     say("opened")
     for index, line in enumerate(sys.stdin):

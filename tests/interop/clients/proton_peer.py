@@ -109,9 +109,15 @@ class Peer(MessagingHandler):
         condition = event.transport.condition
         self.fail(f"transport: {condition.name}: {condition.description}")
 
-    def on_transport_closed(self, event: Event) -> None:
+    def on_disconnected(self, event: Event) -> None:
         if self.failure is not None:
             self.fail("the peer closed the transport")
+
+    def on_connection_remote_close(self, event: Event) -> None:
+        # proton keeps this condition to itself, for those who let it reconnect.
+        condition = event.connection.remote_condition
+        if condition is not None and condition.name == "amqp:connection:forced":
+            self._endpoint_failed("connection", event.connection)
 
     def _endpoint_failed(self, what: str, endpoint: Any) -> None:
         condition = endpoint.remote_condition

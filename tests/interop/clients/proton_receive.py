@@ -117,7 +117,7 @@ class Receiving(Peer):
                 raise ValueError(other)
 
     def end_if_complete(self) -> None:
-        if self.count == self.options.count and not self.open_deliveries:
+        if not self.options.drain and self.count == self.options.count and not self.open_deliveries:
             self.done()
 
 

@@ -84,7 +84,7 @@ sender.on('sender_open', () => say('attached', {
 
 let index = 0;
 function send() {
-    while (waiting.length && sender.sendable()) {
+    if (waiting.length && sender.sendable()) {
         const encoded = rhea.message.encode(messageOf(waiting.shift()));
         const report = {sha256: digest(encoded)};
         if (encoded.length < 65536) report.sections = values.sections(encoded);
@@ -92,9 +92,11 @@ function send() {
         const delivery = sender.send(encoded, undefined, 0);
         if (!given.settled) unsettled.set(delivery.id, index);
         index += 1;
+        // One a turn: rhea counts credit down only at the end of the turn, and queues what exceeds it.
+        setImmediate(send);
+    } else if (!waiting.length && !unsettled.size && !connection.finished) {
+        done(connection);
     }
-    // A pre-settled message is on its way once rhea's output has run.
-    if (!waiting.length && !unsettled.size) setImmediate(() => done(connection));
 }
 sender.on('sendable', send);
 
