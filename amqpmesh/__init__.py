@@ -24,6 +24,8 @@ from amqpmesh.router.config import (
     RouterConfig,
     TlsConfig,
 )
+from amqpmesh.router.io.node import Router
+from amqpmesh.router.statistics import Statistics
 
 __version__ = "0.1.0"
 
@@ -41,9 +43,11 @@ __all__ = [
     "LogConfig",
     "Overflow",
     "ProtocolError",
+    "Router",
     "RouterConfig",
     "SaslError",
     "SessionEndedError",
+    "Statistics",
     "TlsConfig",
     "__version__",
 ]

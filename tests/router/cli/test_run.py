@@ -14,11 +14,16 @@ from pathlib import Path
 from typing import IO
 
 import pytest
+import trio
 import trustme
 
+from amqpmesh.router.amqp.definitions import Role
+from amqpmesh.router.amqp.delivery_states import Accepted
+from amqpmesh.router.amqp.performatives import Disposition, Transfer
 from amqpmesh.router.users import add_user
+from tests.support.peer import Peer, credit
 
-PATIENCE = 30.0  # seconds; nothing here takes one
+PATIENCE = 40.0  # seconds; nothing here takes one
 
 HEADER = b"AMQP\x00\x01\x00\x00"
 
@@ -136,15 +141,49 @@ def test_a_wrong_configuration_ends_with_2(daemon: StartDaemon, arguments: tuple
 
 
 def test_an_idle_client_is_closed_and_does_not_prolong_the_end(daemon: StartDaemon, tmp_path: Path) -> None:
-    (tmp_path / "a.toml").write_text("[router]\ndrain = 25\n[[listener]]\nurl = 'amqp://127.0.0.1:0'\n")
+    (tmp_path / "a.toml").write_text("[router]\ndrain = 100\n[[listener]]\nurl = 'amqp://127.0.0.1:0'\n")
     router = daemon("a.toml")
     with connected(router.port()) as client:
         client.sendall(HEADER)
         assert client.recv(8, socket.MSG_WAITALL) == HEADER
         router.send(signal.SIGTERM)
-        assert router.ended() == 0  # well before the 25 s, or the alarm would have ended it
+        assert router.ended() == 0  # well before the 100 s, or the alarm would have ended it
         while client.recv(4096):
             pass
+
+
+async def with_a_delivery_on_its_way(daemon: StartDaemon, folder: Path) -> tuple[Daemon, Peer, Peer, Transfer]:
+    """A router that is told to end while a receiver has a delivery that it has not settled."""
+    (folder / "a.toml").write_text("[router]\ndrain = 100\n[[listener]]\nurl = 'amqp://127.0.0.1:0'\n")
+    router = daemon("a.toml")
+    port = router.port()
+    receiver, sender = [Peer(await trio.open_tcp_stream("127.0.0.1", port)) for _ in range(2)]
+    await receiver.attach(Role.RECEIVER, "hello")
+    await receiver.write(credit(1))
+    await sender.attach(Role.SENDER, "hello")
+    await sender.send(0, b"hi")
+    transfer = await receiver.expect(Transfer)
+    router.send(signal.SIGTERM)
+    router.said(" INFO draining signal=SIGTERM seconds=100")
+    return router, sender, receiver, transfer
+
+
+async def test_what_is_unsettled_is_waited_for(daemon: StartDaemon, tmp_path: Path) -> None:
+    router, sender, receiver, transfer = await with_a_delivery_on_its_way(daemon, tmp_path)
+    await receiver.accept(transfer)
+    assert (await sender.expect(Disposition)).state == Accepted()
+    async with sender.stream, receiver.stream:
+        assert router.ended() == 0  # and not at the end of the 100 s, or the alarm would have ended it
+    assert "ended drained=true" in router.lines[-1]
+
+
+async def test_a_second_signal_ends_it_at_once(daemon: StartDaemon, tmp_path: Path) -> None:
+    router, sender, receiver, _ = await with_a_delivery_on_its_way(daemon, tmp_path)
+    router.send(signal.SIGTERM)
+    async with sender.stream, receiver.stream:
+        assert router.ended() == 1
+    assert "ended drained=false" in router.lines[-1]
+    assert not any("Traceback" in line for line in router.lines)
 
 
 def test_the_service_manager_hears_when_all_listeners_are_bound_and_when_it_ends(
