@@ -21,6 +21,12 @@ LINK: Final = "link"
 SESSION: Final = "session"
 CONNECTION: Final = "connection"
 
+# Sections that the hot path must know, by descriptor code (§3.2).
+HEADER: Final = 0x70
+DELIVERY_ANNOTATIONS: Final = 0x71
+MESSAGE_ANNOTATIONS: Final = 0x72
+PROPERTIES: Final = 0x73
+
 # Delivery states by descriptor code (§3.4, §4.5.8).
 RECEIVED: Final = 0x23
 ACCEPTED: Final = 0x24
@@ -211,15 +217,13 @@ class SessionFlow:
     @property
     def incoming_window(self) -> int:
         """How many more transfer frames we can take now (the value to announce)."""
-        return max(0, self.window_size - self.held)
+        return self.window_size - self.held
 
     def announce(self) -> int:
         """The window to write into a `begin` or `flow` now; from here on it is what the peer may rely on."""
         window = self.incoming_window
-        limit = serial_add(self.next_incoming_id, window)
-        # A window once announced may be in use on the wire: it is only ever enforced as it was at its widest.
-        if serial_distance(self.incoming_limit, limit) > 0:
-            self.incoming_limit = limit
+        # It never falls: what a frame takes from the window it adds to next_incoming_id.
+        self.incoming_limit = serial_add(self.next_incoming_id, window)
         self.flow_due = False
         return window
 
@@ -229,9 +233,11 @@ class SessionFlow:
         It is announced once half of it has gathered, or at once when the peer stands still.
         """
         self.held -= frames
-        possible = self.incoming_window
-        relied_on = serial_distance(self.next_incoming_id, self.incoming_limit)
-        if not self.flow_due and (possible - relied_on >= (self.window_size + 1) // 2 or (relied_on <= 0 < possible)):
+        if self.flow_due:
+            return
+        # How much wider the window is than the peer may know.
+        gathered = (self.next_incoming_id + self.window_size - self.held - self.incoming_limit) & MASK
+        if gathered * 2 >= self.window_size or (gathered and self.next_incoming_id == self.incoming_limit):
             self.flow_due = True
             if self.wake is not None:
                 self.wake()
@@ -265,7 +271,6 @@ class LinkFlow:
         "drain",
         "granted_limit",
         "handle",
-        "last_delivery_at",
         "link_credit",
         "lowered",
         "max_message_size",
@@ -281,7 +286,6 @@ class LinkFlow:
         "session",
         "snd_settle_mode",
         "unsettled",
-        "zero_credit_since",
     )
 
     def __init__(self, session: SessionFlow, sender: bool, owner: object, unsettled: dict[bytes, Delivery]) -> None:
@@ -318,8 +322,6 @@ class LinkFlow:
         self.rejected = 0
         self.released = 0
         self.modified = 0
-        self.zero_credit_since = 0.0
-        self.last_delivery_at = 0.0
 
     def count_outcome(self, state: bytes | None) -> None:
         """Count a delivery that ended with `state`."""
@@ -769,75 +771,45 @@ def skip_plain(data: bytes, at: int, end: int) -> int:
 def descriptor_code(data: bytes, at: int, end: int) -> tuple[int, int]:
     """The numeric descriptor of the described value at `at`, and where the value proper begins.
 
-    A symbolic descriptor, or none at all, is -1. Raises: Incomplete, Violation.
+    A symbolic descriptor that is none of `_SECTIONS`, or no descriptor at all, is -1. Raises: Incomplete, Violation.
     """
+    if at + 2 < end and data[at] == 0 and data[at + 1] == 0x53:
+        return data[at + 2], at + 3
     if at >= end:
         raise Incomplete
     if data[at] != 0:
         return -1, at
     value_at = skip_plain(data, at + 1, end)
     code = data[at + 1]
-    if code == 0x53:
-        return data[at + 2], value_at
     if code == 0x80:
         return int.from_bytes(data[at + 2 : at + 10], "big"), value_at
-    if code == 0x44:
-        return 0, value_at
-    if code in (0xA3, 0xB3):
-        symbol = data[at + (3 if code == 0xA3 else 6) : value_at]
-        return SYMBOLIC.get(bytes(symbol), -1), value_at
+    if code == 0xA3:
+        return _SECTIONS.get(data[at + 3 : value_at], -1), value_at
+    if code == 0xB3:
+        return _SECTIONS.get(data[at + 6 : value_at], -1), value_at
     return -1, value_at
 
 
-#: Descriptors by name, for the few that the hot path must know (§3.2, §3.4, §4.5).
-SYMBOLIC: Final = {
-    b"amqp:header:list": 0x70,
-    b"amqp:delivery-annotations:map": 0x71,
-    b"amqp:message-annotations:map": 0x72,
-    b"amqp:properties:list": 0x73,
-    b"amqp:application-properties:map": 0x74,
-    b"amqp:data:binary": 0x75,
-    b"amqp:amqp-sequence:list": 0x76,
-    b"amqp:amqp-value:*": 0x77,
-    b"amqp:footer:map": 0x78,
-    b"amqp:received:list": RECEIVED,
-    b"amqp:accepted:list": ACCEPTED,
-    b"amqp:rejected:list": REJECTED,
-    b"amqp:released:list": RELEASED,
-    b"amqp:modified:list": MODIFIED,
-    b"amqp:declared:list": DECLARED,
-    b"amqp:transactional-state:list": TRANSACTIONAL,
+#: The same by symbolic descriptor.
+_SECTIONS: Final = {
+    b"amqp:header:list": HEADER,
+    b"amqp:delivery-annotations:map": DELIVERY_ANNOTATIONS,
+    b"amqp:message-annotations:map": MESSAGE_ANNOTATIONS,
+    b"amqp:properties:list": PROPERTIES,
 }
 
 
 def state_kind(state: bytes | None) -> int:
-    """Which delivery state the encoded `state` is (its descriptor's code); -1 for None or an unknown one."""
-    if state is None:
-        return -1
-    if len(state) > 2 and state[1] == 0x53:
-        return state[2]
-    return descriptor_code(state, 0, len(state))[0]
+    """Which delivery state the encoded `state` is, by its descriptor's code; -1 for None.
+
+    Here a state is always as our own encoder writes it: the descriptor a smallulong.
+    """
+    return -1 if state is None else state[2]
 
 
 def is_terminal(state: bytes | None) -> bool:
     """Whether `state` is an outcome: accepted, rejected, released or modified (§3.4)."""
     return ACCEPTED <= state_kind(state) <= MODIFIED
-
-
-def list_items(data: bytes, at: int, end: int) -> tuple[int, int, int]:
-    """The list at `at`: its count, where its items begin, and where it ends.
-
-    Raises: Incomplete, Violation (not a list, or a size that its bytes do not have).
-    """
-    after = skip_plain(data, at, end)
-    code = data[at]
-    if code == 0x45:
-        return 0, after, after
-    if code == 0xC0 and after - at >= 3:
-        return data[at + 2], at + 3, after
-    if code == 0xD0 and after - at >= 9:
-        return int.from_bytes(data[at + 5 : at + 9], "big"), at + 9, after
-    raise Violation(CONNECTION, "amqp:decode-error", "not a list where one is needed")
 
 
 # ------------------------------------------------------------------------------------------------------------- frames
@@ -885,16 +857,6 @@ class TransferFrame:
         self.resume = resume
         self.aborted = aborted
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, TransferFrame) and all(
-            getattr(self, name) == getattr(other, name) for name in self.__slots__
-        )
-
-    __hash__ = None  # type: ignore[assignment]  # a mutable value: equal, not hashable
-
-    def __repr__(self) -> str:
-        return f"TransferFrame({', '.join(f'{name}={getattr(self, name)!r}' for name in self.__slots__)})"
-
 
 class DispositionFrame:
     """A `disposition` as the hot path sees it (§2.7.6)."""
@@ -909,7 +871,12 @@ class DispositionFrame:
         self.state = state
 
 
-def _uint(data: bytes, at: int, end: int) -> tuple[int, int]:
+#: Descriptor and format code of the usual encodings.
+_TRANSFER_LIST8: Final = b"\x00\x53\x14\xc0"
+_DISPOSITION_LIST8: Final = b"\x00\x53\x15\xc0"
+
+
+def _uint(data: bytes, at: int) -> tuple[int, int]:
     """The uint at `at` (any encoding; null is -1), and where it ends; -2 for what is none."""
     code = data[at]
     if code == 0x52:
@@ -920,118 +887,109 @@ def _uint(data: bytes, at: int, end: int) -> tuple[int, int]:
         return int.from_bytes(data[at + 1 : at + 5], "big"), at + 5
     if code == 0x40:
         return -1, at + 1
-    return -2, end
+    return -2, at
 
 
 def skim_transfer(data: bytes, at: int, end: int) -> tuple[TransferFrame, int] | None:
     """Read the `transfer` that begins at `at`, and say where its payload begins; None hands it to the decoder.
 
-    Only the common shape is read: descriptor 0x14 as smallulong, list8, compact fields. Nothing is judged here: what
-    is not exactly that shape, malformed bytes included, is the generic decoder's to judge.
+    Only the common shape is read: descriptor 0x14 as smallulong, list8, compact fields, nothing rare in them. Nothing
+    is judged here: what is not exactly that shape, malformed bytes included, is the generic decoder's to judge.
     """
-    if end - at < 6 or data[at + 1] != 0x53 or data[at + 3] != 0xC0:
+    if end - at < 6 or data[at : at + 4] != _TRANSFER_LIST8:
         return None
     payload_at = at + 5 + data[at + 4]
     count = data[at + 5]
     at += 6
     if payload_at > end or count < 1 or count > 11:
         return None
+    delivery_id = message_format = settled = -1
+    tag: bytes | None = None
+    more = 0
     try:
-        handle, at = _uint(data, at, payload_at)
-        if handle < 0:
-            return None
-        frame = TransferFrame(handle)
+        handle, at = _uint(data, at)
         if count > 1:
-            frame.delivery_id, at = _uint(data, at, payload_at)
+            delivery_id, at = _uint(data, at)
         if count > 2:
             code = data[at]
-            if code == 0xA0:
-                after = at + 2 + data[at + 1]
-                if after > payload_at or data[at + 1] > MAX_TAG:
-                    return None
-                frame.delivery_tag = bytes(data[at + 2 : after])
-                at = after
+            if code == 0xA0 and data[at + 1] <= MAX_TAG:
+                tag_at = at + 2
+                at = tag_at + data[at + 1]
+                tag = data[tag_at:at]
             elif code == 0x40:
                 at += 1
             else:
                 return None
         if count > 3:
-            frame.message_format, at = _uint(data, at, payload_at)
+            message_format, at = _uint(data, at)
         if count > 4:
-            frame.settled = _BOOLEAN[data[at]]
+            settled = _BOOLEAN[data[at]]
             at += 1
         if count > 5:
             more = _BOOLEAN[data[at]]
-            frame.more = more == 1
             at += 1
-            if more == -2:
-                return None
-        if frame.delivery_id == -2 or frame.message_format == -2 or frame.settled == -2:
+        if handle < 0 or delivery_id == -2 or message_format == -2 or settled == -2 or more == -2:
             return None
+        # Some write the whole list: rcv-settle-mode and state null, the flags behind them false.
+        if count > 6:
+            for field in range(6, count):
+                if data[at] != 0x40 and (data[at] != 0x42 or field < 8):
+                    return None
+                at += 1
     except IndexError:
         return None
-    if count > 6:
-        for _ in range(count - 6):
-            # Azure and others write the whole list: nulls and falses are skipped, anything else is the decoder's.
-            if at >= payload_at or data[at] not in (0x40, 0x42):
-                return None
-            at += 1
     if at != payload_at:
         return None
-    return frame, payload_at
+    return TransferFrame(handle, delivery_id, tag, message_format, settled, more == 1), payload_at
 
 
 #: Format code to tri-state: true 1, false 0, null -1, else -2 (among them 0x56, which the decoder reads).
 _BOOLEAN: Final = tuple({0x41: 1, 0x42: 0, 0x40: -1}.get(code, -2) for code in range(256))
 
+#: The states that the skimmer knows, as peers write them: to what the decoder makes of them.
+_STATES: Final = {
+    b"\x40": None,
+    ACCEPTED_STATE: ACCEPTED_STATE,
+    RELEASED_STATE: RELEASED_STATE,
+    b"\x00\x53\x24\xc0\x01\x00": ACCEPTED_STATE,
+    b"\x00\x53\x26\xc0\x01\x00": RELEASED_STATE,
+    FAILED_STATE: FAILED_STATE,
+    UNDELIVERABLE_STATE: UNDELIVERABLE_STATE,
+}
+
 
 def skim_disposition(data: bytes, at: int, end: int) -> DispositionFrame | None:
     """Read the `disposition` that begins at `at`; None hands it to the decoder (see `skim_transfer`)."""
-    if end - at < 6 or data[at + 1] != 0x53 or data[at + 3] != 0xC0 or at + 5 + data[at + 4] != end:
+    if end - at < 6 or data[at : at + 4] != _DISPOSITION_LIST8:
         return None
     count = data[at + 5]
-    at += 6
-    if count < 2 or count > 6:
+    if at + 5 + data[at + 4] != end or count < 2 or count > 6:
         return None
+    at += 6
+    last = settled = batchable = -1
+    state: bytes | None = None
     try:
         receiver = _BOOLEAN[data[at]]
-        first, at = _uint(data, at + 1, end)
-        last = first
-        settled = 0
-        state: bytes | None = None
-        if receiver < 0 or first < 0:
-            return None
+        first, at = _uint(data, at + 1)
         if count > 2:
-            last, at = _uint(data, at, end)
-            if last == -2:
-                return None
-            if last == -1:
-                last = first
+            last, at = _uint(data, at)
         if count > 3:
             settled = _BOOLEAN[data[at]]
             at += 1
-            if settled == -2:
-                return None
-        if count > 4:
-            if data[at] == 0x40:
-                at += 1
-            elif data[at : at + 4] == ACCEPTED_STATE:
-                state = ACCEPTED_STATE
-                at += 4
-            elif data[at : at + 4] == RELEASED_STATE:
-                state = RELEASED_STATE
-                at += 4
-            else:
-                return None
         if count > 5:
-            if _BOOLEAN[data[at]] == -2:
+            end -= 1
+            batchable = _BOOLEAN[data[end]]
+        if count > 4:
+            encoded = data[at:end]
+            state = _STATES.get(encoded)
+            if state is None and encoded != b"\x40":
                 return None
-            at += 1
+            at = end
     except IndexError:
         return None
-    if at != end:
+    if at != end or receiver < 0 or first < 0 or last == -2 or settled == -2 or batchable == -2:
         return None
-    return DispositionFrame(receiver == 1, first, last, settled == 1, state)
+    return DispositionFrame(receiver == 1, first, first if last == -1 else last, settled == 1, state)
 
 
 def _append_uint(out: bytearray, value: int) -> None:
@@ -1050,6 +1008,7 @@ def write_transfer(out: bytearray, channel: int, frame: TransferFrame, payload: 
 
     Where the payload does not fit whole, as much of it goes as fits, and the frame says `more`.
 
+    Args: limit: at least what the frame takes without payload; without a state that is 66 octets at most.
     Returns: how many octets of the payload went.
     """
     start = len(out)
@@ -1062,88 +1021,103 @@ def write_transfer(out: bytearray, channel: int, frame: TransferFrame, payload: 
             frame.more = True
             _write_transfer_head(out, channel, frame)
             room = limit - (len(out) - start)
-        taken = room
+        taken = max(0, room)
         payload = memoryview(payload)[:taken]
     out += payload
     out[start : start + 4] = (len(out) - start).to_bytes(4, "big")
     return taken
 
 
+#: Frame header, descriptor and list8 header; the sizes, the channel and the count are filled in.
+_TRANSFER_START: Final = b"\x00\x00\x00\x00\x02\x00\x00\x00" + _TRANSFER_LIST8 + b"\x00\x00"
+_DISPOSITION_START: Final = b"\x00\x00\x00\x00\x02\x00\x00\x00" + _DISPOSITION_LIST8 + b"\x00\x00"
+
+#: [count:n] are the nulls that stand between the fields written so far and field n.
+_NULLS: Final = b"\x40" * 10
+
+
 def _write_transfer_head(out: bytearray, channel: int, frame: TransferFrame) -> None:
     """The frame up to its payload; the size of the frame is left open."""
     start = len(out)
-    # Frame header, descriptor, list8 header; sizes and count are filled in below.
-    out += b"\x00\x00\x00\x00\x02\x00" + channel.to_bytes(2, "big") + b"\x00\x53\x14\xc0\x00\x00"
+    out += _TRANSFER_START
+    if channel:
+        out[start + 6 : start + 8] = channel.to_bytes(2, "big")
     _append_uint(out, frame.handle)
-    # `count` fields are written; `nulls` more are absent so far, and written only if another one follows.
     count = 1
-    nulls = 0
     if frame.delivery_id != -1:
         _append_uint(out, frame.delivery_id)
         count = 2
-    else:
-        nulls = 1
-    if frame.delivery_tag is not None:
-        out += b"\x40" * nulls + b"\xa0" + bytes((len(frame.delivery_tag),)) + frame.delivery_tag
-        count += nulls + 1
-        nulls = 0
-    else:
-        nulls += 1
+    tag = frame.delivery_tag
+    if tag is not None:
+        out += _NULLS[count:2]
+        out.append(0xA0)
+        out.append(len(tag))
+        out += tag
+        count = 3
     if frame.message_format != -1:
-        out += b"\x40" * nulls
+        out += _NULLS[count:3]
         _append_uint(out, frame.message_format)
-        count += nulls + 1
-        nulls = 0
-    else:
-        nulls += 1
-    for value in (
-        b"\x41" if frame.settled == 1 else None,
-        b"\x41" if frame.more else None,
-        b"\x50" + bytes((frame.rcv_settle_mode,)) if frame.rcv_settle_mode != -1 else None,
-        frame.state,
-        b"\x41" if frame.resume else None,
-        b"\x41" if frame.aborted else None,
-    ):
-        if value is None:
-            nulls += 1
-        else:
-            out += b"\x40" * nulls + value
-            count += nulls + 1
-            nulls = 0
-    body = len(out) - start - 13
-    if body < 256:
-        out[start + 12] = body
+        count = 4
+    if frame.settled == 1:
+        out += _NULLS[count:4]
+        out.append(0x41)
+        count = 5
+    if frame.more:
+        out += _NULLS[count:5]
+        out.append(0x41)
+        count = 6
+    if frame.rcv_settle_mode != -1:
+        out += _NULLS[count:6]
+        out.append(0x50)
+        out.append(frame.rcv_settle_mode)
+        count = 7
+    if frame.state is not None:
+        out += _NULLS[count:7]
+        out += frame.state
+        count = 8
+    if frame.resume:
+        out += _NULLS[count:8]
+        out.append(0x41)
+        count = 9
+    if frame.aborted:
+        out += _NULLS[count:9]
+        out.append(0x41)
+        count = 10
+    _close_list(out, start, count)
+
+
+def _close_list(out: bytearray, start: int, count: int) -> None:
+    """Fill in size and count of the list that ends a frame's performative; it becomes a list32 if it must."""
+    size = len(out) - start - 13
+    if size < 256:
+        out[start + 12] = size
         out[start + 13] = count
     else:
-        # A large state (an error with its info): list32.
-        out[start + 11 : start + 14] = b"\xd0" + (body + 3).to_bytes(4, "big") + count.to_bytes(4, "big")
+        # A large state: an error with its info, annotations to merge.
+        out[start + 11 : start + 14] = b"\xd0" + (size + 3).to_bytes(4, "big") + count.to_bytes(4, "big")
 
 
 def write_disposition(out: bytearray, channel: int, run: DispositionRun) -> None:
     """Append a whole `disposition` frame to `out`, compact (§2.7.6)."""
     start = len(out)
-    out += b"\x00\x00\x00\x00\x02\x00" + channel.to_bytes(2, "big") + b"\x00\x53\x15\xc0\x00\x00"
+    out += _DISPOSITION_START
+    if channel:
+        out[start + 6 : start + 8] = channel.to_bytes(2, "big")
     out.append(0x41 if run.receiver else 0x42)
     _append_uint(out, run.first)
     count = 2
-    if run.last != run.first or run.settled or run.state is not None:
+    if run.last != run.first:
+        _append_uint(out, run.last)
         count = 3
-        if run.last != run.first:
-            _append_uint(out, run.last)
-        else:
-            out.append(0x40)
+    elif run.settled or run.state is not None:
+        out.append(0x40)
     if run.settled or run.state is not None:
-        count = 4
         out.append(0x41 if run.settled else 0x42)
+        count = 4
     if run.state is not None:
-        count = 5
         out += run.state
-    body = len(out) - start - 13
-    if body < 256:
-        out[start + 12] = body
-        out[start + 13] = count
-    else:
-        out[start + 11 : start + 14] = b"\xd0" + (body + 3).to_bytes(4, "big") + count.to_bytes(4, "big")
+        count = 5
+    _close_list(out, start, count)
     out[start : start + 4] = (len(out) - start).to_bytes(4, "big")
 
 
@@ -1193,13 +1167,23 @@ def read_head(data: bytes, complete: bool) -> Head | None:
     head = Head()
     at = 0
     end = len(data)
-    last = 0x6F
+    last = 0
     while at < end:
         try:
             code, value_at = descriptor_code(data, at, end)
-            if not 0x70 <= code <= 0x72:
+            if code < HEADER or code > MESSAGE_ANNOTATIONS:
+                break
+            if code <= last:
+                head.irregular = True
                 break
             after = skip_plain(data, value_at, end)
+            if code == HEADER:
+                _read_header(head, data, value_at, after)
+                head.header = (at, after)
+            elif code == DELIVERY_ANNOTATIONS:
+                head.delivery_annotations = (at, after)
+            else:
+                head.message_annotations = (at, after)
         except Incomplete:
             if not complete:
                 return None
@@ -1208,17 +1192,6 @@ def read_head(data: bytes, complete: bool) -> Head | None:
         except Violation:
             head.irregular = True
             break
-        if code <= last:
-            head.irregular = True
-            break
-        if code == 0x70:
-            head.header = (at, after)
-            if not _read_header(head, data, value_at, after):
-                head.irregular = True
-        elif code == 0x71:
-            head.delivery_annotations = (at, after)
-        else:
-            head.message_annotations = (at, after)
         last = code
         at = after
     else:
@@ -1228,41 +1201,55 @@ def read_head(data: bytes, complete: bool) -> Head | None:
     return head
 
 
-def _read_header(head: Head, data: bytes, at: int, end: int) -> bool:
-    """Read priority and ttl of the header list at `at`; False if it is no well-formed header (§3.2.1)."""
+def _read_header(head: Head, data: bytes, at: int, end: int) -> None:
+    """Read priority and ttl of the header list at `at`, which ends at `end` (§3.2.1).
+
+    Raises: Violation: it is no well-formed header, as far as these two go.
+    """
+    priority = 4
+    ttl = -1
+    ttl_at = 0
+    form = data[at]
+    if form == 0xC0 and end - at >= 3:
+        count = data[at + 2]
+        at += 3
+    elif form == 0xD0 and end - at >= 9:
+        count = int.from_bytes(data[at + 5 : at + 9], "big")
+        at += 9
+    elif form == 0x45:
+        count = 0
+    else:
+        raise Violation(LINK, "amqp:decode-error", "the header is not a list")
     try:
-        count, at, end = list_items(data, at, end)
         if count > 1:
             at = skip_plain(data, at, end)
-            code = data[at] if at < end else 0
-            if code == 0x50:
-                head.priority = data[at + 1]
-            elif code != 0x40:
-                return False
-            at = skip_plain(data, at, end)
-        if count > 2:
             after = skip_plain(data, at, end)
-            value, _ = _uint(data, at, end)
-            if value == -2:
-                return False
-            head.ttl = value
-            head.ttl_at = at
+            if data[at] == 0x50:
+                priority = data[at + 1]
+            elif data[at] != 0x40:
+                raise Violation(LINK, "amqp:decode-error", "the priority is not a ubyte")
             at = after
-    except (Incomplete, Violation):
-        return False
-    return True
+        if count > 2:
+            skip_plain(data, at, end)
+            ttl_at = at
+            ttl, _ = _uint(data, at)
+            if ttl == -2:
+                raise Violation(LINK, "amqp:decode-error", "the ttl is not a uint")
+    except Incomplete:
+        raise Violation(LINK, "amqp:decode-error", "the header is shorter than its fields") from None
+    head.priority = priority
+    head.ttl = ttl
+    head.ttl_at = ttl_at
 
 
 def patch_ttl(data: bytes, head: Head, ttl: int) -> bytes:
     """The payload with a smaller ttl (milliseconds) in place: its encoding keeps its width, so nothing moves.
 
-    Args: data: the payload that `head` was read from. head: with a ttl. ttl: 0..head.ttl.
+    Args: data: the payload that `head` was read from. head: with a ttl above 0. ttl: 0..head.ttl.
     """
-    at = head.ttl_at
-    width = 4 if data[at] == 0x70 else 1 if data[at] == 0x52 else 0
-    if width == 0:
-        return data
-    return data[: at + 1] + ttl.to_bytes(width, "big") + data[at + 1 + width :]
+    at = head.ttl_at + 1
+    width = 4 if data[at - 1] == 0x70 else 1
+    return data[:at] + ttl.to_bytes(width, "big") + data[at + width :]
 
 
 def read_to(data: bytes, at: int) -> str | None:
@@ -1272,7 +1259,7 @@ def read_to(data: bytes, at: int) -> str | None:
     """
     end = len(data)
     code, value_at = descriptor_code(data, at, end)
-    if code != 0x73:
+    if code != PROPERTIES:
         return None
     # The list may go on in the next frame: its items are read as far as they are here.
     if value_at >= end:
@@ -1280,20 +1267,23 @@ def read_to(data: bytes, at: int) -> str | None:
     form = data[value_at]
     if form == 0x45:
         return None
-    if form == 0xC0:
-        header = 3
-    elif form == 0xD0:
-        header = 9
-    else:
+    if form not in (0xC0, 0xD0):
         raise Violation(LINK, "amqp:decode-error", "the properties section is not a list")
-    if value_at + header > end:
+    width = 1 if form == 0xC0 else 4
+    item = value_at + 1 + 2 * width
+    if item > end:
         raise Incomplete
-    count = data[value_at + 2] if form == 0xC0 else int.from_bytes(data[value_at + 5 : value_at + 9], "big")
-    if count < 3:
+    list_end = value_at + 1 + width + int.from_bytes(data[value_at + 1 : value_at + 1 + width], "big")
+    if int.from_bytes(data[item - width : item], "big") < 3:
         return None
-    item = value_at + header
-    item = skip(data, skip(data, item, end), end)
-    after = skip_plain(data, item, end)
+    known = min(end, list_end)
+    try:
+        item = skip(data, skip(data, item, known), known)
+        after = skip_plain(data, item, known)
+    except Incomplete:
+        if list_end <= end:
+            raise Violation(LINK, "amqp:decode-error", "the properties are shorter than their fields") from None
+        raise
     code = data[item]
     if code == 0x40:
         return None
