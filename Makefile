@@ -35,7 +35,7 @@ types: .venv/test
 	@$(STAGE) types $(BIN)/mypy
 
 imports: .venv/test
-	@$(STAGE) imports $(BIN)/lint-imports --no-cache --show-timings
+	@$(STAGE) imports $(BIN)/lint-imports --no-cache --no-logo
 
 unit: .venv/test
 	@$(STAGE) unit $(PYTEST) --junit-xml=build/unit.xml
