@@ -74,8 +74,10 @@ class Peer:
 
     def __init__(self, stream: trio.abc.Stream) -> None:
         self.stream = stream
+        #: The id of the first delivery that may not be sent yet, for want of credit or window.
+        self.limit = 0
         self._frames = FrameReader(2**20)
-        self._headers_are_over = False
+        self._credit_limit = self._window_limit = 0
 
     async def write(self, *parts: bytes | Performative) -> None:
         """Send bytes and frames, all at once."""
@@ -96,6 +98,7 @@ class Peer:
                     return None
             elif found.body:
                 performative, at = decode_performative(found.body)
+                self._account(performative)
                 return performative, found.body[at:]
 
     async def expect(self, kind: type[P]) -> P:
@@ -128,7 +131,11 @@ class Peer:
         return await self.expect(Attach)
 
     async def send(self, number: int, body: bytes = b"", *, settled: bool = False) -> None:
-        """A delivery of one frame, with that id."""
+        """A delivery of one frame, with that id, once there is credit for it."""
+        while number >= self.limit:
+            found = await self.next_frame()
+            assert found is not None, "the stream ended before there was credit"
+            assert isinstance(found[0], Flow), f"{found[0]} came before there was credit"
         payload = b"\x00\x53\x75\xb0" + len(body).to_bytes(4, "big") + body  # data section, §3.2.6
         transfer = Transfer(
             handle=0, delivery_id=number, delivery_tag=number.to_bytes(4, "big"), message_format=0, settled=settled
@@ -154,6 +161,16 @@ class Peer:
         await self.expect_end()
         await self.stream.aclose()
         return close
+
+    def _account(self, performative: Performative) -> None:
+        """For one session and one link on it, whose deliveries are numbered from 0 and have a frame each."""
+        if isinstance(performative, Begin):
+            self._window_limit = performative.incoming_window
+        elif isinstance(performative, Flow):
+            self._window_limit = (performative.next_incoming_id or 0) + performative.incoming_window
+            if performative.handle == 0 and performative.link_credit is not None:
+                self._credit_limit = (performative.delivery_count or 0) + performative.link_credit
+        self.limit = min(self._window_limit, self._credit_limit)
 
     async def _more(self) -> bool:
         data = await self.stream.receive_some()

@@ -169,13 +169,15 @@ async def test_a_drain_that_is_cancelled_is_over_at_once() -> None:
 
 
 async def test_an_error_of_the_body_comes_out_as_it_is(nursery: trio.Nursery, autojump_clock: MockClock) -> None:
-    class BodyError(Exception):
-        pass
+    router = Router()
 
-    with pytest.raises(BodyError):
-        async with Router() as router:
+    async def fail() -> None:
+        async with router:
             await connected(nursery, router).open()
-            raise BodyError
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        await fail()
     assert router.statistics().is_empty
 
 
@@ -185,9 +187,9 @@ async def test_an_error_of_the_body_is_not_lost_when_leaving_is_cancelled(
     async def fail() -> None:
         async with Router() as router:
             await connected(nursery, router).open()
-            raise ValueError
+            raise ZeroDivisionError
 
-    with trio.move_on_after(0.5), pytest.raises(ValueError, match="^$"):
+    with trio.move_on_after(0.5), pytest.raises(ZeroDivisionError):
         await fail()
     assert trio.current_time() == 0.5
 
@@ -213,7 +215,7 @@ async def test_a_port_in_use_is_an_error_with_the_url_and_nothing_stays_bound() 
 
 async def test_a_host_that_is_not_ours_is_an_error_with_the_url() -> None:
     listener = ListenerConfig(url="amqp://192.0.2.1:0", insecure=True)
-    with pytest.raises(OSError, match="amqp://192.0.2.1:0"):
+    with pytest.raises(OSError, match=r"amqp://192\.0\.2\.1:0"):
         async with Router(listeners=[listener]):
             pass
 
