@@ -1008,7 +1008,7 @@ def write_transfer(out: bytearray, channel: int, frame: TransferFrame, payload: 
 
     Where the payload does not fit whole, as much of it goes as fits, and the frame says `more`.
 
-    Args: limit: at least what the frame takes without payload; without a state that is 66 octets at most.
+    Args: limit: at least what the frame takes without payload; a first frame without a state takes 65 octets at most.
     Returns: how many octets of the payload went.
     """
     start = len(out)
