@@ -95,6 +95,7 @@ def restricted(name: str, code: int) -> Callable[[type[T]], type[T]]:
 
         def read(data: Buffer, offset: int, depth: int) -> tuple[T, int]:
             try:
+                decoder.refuse_depth(depth)
                 value, offset = table[data[offset]](data, offset + 1, depth + 1)
             except ProtocolError as error:
                 raise _within(label, error) from error

@@ -154,6 +154,12 @@ def span32(data: Buffer, offset: int) -> tuple[int, int, int]:
 Span: TypeAlias = Callable[[Buffer, int], tuple[int, int, int]]
 
 
+def refuse_depth(depth: int) -> None:
+    """Refuse what would nest too deep."""
+    if depth >= MAX_DEPTH:
+        raise decode_error(f"values nest deeper than {MAX_DEPTH}")
+
+
 def enter(data: Buffer, begin: int, end: int, count: int, depth: int) -> None:
     """Refuse, before anything is read or allocated, a compound that the data does not hold, or that nests too deep."""
     if end > len(data):
@@ -161,8 +167,7 @@ def enter(data: Buffer, begin: int, end: int, count: int, depth: int) -> None:
     # Each constituent has a format code at least. (A size too small for the count field is caught here too.)
     if count > end - begin:
         raise decode_error(f"{count} constituents do not fit {max(end - begin, 0)} octets")
-    if depth >= MAX_DEPTH:
-        raise decode_error(f"values nest deeper than {MAX_DEPTH}")
+    refuse_depth(depth)
 
 
 def leave(offset: int, end: int) -> None:
@@ -219,8 +224,7 @@ def distinct(keys: list[Any], values: list[Any]) -> Any:
 
 
 def _read_described(data: Buffer, offset: int, depth: int) -> tuple[Described, int]:
-    if depth >= MAX_DEPTH:
-        raise decode_error(f"values nest deeper than {MAX_DEPTH}")
+    refuse_depth(depth)
     depth += 1
     descriptor, offset = READERS[data[offset]](data, offset + 1, depth)
     value, offset = READERS[data[offset]](data, offset + 1, depth)
