@@ -187,7 +187,8 @@ class Router:
     # ----------------------------------------------------------------------------------------------------- connections
 
     def _admit(self, listener: Listener, stream: TcpStream, host: str) -> None:
-        if listener.connections >= listener.config.connections or len(self._serving) >= self.config.connections:
+        accepted = sum(each.connections for each in self.listeners)
+        if listener.connections >= listener.config.connections or accepted >= self.config.connections:
             listener.refused += 1
             log.warning("connection refused", peer=host, listener=listener.name, reason="too many connections")
             stream.close()

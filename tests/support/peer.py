@@ -89,6 +89,10 @@ class Peer:
             assert await self._more(), "the stream ended"
         return header
 
+    def rest(self) -> bytes:
+        """What was read and not looked at yet."""
+        return self._frames.take_rest()
+
     async def next_frame(self) -> tuple[Performative, bytes] | None:
         """The next frame that is not empty, with its payload; None at the end of the stream."""
         while True:
