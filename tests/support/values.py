@@ -64,7 +64,7 @@ descriptors = st.one_of(SCALARS[Primitive.ULONG], symbols)
 
 def maps(keys: st.SearchStrategy[Any], values: st.SearchStrategy[Any]) -> st.SearchStrategy[PairMap]:
     """Maps with keys of any type, in any order."""
-    # Not by unique_by, which shows the strategy for each key that it drops: hundreds of kilobytes where it is recursive.
+    # Not by unique_by, which makes the repr of the strategy for each key that it drops: hundreds of kilobytes of it.
     pairs = st.lists(st.tuples(keys, values), max_size=4)
     return pairs.map(lambda pairs: PairMap({encode(pair[0]): pair for pair in pairs}.values()))
 
