@@ -133,8 +133,8 @@ class AddressTable:
         return address
 
     def drop_if_idle(self, address: Address) -> None:
-        """Forget an address that nobody uses any more; a dynamic one is removed by its maker's link."""
-        if address.is_idle and address.maker is None:
+        """Forget an address that nobody uses any more."""
+        if address.is_idle:
             self.remove(address)
 
     def remove(self, address: Address) -> None:

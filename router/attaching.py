@@ -206,13 +206,19 @@ class Attaching:
             return address
         if core.addresses.config(name).distribution is Distribution.UNAVAILABLE:
             raise RefusedError(AmqpCondition.NOT_FOUND, "the address is unavailable")
-        return core.addresses.use(tenant, name)
+        return self._use(tenant, name)
+
+    def _use(self, tenant: str, name: str, maker: ConnectionRecord | None = None) -> Address:
+        address = self._core.addresses.use(tenant, name, maker)
+        # Should the link not come about after all, nobody uses it.
+        self._core.touch(address)
+        return address
 
     def _make_dynamic(self, record: ConnectionRecord, link: Link) -> Address:
         """A node for this link alone to consume, or to consume from over the same connection (§3.5.3, dynamic)."""
         container = quote(record.peer.container_id, safe="")
         name = f"{DYNAMIC}/{container}/{quote(link.name, safe='')}/{secrets.token_hex(16)}"
-        return self._core.addresses.use(record.peer.tenant, name, record)
+        return self._use(record.peer.tenant, name, record)
 
     def _dynamic_name(self, address: Address) -> str:
         return f"{address.name}@{self._core.id}"

@@ -15,6 +15,7 @@ from amqpmesh.router.addresses import Address, AddressTable
 from amqpmesh.router.amqp import events
 from amqpmesh.router.amqp.connection import Connection
 from amqpmesh.router.amqp.definitions import AmqpCondition, Error, Role
+from amqpmesh.router.amqp.errors import CommandError, ProtocolError
 from amqpmesh.router.amqp.negotiation import Negotiation
 from amqpmesh.router.amqp.sasl import SaslServer
 from amqpmesh.router.amqp.types import Symbol
@@ -148,14 +149,36 @@ class Core:
         """A batch of bytes came from the peer; everything that follows from it is done when this returns."""
         self.now = now
         for event in record.engine.receive(data, now):
-            self._handlers[type(event)](self, record, event)
+            self._handle(record, event)
         self._finish_batch()
+
+    def _handle(self, record: ConnectionRecord, event: events.Event) -> None:
+        try:
+            self._handlers[type(event)](self, record, event)
+        except (ProtocolError, CommandError) as error:
+            # The peer's limits leave no room for an answer: no handle or channel is free, or its frames are too small.
+            self._cannot_answer(record, event, error)
+
+    def _cannot_answer(
+        self, record: ConnectionRecord, event: events.Event, error: ProtocolError | CommandError
+    ) -> None:
+        condition = error.condition if isinstance(error, ProtocolError) else AmqpCondition.RESOURCE_LIMIT_EXCEEDED
+        answer = Error(condition=condition, description=str(error))
+        if isinstance(event, events.LinkAttached):
+            consequences = event.link.session.fail(answer)
+        elif isinstance(event, events.SessionBegun) and record.engine.can_send:
+            record.engine.close(answer)
+            consequences = (events.ConnectionClosed(answer, by_peer=False),)
+        else:
+            raise error
+        for consequence in consequences:
+            self._handlers[type(consequence)](self, record, consequence)
 
     def receive_eof(self, record: ConnectionRecord, now: float) -> None:
         """The transport is gone."""
         self.now = now
         for event in record.engine.receive_eof():
-            self._handlers[type(event)](self, record, event)
+            self._handle(record, event)
         self._connection_gone(record)
         self.connections.pop(record, None)
         self._timer_at.pop(record, None)
@@ -219,7 +242,7 @@ class Core:
             self.touch(owner)
             return
         for event in owner.engine.handle_timer(self.now):
-            self._handlers[type(event)](self, owner, event)
+            self._handle(owner, event)
         if owner.engine.finished:
             self.on_output(owner)
         self._set_timer(owner, owner.engine.next_timer())
@@ -379,6 +402,8 @@ class Core:
             hostname=event.open.hostname,
         )
         engine.open()
+        # From here on idle time-outs count, which may come sooner than what was waited for.
+        self._set_timer(record, engine.next_timer())
         self.log.info(
             "connection opened",
             connection=record.number,
@@ -388,7 +413,12 @@ class Core:
         )
 
     def _closed(self, record: ConnectionRecord, event: events.ConnectionClosed) -> None:
+        if record.lost:
+            return
         error = event.error
+        sasl = record.engine.negotiation.sasl
+        if sasl is not None and isinstance(sasl, SaslServer) and sasl.authenticator_error is not None:
+            self.log.error("users cannot be looked up", exception=sasl.authenticator_error)
         self.log.info(
             "connection closed",
             connection=record.number,

@@ -100,7 +100,7 @@ class Negotiation:
             return Progress.GO_ON
         self.in_sasl = False
         if not self.sasl.succeeded:
-            self.refusal = "authentication failed"
+            self.refusal = self.sasl.reason or "authentication failed"
             return Progress.REFUSED
         self.start()
         return Progress.GO_ON

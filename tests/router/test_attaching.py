@@ -279,3 +279,29 @@ def test_a_multicast_address_serves_those_who_come_later_too() -> None:
     one.take(2)
     two.take(1)
     network.leave()
+
+
+def test_a_silent_connection_is_kept_alive_as_its_peer_demands() -> None:
+    network = Network()
+    client = network.client(idle_time_out=1.0)
+    assert client.record.engine.remote is not None
+    assert client.record.engine.remote.idle_time_out == 500, "half of what it grants (§2.4.5)"
+    for _ in range(40):
+        network.advance(0.1)
+        for event in client.engine.handle_timer(network.now):
+            raise AssertionError(f"the router was silent for too long: {event}")
+    network.leave()
+
+
+def test_a_peer_without_room_for_our_answer_loses_that_session_and_no_more() -> None:
+    network = Network()
+    client = network.client(max_frame_size=512)
+    session = client.engine.begin()
+    network.run()
+    client.receiver("a" * 600, session=session)
+    ended = [event for event in client.events if isinstance(event, events.SessionEnded)]
+    assert [event.session for event in ended] == [session]
+    assert ended[0].error is not None
+    assert ended[0].error.condition == "amqp:frame-size-too-small"
+    assert client.receiver("a").is_attached
+    network.leave()

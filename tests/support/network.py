@@ -96,7 +96,9 @@ class Sent:
 class Client:
     """One connection to the router under test, and everything that came over it."""
 
-    def __init__(self, network: Network, container_id: str, *, max_frame_size: int, window: int) -> None:
+    def __init__(
+        self, network: Network, container_id: str, *, max_frame_size: int, window: int, idle_time_out: float | None
+    ) -> None:
         self.network = network
         self.engine = Connection(
             container_id=container_id,
@@ -104,7 +106,7 @@ class Client:
             negotiation=Negotiation(server=False),
             max_frame_size=max_frame_size,
             window=window,
-            idle_time_out=None,
+            idle_time_out=idle_time_out,
         )
         core = network.core
         self.record = core.accept(network.listener, "127.0.0.1", network.now, secured=False)
@@ -285,10 +287,17 @@ class Network:
         self.clients: list[Client] = []
         self.arrived: list[Arrival] = []
 
-    def client(self, container_id: str | None = None, *, max_frame_size: int = 4096, window: int = 256) -> Client:
+    def client(
+        self,
+        container_id: str | None = None,
+        *,
+        max_frame_size: int = 4096,
+        window: int = 256,
+        idle_time_out: float | None = None,
+    ) -> Client:
         """Connect one more client."""
         container_id = container_id or f"client-{len(self.clients)}"
-        client = Client(self, container_id, max_frame_size=max_frame_size, window=window)
+        client = Client(self, container_id, max_frame_size=max_frame_size, window=window, idle_time_out=idle_time_out)
         self.clients.append(client)
         self.run()
         return client
