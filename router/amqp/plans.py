@@ -279,8 +279,25 @@ def _multiple(one: Plan) -> Plan:
     return Plan(one.label, readers, write, (tuple,), multiple=True)
 
 
+def _symbol(text: str) -> Symbol:
+    try:
+        return Symbol(text)
+    except ValueError as error:
+        raise decode_error(f"as a key, {error}") from None
+
+
+def _strings_as_symbols(key: Plan) -> Plan:
+    """Where keys are symbols, strings are read as such: rhea writes the names in an error's info as strings, and a
+    router that refused them would end the connection of whoever gives a reason for a rejection."""
+    symbols = decoder.PLAIN[Primitive.SYMBOL].keys()
+    strings = decoder.PLAIN[Primitive.STRING]
+    if not symbols <= key.readers.keys() or strings.keys() & key.readers.keys():
+        return key
+    return replace(key, readers={**key.readers, **_wrapped(strings, _symbol)})
+
+
 def _map(key: Plan, value: Plan) -> Plan:
-    key_table, value_table = key.table(), value.table()
+    key_table, value_table = _strings_as_symbols(key).table(), value.table()
 
     def entries(span: Span) -> Reader:
         def read(data: Buffer, offset: int, depth: int) -> tuple[Any, int]:

@@ -92,6 +92,12 @@ def test_a_composite_is_written_without_trailing_nulls_and_defaults() -> None:
     assert encode_composite(Empty()).hex() == "0053f145"
 
 
+def test_a_string_as_a_key_that_should_be_a_symbol_is_read_as_one() -> None:
+    book = read("a10178 40 40 40 40 40 c1 07 02 a1026162 5001", 7)
+    assert book.prices == {"ab": 1}
+    assert encode_composite(book).endswith(bytes.fromhex("a3026162 5001"))
+
+
 def test_in_full_every_field_is_written_with_its_default() -> None:
     assert (
         encode_composite(Book(title="x"), full=True).hex()
@@ -203,9 +209,14 @@ REFUSED = {
     ),
     "no such choice": (HEAD + "c0 08 04 a10178 40 40 50 03", "invalid-field", r"book\.binding: 3 is not one"),
     "key of another type": (
-        HEAD + "c0 0f 07 a10178 40 40 40 40 40 c1 04 02 a100 40",
+        HEAD + "c0 0f 07 a10178 40 40 40 40 40 c1 04 02 a000 40",
         "decode-error",
-        r"book\.prices: .*0xa1 is not of type symbol",
+        r"book\.prices: .*0xa0 is not of type symbol",
+    ),
+    "key that could be no symbol": (
+        HEAD + "c0 11 07 a10178 40 40 40 40 40 c1 06 02 a102c3a4 40",
+        "decode-error",
+        r"book\.prices: as a key, .* is not ASCII",
     ),
     "key twice": (
         HEAD + "c0 12 07 a10178 40 40 40 40 40 c1 07 04 a300 40 a300 40",

@@ -139,8 +139,8 @@ def test_annotations_keep_the_type_of_their_keys() -> None:
     [
         (
             MessageAnnotations,
-            "00 53 72 c1 05 02 a10161 40",
-            "message-annotations: .*0xa1 is not of type symbol or ulong",
+            "00 53 72 c1 05 02 a00161 40",
+            "message-annotations: .*0xa0 is not of type symbol or ulong",
         ),
         (DeliveryAnnotations, "00 53 71 c1 03 02 40 40", "delivery-annotations: .*0x40"),
         (Footer, "00 53 78 c1 04 02 5201 40", "footer: .*0x52"),
