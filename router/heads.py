@@ -10,9 +10,10 @@ from amqpmesh.router.amqp.composite import decode_composite, encode_composite
 from amqpmesh.router.amqp.errors import ProtocolError
 from amqpmesh.router.amqp.messaging import DeliveryAnnotations, Header, MessageAnnotations, Modified
 from amqpmesh.router.amqp.types import Symbol, ULong, Value
-from amqpmesh.router.kernel.relay import Head, Relay, patch_ttl, read_head
+from amqpmesh.router.kernel.relay import Relay, patch_ttl, read_head
 
 _MESH_PREFIX = MESH_PREFIX.encode()
+_UINT_MAX = 2**32 - 1
 
 
 def expires_at(relay: Relay) -> float | None:
@@ -66,33 +67,42 @@ def _passing_annotations(section: bytes, rule: DeliveryAnnotationsRule) -> bytes
 def redelivered(data: bytes, *, failed: bool, modified: Modified | None) -> bytes:
     """A whole message as it is sent again: header and message annotations written anew, the rest copied.
 
+    Sections that are out of order or malformed are not repaired: then it is sent again as it came.
     Args: failed: the try before counts as a failed delivery. modified: whose message annotations are merged.
     Source: §3.2.1 (first-acquirer, delivery-count), §3.4.5.
     """
-    head = read_head(data, complete=True) or Head()
+    head = read_head(data, complete=True)
+    if head is None or head.irregular:
+        return data
     header = Header()
-    start, end = head.header
-    if end:
-        header = decode_composite(Header, data[start:end])[0]
-    header = replace(header, first_acquirer=False, delivery_count=(header.delivery_count + failed) & 0xFFFFFFFF)
-    start, end = head.message_annotations
-    annotations = data[start:end]
-    if modified is not None and modified.message_annotations:
-        merged: dict[Symbol | ULong, Value] = {}
+    merged: dict[Symbol | ULong, Value] = {}
+    try:
+        start, end = head.header
         if end:
-            merged.update(decode_composite(MessageAnnotations, annotations)[0].value)
-        for key, value in modified.message_annotations.items():
-            merged[key] = value
-        annotations = encode_composite(MessageAnnotations(value=merged))
+            header = decode_composite(Header, data[start:end])[0]
+        start, end = head.message_annotations
+        annotations = data[start:end]
+        if modified is not None and modified.message_annotations:
+            if end:
+                merged.update(decode_composite(MessageAnnotations, annotations)[0].value)
+            merged.update(modified.message_annotations.items())
+            annotations = encode_composite(MessageAnnotations(value=merged))
+    except ProtocolError:
+        return data
+    tries = min(header.delivery_count + failed, _UINT_MAX)
+    header = replace(header, first_acquirer=False, delivery_count=tries)
     start, end = head.delivery_annotations
     return encode_composite(header) + data[start:end] + annotations + data[head.bare_at :]
 
 
 def without_ttl(data: bytes) -> bytes:
-    """A whole message with no ttl in its header: a dead letter does not expire."""
+    """A whole message with no ttl in its header: a dead letter does not expire. A malformed header stays as it came."""
     head = read_head(data, complete=True)
     if head is None or head.ttl == -1:
         return data
     start, end = head.header
-    header = replace(decode_composite(Header, data[start:end])[0], ttl=None)
+    try:
+        header = replace(decode_composite(Header, data[start:end])[0], ttl=None)
+    except ProtocolError:
+        return data
     return data[:start] + encode_composite(header) + data[end:]
