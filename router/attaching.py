@@ -81,6 +81,7 @@ class Attaching:
             self._core.log.info(
                 "link refused",
                 connection=record.number,
+                peer=record.host,
                 link=link.name,
                 condition=refusal.error.condition,
                 reason=refusal.error.description,
@@ -130,7 +131,14 @@ class Attaching:
             address.incoming[incoming] = None
             core.touch(address)
             if not address.outgoing:
-                core.log.info("sender waits", address=address.name, reason="no receiver anywhere")
+                core.log.info(
+                    "sender waits",
+                    connection=record.number,
+                    link=link.name,
+                    peer=record.host,
+                    address=address.name,
+                    reason="no receiver anywhere",
+                )
         core.touch_input(incoming)
         return incoming
 
@@ -262,10 +270,17 @@ class Attaching:
         ):
             peer = record.peer
             self._twins[peer.hostname or "", record.principal, peer.container_id] = core.now + TWIN_TIME
-            core.log.warning("two containers use one container-id", container=peer.container_id, link=link.name)
+            core.log.warning(
+                "two containers use one container-id",
+                peer=record.host,
+                container=peer.container_id,
+                link=link.name,
+            )
             del self._thefts[key]
             return self._key(record, link)
-        core.log.info("link stolen", connection=robbed.connection.number, by=record.number, link=link.name)
+        core.log.info(
+            "link stolen", connection=robbed.connection.number, by=record.number, peer=record.host, link=link.name
+        )
         core.stolen += 1
         error = Error(condition=LinkCondition.STOLEN, description="the link was attached again")
         core.fail_link(robbed, error)

@@ -101,11 +101,11 @@ class Limits(Table):
     """What one connection may take. Said of the router, they hold for every listener that does not say otherwise."""
 
     idle_time_out: float = setting(default=16.0, low=0.0, high=UINT_MAX / 1000)
-    max_frame_size: int = setting(default=64 * 2**10, low=512, high=UINT_MAX)
+    max_frame_size: int = setting(default=32 * 2**10, low=512, high=UINT_MAX)
     max_message_size: int = setting(default=0, low=0, high=ULONG_MAX)
     channel_max: int = setting(default=255, low=0, high=USHORT_MAX)
     handle_max: int = setting(default=1023, low=0, high=UINT_MAX)
-    session_window: int = setting(default=64, low=1, high=2**31 - 1)
+    session_window: int = setting(default=128, low=1, high=2**31 - 1)
     anonymous_window: int = setting(default=64, low=1, high=2**31 - 1)
     connections: int = setting(default=10_000, low=1)
 

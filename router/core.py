@@ -407,7 +407,7 @@ class Core:
         self.log.info(
             "connection opened",
             connection=record.number,
-            host=record.host,
+            peer=record.host,
             container=record.peer.container_id,
             user=record.peer.user,
         )
@@ -422,6 +422,7 @@ class Core:
         self.log.info(
             "connection closed",
             connection=record.number,
+            peer=record.host,
             by="peer" if event.by_peer else "router",
             condition=error.condition if error is not None else None,
             reason=error.description if error is not None else None,
