@@ -1,0 +1,139 @@
+"""Processes that a benchmark starts, and what the kernel says of those that it measures."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+ROOT = Path(__file__).parent.parent
+TICKS = os.sysconf("SC_CLK_TCK")
+START_TIME = 30.0  # seconds for a process to say that it listens
+RUN_TIME = 600.0  # seconds for one measurement
+
+
+def cpu_seconds(pid: int) -> float:
+    """User and system time of a process and its threads."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / TICKS
+
+
+def resident_bytes(pid: int, *, peak: bool = False) -> int:
+    """Resident memory of a process, or the most that it had."""
+    name = "VmHWM" if peak else "VmRSS"
+    found = re.search(rf"^{name}:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
+    assert found is not None
+    return int(found[1]) * 1024
+
+
+def reset_peak(pid: int) -> None:
+    """Begin to look for the peak of resident memory anew."""
+    Path(f"/proc/{pid}/clear_refs").write_text("5")
+
+
+class Failed(Exception):  # noqa: N818 - it reads as a sentence: the load failed
+    """A process of the benchmark did not do its work."""
+
+
+class Load:
+    """A load client: JSON lines on stdout, the last one its result."""
+
+    def __init__(self, module: str, *arguments: str) -> None:
+        command = [sys.executable, "-m", module, *arguments]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT)
+        self._timer = threading.Timer(RUN_TIME, self.process.kill)
+        self._timer.daemon = True
+        self._timer.start()
+
+    def line(self) -> dict[str, Any]:
+        """What it says next."""
+        assert self.process.stdout is not None
+        said = self.process.stdout.readline()
+        if not said:
+            raise Failed(f"{self.process.args!r} ended without a result")
+        fields: dict[str, Any] = json.loads(said)
+        if "failed" in fields:
+            raise Failed(fields["failed"])
+        return fields
+
+    def result(self) -> dict[str, Any]:
+        """Its last words."""
+        fields = self.line()
+        self.process.wait(START_TIME)
+        return fields
+
+    def end(self) -> None:
+        self._timer.cancel()
+        self.process.kill()
+        self.process.wait()
+
+
+@contextmanager
+def load(module: str, *arguments: str) -> Iterator[Load]:
+    """A load client, ended when the block is left."""
+    client = Load(module, *arguments)
+    try:
+        yield client
+    finally:
+        client.end()
+
+
+def _keep_reading(stream: IO[str], lines: list[str]) -> None:
+    lines.extend(iter(stream.readline, ""))
+
+
+@contextmanager
+def server(*arguments: str, stream: str = "stderr") -> Iterator[tuple[str, int]]:
+    """(URL, process id) of a process that says `listening url=...` on that stream; it is ended by SIGTERM."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", *arguments], cwd=ROOT, text=True, **{stream: subprocess.PIPE}  # type: ignore[call-overload]  # the stream is a parameter
+    )  # fmt: skip
+    pipe: IO[str] = getattr(process, stream)
+    guard = threading.Timer(START_TIME, process.kill)
+    guard.start()
+    seen: list[str] = []
+    try:
+        url = None
+        while url is None:
+            line = pipe.readline()
+            if not line:
+                raise Failed("".join(seen) or f"{arguments} said nothing")
+            seen.append(line)
+            found = re.search(r"listening url=(\S+)", line)
+            url = found[1] if found else None
+        guard.cancel()
+        # A pipe that nobody reads would stop it one day.
+        threading.Thread(target=_keep_reading, args=(pipe, seen), daemon=True).start()
+        yield url, process.pid
+    finally:
+        guard.cancel()
+        process.terminate()
+        try:
+            process.wait(START_TIME)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def router(*listeners: str) -> Any:
+    """`amqpmesh run` on loopback."""
+    urls = listeners or ("amqp://127.0.0.1:0",)
+    return server("amqpmesh", "run", *(argument for url in urls for argument in ("--listen", url)))
+
+
+def wait_until(condition: Callable[[], bool], timeout: float) -> bool:
+    """Whether `condition` became true in time; looked at often, since the kernel tells nobody when it does."""
+    deadline = time.monotonic() + timeout
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.02)
+    return True

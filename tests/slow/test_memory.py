@@ -1,0 +1,248 @@
+"""What the router holds in memory while others do not read, and while it passes on what is larger than its memory."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import pytest
+
+from benchmarks import wire
+from benchmarks.processes import cpu_seconds, load
+
+pytestmark = pytest.mark.slow
+
+MIB = 1 << 20
+GIB = 1 << 30
+CHUNK = 60_000  # octets of a message in each of its frames
+ENDLESS = 10_000_000  # messages: more than a test takes time for
+ALLOWED = 16 * MIB  # of resident memory, above what the idle router has
+
+
+def head(number: int, *, more: bool, aborted: bool = False) -> bytes:
+    """The transfer that begins delivery `number`."""
+    fields = [wire.uint(0), wire.uint(number), b"\xa0\x01" + bytes([number]), wire.uint(0), wire.FALSE]
+    fields += [
+        wire.TRUE if more else wire.FALSE,
+        wire.NULL,
+        wire.NULL,
+        wire.FALSE,
+        wire.TRUE if aborted else wire.FALSE,
+    ]
+    return wire.described(wire.TRANSFER, *fields)
+
+
+def chunks(size: int) -> Iterator[bytes]:
+    """`size` octets in pieces that are not all alike."""
+    noise = random.Random(size).randbytes(CHUNK + 256)
+    for index, start in enumerate(range(0, size, CHUNK)):
+        offset = index % 256
+        yield noise[offset : offset + min(CHUNK, size - start)]
+
+
+class Producer:
+    """Sends messages of any size as window and credit allow."""
+
+    def __init__(self, stream: wire.Stream, address: str) -> None:
+        self.stream = stream
+        self.frames = self.window_limit = self.credit_limit = 0
+        self.outcomes: list[int] = []
+        attach = wire.attach("producer", address, receiver=False, settled=False)
+        stream.socket.sendall(wire.opening("producer") + attach)
+
+    def take(self) -> None:
+        for code, buffer, start, _ in self.stream.read():
+            found = wire.fields(buffer, start)
+            if code == wire.BEGIN:
+                self.window_limit = found[2]
+            elif code == wire.FLOW:
+                self.window_limit = (found[0] or 0) + found[1]
+                if len(found) > 6 and found[4] is not None:
+                    self.credit_limit = (found[5] or 0) + found[6]
+            elif code == wire.DISPOSITION:
+                self.outcomes.append(found[4][0])
+
+    def wait_for_credit(self, number: int) -> None:
+        while self.credit_limit <= number:
+            self.take()
+
+    def send(self, performative: bytes, payload: bytes) -> None:
+        while self.frames >= self.window_limit:
+            self.take()
+        self.stream.socket.sendall(wire.frame(performative + payload))
+        self.frames += 1
+
+    def message(self, number: int, size: int, *, abort_after: int | None = None) -> str:
+        """Send one; the digest of what was sent. `abort_after`: octets after which it is aborted instead."""
+        self.wait_for_credit(number)
+        digest = hashlib.blake2b()
+        sent = 0
+        for index, chunk in enumerate(chunks(size)):
+            # The body is one data section, whose size comes first.
+            payload = (b"\x00\x53\x75\xb0" + size.to_bytes(4) if index == 0 else b"") + chunk
+            digest.update(payload)
+            if abort_after is not None and sent > abort_after:
+                self.send(head(number, more=False, aborted=True), b"")
+                break
+            sent += len(chunk)
+            self.send(head(number, more=sent < size), payload)
+        return digest.hexdigest()
+
+
+@dataclass
+class Got:
+    """What a consumer got of one delivery."""
+
+    digest: str
+    octets: int
+    aborted: bool
+
+
+@dataclass
+class Consumer:
+    """Takes messages and accepts them; `pause` seconds before each read make it a slow one."""
+
+    stream: wire.Stream
+    address: str
+    count: int
+    pause: float = 0.0
+    got: list[Got] = field(default_factory=list)
+    fault: BaseException | None = None
+
+    def attach(self) -> None:
+        attach = wire.attach("consumer", self.address, receiver=True, settled=False)
+        self.stream.socket.sendall(wire.opening("consumer") + attach + wire.flow(0, 0, 0, self.count))
+        while wire.ATTACH not in [code for code, *_ in self.stream.read()]:
+            pass
+
+    def start(self) -> threading.Thread:
+        thread = threading.Thread(target=self._run, daemon=True)
+        thread.start()
+        return thread
+
+    def _run(self) -> None:
+        try:
+            self.consume()
+        except BaseException as fault:
+            self.fault = fault
+
+    def consume(self) -> None:
+        digest, octets, delivery_id = hashlib.blake2b(), 0, None
+        while len(self.got) < self.count:
+            if self.pause:
+                time.sleep(self.pause)  # a consumer that is slow by itself: nothing is waited for
+            for code, buffer, start, end in self.stream.read(1 << 16):
+                if code != wire.TRANSFER:
+                    continue
+                found = wire.fields(buffer, start) + [None] * 10
+                delivery_id = found[1] if found[1] is not None else delivery_id
+                payload = wire.payload(buffer, start, end)
+                digest.update(payload)
+                octets += len(payload)
+                if not found[5]:
+                    self.got.append(Got(digest.hexdigest(), octets, bool(found[9])))
+                    if not found[9]:
+                        self.stream.socket.sendall(wire.accept(delivery_id, delivery_id))
+                    digest, octets, delivery_id = hashlib.blake2b(), 0, None
+
+
+@pytest.mark.parametrize("pause", [0.0, 0.002], ids=["a fast receiver", "a slow receiver"])
+def test_a_gibibyte_passes_in_less_than_16_mib(pause, soaked):
+    # 64 KiB every 2 ms are 30 MB/s at most: far less than the producer could send.
+    consumer = Consumer(soaked.connect(receive_buffer=1 << 16 if pause else None), "large", count=1, pause=pause)
+    consumer.attach()
+    producer = Producer(soaked.connect(), "large")
+    producer.wait_for_credit(0)
+    before = soaked.resident()
+    soaked.forget_peak()
+    thread = consumer.start()
+    digest = producer.message(0, GIB)
+    while not producer.outcomes:
+        producer.take()
+    thread.join()
+    assert consumer.fault is None
+    assert consumer.got == [Got(digest, GIB + 8, aborted=False)]
+    assert producer.outcomes == [0x24]
+    assert soaked.peak() - before < ALLOWED
+
+
+def test_a_gibibyte_aborted_half_way_is_aborted_and_the_next_message_goes_on(soaked):
+    consumer = Consumer(soaked.connect(), "large", count=2)
+    consumer.attach()
+    producer = Producer(soaked.connect(), "large")
+    producer.wait_for_credit(0)
+    before = soaked.resident()
+    soaked.forget_peak()
+    thread = consumer.start()
+    producer.message(0, GIB, abort_after=GIB // 2)
+    digest = producer.message(1, MIB)
+    while 0x24 not in producer.outcomes:
+        producer.take()
+    thread.join()
+    assert consumer.fault is None
+    assert [got.aborted for got in consumer.got] == [True, False]
+    assert consumer.got[1].digest == digest
+    assert soaked.peak() - before < ALLOWED
+
+
+@contextmanager
+def stopped_consumer(soaked) -> Iterator[wire.Stream]:
+    """A consumer with credit for everything, which reads nothing by itself."""
+    stream = soaked.connect(receive_buffer=1 << 16)
+    attach = wire.attach("consumer", "bench", receiver=True, settled=False)
+    stream.socket.sendall(wire.opening("consumer") + attach + wire.flow(0, 0, 0, ENDLESS))
+    while wire.ATTACH not in [code for code, *_ in stream.read()]:
+        pass
+    with stream.socket:
+        yield stream
+
+
+def wait_until_it_stands_still(pid: int) -> None:
+    """Until the router has used no CPU to speak of for a second: nothing moves any more."""
+    deadline = time.monotonic() + 60
+    while True:
+        before = cpu_seconds(pid)
+        time.sleep(1.0)
+        if cpu_seconds(pid) - before < 0.02:
+            return
+        assert time.monotonic() < deadline, "the producer was not stopped"
+
+
+@pytest.mark.parametrize(("size", "more"), [(100, 100_000), (10_000, 10_000), (1_000_000, 300)])
+def test_a_consumer_that_stops_reading_stops_its_producer_and_memory_stays_flat(size, more, soaked):
+    produce = ["send", "--url", soaked.url, "--settled", "--size", str(size), "--count", str(ENDLESS)]
+    with stopped_consumer(soaked) as consumer:
+        before = soaked.resident()
+        soaked.forget_peak()
+        with load("benchmarks.load", *produce) as sender:
+            wait_until_it_stands_still(soaked.pid)
+            assert soaked.peak() - before < ALLOWED
+            # Reading again sets it going again.
+            taken = 0
+            while taken < more:
+                taken += sum(code == wire.TRANSFER for code, *_ in consumer.read())
+            wait_until_it_stands_still(soaked.pid)
+            assert soaked.peak() - before < ALLOWED
+            assert sender.process.poll() is None
+
+
+def test_a_consumer_that_takes_and_never_settles_stops_its_producer_and_memory_stays_flat(soaked):
+    produce = ["send", "--url", soaked.url, "--size", "1000", "--count", str(ENDLESS)]
+    with stopped_consumer(soaked) as consumer:
+        before = soaked.resident()
+        soaked.forget_peak()
+        consumer.socket.settimeout(3.0)
+        taken = 0
+        with load("benchmarks.load", *produce) as sender:
+            with pytest.raises(TimeoutError):  # nothing comes any more
+                while True:
+                    taken += sum(code == wire.TRANSFER for code, *_ in consumer.read())
+            assert sender.process.poll() is None
+        # Whatever the limit of unsettled deliveries is, the credit given was two thousand times as much.
+        assert taken < ENDLESS / 100
+        assert soaked.peak() - before < ALLOWED
