@@ -126,8 +126,8 @@ def messages(draw: st.DrawFn, ttls: st.SearchStrategy[int | None] | None = None)
         header, ttl = draw(headers(ttls if ttls is not None else st.none() | TTLS, priority))
         sections.append((HEADER, header))
     if draw(st.booleans()):
-        name = "amqp:delivery-annotations:map"
-        sections.append((DELIVERY_ANNOTATIONS, draw(annotation_maps(DELIVERY_ANNOTATIONS, name))))
+        section = draw(annotation_maps(DELIVERY_ANNOTATIONS, "amqp:delivery-annotations:map"))
+        sections.append((DELIVERY_ANNOTATIONS, section))
     if draw(st.booleans()):
         sections.append(
             (MESSAGE_ANNOTATIONS, draw(annotation_maps(MESSAGE_ANNOTATIONS, "amqp:message-annotations:map")))
