@@ -109,9 +109,6 @@ class AddressTable:
     def __len__(self) -> int:
         return len(self._addresses)
 
-    def __iter__(self) -> object:
-        return iter(self._addresses.values())
-
     def values(self) -> list[Address]:
         """All of them, now."""
         return list(self._addresses.values())

@@ -26,7 +26,7 @@ from amqpmesh.router.amqp.messaging import (
 from amqpmesh.router.amqp.transactions import Coordinator
 from amqpmesh.router.amqp.types import Symbol
 from amqpmesh.router.kernel.relay import ACCEPTED, is_terminal, state_kind
-from amqpmesh.router.links import IncomingLink, OutgoingLink
+from amqpmesh.router.links import IncomingLink, LinkKey, OutgoingLink
 from amqpmesh.router.names import split
 from amqpmesh.router.windows import FixedWindow
 
@@ -43,8 +43,6 @@ TWIN_TIME: Final = 600.0
 
 LIFETIME_POLICY: Final = Symbol("lifetime-policy")
 DYNAMIC: Final = "$dynamic"
-
-LinkKey = tuple[str, str, str, str, bool, int]
 
 
 class RefusedError(Exception):
@@ -289,5 +287,5 @@ class Attaching:
     def forget(self, taken: IncomingLink | OutgoingLink) -> None:
         """A link is gone: it cannot be stolen any more."""
         key = taken.key
-        if self.links.get(key) is taken:  # type: ignore[call-overload]  # object until it is known to be a LinkKey
-            del self.links[key]  # type: ignore[arg-type]  # as above
+        if key is not None and self.links.get(key) is taken:
+            del self.links[key]

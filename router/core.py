@@ -14,8 +14,9 @@ from amqpmesh.policies.distribution import Distribution
 from amqpmesh.router.addresses import Address, AddressTable
 from amqpmesh.router.amqp import events
 from amqpmesh.router.amqp.connection import Connection
-from amqpmesh.router.amqp.definitions import AmqpCondition, Error, Role
+from amqpmesh.router.amqp.definitions import AmqpCondition, Error
 from amqpmesh.router.amqp.errors import CommandError, ProtocolError
+from amqpmesh.router.amqp.messaging import Source, Target
 from amqpmesh.router.amqp.negotiation import Negotiation
 from amqpmesh.router.amqp.sasl import SaslServer
 from amqpmesh.router.amqp.types import Symbol
@@ -29,12 +30,13 @@ from amqpmesh.router.names import split
 from amqpmesh.router.settlement import Settlement
 from amqpmesh.router.statistics import Statistics
 from amqpmesh.router.users import Users
+from amqpmesh.router.windows import FixedWindow
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from amqpmesh.router.config import ListenerConfig, RouterConfig
-    from amqpmesh.router.windows import FixedWindow, Grant
+    from amqpmesh.router.windows import Grant
 
 #: Capabilities that the router has, as `open` offers them.
 CAPABILITIES = (Symbol("ANONYMOUS-RELAY"),)
@@ -309,8 +311,8 @@ class Core:
         """An incoming link may be due credit."""
         if incoming.address is not None:
             self._addresses[incoming.address] = None
-        else:
-            self._windows[incoming.pool] = None  # type: ignore[index]  # anonymous links have a window, not a pool
+        elif isinstance(incoming.pool, FixedWindow):
+            self._windows[incoming.pool] = None
 
     def address_of(self, relay: Relay) -> Address | None:
         """The address that a relay goes to, once it is known."""
@@ -463,6 +465,7 @@ class Core:
         taken = event.link.context
         flow = event.flow
         if isinstance(taken, OutgoingLink):
+            taken.link.offer(taken.address.waiting.size)
             self.touch_outgoing(taken)
             if taken.current is None and taken.backlog:
                 self.forwarding.pump(taken)
@@ -574,7 +577,7 @@ class Core:
             address = taken.address  # type: ignore[assignment]  # None for an anonymous terminus
         if address is not None:
             self.touch(address)
-            if address.maker is record and self._made(address, taken):
+            if address.maker is record and self._made(taken):
                 self._remove_dynamic(address)
 
     def _nobody_left(self, address: Address) -> None:
@@ -586,15 +589,13 @@ class Core:
             self.settlement.end_unsent(relay, RELEASED_STATE)
 
     @staticmethod
-    def _made(address: Address, taken: IncomingLink | OutgoingLink) -> bool:
-        """Whether a dynamic node was made by this link."""
+    def _made(taken: IncomingLink | OutgoingLink) -> bool:
+        """Whether the dynamic node at the other end of this link was made by it."""
         remote = taken.link.remote
         if remote is None:
             return False
-        terminus = remote.source if taken.link.role is Role.SENDER else remote.target
-        return bool(getattr(terminus, "dynamic", False)) and (
-            address.maker is taken.connection and taken.address is address
-        )
+        terminus = remote.source if isinstance(taken, OutgoingLink) else remote.target
+        return isinstance(terminus, Source | Target) and terminus.dynamic
 
     def _remove_dynamic(self, address: Address) -> None:
         """A dynamic node goes with the link that made it: other links to it are detached (§3.5.10)."""

@@ -16,6 +16,11 @@ if TYPE_CHECKING:
     from amqpmesh.router.windows import FixedWindow, Input
 
 
+#: What identifies a link between two containers, for a second attach to steal it (§2.6.1): virtual host, principal,
+#: container-id, link name, whether we send, and the connection's number where containers share an id, else -1.
+LinkKey = tuple[str, str, str, str, bool, int]
+
+
 class IncomingLink:
     """A link that deliveries come in by. We are its receiver; the peer is a producer."""
 
@@ -41,8 +46,7 @@ class IncomingLink:
         self.current: kernel.Relay | None = None
         #: Anonymous: how many deliveries wait, by address.
         self.waiting: dict[Address, int] = {}
-        #: What it could be stolen by.
-        self.key: object = None
+        self.key: LinkKey | None = None
 
 
 class OutgoingLink:
@@ -99,7 +103,7 @@ class OutgoingLink:
         self.stalled_since: float | None = None
         self.turn = 0
         self.gone = False
-        self.key: object = None
+        self.key: LinkKey | None = None
 
     @property
     def outstanding(self) -> int:
