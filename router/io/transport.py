@@ -22,6 +22,10 @@ SLICE = 8 * 2**10
 BATCH_TIME = 0.005
 """Seconds after which a batch gives the thread back, whatever is left of it."""
 
+BACKLOG_LIMIT = 4 * 2**20
+"""Octets that may wait to be written, beyond one frame, before a peer is read no further: one that asks and asks and
+reads no answer. Deliveries stop at far less, so two routers cannot wait for each other here."""
+
 WRITE_TIME_OUT = 5.0
 """Seconds for a peer to take the last bytes, once the connection has ended."""
 
@@ -109,6 +113,8 @@ class Transport:
                 self._log.debug("transport broken", reason=str(error.__cause__ or error))
                 return
             going_on = bool(data) and await self._feed(bytes(data))
+            while len(self._record.engine.out) > BACKLOG_LIMIT + self._record.listener.max_frame_size:
+                await self._next_write()
 
     async def _feed(self, data: bytes) -> bool:
         """Tell the core what came. Returns: whether to read on."""
@@ -174,6 +180,7 @@ class Transport:
                     await self._stream.send_all(data)
                     driver.core.sent(record, trio.current_time())
                     data = driver.core.data_to_send(record, trio.current_time())
+                    self._written.set()
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             self._break_off()
         except Exception as error:
@@ -184,8 +191,11 @@ class Transport:
 
     async def _until_written(self) -> None:
         while self._writing is not None:
-            self._written = trio.Event()
-            await self._written.wait()
+            await self._next_write()
+
+    async def _next_write(self) -> None:
+        self._written = trio.Event()
+        await self._written.wait()
 
     # -------------------------------------------------------------------------------------------------------- ending
 

@@ -5,16 +5,18 @@ import socket
 import struct
 import time
 from contextlib import suppress
+from dataclasses import replace
 
 import pytest
 import trio
-from trio.testing import MockClock, memory_stream_pair
+from trio.testing import MockClock, lockstep_stream_pair, memory_stream_pair
 
 from amqpmesh.router.amqp.definitions import Role
 from amqpmesh.router.amqp.frames import EMPTY_FRAME
-from amqpmesh.router.amqp.performatives import Attach, Begin, Close, Open, Transfer
+from amqpmesh.router.amqp.performatives import Attach, Begin, Close, Detach, Open, Transfer
 from amqpmesh.router.connections import ConnectionRecord
 from amqpmesh.router.core import Core
+from amqpmesh.router.io import transport
 from amqpmesh.router.io.node import Router
 from tests.support.peer import AMQP, Peer, attached, begun, connect, connected, credit, frame
 
@@ -146,6 +148,36 @@ async def test_a_peer_that_does_not_read_stops_nobody_and_misses_nothing() -> No
             assert stalled.payload.endswith(body)
         for peer in (stalled, flooding, receiver, sender):
             await peer.close()
+    assert router.statistics().is_empty
+
+
+async def test_a_peer_that_asks_on_and_reads_no_answer_is_read_no_further(
+    nursery: trio.Nursery, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transport, "BACKLOG_LIMIT", 100_000)
+    asked = 0
+
+    async def ask(peer: Peer) -> None:
+        nonlocal asked
+        question = frame(replace(attached(Role.RECEIVER, "q"), handle=1)) + frame(Detach(handle=1, closed=True))
+        for _ in range(100):
+            await peer.write(question * 20)
+            asked += 20
+
+    async with Router() as router, trio.open_nursery() as asking:
+        ours, theirs = lockstep_stream_pair()  # nothing is written that is not read
+        nursery.start_soon(router.serve_stream, theirs)
+        peer = Peer(ours)
+        await peer.open()
+        await peer.write(begun())
+        asking.start_soon(ask, peer)
+        await trio.testing.wait_all_tasks_blocked()
+        assert 100 <= asked <= 1500
+        for _ in range(2000):
+            while not isinstance((await peer.next_frame() or ("the end",))[0], Detach):
+                pass
+        assert asked == 2000
+        await peer.close()
     assert router.statistics().is_empty
 
 
