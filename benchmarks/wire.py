@@ -5,6 +5,7 @@ It shares nothing with the router's engine: a fault there cannot hide itself her
 
 from __future__ import annotations
 
+import select
 import socket
 import struct
 import time
@@ -16,7 +17,10 @@ OPEN, BEGIN, ATTACH, FLOW, TRANSFER, DISPOSITION, DETACH, END, CLOSE = range(0x1
 ACCEPTED = b"\x00\x53\x24\x45"
 NULL, TRUE, FALSE = b"\x40", b"\x41", b"\x42"
 
+EMPTY_FRAME = b"\x00\x00\x00\x08\x02\x00\x00\x00"
+
 PATIENCE = 60.0  # seconds without any byte, after which a load client gives up
+BEAT = 2.0  # seconds between empty frames: no router is known to ask for more
 
 _unpack_size = struct.Struct(">I").unpack_from
 
@@ -77,23 +81,28 @@ def close() -> bytes:
 
 
 class Stream:
-    """A socket cut into frames."""
+    """A socket cut into frames; while it reads, empty frames show the peer that it lives (§2.4.5)."""
 
     def __init__(self, sock: socket.socket) -> None:
         self.socket = sock
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.settimeout(PATIENCE)
+        self._poll = select.poll()
+        self._poll.register(sock, select.POLLIN)
+        self._beat_at = time.monotonic()
         self._buffer = b""
         self._greeted = False
         self._farewell: str | None = None
 
-    def read(self, size: int = 1 << 18) -> Iterator[tuple[int, bytes, int, int]]:
+    def read(self, size: int = 1 << 18, *, patience: float = PATIENCE) -> Iterator[tuple[int, bytes, int, int]]:
         """What one read brought: (performative code, buffer, begin and end of the frame) for each whole frame.
 
         Raises: ConnectionError: the peer ended the stream, or link, session or connection in an earlier read.
+            TimeoutError: nothing came in time.
         """
         if self._farewell is not None:
             raise ConnectionError(self._farewell)
+        self._wait(patience)
         data = self.socket.recv(size)
         if not data:
             raise ConnectionError("the peer ended the stream")
@@ -120,6 +129,20 @@ class Stream:
                 yield code, buffer, position, position + length
             position += length
         self._buffer = buffer[position:]
+
+    def beat(self) -> None:
+        """Send an empty frame if it is time for one."""
+        if time.monotonic() - self._beat_at > BEAT and self._greeted:
+            self.socket.sendall(EMPTY_FRAME)
+            self._beat_at = time.monotonic()
+
+    def _wait(self, patience: float) -> None:
+        self.beat()
+        deadline = time.monotonic() + patience
+        while not self._poll.poll(1000 * min(BEAT, patience)):
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"nothing came for {patience:g} s")
+            self.beat()
 
     def end(self) -> None:
         """Close, and read until the peer has closed too."""

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.slow
 
 MIB = 1 << 20
 GIB = 1 << 30
-CHUNK = 60_000  # octets of a message in each of its frames
+CHUNK = 30_000  # octets of a message in each of its frames; the router's default limit of a frame is 32 KiB
 ENDLESS = 10_000_000  # messages: more than a test takes time for
 ALLOWED = 16 * MIB  # of resident memory, above what the idle router has
 
@@ -202,12 +202,13 @@ def stopped_consumer(soaked) -> Iterator[wire.Stream]:
         yield stream
 
 
-def wait_until_it_stands_still(pid: int) -> None:
+def wait_until_it_stands_still(pid: int, consumer: wire.Stream) -> None:
     """Until the router has used no CPU to speak of for a second: nothing moves any more."""
     deadline = time.monotonic() + 60
     while True:
         before = cpu_seconds(pid)
         time.sleep(1.0)
+        consumer.beat()  # it does not read, but it lives
         if cpu_seconds(pid) - before < 0.02:
             return
         assert time.monotonic() < deadline, "the producer was not stopped"
@@ -220,13 +221,13 @@ def test_a_consumer_that_stops_reading_stops_its_producer_and_memory_stays_flat(
         before = soaked.resident()
         soaked.forget_peak()
         with load("benchmarks.load", *produce) as sender:
-            wait_until_it_stands_still(soaked.pid)
+            wait_until_it_stands_still(soaked.pid, consumer)
             assert soaked.peak() - before < ALLOWED
             # Reading again sets it going again.
             taken = 0
             while taken < more:
                 taken += sum(code == wire.TRANSFER for code, *_ in consumer.read())
-            wait_until_it_stands_still(soaked.pid)
+            wait_until_it_stands_still(soaked.pid, consumer)
             assert soaked.peak() - before < ALLOWED
             assert sender.process.poll() is None
 
@@ -236,13 +237,12 @@ def test_a_consumer_that_takes_and_never_settles_stops_its_producer_and_memory_s
     with stopped_consumer(soaked) as consumer:
         before = soaked.resident()
         soaked.forget_peak()
-        consumer.socket.settimeout(3.0)
         taken = 0
         with load("benchmarks.load", *produce) as sender:
             with pytest.raises(TimeoutError):  # nothing comes any more
                 while True:
-                    taken += sum(code == wire.TRANSFER for code, *_ in consumer.read())
+                    taken += sum(code == wire.TRANSFER for code, *_ in consumer.read(patience=3.0))
             assert sender.process.poll() is None
         # Whatever the limit of unsettled deliveries is, the credit given was two thousand times as much.
-        assert taken < ENDLESS / 100
-        assert soaked.peak() - before < ALLOWED
+        assert 100 < taken < ENDLESS / 100
+        assert soaked.peak() - before < taken * 4096  # bytes, for each delivery that is unsettled
