@@ -67,7 +67,6 @@ class Pool:
         self._idle_time = idle_time
         self._demand = Demand(distribution)
         self._suspended = False
-        self._now = 0.0  # the latest that we were told
         # Sums over the inputs, kept up to date with each of them.
         self._waiting = 0
         self._granted = 0
@@ -131,20 +130,25 @@ class Pool:
         self._floored = False
         return branch
 
-    def remove_branch(self, b: Branch, now: float) -> None:
+    def remove_branch(self, b: Branch, now: float) -> None:  # noqa: ARG002 - every event has its time
         """It is gone; what was promised for its sake is taken back."""
-        self._now = now
         self._demand.remove(b)
         self._hasty = True
         self._floored = False
 
-    def set_usable(self, b: Branch, usable: int, now: float, *, withdrawn: bool = False) -> None:
+    def set_usable(
+        self,
+        b: Branch,
+        usable: int,
+        now: float,  # noqa: ARG002 - every event has its time
+        *,
+        withdrawn: bool = False,
+    ) -> None:
         """How many deliveries a branch can take now: its credit, or less while something else holds it back.
 
         Args: withdrawn: the receiver lowered its limit to nothing: until it gives credit again it is no consumer,
             while one whose credit is merely spent is.
         """
-        self._now = now
         self._demand.set_usable(b, usable, withdrawn)
         if withdrawn:
             self._hasty = True
@@ -167,9 +171,8 @@ class Pool:
         self._hungry[i] = None
         return i
 
-    def remove_input(self, i: Input, now: float) -> None:
+    def remove_input(self, i: Input, now: float) -> None:  # noqa: ARG002 - every event has its time
         """It is gone. Its waiting deliveries still count until `forwarded` is told of each."""
-        self._now = now
         del self._inputs[i]
         self._spend(i, i.granted)
         self._idle_inputs -= i._idle
@@ -196,14 +199,13 @@ class Pool:
         elif left <= i._renew_at or i._idle:
             self._used(i, left, now)
 
-    def forwarded(self, i: Input, now: float) -> None:
+    def forwarded(self, i: Input, now: float) -> None:  # noqa: ARG002 - every event has its time
         """The first frame of a delivery has left, or the delivery will never leave. Runs per delivery.
 
         Raises: CommandError: none of this input's waits.
         """
         if not i.waiting:
             raise CommandError("forwarded: no delivery of this input waits")
-        self._now = now
         i.waiting -= 1
         self._waiting -= 1
 
@@ -214,14 +216,14 @@ class Pool:
 
         Args: delivery_count, link_credit, available: of the flow; None where it says nothing.
         """
-        self._now = now
         if spent := ahead(delivery_count, i.delivery_count):
             i.delivery_count = delivery_count
             self._spend(i, spent)
             if not i._idle:  # what gives credit back has nothing to send
                 self._rest(i)
             self._sank(i, i.credit)
-        if i._revoked and link_credit is not None and (delivery_count + link_credit) & SERIAL == i.limit:
+        shown = None if link_credit is None else (delivery_count + link_credit) & SERIAL
+        if i._revoked and shown == i.limit and not i._doubtful:
             self._write_off(i)
         if available is not None:
             i.available = available
@@ -230,13 +232,12 @@ class Pool:
 
     # A consumer drains.
 
-    def drain(self, now: float) -> None:
+    def drain(self, now: float) -> None:  # noqa: ARG002 - every event has its time
         """A consumer asked to drain: ask all inputs that hold credit, once, unless that is under way already.
 
         It begins with the next `grants`, so that an input that waited for this consumer's credit is given it first, and
         told to use it or give it back in the same flow.
         """
-        self._now = now
         if self._round_until is None:
             self._round_asked = True
 
@@ -250,7 +251,6 @@ class Pool:
 
     def grants(self, now: float) -> list[Grant]:
         """The flows to send now, one per input at most; call it once after each batch of events."""
-        self._now = now
         free = self._free()
         if free + self._revoked >= 0:
             self._lower_at = None
@@ -289,7 +289,6 @@ class Pool:
 
     def handle_timer(self, now: float) -> None:
         """Does what is due; `grants` may have something to send afterwards."""
-        self._now = now
         if self._round_until is not None and now >= self._round_until:
             for i in self._round:
                 if i not in self._reclaiming:
@@ -344,20 +343,18 @@ class Pool:
         if share > 1:
             self._put_first(self._renewing, served)
         # Then up to a share each.
+        half = share // 2
         while self._renewing:
             i = next(iter(self._renewing))
             told = i in self._changed  # a flow goes out anyway
-            missing = share - i.credit
-            if missing <= 0 or (i.credit > share // 2 and not told):
-                given = missing
-            elif told or self._free() + self._revoked >= (share + 1) // 2:
-                given = self._give(i, missing)
-            else:
-                break
-            if given < missing:
-                break
+            if told or i.credit <= half:  # else the share has shrunk meanwhile
+                if not told and self._free() + self._revoked < share - half:
+                    break
+                self._give(i, share - i.credit)
+                if i.credit <= half:
+                    break
             del self._renewing[i]
-            i._renew_at = share // 2
+            i._renew_at = half
 
     @staticmethod
     def _put_first(line: OrderedDict[Input, None], inputs: list[Input]) -> None:
@@ -377,6 +374,7 @@ class Pool:
         i.granted += fresh
         self._granted += fresh
         if again + fresh:
+            i._raised = i in self._lowered
             self._changed[i] = None
             self._floored = False
         return again + fresh
@@ -504,8 +502,10 @@ class Pool:
         """Lowers its limit. What it was granted counts until it has seen that, or was given time to."""
         i._revoked += count
         self._revoked += count
-        self._lowered.pop(i, None)
-        self._lowered[i] = now + self._reclaim_time
+        i._doubtful = i._doubtful or i._raised
+        if not i._doubtful:  # else no answer can end it, and a consumer that comes and goes must not put off the end
+            self._lowered.pop(i, None)
+            self._lowered[i] = now + self._reclaim_time
         self._changed[i] = None
         if i.credit <= 1:
             self._rich.pop(i, None)
@@ -518,6 +518,7 @@ class Pool:
         self._granted -= i._revoked
         self._revoked -= i._revoked
         i._revoked = 0
+        i._raised = i._doubtful = False
 
     def _spend(self, i: Input, count: int) -> None:
         granted = max(0, i.granted - count)

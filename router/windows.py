@@ -11,8 +11,8 @@ _HALF = 0x8000_0000
 class Input:
     """A link that deliveries come in by, as its receiver sees it: made by `add_input`, read by anybody."""
 
-    __slots__ = ("_idle", "_renew_at", "_revoked", "_used_at", "available", "delivery_count", "draining", "granted",
-                 "owner", "waiting")  # fmt: skip
+    __slots__ = ("_doubtful", "_idle", "_raised", "_renew_at", "_revoked", "_used_at", "available", "delivery_count",
+                 "draining", "granted", "owner", "waiting")  # fmt: skip
 
     def __init__(self, delivery_count: int, owner: object = None) -> None:
         self.owner = owner
@@ -28,6 +28,8 @@ class Input:
         self.waiting = 0
         """Its deliveries that have come and not left."""
         self._revoked = 0  # of `granted`, what a flow took back and the peer has not confirmed
+        self._raised = False  # its limit was raised after it was lowered, before that was confirmed
+        self._doubtful = False  # and lowered again: a flow that shows this limit may be from before the raise
         self._renew_at = 0  # when no more than this is left, more is looked for
         self._used_at = 0.0  # when it last used credit, or got some after having none
         self._idle = False  # it has not used what it holds for a while
