@@ -5,11 +5,14 @@ It knows no socket and no clock: the time comes in as `now`, in seconds of any m
 
 from __future__ import annotations
 
+from collections import deque
 from typing import TYPE_CHECKING, Final
 
+from amqpmesh.router.amqp.channels import Channels
 from amqpmesh.router.amqp.definitions import AmqpCondition, ConnectionCondition, Error, LinkCondition, SessionCondition
 from amqpmesh.router.amqp.errors import CommandError, ProtocolError, Scope
 from amqpmesh.router.amqp.events import ConnectionClosed, ConnectionOpened, Event, TlsRequested
+from amqpmesh.router.amqp.fitting import short_farewell
 from amqpmesh.router.amqp.frames import (
     AMQP_FRAME,
     EMPTY_FRAME,
@@ -20,12 +23,14 @@ from amqpmesh.router.amqp.frames import (
     FrameReader,
     protocol_header,
 )
+from amqpmesh.router.amqp.liveness import Due, Liveness
 from amqpmesh.router.amqp.negotiation import AMQP_ID, Negotiation, Progress
-from amqpmesh.router.amqp.numbers import LowestFree
 from amqpmesh.router.amqp.performatives import (
     Begin,
     Close,
+    Detach,
     Disposition,
+    End,
     Open,
     Performative,
     Transfer,
@@ -38,14 +43,20 @@ from amqpmesh.router.amqp.states import CONNECTION, ConnectionState, Step
 from amqpmesh.router.kernel import relay as kernel
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from amqpmesh.router.amqp.types import Symbol, Value
 
 S = ConnectionState
 
+# Descriptor codes (§2.7).
+_OPEN: Final = 0x10
 _TRANSFER: Final = 0x14
 _DISPOSITION: Final = 0x15
+_CLOSE: Final = 0x18
+
+#: Our `close` is written: of what the peer sends only its own matters (§2.4.6).
+_CLOSING: Final = frozenset({S.CLOSE_SENT, S.DISCARDING, S.CLOSE_PIPE, S.OC_PIPE})
 
 _CONDITIONS: Final = {
     each.value: each for kind in (AmqpCondition, ConnectionCondition, SessionCondition, LinkCondition) for each in kind
@@ -88,12 +99,9 @@ class Connection:
         self.hostname = hostname
         self.negotiation = negotiation
         self.max_frame_size = max_frame_size
-        self.channel_max = channel_max
         self.handle_max = handle_max
         self.window = window
-        self.idle_time_out = idle_time_out
         self.minimum_idle_time_out = minimum_idle_time_out
-        self.close_time_out = close_time_out
         self.properties = properties
         self.offered_capabilities = offered_capabilities
         self.initial_outgoing_id = initial_outgoing_id
@@ -109,18 +117,21 @@ class Connection:
         self.on_wake: Callable[[], None] | None = None
         #: Nothing more will be read or written: close the transport once `out` is empty.
         self.finished = False
-        self.sessions: dict[int, Session] = {}
+        self.channels = Channels(channel_max)
         self.context: object = None
 
-        self._reader = FrameReader(max_frame_size)
+        # SASL frames are never larger (§5.3.1); those of AMQP may be, once its header has come.
+        self._reader = FrameReader(MIN_MAX_FRAME_SIZE)
         self._in_frames = False
         self._waiting_for_tls = False
-        self._channels = LowestFree(channel_max)
-        self._outgoing: dict[int, Session] = {}
         self._to_flush: list[Session] = []
-        self._received_at = now
-        self._sent_at = now
-        self._deadline: float | None = now + open_time_out
+        self._events: deque[Event] = deque()
+        self._liveness = Liveness(
+            now, idle_time_out=idle_time_out, open_time_out=open_time_out, close_time_out=close_time_out
+        )
+        self._opening = False
+        self._closed_told = False
+        self._is_deaf = False
         negotiation.start()
         self._take_negotiation()
 
@@ -137,17 +148,22 @@ class Connection:
         return self.negotiation.sasl.user if self.negotiation.sasl is not None else None
 
     def open(self) -> None:
-        """Send our `open` (§2.7.1). Raises: CommandError: it was sent, or the protocol headers are not exchanged."""
+        """Send our `open` (§2.7.1); while security layers are negotiated, as soon as they are (§5.1).
+
+        Raises: CommandError: it was sent, or does not fit into the peer's frames.
+        """
+        if self.state is S.START and not self._opening:
+            self._opening = True
+            return
         after = self._step(Step.SENT_OPEN)
-        announced = None if self.idle_time_out is None else int(self.idle_time_out * 500)
         self.write(
             0,
             Open(
                 container_id=self.container_id,
                 hostname=self.hostname,
                 max_frame_size=self.max_frame_size,
-                channel_max=self.channel_max,
-                idle_time_out=announced,
+                channel_max=self.channels.incoming_max,
+                idle_time_out=self._liveness.announced_ms,
                 offered_capabilities=tuple(self.offered_capabilities),
                 properties=dict(self.properties) if self.properties else None,
             ),
@@ -166,7 +182,7 @@ class Connection:
         self.flush()
         self.write(0, Close(error=error))
         self._become(after)
-        self._deadline = self._received_at + self.close_time_out
+        self._liveness.closing()
 
     def secured(self) -> None:
         """The TLS handshake that `TlsRequested` asked for is done; go on inside it (§5.2)."""
@@ -182,20 +198,25 @@ class Connection:
         A frame is looked at only when the event before it has been taken, so what the caller does about an event is
         in force for the frames behind it. Exhaust the iterator. The peer's errors are answered here.
         """
-        self._reader.feed(data)
-        while not self.finished and not self._waiting_for_tls:
+        if not (self.finished or self._is_deaf):
+            self._reader.feed(data)
+        while True:
+            while self._events:
+                yield self._events.popleft()
+            if self.finished or self._is_deaf or self._waiting_for_tls:
+                return
             try:
                 if not self._in_frames:
                     header = self._reader.next_header()
                     if header is None:
                         return
-                    self._received_at = now
+                    self._liveness.received_at = now
                     events = self._receive_header(header)
                 else:
                     frame = self._reader.next_frame()
                     if frame is None:
                         return
-                    self._received_at = now
+                    self._liveness.received_at = now
                     events = self._receive_frame(frame)
             except ProtocolError as error:
                 events = self._fail(error)
@@ -207,12 +228,7 @@ class Connection:
 
     def receive_eof(self) -> tuple[Event, ...]:
         """The transport has ended: nothing more will come, and nothing can be sent."""
-        if self.finished and self.state is S.END:
-            return ()
-        self.finished = True
-        self.state = S.END
-        self._deadline = None
-        return (ConnectionClosed(None, by_peer=True),)
+        return self._end(None, by_peer=True)
 
     def flush(self) -> None:
         """Write what sessions and links have gathered: dispositions and flows."""
@@ -228,91 +244,68 @@ class Connection:
             return b""
         data = bytes(self.out)
         self.out.clear()
-        self._sent_at = now
+        self._liveness.sent(now)
         return data
 
     def next_timer(self) -> float | None:
         """When `handle_timer` is to be called at the latest; None: there is nothing to wait for."""
-        if self.finished:
-            return None
-        times = [] if self._deadline is None else [self._deadline]
-        if self.state is S.OPENED:
-            if self.idle_time_out is not None:
-                times.append(self._received_at + self.idle_time_out)
-            interval = self._heartbeat()
-            if interval is not None:
-                times.append(self._sent_at + interval)
-        return min(times, default=None)
+        if self._events:
+            return self._liveness.received_at
+        return None if self.finished else self._liveness.next_timer()
 
     def handle_timer(self, now: float) -> tuple[Event, ...]:
         """The time of `next_timer` may have come: send an empty frame, or give a silent peer up (§2.4.5)."""
+        events = tuple(self._events)
+        self._events.clear()
         if self.finished:
-            return ()
-        if self._deadline is not None and now >= self._deadline:
-            self._deadline = None
-            self.finished = True
-            if self.state in (S.CLOSE_SENT, S.DISCARDING, S.CLOSE_PIPE, S.OC_PIPE):
-                return ()
-            self.state = S.END
-            error = Error(condition=AmqpCondition.RESOURCE_LIMIT_EXCEEDED, description="no open came in time")
-            return (ConnectionClosed(error, by_peer=False),)
-        if self.state is S.OPENED:
-            if self.idle_time_out is not None and now >= self._received_at + self.idle_time_out:
-                self._received_at = now
-                return self._fail(
-                    ProtocolError(
-                        Scope.CONNECTION,
-                        AmqpCondition.RESOURCE_LIMIT_EXCEEDED,
-                        f"no frame came for {self.idle_time_out:g} s (idle time-out)",
-                    )
-                )
-            interval = self._heartbeat()
-            if interval is not None and now >= self._sent_at + interval:
-                if not self.out:
-                    self.out += EMPTY_FRAME
-                self._sent_at = now
-                self._wake()
-        return ()
+            return events
+        due = self._liveness.due(now)
+        if due is Due.HEARTBEAT:
+            if not self.out:
+                self.out += EMPTY_FRAME
+            self._liveness.sent(now)
+            self._wake()
+        elif due is Due.SILENCE:
+            events += self._give_up(f"no frame came for {self._liveness.idle_time_out:g} s (idle time-out)")
+        elif due is Due.OPEN_LATE:
+            events += self._give_up("no open came in time")
+        elif due is Due.CLOSE_LATE:
+            events += self._end(None, by_peer=False)
+        return events
 
     # --------------------------------------------------------------------------------------------- for the sessions
 
     def write(self, channel: int, performative: Performative) -> None:
-        """Append a frame. Raises: ProtocolError(SESSION, frame-size-too-small): the peer's frames are too small."""
+        """Append a frame. An error that is too long for the peer's frames is told shortly.
+
+        Raises: CommandError: the frame is too large for the peer; nothing was written.
+        """
         body = encode_performative(performative)
+        limit = self.remote_max_frame_size - HEADER_SIZE
+        if len(body) > limit:
+            if not isinstance(performative, Detach | End | Close):
+                raise CommandError(
+                    f"{type(performative).__name__.lower()} of {len(body) + HEADER_SIZE} octets, "
+                    f"the peer takes {self.remote_max_frame_size}"
+                )
+            body = encode_performative(short_farewell(performative))
         size = HEADER_SIZE + len(body)
-        if size > self.remote_max_frame_size and self.remote is not None:
-            raise ProtocolError(
-                Scope.SESSION,
-                AmqpCondition.FRAME_SIZE_TOO_SMALL,
-                f"{type(performative).__name__.lower()} of {size} octets, the peer takes {self.remote_max_frame_size}",
-            )
         self.out += size.to_bytes(4, "big") + bytes((2, AMQP_FRAME)) + channel.to_bytes(2, "big") + body
         self._wake()
+
+    def report(self, events: Iterable[Event]) -> None:
+        """Something happened outside of `receive`: it is told there, or by `handle_timer`."""
+        self._events.extend(events)
 
     def wake(self, session: Session) -> None:
         """`session` has something to flush."""
         self._to_flush.append(session)
         self._wake()
 
-    def allocate_channel(self, session: Session) -> int:
-        """The lowest free outgoing channel, now `session`'s. Raises: CommandError: the peer takes no more."""
-        channel = self._channels.take()
-        if channel is None:
-            raise CommandError("no channel is free: the peer's channel-max is reached")
-        self._outgoing[channel] = session
-        return channel
-
-    def free_channel(self, session: Session) -> None:
-        """The outgoing channel of `session` is free again."""
-        channel = session.flow_state.channel
-        if self._outgoing.pop(channel, None) is session:
-            self._channels.give_back(channel)
-
-    def unmap(self, session: Session) -> None:
-        """The incoming channel of `session` is free again: its `end` has come."""
-        if session.incoming_channel is not None and self.sessions.get(session.incoming_channel) is session:
-            del self.sessions[session.incoming_channel]
-        session.incoming_channel = None
+    def answer_open(self) -> None:
+        """Send our `open` if it is due: nothing else can be said before it."""
+        if self.state in (S.HDR_EXCH, S.OPEN_RCVD):
+            self.open()
 
     @staticmethod
     def condition(symbol: str) -> AmqpCondition | ConnectionCondition | SessionCondition | LinkCondition:
@@ -326,11 +319,10 @@ class Connection:
         self._take_negotiation()
         if progress is Progress.AMQP:
             self._in_frames = True
+            self._reader.max_frame_size = self.max_frame_size
+            self.state = CONNECTION[self.state][Step.RECEIVED_HEADER]
             if self.negotiation.server:
-                self.state = CONNECTION[self.state][Step.RECEIVED_HEADER]
-                self.state = CONNECTION[self.state][Step.SENT_HEADER]
-            else:
-                self.state = CONNECTION[self.state][Step.RECEIVED_HEADER]
+                self._header_sent()
         elif progress is Progress.GO_ON:
             self._in_frames = True
         elif progress is Progress.TLS:
@@ -344,8 +336,6 @@ class Connection:
         if self.negotiation.in_sasl:
             if frame.type != SASL_FRAME:
                 raise _framing_error("an AMQP frame before the SASL outcome")
-            if len(frame.body) + HEADER_SIZE > MIN_MAX_FRAME_SIZE:
-                raise _framing_error("a SASL frame of more than 512 octets")
             progress = self.negotiation.receive_sasl(frame.body)
             self._take_negotiation()
             if progress is Progress.REFUSED:
@@ -356,11 +346,15 @@ class Connection:
         if frame.type != AMQP_FRAME:
             raise _framing_error("a SASL frame after the SASL outcome")
         body = frame.body
-        if self.state in (S.DISCARDING, S.CLOSE_SENT, S.CLOSE_PIPE, S.OC_PIPE):
+        if self.state in _CLOSING:
             return self._receive_while_closing(body)
-        if frame.channel > self.channel_max:
+        if frame.channel > self.channels.incoming_max:
             raise _framing_error(f"channel {frame.channel} is above the channel-max")
         if not body:
+            if self.remote is None:
+                raise ProtocolError(
+                    Scope.CONNECTION, AmqpCondition.ILLEGAL_STATE, "an empty frame before open (§2.4.5)"
+                )
             return ()
         # The two frames that carry the traffic are read by the skimmer, if they have the usual shape.
         if self.state is S.OPENED and len(body) > 3 and body[1] == 0x53:
@@ -430,78 +424,77 @@ class Connection:
             )
         self.remote = remote
         self.remote_max_frame_size = remote.max_frame_size
-        self._channels.maximum = min(self.channel_max, remote.channel_max)
         self._become(after)
         return (ConnectionOpened(remote),)
 
     def _receive_begin(self, channel: int, begin: Begin) -> tuple[Event, ...]:
-        if channel in self.sessions:
-            raise ProtocolError(Scope.CONNECTION, AmqpCondition.ILLEGAL_STATE, f"channel {channel} is in use")
-        if begin.remote_channel is None:
-            session = self._new_session()
-        else:
-            answered = self._outgoing.get(begin.remote_channel)
-            if answered is None or answered.incoming_channel is not None:
-                raise ProtocolError(
-                    Scope.CONNECTION,
-                    AmqpCondition.INVALID_FIELD,
-                    f"no begin was sent on channel {begin.remote_channel}",
-                )
-            session = answered
-        event = session.begun(begin, channel)
-        self.sessions[channel] = session
-        return (event,)
+        self.channels.check_begin(channel, begin.remote_channel)
+        session = self._new_session() if begin.remote_channel is None else self.channels.outgoing[begin.remote_channel]
+        self.channels.incoming[channel] = session
+        return session.begun(begin, channel)
 
     def _receive_close(self, close: Close) -> tuple[Event, ...]:
-        if self.state is S.OPEN_RCVD:
-            # The peer leaves before our open was sent: both are due (§2.4.3).
-            self.open()
+        # The peer may leave before our open was sent: both are due (§2.4.3).
+        self.answer_open()
         self._become(CONNECTION[self.state][Step.RECEIVED_CLOSE])
         self.close()
-        self.finished = True
-        return (ConnectionClosed(close.error, by_peer=True),)
+        return self._end(close.error, by_peer=True)
 
     def _receive_while_closing(self, body: bytes) -> tuple[Event, ...]:
-        """After our `close` only the peer's matters; nothing else is even decoded (§2.4.6, DISCARDING)."""
+        """After our `close` only the peer's matters, and its `open`; nothing else is looked at (§2.4.6, DISCARDING)."""
+        if len(body) < 3 or (body[1] == 0x53 and body[2] not in (_OPEN, _CLOSE)):
+            return ()
         try:
-            performative = decode_performative(body)[0] if body else None
+            performative = decode_performative(body)[0]
         except ProtocolError:
             return ()
         if isinstance(performative, Close):
-            self.state = S.END
-            self.finished = True
+            return self._end(performative.error, by_peer=False)
+        if isinstance(performative, Open):
+            self.state = CONNECTION[self.state].get(Step.RECEIVED_OPEN, self.state)
         return ()
 
     # -------------------------------------------------------------------------------------------------------- errors
 
     def _fail(self, error: ProtocolError) -> tuple[Event, ...]:
         """Close the connection for what the peer did wrong."""
-        amqp_error = Error(condition=error.condition, description=error.description)
+        amqp_error = Error(condition=error.condition, description=error.description, info=error.info)
         if not self._in_frames or self.negotiation.in_sasl:
             # Before AMQP's own header there is no frame to say it in (§5.3.2): the transport is closed.
-            return self._abort(amqp_error)
-        if self.state in (S.HDR_EXCH, S.OPEN_RCVD):
-            self.open()
+            return self._end(amqp_error, by_peer=False)
+        self.answer_open()
         if CONNECTION[self.state].get(Step.SENT_ERROR) is None:
-            return self._abort(amqp_error)
-        # The stream cannot be trusted behind a framing error: nothing of it is read any more.
+            return self._end(amqp_error, by_peer=False)
         self.close(amqp_error)
         if error.condition is ConnectionCondition.FRAMING_ERROR:
-            self._reader.take_rest()
-        return (ConnectionClosed(amqp_error, by_peer=False),)
+            # Where the next frame begins cannot be trusted: nothing of the stream is read any more.
+            self._is_deaf = True
+        return self._tell_closed(amqp_error, by_peer=False)
 
-    def _abort(self, error: Error) -> tuple[Event, ...]:
+    def _give_up(self, reason: str) -> tuple[Event, ...]:
+        """Close the connection for what the peer did not do."""
+        return self._fail(ProtocolError(Scope.CONNECTION, AmqpCondition.RESOURCE_LIMIT_EXCEEDED, reason))
+
+    def _end(self, error: Error | None, *, by_peer: bool) -> tuple[Event, ...]:
+        """Nothing more will come or go."""
         self.finished = True
         self.state = S.END
-        return (ConnectionClosed(error, by_peer=False),)
+        return self._tell_closed(error, by_peer=by_peer)
+
+    def _tell_closed(self, error: Error | None, *, by_peer: bool) -> tuple[Event, ...]:
+        if self._closed_told:
+            return ()
+        self._closed_told = True
+        return (ConnectionClosed(error, by_peer=by_peer),)
 
     def _fail_session(self, session: Session, error: ProtocolError) -> tuple[Event, ...]:
         if error.scope is Scope.CONNECTION:
             raise error
-        return session.fail(Error(condition=error.condition, description=error.description))
+        return session.fail(Error(condition=error.condition, description=error.description, info=error.info))
 
     def _refused(self) -> tuple[Event, ...]:
-        return self._abort(Error(condition=AmqpCondition.UNAUTHORIZED_ACCESS, description=self.negotiation.refusal))
+        error = Error(condition=AmqpCondition.UNAUTHORIZED_ACCESS, description=self.negotiation.refusal)
+        return self._end(error, by_peer=False)
 
     # ------------------------------------------------------------------------------------------------------- helpers
 
@@ -517,7 +510,7 @@ class Connection:
     def _mapped(self, channel: int) -> Session:
         if self.remote is None:
             raise ProtocolError(Scope.CONNECTION, AmqpCondition.ILLEGAL_STATE, "a frame before open")
-        session = self.sessions.get(channel)
+        session = self.channels.incoming.get(channel)
         if session is None:
             raise ProtocolError(Scope.CONNECTION, AmqpCondition.ILLEGAL_STATE, f"no session on channel {channel}")
         return session
@@ -531,22 +524,25 @@ class Connection:
     def _become(self, state: ConnectionState) -> None:
         self.state = state
         if state is S.OPENED:
-            self._deadline = None
+            assert self.remote is not None
+            self.channels.agree(self.remote.channel_max)
+            self._liveness.opened(self.remote.idle_time_out or 0)
 
-    def _heartbeat(self) -> float | None:
-        """Seconds after which we must have sent something: half of what the peer demands (§2.4.5)."""
-        if self.remote is None or not self.remote.idle_time_out:
-            return None
-        return self.remote.idle_time_out / 2000
+    def _header_sent(self) -> None:
+        """AMQP's own header is written: what waited for it can follow."""
+        self.state = CONNECTION[self.state][Step.SENT_HEADER]
+        if self._opening:
+            self.open()
 
     def _take_negotiation(self) -> None:
         negotiation = self.negotiation
         if negotiation.out:
-            if not negotiation.server and negotiation.out.endswith(protocol_header(AMQP_ID)):
-                self.state = CONNECTION[self.state][Step.SENT_HEADER]
             self.out += negotiation.out
+            is_amqp = negotiation.out.endswith(protocol_header(AMQP_ID))
             negotiation.out.clear()
             self._wake()
+            if is_amqp and not negotiation.server:
+                self._header_sent()
 
     def _wake(self) -> None:
         if self.on_wake is not None:

@@ -31,8 +31,9 @@ class ConnectionOpened:
 class ConnectionClosed:
     """No frame will come or go any more (§2.7.9), or never did: `error` says why, if there is a reason.
 
-    `by_peer` is False where we closed, among it for what the peer did wrong. Sessions and links end with it, without
-    events of their own.
+    It comes once, whatever ends the connection. `by_peer` is False where we closed first: for what the peer did wrong,
+    then `error` is what we told it; or by `close()`, then it is what the peer's own `close` says, once that has come.
+    Sessions and links end with it, without events of their own.
     """
 
     error: Error | None

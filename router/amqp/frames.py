@@ -50,13 +50,17 @@ class FrameReader:
     def next_header(self) -> bytes | None:
         """The next 8 octets, a protocol header as it seems; None until they are here.
 
-        Whatever cannot become one is handed out as soon as that is plain, so garbage is answered without delay.
+        Whatever cannot become one is handed out as far as that is plain, so garbage is answered without delay.
         """
-        available = self._buffer[self._at : self._at + HEADER_SIZE]
-        if len(available) < HEADER_SIZE and b"AMQP".startswith(available[:4]):
+        available = bytes(self._buffer[self._at : self._at + HEADER_SIZE])
+        for length in range(1, min(len(available), 4) + 1):
+            if not b"AMQP".startswith(available[:length]):
+                self._at += length
+                return available[:length]
+        if len(available) < HEADER_SIZE:
             return None
-        self._at += len(available)
-        return bytes(available)
+        self._at += HEADER_SIZE
+        return available
 
     def next_frame(self) -> Frame | None:
         """The next whole frame; None until it is here.

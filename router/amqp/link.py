@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from amqpmesh.router.amqp.definitions import Error, ReceiverSettleMode, Role, SenderSettleMode
+from amqpmesh.router.amqp.definitions import AmqpCondition, Error, ReceiverSettleMode, Role, SenderSettleMode
 from amqpmesh.router.amqp.errors import CommandError
+from amqpmesh.router.amqp.fitting import short_state
 from amqpmesh.router.amqp.performatives import Attach, Detach, Flow
 from amqpmesh.router.amqp.states import LINK, LinkEndpointState, Step
 from amqpmesh.router.amqp.terminus import Terminus
@@ -21,14 +22,22 @@ if TYPE_CHECKING:
 
 S = LinkEndpointState
 
+#: The largest credit that serial numbers can tell from one that is used up (RFC 1982).
+MAX_CREDIT: Final = 2**31 - 1
+
+#: Octets of a `transfer` beside its state and its payload, at most.
+_HEAD: Final = 70
+
 
 class Link:
     """A link endpoint of ours. It is not its terminus, which may outlive it, nor its handles, which may be reused."""
 
     __slots__ = (
+        "closed",
         "context",
         "flow_due",
         "flow_state",
+        "initial_delivery_count",
         "input_handle",
         "name",
         "owes_echo",
@@ -46,8 +55,12 @@ class Link:
         #: Our role.
         self.role = terminus.role
         self.state = S.DETACHED
+        #: Our `detach` closed it, or carried an error: nothing is left to resume.
+        self.closed = False
         #: Credit, delivery-count, counters and deliveries: what changes with each transfer.
         self.flow_state = kernel.LinkFlow(session.flow_state, self.role is Role.SENDER, self, terminus.unsettled)
+        #: A sender's: a sequence number, where its delivery-count began.
+        self.initial_delivery_count = 0
         #: The peer's handle; None while it has none.
         self.input_handle: int | None = None
         #: The peer's `attach`.
@@ -97,49 +110,64 @@ class Link:
     ) -> None:
         """Send our `attach`: the first of a link that we initiate, or the answer to the peer's (§2.6.3).
 
+        An answer that does not fit into the peer's frames ends the session with frame-size-too-small (§2.7.3).
+
         Args: max_message_size: octets, None or 0 for no limit; a receiver enforces it. initial_delivery_count: of a
             sender. unsettled: None for a link without history, {} for an empty unsettled map (§2.7.3).
-        Raises: CommandError: this end has sent its attach already, or the session is over.
+        Raises: CommandError: this end has sent its attach already, the session is over, or a first attach does not fit
+            into the peer's frames.
         """
         after = self._step(Step.SENT_ATTACH)
-        flow_state = self.flow_state
-        handle = self.session.allocate_handle(self)
         sender = self.role is Role.SENDER
-        flow_state.handle = handle
-        flow_state.max_message_size = (max_message_size or 0) if not sender else 0
-        if sender:
-            flow_state.delivery_count = initial_delivery_count
-        else:
-            flow_state.second = rcv_settle_mode is ReceiverSettleMode.SECOND
-        self.session.write(
-            Attach(
-                name=self.name,
-                handle=handle,
-                role=self.role,
-                snd_settle_mode=snd_settle_mode,
-                rcv_settle_mode=rcv_settle_mode,
-                source=source,
-                target=target,
-                unsettled=unsettled,  # type: ignore[arg-type]  # only None and {} are written until links resume
-                initial_delivery_count=initial_delivery_count if sender else None,
-                max_message_size=max_message_size,
-                offered_capabilities=tuple(offered_capabilities),
-                desired_capabilities=tuple(desired_capabilities),
-                properties=dict(properties) if properties else None,
+        handle = self.session.allocate_handle(self)
+        try:
+            self.session.write(
+                Attach(
+                    name=self.name,
+                    handle=handle,
+                    role=self.role,
+                    snd_settle_mode=snd_settle_mode,
+                    rcv_settle_mode=rcv_settle_mode,
+                    source=source,
+                    target=target,
+                    unsettled=unsettled,  # type: ignore[arg-type]  # only None and {} are written until links resume
+                    initial_delivery_count=initial_delivery_count if sender else None,
+                    max_message_size=max_message_size,
+                    offered_capabilities=tuple(offered_capabilities),
+                    desired_capabilities=tuple(desired_capabilities),
+                    properties=dict(properties) if properties else None,
+                )
             )
-        )
+        except CommandError as refusal:
+            self.session.free_handle(handle)
+            if self.state is S.DETACHED:
+                raise
+            error = Error(condition=AmqpCondition.FRAME_SIZE_TOO_SMALL, description=str(refusal))
+            self.session.connection.report(self.session.fail(error))
+            return
+        flow_state = self.flow_state
+        flow_state.handle = handle
+        if sender:
+            flow_state.delivery_count = self.initial_delivery_count = initial_delivery_count
+        else:
+            flow_state.max_message_size = max_message_size or 0
+            flow_state.second = rcv_settle_mode is ReceiverSettleMode.SECOND
         self.state = after
 
     def refuse(self, error: Error) -> None:
-        """Answer the peer's attach by one without a terminus of ours, and a closing detach with `error` (§2.6.3)."""
+        """Answer the peer's attach by one without a terminus of ours, and a closing detach with `error` (§2.6.3).
+
+        Raises: CommandError: the peer's attach is not waiting for an answer.
+        """
         remote = self.remote
         if remote is None:
             raise CommandError("nothing to refuse: the peer has not attached")
         if self.role is Role.SENDER:
-            self.attach(target=remote.target, rcv_settle_mode=remote.rcv_settle_mode)
+            self.attach(rcv_settle_mode=remote.rcv_settle_mode)
         else:
-            self.attach(source=remote.source, snd_settle_mode=remote.snd_settle_mode)
-        self.detach(error=error)
+            self.attach(snd_settle_mode=remote.snd_settle_mode)
+        if self.state is S.ATTACHED:
+            self.detach(error=error)
 
     def detach(self, *, closed: bool = True, error: Error | None = None) -> None:
         """Send our `detach`: the first, or the answer to the peer's (§2.6.4 to §2.6.6).
@@ -150,14 +178,18 @@ class Link:
         if self.state is S.DETACH_RCVD and self.flow_state.handle == -1:
             # The peer left before we had answered its attach.
             self.attach()
+            if self.flow_state.handle == -1:
+                return
         after = self._step(Step.SENT_DETACH if error is None else Step.SENT_ERROR)
         session = self.session
         session.write_dispositions()
-        if closed or error is not None:
+        self.closed = closed or error is not None
+        if self.closed:
             kernel.abandon(self.flow_state)
-        session.write(Detach(handle=self.flow_state.handle, closed=closed or error is not None, error=error))
+        session.write(Detach(handle=self.flow_state.handle, closed=self.closed, error=error))
         self.state = after
-        session.free_handle(self)
+        session.free_handle(self.flow_state.handle)
+        self.flow_state.handle = -1
 
     def _step(self, step: Step) -> LinkEndpointState:
         after = LINK[self.state].get(step)
@@ -218,7 +250,7 @@ class Sender(Link):
         """Send the next part of `delivery`, cut into frames, as far as the session's window allows (§2.7.5).
 
         Args: more: other parts follow. settled: from this frame on it is settled by us. aborted: drop it instead; the
-            payload must be empty. state: encoded, with the first frame.
+            payload must be empty. state: encoded, with the first frame; short if the peer's frames are too small.
         Returns: octets of the payload that were taken, which may be none. `delivery.complete` says whether the last
             frame is written; else call again with the rest after `WindowOpened`.
         Raises: CommandError: no credit, another delivery is in the middle of its frames, or the link is not attached.
@@ -239,6 +271,8 @@ class Sender(Link):
             delivery.settled = delivery.remote_settled = True
             kernel.forget(delivery)
         connection = self.session.connection
+        if state is not None and len(state) + _HEAD > connection.remote_max_frame_size:
+            state = short_state(state)
         taken = kernel.send_transfer(
             flow_state, connection.out, delivery, payload, more, aborted, state, connection.remote_max_frame_size
         )
@@ -262,10 +296,9 @@ class Sender(Link):
         """The receiver's flow state (§2.6.7): our credit is what its delivery-limit leaves us."""
         flow_state = self.flow_state
         if flow.link_credit is not None:
-            # A receiver that has not seen our attach cannot know the count: then it speaks of the initial one, which
-            # nothing can have moved, as there was no credit.
-            count = flow.delivery_count if flow.delivery_count is not None else flow_state.delivery_count
-            limit = kernel.serial_add(count, flow.link_credit)
+            # A receiver that has not seen our attach cannot know the count: it speaks of the initial one (§2.6.7).
+            count = flow.delivery_count if flow.delivery_count is not None else self.initial_delivery_count
+            limit = kernel.serial_add(count, min(flow.link_credit, MAX_CREDIT))
             before = kernel.serial_add(flow_state.delivery_count, flow_state.link_credit)
             flow_state.lowered = kernel.serial_distance(before, limit) < 0
             flow_state.link_credit = max(0, kernel.serial_distance(flow_state.delivery_count, limit))
@@ -298,7 +331,7 @@ class Receiver(Link):
         Raises: ProtocolError(LINK, transfer-limit-exceeded): it counts beyond what it was granted.
         """
         flow_state = self.flow_state
-        if flow.delivery_count is not None and flow_state.current is None:
+        if flow.delivery_count is not None:
             advanced = kernel.serial_distance(flow_state.delivery_count, flow.delivery_count)
             if advanced > 0:
                 if kernel.serial_distance(flow.delivery_count, flow_state.granted_limit) < 0:

@@ -73,7 +73,8 @@ class Negotiation:
                 acceptable.add(SASL_ID)
                 if not self.sasl_required:
                     acceptable.add(AMQP_ID)
-            if self.tls:
+            # TLS comes below SASL: who has shown who he is does not start again in another layer (§5.1).
+            if self.tls and not (self.sasl is not None and self.sasl.done):
                 acceptable.add(TLS_ID)
         asked = next((each for each in sorted(acceptable) if header == protocol_header(each)), None)
         if asked is None:

@@ -13,6 +13,11 @@ class LowestFree:
         self._free: list[int] = []
         self._next = 0
 
+    @property
+    def in_use(self) -> int:
+        """How many are in use."""
+        return self._next - len(self._free)
+
     def take(self) -> int | None:
         """The lowest free number; None if all are in use."""
         if self._free and self._free[0] <= self.maximum:

@@ -18,6 +18,7 @@ from amqpmesh.router.amqp.events import (
     TransferReceived,
     WindowOpened,
 )
+from amqpmesh.router.amqp.fitting import short_state
 from amqpmesh.router.amqp.link import Link, Receiver, Sender
 from amqpmesh.router.amqp.numbers import LowestFree
 from amqpmesh.router.amqp.performatives import Attach, Begin, Detach, End, Flow
@@ -68,6 +69,7 @@ class Session:
         self._handles = LowestFree(handle_max)
         self._awaiting: dict[tuple[str, Role], Link] = {}
         self._waking = False
+        self._abandoned_channel = -1
 
     def __repr__(self) -> str:
         return f"<Session {self.flow_state.channel} {self.state.name}>"
@@ -92,7 +94,7 @@ class Session:
         after = SESSION[self.state].get(Step.SENT_BEGIN)
         if after is None or not self.connection.can_send:
             raise CommandError(f"begin is not possible: the session is {self.state.name}")
-        channel = self.connection.allocate_channel(self)
+        channel = self.connection.channels.allocate(self)
         flow_state = self.flow_state
         flow_state.channel = channel
         self.connection.write(
@@ -127,8 +129,12 @@ class Session:
             raise CommandError(f"end is not possible: the session is {self.state.name}")
         self.write_dispositions()
         self.write(End(error=error))
-        self.connection.free_channel(self)
-        self.flow_state.channel = -1
+        channel, self.flow_state.channel = self.flow_state.channel, -1
+        if self.remote is None:
+            # The peer's `begin`, which names the channel, is still to come: nobody else may have it until then.
+            self._abandoned_channel = channel
+        else:
+            self.connection.channels.free(channel)
         self.state = after
 
     def release(self, frames: int) -> None:
@@ -160,12 +166,10 @@ class Session:
         self.output_links[handle] = link
         return handle
 
-    def free_handle(self, link: Link) -> None:
-        """The output handle of `link` is free again."""
-        handle = link.flow_state.handle
-        if self.output_links.pop(handle, None) is link:
-            self._handles.give_back(handle)
-        link.flow_state.handle = -1
+    def free_handle(self, handle: int) -> None:
+        """An output handle is free again."""
+        del self.output_links[handle]
+        self._handles.give_back(handle)
 
     def flow_frame(
         self,
@@ -198,8 +202,18 @@ class Session:
         if flow_state.dispositions:
             if flow_state.channel != -1:
                 for run in flow_state.dispositions:
-                    kernel.write_disposition(self.connection.out, flow_state.channel, run)
+                    self._write_disposition(run)
             flow_state.dispositions.clear()
+
+    def _write_disposition(self, run: kernel.DispositionRun) -> None:
+        """Write one frame; a state that is too long for the peer's frames is told shortly."""
+        out = self.connection.out
+        start = len(out)
+        kernel.write_disposition(out, self.flow_state.channel, run)
+        if len(out) - start > self.connection.remote_max_frame_size and run.state is not None:
+            del out[start:]
+            run.state = short_state(run.state)
+            kernel.write_disposition(out, self.flow_state.channel, run)
 
     def flush(self) -> None:
         """Write what has gathered since the last flush: dispositions, then flows."""
@@ -218,24 +232,23 @@ class Session:
 
     # ------------------------------------------------------------------------------------------------------ receiving
 
-    def begun(self, begin: Begin, channel: int) -> Event:
-        """The peer's `begin` came on `channel`. Raises: ProtocolError(CONNECTION, illegal-state)."""
-        after = SESSION[self.state].get(Step.RECEIVED_BEGIN)
-        if after is None and self.state in (S.END_SENT, S.DISCARDING):
-            # We gave it up before this answer came: only its `end` matters now.
-            after = self.state
-        if after is None:
-            raise ProtocolError(Scope.CONNECTION, AmqpCondition.ILLEGAL_STATE, "begin for a session that has begun")
-        self.state = after
+    def begun(self, begin: Begin, channel: int) -> tuple[Event, ...]:
+        """The peer's `begin` came on `channel`, which the connection has found to be free, as an answer or unasked."""
         self.remote = begin
         self.incoming_channel = channel
+        if self._abandoned_channel != -1:
+            # We gave it up before this answer came: only its `end` matters now.
+            self.connection.channels.free(self._abandoned_channel)
+            self._abandoned_channel = -1
+            return ()
+        self.state = SESSION[self.state][Step.RECEIVED_BEGIN]
         flow_state = self.flow_state
         flow_state.next_incoming_id = begin.next_outgoing_id
         flow_state.incoming_limit = kernel.serial_add(begin.next_outgoing_id, flow_state.incoming_window)
         flow_state.remote_incoming_window = begin.incoming_window
         flow_state.remote_outgoing_window = begin.outgoing_window
         self._handles.maximum = begin.handle_max
-        return SessionBegun(self)
+        return (SessionBegun(self),)
 
     def receive(self, performative: Performative) -> tuple[Event, ...]:
         """Any frame but transfer and disposition. Raises: ProtocolError."""
@@ -287,18 +300,25 @@ class Session:
         """Detach `link` for what the peer did wrong on it (§2.6.5)."""
         error = Error(condition=self.connection.condition(condition), description=description)
         if link.state is LinkEndpointState.ATTACH_RCVD:
-            link.attach()
-        link.detach(error=error)
+            self._answer_begin()
+            link.refuse(error)
+        else:
+            link.detach(error=error)
         return (LinkDetached(link, True, error, by_peer=False),)
 
     def fail(self, error: Error) -> tuple[Event, ...]:
         """End the session for what the peer did wrong on it (§2.5.4)."""
-        if self.state is S.BEGIN_RCVD:
-            self.begin()
+        self._answer_begin()
         if SESSION[self.state].get(Step.SENT_ERROR) is None:
             return ()
         self.end(error)
         return (SessionEnded(self, error, by_peer=False),)
+
+    def _answer_begin(self) -> None:
+        """Send our `begin` if it is due, and our `open`: nothing else can be said before them."""
+        if self.state is S.BEGIN_RCVD:
+            self.connection.answer_open()
+            self.begin()
 
     def _new_link(self, terminus: Terminus) -> Link:
         return Sender(self, terminus) if terminus.role is Role.SENDER else Receiver(self, terminus)
@@ -330,6 +350,7 @@ class Session:
             )
         link = self._awaiting.pop((attach.name, role), None)
         if link is None:
+            self._check_room()
             link = self._new_link(Terminus(attach.name, role))
         link.state = LINK[link.state][Step.RECEIVED_ATTACH]
         link.remote = attach
@@ -346,11 +367,30 @@ class Session:
             flow_state.second = attach.rcv_settle_mode.value == 1
         return () if link.state in _DEAF else (LinkAttached(link, attach),)
 
+    def _check_room(self) -> None:
+        """Whether there will be a handle for our answer to one more `attach`, beside those that we owe already.
+
+        Raises: ProtocolError(SESSION, resource-limit-exceeded): the peer's handle-max allows no more links.
+        """
+        room = self._handles.maximum + 1 - self._handles.in_use
+        if len(self.links) >= room:
+            owed = sum(each.flow_state.handle == -1 for each in self.links.values())
+            if owed >= room:
+                raise ProtocolError(
+                    Scope.SESSION,
+                    AmqpCondition.RESOURCE_LIMIT_EXCEEDED,
+                    f"more links than the handle-max of {self._handles.maximum} allows",
+                )
+
     def _receive_flow(self, flow: Flow) -> tuple[Event, ...]:
         flow_state = self.flow_state
         link = None if flow.handle is None else self._attached(flow.handle)
         window = self._remote_incoming_window(flow)
         opened = flow_state.remote_incoming_window <= 0 < window
+        # The peer numbers its transfers; a number that it skips costs it nothing of the window (§2.5.6).
+        skipped = kernel.serial_distance(flow_state.next_incoming_id, flow.next_outgoing_id)
+        flow_state.next_incoming_id = flow.next_outgoing_id
+        flow_state.incoming_limit = kernel.serial_add(flow_state.incoming_limit, skipped)
         flow_state.remote_incoming_window = window
         flow_state.remote_outgoing_window = flow.outgoing_window
         events: list[Event] = [WindowOpened(self)] if opened else []
@@ -363,6 +403,9 @@ class Session:
                     link.receive_flow(flow)
                     drain = flow.drain and link.flow_state.link_credit > 0
                     events.append(DrainRequested(link, flow) if drain else CreditChanged(link, flow))
+                    if flow.drain and not drain:
+                        # Its credit is used up already: so much the receiver waits to hear (§2.6.7).
+                        link.request_flow()
                 elif isinstance(link, Receiver):
                     link.receive_flow(flow)
                     events.append(CreditChanged(link, flow))
@@ -392,21 +435,25 @@ class Session:
         del self.links[detach.handle]
         link.input_handle = None
         link.state = LINK[link.state][Step.RECEIVED_DETACH]
-        if link.state is LinkEndpointState.DETACHED:
+        if link.state is not LinkEndpointState.DETACHED:
+            return (LinkDetached(link, closed, detach.error, by_peer=True),)
+        if not closed or link.closed:
             return ()
-        return (LinkDetached(link, closed, detach.error, by_peer=True),)
+        # The peer closed the link while we detached it to come back: that we close it too can only be said by
+        # attaching it once more (§2.6.6).
+        kernel.abandon(link.flow_state)
+        if (link.name, link.role) not in self._awaiting:
+            self.attach(Terminus(link.name, link.role)).detach()
+        return (LinkDetached(link, True, detach.error, by_peer=False),)
 
     def _receive_end(self, end: End) -> tuple[Event, ...]:
-        after = SESSION[self.state].get(Step.RECEIVED_END)
-        if self.state is S.BEGIN_RCVD:
-            # The peer ended it before we had answered its begin: both answers are due.
-            self.begin()
-            after = S.END_RCVD
-        if after is None:
-            raise ProtocolError(Scope.CONNECTION, AmqpCondition.ILLEGAL_STATE, "end of a session that has not begun")
-        self.state = after
-        self.connection.unmap(self)
-        if after is S.UNMAPPED:
+        # The peer may end it before we have answered its begin: both answers are due.
+        self._answer_begin()
+        self.state = SESSION[self.state][Step.RECEIVED_END]
+        assert self.incoming_channel is not None
+        del self.connection.channels.incoming[self.incoming_channel]
+        self.incoming_channel = None
+        if self.state is S.UNMAPPED:
             return ()
         self.end()
         return (SessionEnded(self, end.error, by_peer=True),)

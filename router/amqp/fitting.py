@@ -1,0 +1,61 @@
+"""What a peer's frames have no room for is said in fewer octets (§2.4.1, §2.7.1, max-frame-size).
+
+What must be said is always short: which condition, which outcome. What makes it long is for people, or a request: the
+description and the info of an error, the annotations that a `modified` asks for.
+"""
+
+from dataclasses import replace
+from typing import Final
+
+from amqpmesh.router.amqp.composite import Registry, decode_composite, encode_composite
+from amqpmesh.router.amqp.definitions import AmqpCondition, Error
+from amqpmesh.router.amqp.delivery_states import (
+    Accepted,
+    Declared,
+    DeliveryState,
+    Modified,
+    Received,
+    Rejected,
+    Released,
+    TransactionalState,
+)
+from amqpmesh.router.amqp.performatives import Close, Detach, End
+
+#: Characters, of 4 octets at most: with all that is around them they fit into 512 octets, and so does a condition.
+_DESCRIPTION: Final = 80
+_CONDITION: Final = 80
+
+_STATES: Registry[DeliveryState] = Registry(
+    Received, Accepted, Rejected, Released, Modified, Declared, TransactionalState
+)
+
+
+def short_error(error: Error | None) -> Error | None:
+    """The same condition, without what makes it long; None for a condition that is longer than any known one."""
+    if error is None or len(error.condition) > _CONDITION:
+        return None
+    return Error(condition=error.condition, description=(error.description or "")[:_DESCRIPTION] or None)
+
+
+def short_farewell(frame: Detach | End | Close) -> Detach | End | Close:
+    """A `detach`, `end` or `close` that fits into the smallest frames; with an error, if it had one."""
+    if frame.error is None:
+        return frame
+    return replace(frame, error=short_error(frame.error) or Error(condition=AmqpCondition.INTERNAL_ERROR))
+
+
+def short_state(state: bytes) -> bytes:
+    """An encoded delivery state that fits into the smallest frames, with room for a delivery-tag beside it."""
+    return encode_composite(_short(decode_composite(_STATES, state)[0]))
+
+
+def _short(state: DeliveryState) -> DeliveryState:
+    if isinstance(state, Rejected):
+        return Rejected(error=short_error(state.error))
+    if isinstance(state, Modified):
+        return replace(state, message_annotations=None)
+    if isinstance(state, TransactionalState) and state.outcome is not None:
+        outcome = _short(state.outcome)
+        assert not isinstance(outcome, Received | TransactionalState)
+        return replace(state, outcome=outcome)
+    return state

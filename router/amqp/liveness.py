@@ -1,0 +1,94 @@
+"""When a connection must be heard of, and when it must have heard: idle time-outs, and the wait for open and close."""
+
+from __future__ import annotations
+
+from enum import Enum, auto
+
+#: The longest time that an `open` can name, in milliseconds.
+_MAX_MILLISECONDS = 2**32 - 1
+
+
+class Due(Enum):
+    """What the time asks for."""
+
+    NOTHING = auto()
+    #: The peer wants to hear something: an empty frame will do (§2.4.5).
+    HEARTBEAT = auto()
+    #: Nothing has been heard of the peer for the whole idle time-out (§2.4.5).
+    SILENCE = auto()
+    #: The connection was not opened in time.
+    OPEN_LATE = auto()
+    #: Our `close` was not answered in time (§2.4.3).
+    CLOSE_LATE = auto()
+
+
+class Liveness:
+    """The clocks of one connection. All times are seconds of the owner's clock."""
+
+    __slots__ = ("_close_time_out", "_closing", "_deadline", "_heartbeat", "_opened", "idle_time_out", "received_at",
+                 "sent_at")  # fmt: skip
+
+    def __init__(self, now: float, *, idle_time_out: float | None, open_time_out: float, close_time_out: float) -> None:
+        self.idle_time_out = idle_time_out
+        #: When the last whole frame came, and when bytes were last given to be sent.
+        self.received_at = now
+        self.sent_at = now
+        self._close_time_out = close_time_out
+        self._heartbeat: float | None = None
+        self._opened = False
+        self._closing = False
+        #: Until when the peer has to come to `open`, or to answer our `close`; None: there is no such wait.
+        self._deadline: float | None = now + open_time_out
+
+    @property
+    def announced_ms(self) -> int | None:
+        """The idle time-out to announce: half of ours, so that a late frame is not too late (§2.4.5)."""
+        if self.idle_time_out is None:
+            return None
+        return min(max(1, int(self.idle_time_out * 500)), _MAX_MILLISECONDS)
+
+    def opened(self, remote_idle_time_out_ms: int) -> None:
+        """Both `open` are exchanged. Args: remote_idle_time_out_ms: the peer's demand; 0: it has none."""
+        self._opened = True
+        self._deadline = None
+        # Half of what it asks for, which may be all that it allows: some announce their whole threshold.
+        self._heartbeat = remote_idle_time_out_ms / 2000 if remote_idle_time_out_ms else None
+
+    def closing(self) -> None:
+        """Our `close` is written: its wait begins when the time is next told."""
+        self._opened = False
+        self._closing = True
+        self._deadline = None
+
+    def sent(self, now: float) -> None:
+        """Bytes go out."""
+        self.sent_at = now
+        self._waiting_for_close(now)
+
+    def next_timer(self) -> float | None:
+        """When `due` is to be asked at the latest; None: there is nothing to wait for."""
+        if self._closing and self._deadline is None:
+            return self.received_at
+        times = [] if self._deadline is None else [self._deadline]
+        if self._opened:
+            if self.idle_time_out is not None:
+                times.append(self.received_at + self.idle_time_out)
+            if self._heartbeat is not None:
+                times.append(self.sent_at + self._heartbeat)
+        return min(times, default=None)
+
+    def due(self, now: float) -> Due:
+        """What is to be done now."""
+        self._waiting_for_close(now)
+        if self._deadline is not None and now >= self._deadline:
+            return Due.CLOSE_LATE if self._closing else Due.OPEN_LATE
+        if self._opened:
+            if self.idle_time_out is not None and now >= self.received_at + self.idle_time_out:
+                return Due.SILENCE
+            if self._heartbeat is not None and now >= self.sent_at + self._heartbeat:
+                return Due.HEARTBEAT
+        return Due.NOTHING
+
+    def _waiting_for_close(self, now: float) -> None:
+        if self._closing and self._deadline is None:
+            self._deadline = now + self._close_time_out
