@@ -71,7 +71,8 @@ class Router:
         self._stream_listener = replace(config.with_listeners("amqp://localhost").listeners[-1], name="stream")
         self._credentials: dict[ListenerConfig, Credentials] = {}
         self._core: Core | None = None
-        self._running = False
+        self._accepting = False
+        self._drained = False
         self._serving: set[trio.CancelScope] = set()
         self._idle = trio.Event()
         self._draining = trio.Lock()
@@ -93,12 +94,13 @@ class Router:
             for listener in self.config.listeners:
                 bound.append(await Listener.bind(listener))
                 undoing.callback(bound[-1].close)
+            core = Core(self.config, trio.current_time())
             undoing.pop_all()
         self.listeners = tuple(bound)
-        self._core = Core(self.config, trio.current_time())
-        self._driver = Driver(self._core)
+        self._core = core
+        self._driver = Driver(core)
         self._nursery = await self._manager.__aenter__()
-        self._running = True
+        self._accepting = True
         self._nursery.start_soon(self._driver.keep_time)
         for each in bound:
             self._nursery.start_soon(each.accept, self._admit)
@@ -114,7 +116,6 @@ class Router:
             if error is None:  # else that is what goes on from here
                 raise
         finally:
-            self._running = False
             self._stop_accepting()
             self._close_all()
             with trio.CancelScope(shield=True):  # it takes no time
@@ -133,7 +134,7 @@ class Router:
         """
         core = self._started()
         async with self._draining:
-            if not self._running:
+            if self._drained:
                 return
             self._stop_accepting()
             core.start_drain(trio.current_time())
@@ -144,7 +145,7 @@ class Router:
             with trio.move_on_after(CLOSE_TIME):
                 await self._until_nobody_is_served()
             await self._drop_all()
-            self._running = False
+            self._drained = True
 
     def reload(self, config: RouterConfig | Path | None = None) -> list[str]:
         """Read users and certificates again, for the connections to come; those that are there stay.
@@ -166,12 +167,12 @@ class Router:
 
         Args: listener: as which it comes in; None: one that asks nobody who they are. With `amqps`, TLS comes first.
             host: who is at the other end, for logs, and to tell peers without a name apart.
-        Raises: CommandError: the router is not running. ConfigError: the listener's files are no good. Nothing that the
-            peer does.
+        Raises: CommandError: the router was not started, or takes nobody in any more. ConfigError: the listener's files
+            are no good. Nothing that the peer does.
         """
         self._started()
-        if not self._running:
-            raise CommandError("the router is not running")
+        if not self._accepting:
+            raise CommandError("the router has ended, or is about to")
         listener = listener or self._stream_listener
         if listener not in self._credentials:
             self._credentials[listener] = Credentials.load(listener)
@@ -244,6 +245,7 @@ class Router:
         return self._core
 
     def _stop_accepting(self) -> None:
+        self._accepting = False
         for listener in self.listeners:
             listener.close()
 

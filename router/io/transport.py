@@ -105,15 +105,16 @@ class Transport:
     # ------------------------------------------------------------------------------------------------------- reading
 
     async def _read(self) -> None:
-        going_on = True
-        while going_on:
+        limit = BACKLOG_LIMIT + self._record.listener.max_frame_size
+        while True:
             try:
                 data = await self._stream.receive_some(READ_SIZE)
             except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
                 self._log.debug("transport broken", reason=str(error.__cause__ or error))
                 return
-            going_on = bool(data) and await self._feed(bytes(data))
-            while len(self._record.engine.out) > BACKLOG_LIMIT + self._record.listener.max_frame_size:
+            if not data or not await self._feed(bytes(data)):
+                return
+            while len(self._record.engine.out) > limit:
                 await self._next_write()
 
     async def _feed(self, data: bytes) -> bool:
