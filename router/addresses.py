@@ -82,8 +82,8 @@ class Address:
         self.outgoing: dict[OutgoingLink, None] = {}
         self.copies: dict[OutgoingLink, None] = {}
         self.waiting = Waiting()
-        #: Consumers whose drain is not answered yet.
-        self.draining: dict[OutgoingLink, None] = {}
+        #: Consumers whose drain is not answered yet, and when it is at the latest.
+        self.draining: dict[OutgoingLink, float] = {}
         #: Deliveries that went to nobody.
         self.undelivered = 0
 

@@ -110,6 +110,7 @@ class Attaching:
             named = target.address
             address = self._local(record, named)
         pool = FixedWindow(record.listener.anonymous_window) if address is None else address.pool
+        pool.set_suspended(core.suspended)
         link.attach(
             source=attach.source,
             target=Target(

@@ -107,6 +107,11 @@ class Limits(Table):
     handle_max: int = setting(default=1023, low=0, high=UINT_MAX)
     session_window: int = setting(default=128, low=1, high=2**31 - 1)
     anonymous_window: int = setting(default=64, low=1, high=2**31 - 1)
+    output_backlog: int = setting(default=256 * 2**10, low=1)
+    head_max: int = setting(default=64 * 2**10, low=1)
+    open_time_out: float = setting(default=10.0, low=0.0, high=3600.0)
+    close_time_out: float = setting(default=5.0, low=0.0, high=3600.0)
+    minimum_idle_time_out: float = setting(default=0.1, low=0.0, high=3600.0)
     connections: int = setting(default=10_000, low=1)
 
     def limits(self) -> dict[str, int | float]:
@@ -193,6 +198,8 @@ class AddressConfig(Table):
     window: int = setting(default=64, low=1, high=2**31 - 1)
     anonymous_wait: float = setting(default=1.0, low=0.0, high=3600.0)
     overflow: Overflow = setting(default=Overflow.HOLD)
+    overflow_time: float = setting(default=1.0, low=0.0, high=3600.0)
+    copy_backlog: int = setting(default=2**20, low=0)
     redeliver: bool = setting(default=False)
     redeliver_max: int = setting(default=64 * 2**10, low=1)
     attempts: int = setting(default=3, low=1, high=UINT_MAX)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from amqpmesh.policies.access import Peer
 
@@ -10,10 +10,6 @@ if TYPE_CHECKING:
     from amqpmesh.router.amqp.connection import Connection
     from amqpmesh.router.config import ListenerConfig
     from amqpmesh.router.links import IncomingLink, OutgoingLink
-
-#: Octets that may wait to be written to one connection before its links take no more deliveries: enough to keep a
-#: socket busy between two batches, little beside what the kernel of the system buffers anyway.
-OUTPUT_LIMIT: Final = 256 * 1024
 
 
 class ConnectionRecord:
@@ -60,7 +56,7 @@ class ConnectionRecord:
     @property
     def is_congested(self) -> bool:
         """More waits to be written than should."""
-        if self.sending + len(self.engine.out) > OUTPUT_LIMIT:
+        if self.sending + len(self.engine.out) > self.listener.output_backlog:
             self.congested = True
             return True
         return False

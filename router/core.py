@@ -67,7 +67,8 @@ class Core:
         self.expired = 0
         self.stolen = 0
         self.irregular_heads = 0
-        self._suspended = False
+        #: No credit is given: memory is used up, or the router drains.
+        self.suspended = False
         self._numbers = 0
         self._timers: list[tuple[float, int, Callable[[], None]]] = []
         self._serial = 0
@@ -112,6 +113,9 @@ class Core:
             handle_max=listener.handle_max,
             window=listener.session_window,
             idle_time_out=listener.idle_time_out or None,
+            minimum_idle_time_out=listener.minimum_idle_time_out,
+            open_time_out=listener.open_time_out,
+            close_time_out=listener.close_time_out,
             offered_capabilities=CAPABILITIES,
             properties={Symbol("product"): "amqpmesh"},
         )
@@ -294,6 +298,7 @@ class Core:
             undelivered=self.undelivered,
             expired=self.expired,
             stolen=self.stolen,
+            irregular=self.irregular_heads,
         )
 
     # ----------------------------------------------------------------------------------------------------- the batch
@@ -355,18 +360,19 @@ class Core:
                 incoming.link.flow(grant.credit, drain=grant.drain, echo=grant.echo)
 
     def _answer_drains(self, address: Address) -> None:
-        if address.pool.drained(self.now):
-            for outgoing in address.draining:
-                if outgoing.current is None:
-                    outgoing.link.drained()
-            address.draining = {each: None for each in address.draining if each.current is not None}
+        over = address.pool.drained(self.now)
+        for outgoing, deadline in list(address.draining.items()):
+            # What waits may wait for others, as a multicast does for its slowest: nobody is kept longer for that.
+            if outgoing.current is None and (over or self.now >= deadline):
+                del address.draining[outgoing]
+                outgoing.link.drained()
 
     def _check_budget(self) -> None:
         """Over the memory budget nobody gets credit, until a tenth of it is free again."""
         used = self.budget.used
-        suspended = used > self.budget.limit or (self._suspended and used > self.budget.limit * 0.9) or self.draining
-        if suspended != self._suspended:
-            self._suspended = suspended
+        suspended = used > self.budget.limit or (self.suspended and used > self.budget.limit * 0.9) or self.draining
+        if suspended != self.suspended:
+            self.suspended = suspended
             for address in self.addresses.values():
                 address.pool.set_suspended(suspended)
                 self.touch(address)
@@ -483,9 +489,11 @@ class Core:
                 taken.link.drained()
         else:
             address = taken.address
-            address.draining[taken] = None
+            deadline = self.now + address.config.drain_time
+            address.draining[taken] = deadline
             address.pool.drain(self.now)
             self.touch(address)
+            self.schedule(deadline, lambda: self.touch(address))
 
     def _window_opened(self, record: ConnectionRecord, event: events.WindowOpened) -> None:
         for outgoing in list(record.outgoing):

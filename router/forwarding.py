@@ -7,7 +7,7 @@ leave yet waits as chunks that hold back the sender's session window, so nothing
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from amqpmesh.policies.distribution import choose
 from amqpmesh.router import heads
@@ -33,15 +33,6 @@ if TYPE_CHECKING:
     from amqpmesh.router.core import Core
     from amqpmesh.router.kernel.relay import SessionFlow
     from amqpmesh.router.settlement import Settlement
-
-#: Octets of head sections that are collected over several frames, before the message is rejected.
-MAX_HEAD: Final = 64 * 1024
-
-#: Octets of copies that may wait for a `copy` receiver's credit.
-COPY_BACKLOG: Final = 1024 * 1024
-
-#: Seconds without credit after which a multicast with overflow = "drop" goes on without a receiver.
-DROP_TIME: Final = 1.0
 
 
 def rejected(condition: AmqpCondition | LinkCondition, description: str) -> bytes:
@@ -81,7 +72,7 @@ class Forwarding:
             if delivery.remote_settled and not relay.settled:
                 # Pre-settled from this frame on, for the legs too (§2.7.5, settled).
                 relay.settled = True
-                relay.kept = None
+                self.drop_kept(relay)
         if delivery.aborted:
             incoming.current = None
             session.release(1)
@@ -139,8 +130,9 @@ class Forwarding:
                     self._settlement.end_unsent(relay, rejected(AmqpCondition.DECODE_ERROR, violation.description))
                     return
             if head is None:
-                if len(data) > MAX_HEAD:
-                    state = rejected(AmqpCondition.DECODE_ERROR, f"head sections of more than {MAX_HEAD} octets")
+                limit = incoming.connection.listener.head_max
+                if len(data) > limit:
+                    state = rejected(AmqpCondition.DECODE_ERROR, f"head sections of more than {limit} octets")
                     self._settlement.end_unsent(relay, state)
                 return
             if head.irregular:
@@ -176,9 +168,17 @@ class Forwarding:
     def _keep(self, relay: Relay, payload: bytes) -> None:
         """Keep the message for a redelivery, while it is small enough for one."""
         assert relay.kept is not None
+        budget = self._core.budget
         relay.kept += payload
+        budget.used += len(payload)
         address = self._core.address_of(relay)
-        if address is None or len(relay.kept) > address.config.redeliver_max:
+        if address is None or len(relay.kept) > address.config.redeliver_max or budget.used > budget.limit:
+            self.drop_kept(relay)
+
+    def drop_kept(self, relay: Relay) -> None:
+        """The message will not be sent again."""
+        if relay.kept is not None:
+            self._core.budget.used -= len(relay.kept)
             relay.kept = None
 
     # ------------------------------------------------------------------------------------------------------- waiting
@@ -258,6 +258,7 @@ class Forwarding:
     def _everyone(self, address: Address) -> list[OutgoingLink]:
         """All receivers of a multicast, once each can take it; those that stall too long may be left out."""
         core = self._core
+        patience = address.config.overflow_time
         ready = [each for each in address.outgoing if each.is_ready]
         if len(ready) == len(address.outgoing):
             return ready
@@ -269,9 +270,9 @@ class Forwarding:
                 each.stalled_since = None
             elif each.stalled_since is None:
                 each.stalled_since = core.now
-                core.schedule(core.now + DROP_TIME, partial(core.touch, address))
+                core.schedule(core.now + patience, partial(core.touch, address))
                 patient = False
-            elif core.now < each.stalled_since + DROP_TIME:
+            elif core.now < each.stalled_since + patience:
                 patient = False
         if not patient or not ready:
             return []
@@ -319,7 +320,10 @@ class Forwarding:
 
     def _may_copy(self, outgoing: OutgoingLink, data: bytes) -> bool:
         """Whether a `copy` receiver's backlog takes one more."""
-        if sum(len(chunk.data) for leg in outgoing.backlog for chunk in leg.chunks) + len(data) > COPY_BACKLOG:
+        if (
+            sum(len(chunk.data) for leg in outgoing.backlog for chunk in leg.chunks) + len(data)
+            > outgoing.address.config.copy_backlog
+        ):
             outgoing.missed += 1
             return False
         return True

@@ -226,7 +226,7 @@ class Settlement:
         dispose(delivery, None, True)
         relay.incoming = None
         relay.settled = True
-        relay.kept = None
+        self._core.forwarding.drop_kept(relay)
         for leg in relay.legs:
             # Where frames are still to be written, the next one says that it is settled.
             if not leg.done and leg.delivery is not None and leg.delivery.complete:
@@ -282,13 +282,14 @@ class Settlement:
         data = heads.redelivered(bytes(relay.kept), failed=failed, modified=modified)
         if relay.attempts >= address.config.attempts or not possible:
             self._dead_letter(relay, data)
-            relay.kept = None
+            self._core.forwarding.drop_kept(relay)
             return False
         if not leg.done and leg.delivery is not None:
             dispose(leg.delivery, outcome, True)
             self._uncount_or_abort(leg)
         # Copies go on by themselves; a browser sees the message once, however often it is tried.
         relay.legs = [each for each in relay.legs if each.copy and not each.done]
+        self._core.budget.used += len(data) - len(relay.kept)
         relay.kept = bytearray(data)
         relay.head = read_head(data, complete=True)
         relay.chunks.append(Chunk(data, None, self._core.budget))
@@ -374,9 +375,9 @@ class Settlement:
         """The sender of a complete, unsettled relay is gone: unsent it is dropped, else it lives on as an orphan."""
         delivery.settled = True
         relay.incoming = None
-        relay.kept = None
+        forwarding = self._core.forwarding
+        forwarding.drop_kept(relay)
         if not relay.legs:
-            forwarding = self._core.forwarding
             forwarding.unqueue(relay)
             forwarding.forwarded(relay)
             forwarding.drop_chunks(relay)
@@ -423,6 +424,7 @@ class Settlement:
             return
         relay.closed = True
         self._core.relays -= 1
+        self._core.forwarding.drop_kept(relay)
         # Relays and deliveries refer to each other: the circles end here.
         for leg in relay.legs:
             if leg.delivery is not None:

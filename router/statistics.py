@@ -22,6 +22,8 @@ class Statistics:
     """Deliveries whose ttl ended here."""
     stolen: int
     """Links that were attached again elsewhere."""
+    irregular: int
+    """Messages whose sections were out of order, doubled or malformed; relayed untouched from there."""
 
     @property
     def is_empty(self) -> bool:

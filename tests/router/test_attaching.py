@@ -305,3 +305,19 @@ def test_a_peer_without_room_for_our_answer_loses_that_session_and_no_more() -> 
     assert ended[0].error.condition == "amqp:frame-size-too-small"
     assert client.receiver("a").is_attached
     network.leave()
+
+
+def test_a_drain_is_answered_though_a_multicast_waits_for_another_receiver() -> None:
+    network = Network(AddressConfig(pattern="m", distribution=Distribution.MULTICAST))
+    one, stalled, producer = network.client(), network.client(), network.client()
+    receiver = one.receiver("m", credit=5)
+    stalled.receiver("m", credit=1)
+    link = producer.sender("m")
+    producer.send(link, settled=True)
+    producer.send(link, settled=True)
+    one.take(1)
+    receiver.flow(5, drain=True)
+    network.run()
+    network.advance(0.3)
+    assert receiver.credit == 0
+    network.leave()

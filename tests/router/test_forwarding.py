@@ -456,3 +456,57 @@ def test_order_holds_from_one_sender_to_one_receiver(mode: ReceiverSettleMode) -
         bodies += [_body(arrival.payload) for arrival in consumer.take()]
     assert bodies == list(range(200))
     network.leave()
+
+
+def test_over_the_memory_budget_nobody_gets_credit_until_some_of_it_is_free() -> None:
+    network = Network(memory=2**20)
+    consumer, producer, other = (network.client() for _ in range(3))
+    consumer.receiver("q", credit=100)
+    consumer.stopped = True
+    link = producer.sender("q")
+    delivery = link.delivery(b"big")
+    part = message(b"x" * 1_000_000)
+    while network.core.budget.used <= 2**20:
+        link.transfer(delivery, part, more=True)
+        network.run()
+    other.receiver("p", credit=10)
+    waiting = other.sender("p")
+    assert waiting.credit == 0
+    consumer.stopped = False
+    network.run()
+    assert waiting.credit > 0
+    network.leave()
+
+
+def test_what_is_kept_for_a_redelivery_counts_against_the_budget_and_is_given_up_at_its_end() -> None:
+    network = Network(AddressConfig(pattern="q", redeliver=True), memory=2**20)
+    consumer, producer = network.client(), network.client()
+    consumer.receiver("q", credit=100)
+    link = producer.sender("q")
+    sents = [producer.send(link, message("x" * 60_000)) for _ in range(20)]
+    assert 900_000 < network.core.budget.used <= 2**20
+    arrivals = consumer.take(20)
+    for arrival in arrivals:
+        arrival.dispose(Modified(delivery_failed=True), settled=True)
+    network.run()
+    again = consumer.take()
+    assert 0 < len(again) < 20, "those that could not be kept are told to the sender"
+    assert sum(sent.outcome is not None for sent in sents) == 20 - len(again)
+    for arrival in again:
+        arrival.accept()
+    network.run()
+    assert network.core.budget.used == 0
+    network.leave()
+
+
+def test_sections_out_of_order_are_relayed_untouched_and_counted() -> None:
+    network = Network()
+    consumer, producer = network.client(), network.client()
+    consumer.receiver("q")
+    header = encode_composite(Header(ttl=5000))
+    payload = header + header + encode_composite(AmqpValue(value="v"))
+    producer.send(producer.sender("q"), payload)
+    (arrival,) = consumer.take(1)
+    assert bytes(arrival.payload) == payload
+    assert network.core.statistics().irregular == 1
+    network.leave()
