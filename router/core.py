@@ -259,13 +259,6 @@ class Core:
         """Take nothing new: producers get no more credit, and unused credit is taken back."""
         self.now = now
         self.draining = True
-        for address in self.addresses.values():
-            address.pool.set_suspended(True)
-            self.touch(address)
-        for record in self.connections:
-            for incoming in record.incoming:
-                incoming.pool.set_suspended(True)
-                self.touch_input(incoming)
         self._finish_batch()
 
     @property
