@@ -1,0 +1,141 @@
+"""A byte stream cut into headers and frames (§2.2, §2.3), whatever the chunks."""
+
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from amqpmesh.router.amqp.definitions import ConnectionCondition
+from amqpmesh.router.amqp.errors import ProtocolError, Scope
+from amqpmesh.router.amqp.frames import AMQP_FRAME, EMPTY_FRAME, SASL_FRAME, Frame, FrameReader, protocol_header
+
+
+def framed(body: bytes, *, channel: int = 0, kind: int = AMQP_FRAME, extended: bytes = b"") -> bytes:
+    size = 8 + len(extended) + len(body)
+    return size.to_bytes(4, "big") + bytes((2 + len(extended) // 4, kind)) + channel.to_bytes(2, "big") + extended + body
+
+
+frames = st.builds(
+    framed,
+    st.binary(max_size=40),
+    channel=st.integers(0, 0xFFFF),
+    kind=st.sampled_from([AMQP_FRAME, SASL_FRAME]),
+    extended=st.integers(0, 5).flatmap(lambda words: st.binary(min_size=4 * words, max_size=4 * words)),
+)
+
+
+def chunks(data: bytes, cuts: list[int]) -> Iterator[bytes]:
+    """`data` cut at these places."""
+    edges = sorted({0, len(data), *(cut % (len(data) + 1) for cut in cuts)})
+    for start, end in zip(edges, edges[1:], strict=False):
+        yield data[start:end]
+
+
+def read(reader: FrameReader) -> list[Frame]:
+    found = []
+    while (frame := reader.next_frame()) is not None:
+        found.append(frame)
+    return found
+
+
+@given(st.lists(frames, max_size=6), st.lists(st.integers(0, 1000), max_size=20))
+def test_however_a_stream_is_cut_its_frames_are_the_same(parts: list[bytes], cuts: list[int]) -> None:
+    data = b"".join(parts)
+    whole = FrameReader(4096)
+    whole.feed(data)
+    reader = FrameReader(4096)
+    found = []
+    for chunk in chunks(data, cuts):
+        reader.feed(chunk)
+        found += read(reader)
+    assert found == read(whole)
+    assert len(found) == len(parts)
+    assert reader.take_rest() == b""
+
+
+def test_a_frame_has_its_type_channel_and_body() -> None:
+    reader = FrameReader(512)
+    reader.feed(framed(b"body", channel=0x1234))
+    assert reader.next_frame() == Frame(AMQP_FRAME, 0x1234, b"body")
+    assert reader.next_frame() is None
+
+
+def test_an_extended_header_is_skipped() -> None:
+    reader = FrameReader(4096)
+    reader.feed(framed(b"body", extended=b"\xff" * 4) + framed(b"", extended=b"\x00" * (253 * 4)) + framed(b"next"))
+    assert [frame.body for frame in read(reader)] == [b"body", b"", b"next"]
+
+
+def test_an_empty_frame_has_no_body() -> None:
+    reader = FrameReader(512)
+    reader.feed(EMPTY_FRAME)
+    assert reader.next_frame() == Frame(AMQP_FRAME, 0, b"")
+
+
+def test_what_stands_for_the_channel_of_a_sasl_frame_is_ignored() -> None:
+    reader = FrameReader(512)
+    reader.feed(framed(b"body", channel=7, kind=SASL_FRAME))
+    assert reader.next_frame() == Frame(SASL_FRAME, 0, b"body")
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        pytest.param("00000000 02 00 0000", id="size 0"),
+        pytest.param("00000007 02 00 0000", id="smaller than its header"),
+        pytest.param("00000008 00 00 0000", id="data offset 0"),
+        pytest.param("00000008 01 00 0000", id="data offset inside the header"),
+        pytest.param("0000000b 03 00 0000", id="data offset behind the end"),
+        pytest.param("00000010 ff 00 0000", id="data offset far behind the end"),
+        pytest.param("00000201 02 00 0000", id="one octet too large"),
+        pytest.param("ffffffff 02 00 0000", id="four gibibytes"),
+        pytest.param("00000008 02 02 0000", id="type 2"),
+        pytest.param("00000008 02 ff 0000", id="type 255"),
+    ],
+)
+def test_a_header_that_no_frame_can_have_is_refused_before_the_body_comes(header: str) -> None:
+    reader = FrameReader(512)
+    reader.feed(bytes.fromhex(header)[:7])
+    assert reader.next_frame() is None
+    reader.feed(bytes.fromhex(header)[7:])
+    with pytest.raises(ProtocolError) as refusal:
+        reader.next_frame()
+    assert (refusal.value.scope, refusal.value.condition) == (Scope.CONNECTION, ConnectionCondition.FRAMING_ERROR)
+
+
+def test_a_frame_of_exactly_the_largest_size_is_taken() -> None:
+    reader = FrameReader(512)
+    reader.feed(framed(bytes(504)))
+    frame = reader.next_frame()
+    assert frame is not None
+    assert len(frame.body) == 504
+
+
+@pytest.mark.parametrize("size", range(8))
+def test_a_protocol_header_is_waited_for_while_it_may_become_one(size: int) -> None:
+    reader = FrameReader(512)
+    reader.feed(protocol_header(0)[:size])
+    assert reader.next_header() is None
+    reader.feed(protocol_header(0)[size:])
+    assert reader.next_header() == protocol_header(0)
+
+
+@pytest.mark.parametrize("start", [b"", b"A", b"AM", b"AMQ"])
+def test_what_cannot_become_a_protocol_header_is_handed_out_at_once(start: bytes) -> None:
+    for octet in set(range(256)) - set(b"AMQP"[len(start) : len(start) + 1]):
+        garbage = start + bytes((octet,))
+        reader = FrameReader(512)
+        reader.feed(garbage)
+        assert reader.next_header() == garbage
+        whole = FrameReader(512)
+        whole.feed(garbage + b"and more")
+        assert whole.next_header() == garbage, "the same, whatever came with it"
+
+
+def test_what_belongs_to_no_frame_can_be_taken_out_for_another_layer() -> None:
+    reader = FrameReader(512)
+    reader.feed(protocol_header(2) + b"client hello")
+    reader.next_header()
+    assert reader.take_rest() == b"client hello"
+    assert reader.take_rest() == b""
