@@ -19,7 +19,6 @@ HALF: Final = 0x80000000
 
 LINK: Final = "link"
 SESSION: Final = "session"
-CONNECTION: Final = "connection"
 
 # Sections that the hot path must know, by descriptor code (§3.2).
 HEADER: Final = 0x70
@@ -48,7 +47,7 @@ MAX_TAG: Final = 32
 
 
 class Violation(Exception):  # noqa: N818 - the name says what happened; what it becomes is a ProtocolError
-    """The peer broke the standard in a hot frame: what to answer, and at which level (link, session, connection)."""
+    """The peer broke the standard in a hot frame: what to answer, and at which level (link, session)."""
 
     def __init__(self, scope: str, condition: str, description: str) -> None:
         super().__init__(description)
@@ -733,15 +732,10 @@ _WIDTH: Final = tuple(
 def skip(data: bytes, at: int, end: int) -> int:
     """Where the value at `at` ends, without decoding it.
 
-    Raises: Incomplete: it ends beyond `end`. Violation: no such format code, or described too deeply.
+    Raises: Incomplete: it ends beyond `end`. Violation: no such format code, or a descriptor that is described.
     Source: §1.2.
     """
-    descriptors = 0
     while at < end and data[at] == 0:
-        # A descriptor is itself a value; hostile nesting of descriptors is bounded instead of recursed into.
-        descriptors += 1
-        if descriptors > 8:
-            raise Violation(CONNECTION, "amqp:decode-error", "described types nested too deeply")
         at = skip_plain(data, at + 1, end)
     return skip_plain(data, at, end)
 
@@ -762,7 +756,7 @@ def skip_plain(data: bytes, at: int, end: int) -> int:
             raise Incomplete
         after = at + 5 + int.from_bytes(data[at + 1 : at + 5], "big")
     else:
-        raise Violation(CONNECTION, "amqp:decode-error", f"no such format code: 0x{data[at]:02x}")
+        raise Violation(LINK, "amqp:decode-error", f"no such format code: 0x{data[at]:02x}")
     if after > end:
         raise Incomplete
     return after
