@@ -71,7 +71,6 @@ class Demand:
         group.size += 1
         self._near = self._groups[min(self._groups)]
         usable, branch.usable = branch.usable, 0
-        self._least = None
         self.set_usable(branch, usable, False)
 
     def remove(self, branch: Branch) -> None:

@@ -109,6 +109,17 @@ def test_the_next_closest_take_over_only_when_the_closest_are_gone() -> None:
     assert pool.demand == 30
 
 
+@pytest.mark.parametrize("distribution", SINGLE)
+def test_a_branch_that_has_left_changes_nothing_any_more(distribution: Distribution) -> None:
+    pool = Pool(distribution)
+    gone, here = pool.add_branch(usable=1), pool.add_branch(usable=3)
+    assert here.usable == 3
+    pool.remove_branch(gone, 0.0)
+    pool.set_usable(gone, 50, 0.0)
+    pool.remove_branch(gone, 0.0)
+    assert pool.demand == 3
+
+
 def test_a_multicast_waits_for_a_receiver_that_gave_no_credit_yet() -> None:
     pool = Pool(Distribution.MULTICAST)
     i = pool.add_input(0)
