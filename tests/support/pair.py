@@ -28,7 +28,13 @@ class End:
     """An engine and who owns it, who answers as most do and keeps what happened."""
 
     def __init__(
-        self, now: float, *, server: bool, negotiation: Negotiation | None = None, answers: bool = True, **settings: object
+        self,
+        now: float,
+        *,
+        server: bool,
+        negotiation: Negotiation | None = None,
+        answers: bool = True,
+        **settings: object,
     ) -> None:
         """Args: answers: to open, begin, attach and detach. settings: of the `Connection`."""
         self.engine = Connection(

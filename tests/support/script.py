@@ -75,7 +75,9 @@ class Heard(NamedTuple):
 class Script:
     """One end of a byte pipe, at the other end of which is what is tested."""
 
-    def __init__(self, give: Callable[[bytes], None], take: Callable[[], bytes], *, max_frame_size: int = 2**20) -> None:
+    def __init__(
+        self, give: Callable[[bytes], None], take: Callable[[], bytes], *, max_frame_size: int = 2**20
+    ) -> None:
         """Args: give: takes bytes to the other end. take: what the other end has to send, b"" for nothing."""
         self._give = give
         self._take = take
