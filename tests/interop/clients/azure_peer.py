@@ -10,8 +10,13 @@ from types import SimpleNamespace
 from typing import Any
 from urllib.parse import urlsplit
 
+from azure.eventhub._pyamqp import client
 from azure.eventhub._pyamqp.authentication import SASLPlainAuth
 from azure.eventhub._pyamqp.sasl import SASLAnonymousCredential
+
+# The stack has no types.
+SendClient: Any = client.SendClient
+ReceiveClient: Any = client.ReceiveClient
 
 
 def say(event: str, **fields: Any) -> None:

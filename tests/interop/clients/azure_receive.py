@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from azure.eventhub._pyamqp.client import ReceiveClient
 from azure.eventhub._pyamqp.constants import ReceiverSettleMode
 from azure.eventhub._pyamqp.message import Message
-from azure_peer import arguments, say, settings
+from azure_peer import ReceiveClient, arguments, say, settings
 
 
 def plain(value: Any) -> Any:

@@ -6,11 +6,10 @@ import json
 import sys
 from typing import Any
 
-from azure.eventhub._pyamqp.client import SendClient
 from azure.eventhub._pyamqp.constants import ReceiverSettleMode
 from azure.eventhub._pyamqp.error import MessageException
 from azure.eventhub._pyamqp.message import Header, Message, Properties
-from azure_peer import arguments, say, settings
+from azure_peer import SendClient, arguments, say, settings
 
 
 def message_of(document: dict[str, Any]) -> Message:

@@ -7,7 +7,7 @@ import json
 import sys
 from typing import Any
 
-from proton import Connection, Event, SSLDomain, symbol
+from proton import Connection, SSLDomain, symbol
 from proton.handlers import MessagingHandler
 from proton.reactor import Container
 
@@ -51,7 +51,7 @@ class Peer(MessagingHandler):
             say("failed", error=self.failure)
             sys.exit(1)
 
-    def on_start(self, event: Event) -> None:
+    def on_start(self, event: Any) -> None:
         options = self.options
         container = event.container
         if options.container_id:
@@ -78,11 +78,11 @@ class Peer(MessagingHandler):
         container.schedule(options.timeout, self)
         self.begin(event)
 
-    def begin(self, event: Event) -> None:
+    def begin(self, event: Any) -> None:
         """Attach links."""
         raise NotImplementedError
 
-    def on_connection_opened(self, event: Event) -> None:
+    def on_connection_opened(self, event: Any) -> None:
         say("opened", container=event.connection.remote_container, user=self.options.user)
 
     def done(self) -> None:
@@ -97,23 +97,23 @@ class Peer(MessagingHandler):
         sys.stdout.flush()
         sys.exit(1)
 
-    def on_timer_task(self, event: Event) -> None:
+    def on_timer_task(self, event: Any) -> None:
         if self.failure is not None:
             self.fail(f"time-out after {self.options.timeout} s")
         event.container.stop()
 
-    def on_connection_closed(self, event: Event) -> None:
+    def on_connection_closed(self, event: Any) -> None:
         event.container.stop()
 
-    def on_transport_error(self, event: Event) -> None:
+    def on_transport_error(self, event: Any) -> None:
         condition = event.transport.condition
         self.fail(f"transport: {condition.name}: {condition.description}")
 
-    def on_disconnected(self, event: Event) -> None:
+    def on_disconnected(self, event: Any) -> None:
         if self.failure is not None:
             self.fail("the peer closed the transport")
 
-    def on_connection_remote_close(self, event: Event) -> None:
+    def on_connection_remote_close(self, event: Any) -> None:
         # proton keeps this condition to itself, for those who let it reconnect.
         condition = event.connection.remote_condition
         if condition is not None and condition.name == "amqp:connection:forced":
@@ -127,13 +127,13 @@ class Peer(MessagingHandler):
             say(f"{what}-error", condition=str(condition.name), description=condition.description)
             self.fail(f"{what}: {condition.name}: {condition.description}")
 
-    def on_connection_error(self, event: Event) -> None:
+    def on_connection_error(self, event: Any) -> None:
         self._endpoint_failed("connection", event.connection)
 
-    def on_session_error(self, event: Event) -> None:
+    def on_session_error(self, event: Any) -> None:
         self._endpoint_failed("session", event.session)
 
-    def on_link_error(self, event: Event) -> None:
+    def on_link_error(self, event: Any) -> None:
         self._endpoint_failed("link", event.link)
 
 

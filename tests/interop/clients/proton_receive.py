@@ -8,8 +8,22 @@ import json
 from typing import Any
 
 import values
-from proton import Condition, Delivery, Event, Link, Message, Terminus
+from proton import Condition, Delivery, Link, Message, Terminus
+from proton.reactor import LinkOption
 from proton_peer import Peer, arguments, say, symbol_keys
+
+
+class Modes(LinkOption):
+    """The settle mode and the distribution mode asked for."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self.options = options
+
+    def apply(self, link: Link) -> None:
+        if self.options.second:
+            link.rcv_settle_mode = Link.RCV_SECOND
+        if self.options.copy:
+            link.source.distribution_mode = Terminus.DIST_MODE_COPY
 
 
 class Receiving(Peer):
@@ -22,37 +36,27 @@ class Receiving(Peer):
         self.open_deliveries: dict[str, int] = {}
         self.parts: list[bytes] = []
 
-    def begin(self, event: Event) -> None:
+    def begin(self, event: Any) -> None:
         self.receiver = event.container.create_receiver(
-            self.connection, self.options.address, dynamic=self.options.dynamic, options=[self]
+            self.connection, self.options.address, dynamic=self.options.dynamic, options=[Modes(self.options)]
         )
 
-    # The link option's interface of proton.reactor.
-    def test(self, link: Link) -> bool:
-        return bool(link.is_receiver)
-
-    def apply(self, link: Link) -> None:
-        if self.options.second:
-            link.rcv_settle_mode = Link.RCV_SECOND
-        if self.options.copy:
-            link.source.distribution_mode = Terminus.DIST_MODE_COPY
-
-    def on_link_opened(self, event: Event) -> None:
+    def on_link_opened(self, event: Any) -> None:
         source = event.link.remote_source
         say("attached", address=source.address, distribution_mode=int(source.distribution_mode))
         if self.options.drain:
             event.link.drain(self.options.drain)
 
-    def on_link_flow(self, event: Event) -> None:
+    def on_link_flow(self, event: Any) -> None:
         if self.options.drain and not event.link.draining():
             say("drained", credit=event.link.credit, count=self.count)
             self.done()
 
-    def on_aborted(self, event: Event) -> None:
+    def on_aborted(self, event: Any) -> None:
         self.parts.clear()
         say("aborted")
 
-    def on_delivery(self, event: Event) -> None:
+    def on_delivery(self, event: Any) -> None:
         delivery = event.delivery
         if delivery.tag in self.open_deliveries and delivery.updated and delivery.settled:
             index = self.open_deliveries.pop(delivery.tag)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import argparse
+from typing import Any
 
-from proton import Delivery, Event, Message
+from proton import Delivery, Message
 from proton_peer import Peer, arguments, say
 
 
@@ -15,15 +16,15 @@ class Responding(Peer):
         super().__init__(options, prefetch=10)
         self.answered = 0
 
-    def begin(self, event: Event) -> None:
+    def begin(self, event: Any) -> None:
         self.receiver = event.container.create_receiver(self.connection, self.options.address)
         self.sender = event.container.create_sender(self.connection, None)
 
-    def on_link_opened(self, event: Event) -> None:
+    def on_link_opened(self, event: Any) -> None:
         if event.link.is_receiver:
             say("attached", address=event.link.remote_source.address)
 
-    def on_message(self, event: Event) -> None:
+    def on_message(self, event: Any) -> None:
         request = event.message
         say("request", body=request.body, reply_to=request.reply_to)
         self.sender.send(
@@ -31,7 +32,7 @@ class Responding(Peer):
         )
         self.accept(event.delivery)
 
-    def on_settled(self, event: Event) -> None:
+    def on_settled(self, event: Any) -> None:
         if not event.link.is_sender:
             return
         if event.delivery.remote_state != Delivery.ACCEPTED:

@@ -14,7 +14,8 @@ from collections import deque
 from typing import Any
 
 import values
-from proton import Delivery, Event, Link, Message
+from proton import Delivery, Handler, Link, Message
+from proton.reactor import LinkOption
 from proton_peer import Peer, arguments, say
 
 PROPERTIES = (
@@ -62,13 +63,14 @@ def message_of(document: dict[str, Any]) -> Message:
 def outcome_of(delivery: Delivery) -> dict[str, Any]:
     """The peer's state of a delivery, with all its fields."""
     remote = delivery.remote
-    state = {
+    names: dict[int, str] = {
         Delivery.ACCEPTED: "accepted",
         Delivery.REJECTED: "rejected",
         Delivery.RELEASED: "released",
         Delivery.MODIFIED: "modified",
         Delivery.RECEIVED: "received",
-    }.get(delivery.remote_state, None if delivery.remote_state == 0 else hex(delivery.remote_state))
+    }
+    state = names.get(delivery.remote_state)
     fields: dict[str, Any] = {"outcome": state}
     if state == "rejected" and remote.condition is not None:
         fields |= {"condition": str(remote.condition.name), "description": remote.condition.description}
@@ -83,6 +85,19 @@ def outcome_of(delivery: Delivery) -> dict[str, Any]:
     return fields
 
 
+class Modes(LinkOption):
+    """The settle modes asked for."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self.options = options
+
+    def apply(self, link: Link) -> None:
+        if self.options.settled:
+            link.snd_settle_mode = Link.SND_SETTLED
+        if self.options.second:
+            link.rcv_settle_mode = Link.RCV_SECOND
+
+
 class Sending(Peer):
     """Sends as credit comes, ends when all are settled."""
 
@@ -92,22 +107,14 @@ class Sending(Peer):
         self.unsettled: dict[str, int] = {}
         self.held = bool(options.hold)
 
-    def begin(self, event: Event) -> None:
-        self.sender = event.container.create_sender(self.connection, self.options.address, options=[self])
+    def begin(self, event: Any) -> None:
+        self.sender = event.container.create_sender(
+            self.connection, self.options.address, options=[Modes(self.options)]
+        )
         if self.held:
             event.container.schedule(self.options.hold, Release(self))
 
-    # The link option's interface of proton.reactor.
-    def test(self, link: Link) -> bool:
-        return bool(link.is_sender)
-
-    def apply(self, link: Link) -> None:
-        if self.options.settled:
-            link.snd_settle_mode = Link.SND_SETTLED
-        if self.options.second:
-            link.rcv_settle_mode = Link.RCV_SECOND
-
-    def on_link_opened(self, event: Event) -> None:
+    def on_link_opened(self, event: Any) -> None:
         link = event.link
         say(
             "attached",
@@ -116,7 +123,7 @@ class Sending(Peer):
             max_message_size=link.remote_max_message_size,
         )
 
-    def on_sendable(self, event: Event) -> None:
+    def on_sendable(self, event: Any) -> None:
         self.send()
 
     def send(self) -> None:
@@ -142,7 +149,7 @@ class Sending(Peer):
         if not self.waiting and not self.unsettled:
             self.done()
 
-    def on_delivery(self, event: Event) -> None:
+    def on_delivery(self, event: Any) -> None:
         delivery = event.delivery
         if not (delivery.updated and delivery.tag in self.unsettled):
             return
@@ -155,13 +162,13 @@ class Sending(Peer):
             self.send()
 
 
-class Release:
+class Release(Handler):
     """A timer's handler: the sender begins to send."""
 
     def __init__(self, sending: Sending) -> None:
         self.sending = sending
 
-    def on_timer_task(self, event: Event) -> None:
+    def on_timer_task(self, event: Any) -> None:
         self.sending.held = False
         self.sending.send()
 

@@ -78,7 +78,7 @@ def to_json(value: Any) -> Typed:  # one row per type: it is a table
             return ["described", to_json(value.descriptor), to_json(value.value)]
         case Array():
             elements = [to_json(element) for element in value.elements]
-            if value.descriptor is not proton.UNDESCRIBED:
+            if value.descriptor != proton.UNDESCRIBED:
                 elements = [["described", to_json(value.descriptor), element] for element in elements]
             return ["array", _ARRAY_NAMES[value.type], elements]
         case dict():
@@ -141,7 +141,7 @@ def sections(encoded: bytes) -> list[Typed]:
         consumed = data.decode(encoded)
         data.rewind()
         data.next()
-        section = data.get_object()
+        section: Any = data.get_object()
         found.append([int(section.descriptor), to_json(section.value)])
         encoded = encoded[consumed:]
     return found
