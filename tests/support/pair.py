@@ -16,7 +16,7 @@ from amqpmesh.router.kernel import relay as kernel
 from tests.support.script import Script
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Iterable, Iterator
 
     from amqpmesh.router.amqp.link import Link
     from amqpmesh.router.amqp.session import Session
@@ -88,12 +88,20 @@ class End:
 class Scripted:
     """One engine and a scripted peer."""
 
-    def __init__(self, *, server: bool = True, now: float = 100.0, **settings: object) -> None:
-        """Args: server: the engine is the server. settings: of its `End`."""
+    def __init__(
+        self, *, server: bool = True, now: float = 100.0, peer_frame_size: int = 2**20, **settings: object
+    ) -> None:
+        """Args: server: the engine is the server. peer_frame_size: octets, above which the peer's reader raises.
+        settings: of its `End`.
+        """
         self.now = now
         self.end = End(now, server=server, **settings)  # type: ignore[arg-type]  # the names are the tests'
         self.engine = self.end.engine
-        self.peer = Script(lambda data: self.end.receive(data, self.now), lambda: self.engine.data_to_send(self.now))
+        self.peer = Script(
+            lambda data: self.end.receive(data, self.now),
+            lambda: self.engine.data_to_send(self.now),
+            max_frame_size=peer_frame_size,
+        )
 
     def advance(self, seconds: float) -> None:
         """Let time pass; nobody reads or writes."""
@@ -195,9 +203,3 @@ class Pair:
         session = self.client.engine.begin()
         self.run()
         return session
-
-
-def on_each(ends: Iterable[End], action: Callable[[End], None]) -> None:
-    """Do the same at each of `ends`, before any byte is carried."""
-    for end in ends:
-        action(end)
