@@ -25,6 +25,7 @@ from collections.abc import Iterable
 from amqpmesh.policies.distribution import Distribution
 from amqpmesh.router.amqp.errors import CommandError
 from amqpmesh.router.demand import Branch, Demand
+from amqpmesh.router.lines import Lines
 from amqpmesh.router.windows import SERIAL, FixedWindow, Grant, Input, ahead
 
 __all__ = ["Branch", "FixedWindow", "Grant", "Input", "Pool"]
@@ -64,23 +65,15 @@ class Pool:
         self._starve_time = starve_time
         self._reclaim_time = reclaim_time
         self._drain_time = drain_time
-        self._idle_time = idle_time
+        self._lines = Lines(idle_time)
         self._demand = Demand(distribution)
         self._suspended = False
         # Sums over the inputs, kept up to date with each of them.
         self._waiting = 0
         self._granted = 0
         self._revoked = 0
-        self._idle_inputs = 0
-        # Every input that holds no credit is in `_hungry`; of the others those that are not idle are in `_recent`, and
-        # idle ones that hold more than one in `_rich`, in the order of entering; beside `_recent` when that was.
         self._inputs: dict[Input, None] = {}
-        self._hungry: OrderedDict[Input, None] = OrderedDict()
-        self._recent: OrderedDict[Input, float] = OrderedDict()
-        self._rich: OrderedDict[Input, None] = OrderedDict()
-        # Of `_recent`, those that hold half a share or less.
-        self._renewing: OrderedDict[Input, None] = OrderedDict()
-        self._short_since: float | None = None  # since when there was never enough for everybody in these two lines
+        self._short_since: float | None = None  # since when there was never enough for everybody who waits
         # Asked to drain because others starve, and told a lower limit: until when we wait for their answer.
         self._reclaiming: OrderedDict[Input, float] = OrderedDict()
         self._lowered: OrderedDict[Input, float] = OrderedDict()
@@ -168,16 +161,16 @@ class Pool:
         """
         i = Input(delivery_count, owner)
         self._inputs[i] = None
-        self._hungry[i] = None
+        self._lines.enter(i)
         return i
 
     def remove_input(self, i: Input, now: float) -> None:  # noqa: ARG002 - every event has its time
         """It is gone. Its waiting deliveries still count until `forwarded` is told of each."""
         del self._inputs[i]
         self._spend(i, i.granted)
-        self._idle_inputs -= i._idle
-        for place in (self._hungry, self._recent, self._rich, self._renewing, self._changed, self._lowered):
-            place.pop(i, None)
+        self._lines.leave(i)
+        self._changed.pop(i, None)
+        self._lowered.pop(i, None)
         self._answered(i)
 
     def received(self, i: Input, now: float) -> None:
@@ -197,7 +190,9 @@ class Pool:
             i._revoked -= 1
             self._revoked -= 1
         elif left <= i._renew_at or i._idle:
-            self._used(i, left, now)
+            self._lines.used(i, now)
+            if not left and i.draining:
+                self._answered(i)
 
     def forwarded(self, i: Input, now: float) -> None:  # noqa: ARG002 - every event has its time
         """The first frame of a delivery has left, or the delivery will never leave. Runs per delivery.
@@ -219,16 +214,15 @@ class Pool:
         if spent := ahead(delivery_count, i.delivery_count):
             i.delivery_count = delivery_count
             self._spend(i, spent)
-            if not i._idle:  # what gives credit back has nothing to send
-                self._rest(i)
-            self._sank(i, i.credit)
+            self._lines.rest(i)  # what gives credit back has nothing to send
+            self._sank(i)
         shown = None if link_credit is None else (delivery_count + link_credit) & SERIAL
         if i._revoked and shown == i.limit and not i._doubtful:
             self._write_off(i)
         if available is not None:
             i.available = available
         if i._idle and i.available > i.credit:
-            self._used(i, i.credit, now)  # it would use more than it holds
+            self._lines.used(i, now)  # it would use more than it holds
 
     # A consumer drains.
 
@@ -255,7 +249,7 @@ class Pool:
         if free + self._revoked >= 0:
             self._lower_at = None
             self._hasty = False
-            if self._hungry or self._renewing:
+            if self._lines.anybody_waits:
                 self._deal(now)
         elif not self._floored:
             if self._hasty:
@@ -264,7 +258,7 @@ class Pool:
                 self._lower_at = now + self._starve_time
         if self._round_asked:
             self._start_round(now)
-        if not (self._hungry or self._renewing):
+        if not self._lines.anybody_waits:
             self._short_since = None
         elif self._short_since is None:
             self._short_since = now
@@ -318,34 +312,30 @@ class Pool:
         return self.demand + self.spare - self._waiting - self._granted
 
     def _share(self) -> int:
-        active = max(1, len(self._inputs) - self._idle_inputs)
-        return max(1, min(self._max_credit, -(-self.demand // active)))
+        return max(1, min(self._max_credit, -(-self.demand // max(1, self._lines.active))))
 
     def _deal(self, now: float) -> None:
         if self._free() + self._revoked <= 0:
             return
-        self._age(now)
+        lines = self._lines
+        lines.age(now)
         share = self._share()
         # One each first. Everybody who holds none stands in the same line: preferring those that used theirs
         # lately would let two busy inputs keep a third one out for ever.
-        passed, served = [], []
-        while self._hungry and self._free() + self._revoked > 0:
-            i, _ = self._hungry.popitem(last=False)
-            if self._give(i, 1):
-                i._used_at = now
-                i._renew_at = 0
-                if not i._idle:
-                    self._recent[i] = now
-                    served.append(i)
-            else:
-                passed.append(i)  # free is only what others have not confirmed to have given back
-        self._put_first(self._hungry, passed)
-        if share > 1:
-            self._put_first(self._renewing, served)
+        passed: list[Input] = []
+        served: list[Input] = []
+        while lines.hungry and self._free() + self._revoked > 0:
+            i, _ = lines.hungry.popitem(last=False)
+            # Free may be only what others have not confirmed to have given back.
+            (served if self._give(i, 1) else passed).append(i)
+        for i in reversed(passed):
+            lines.hungry[i] = None
+            lines.hungry.move_to_end(i, last=False)
+        lines.served(served, share, now)
         # Then up to a share each.
         half = share // 2
-        while self._renewing:
-            i = next(iter(self._renewing))
+        while lines.renewing:
+            i = next(iter(lines.renewing))
             told = i in self._changed  # a flow goes out anyway
             if told or i.credit <= half:  # else the share has shrunk meanwhile
                 if not told and self._free() + self._revoked < share - half:
@@ -353,14 +343,8 @@ class Pool:
                 self._give(i, share - i.credit)
                 if i.credit <= half:
                     break
-            del self._renewing[i]
+            del lines.renewing[i]
             i._renew_at = half
-
-    @staticmethod
-    def _put_first(line: OrderedDict[Input, None], inputs: list[Input]) -> None:
-        for i in reversed(inputs):
-            line[i] = None
-            line.move_to_end(i, last=False)
 
     def _give(self, i: Input, most: int) -> int:
         """Raises the limit of an input by what is free, at most `most`: by how much."""
@@ -381,12 +365,13 @@ class Pool:
 
     def _lower(self, now: float) -> None:
         """Takes back what exceeds the demand, of idle inputs first."""
+        lines = self._lines
         self._hasty = False
-        self._age(now)
+        lines.age(now)
         keep = 1 if self.spare else 0
         excess = -(self._free() + self._revoked)
         steps: list[tuple[Iterable[Input], int]]
-        steps = [(self._rich, keep), (self._recent, max(keep, self._share())), (self._recent, keep)]
+        steps = [(lines.rich, keep), (lines.recent, max(keep, self._share())), (lines.recent, keep)]
         if not keep:
             steps.append((self._inputs, 0))
         for those, floor in steps:
@@ -401,12 +386,13 @@ class Pool:
 
     def _reclaim(self, now: float) -> None:
         """Asks idle inputs that hold more than one to give it back, as long as others starve."""
+        lines = self._lines
         self._next_check = now + self._starve_time
-        self._age(now)
-        need = (len(self._hungry) + len(self._renewing)) * self._share()
+        lines.age(now)
+        need = (len(lines.hungry) + len(lines.renewing)) * self._share()
         need -= max(0, self._free() + self._revoked) + sum(i.credit - 1 for i in self._reclaiming)
-        while need > 0 and self._rich:
-            i, _ = self._rich.popitem(last=False)
+        while need > 0 and lines.rich:
+            i, _ = lines.rich.popitem(last=False)
             need -= i.credit - 1
             self._reclaiming[i] = now + self._reclaim_time
             self._ask(i)
@@ -416,54 +402,17 @@ class Pool:
         if self._short_since is None or not (self.demand or self.spare):
             return None
         at = max(self._short_since + self._starve_time, self._next_check)
-        if self._rich:
+        if self._lines.rich:
             return at
-        return max(at, next(iter(self._recent.values())) + self._idle_time) if self._recent else None
+        recent = self._lines.recent
+        return max(at, next(iter(recent.values())) + self._lines.idle_time) if recent else None
 
     # What an input goes through.
 
-    def _used(self, i: Input, left: int, now: float) -> None:
-        """It used credit, or says that it would: it is not idle."""
-        if i._idle:
-            i._idle = False
-            self._idle_inputs -= 1
-            self._rich.pop(i, None)
-            if left:
-                self._recent[i] = now
-        self._sank(i, left)
-
-    def _sank(self, i: Input, left: int) -> None:
-        """Its credit sank: if it needs more, it goes where those wait."""
-        if not left:
-            for place in (self._recent, self._rich, self._renewing):
-                place.pop(i, None)
-            self._hungry[i] = None
-            if i.draining:
-                self._answered(i)
-        elif left <= i._renew_at and not i._idle and not i.draining:
-            self._renewing[i] = None
-
-    def _age(self, now: float) -> None:
-        """Finds out who has become idle; each input is looked at once in `idle_time` at most."""
-        before = now - self._idle_time
-        while self._recent:
-            i, placed = next(iter(self._recent.items()))
-            if placed > before:
-                break
-            del self._recent[i]
-            if i._used_at > placed:
-                self._recent[i] = i._used_at
-                continue
-            self._rest(i)
-
-    def _rest(self, i: Input) -> None:
-        """It has become idle."""
-        i._idle = True
-        self._idle_inputs += 1
-        self._recent.pop(i, None)
-        self._renewing.pop(i, None)
-        if i.credit > 1 and not i.draining:
-            self._rich[i] = None
+    def _sank(self, i: Input) -> None:
+        self._lines.sank(i)
+        if i.draining and not i.credit:
+            self._answered(i)
 
     def _start_round(self, now: float) -> None:
         self._round_asked = False
@@ -478,8 +427,8 @@ class Pool:
     def _ask(self, i: Input) -> None:
         """Asks it to drain; until it has, it gets no more."""
         i.draining = True
-        self._rich.pop(i, None)
-        self._renewing.pop(i, None)
+        self._lines.rich.pop(i, None)
+        self._lines.renewing.pop(i, None)
         self._changed[i] = None
 
     def _answered(self, i: Input) -> None:
@@ -493,9 +442,9 @@ class Pool:
     def _settle_down(self, i: Input) -> None:
         """It did not answer, and keeps what it holds: back to where inputs like it are."""
         i.draining = False
-        if i._idle and i.credit > 1:
-            self._rich[i] = None
-        self._sank(i, i.credit)
+        if i._idle:
+            self._lines.rest(i)
+        self._lines.sank(i)
         self._floored = False
 
     def _take_back(self, i: Input, count: int, now: float) -> None:
@@ -508,8 +457,8 @@ class Pool:
             self._lowered[i] = now + self._reclaim_time
         self._changed[i] = None
         if i.credit <= 1:
-            self._rich.pop(i, None)
-        self._sank(i, i.credit)
+            self._lines.rich.pop(i, None)
+        self._sank(i)
 
     def _write_off(self, i: Input) -> None:
         """It will not use what was taken back."""
