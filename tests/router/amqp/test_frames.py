@@ -13,7 +13,9 @@ from amqpmesh.router.amqp.frames import AMQP_FRAME, EMPTY_FRAME, SASL_FRAME, Fra
 
 def framed(body: bytes, *, channel: int = 0, kind: int = AMQP_FRAME, extended: bytes = b"") -> bytes:
     size = 8 + len(extended) + len(body)
-    return size.to_bytes(4, "big") + bytes((2 + len(extended) // 4, kind)) + channel.to_bytes(2, "big") + extended + body
+    return (
+        size.to_bytes(4, "big") + bytes((2 + len(extended) // 4, kind)) + channel.to_bytes(2, "big") + extended + body
+    )
 
 
 frames = st.builds(

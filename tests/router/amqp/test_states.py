@@ -6,7 +6,15 @@ from typing import TypeVar
 
 import pytest
 
-from amqpmesh.router.amqp.states import CONNECTION, LINK, SESSION, ConnectionState, LinkEndpointState, SessionState, Step
+from amqpmesh.router.amqp.states import (
+    CONNECTION,
+    LINK,
+    SESSION,
+    ConnectionState,
+    LinkEndpointState,
+    SessionState,
+    Step,
+)
 
 S = TypeVar("S", bound=Enum)
 
