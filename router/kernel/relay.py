@@ -507,27 +507,25 @@ def send_transfer(
     The first frame takes an id and one of the link's credit; the caller has seen to it that there is credit, and that
     no other delivery is in the middle of its frames. `delivery.settled` goes with every frame.
 
-    Args: limit: octets of a frame that the peer takes.
+    Args: more: other parts follow. aborted: drop it, of which frames were sent; `payload` is empty, `more` false.
+        state: encoded, for the first frame. limit: octets of a frame that the peer takes.
     Returns: how many octets of the payload went; `delivery.complete` says whether the last frame did.
     Source: §2.5.6 sending a transfer, §2.6.7, §2.6.14.
     """
     session = link.session
     size = len(payload)
     taken = 0
+    settled = 1 if delivery.settled else -1
     while session.remote_incoming_window > 0 and not delivery.complete:
         first = delivery.delivery_id == -1
         if first:
             delivery_id = session.next_delivery_id
-            frame = TransferFrame(link.handle, delivery_id, delivery.tag, delivery.message_format)
+            frame = TransferFrame(link.handle, delivery_id, delivery.tag, delivery.message_format, settled, more)
             frame.state = state
         elif taken == size and more:
             break
         else:
-            frame = TransferFrame(link.handle)
-        if delivery.settled:
-            frame.settled = 1
-        frame.more = more
-        frame.aborted = aborted
+            frame = TransferFrame(link.handle, settled=settled, more=more, aborted=aborted)
         taken += write_transfer(out, session.channel, frame, memoryview(payload)[taken:] if taken else payload, limit)
         session.next_outgoing_id = (session.next_outgoing_id + 1) & MASK
         session.remote_incoming_window -= 1
@@ -537,21 +535,20 @@ def send_transfer(
             link.delivery_count = (link.delivery_count + 1) & MASK
             link.link_credit -= 1
             link.received += 1
-            link.current = delivery
             if delivery.settled:
                 link.presettled += 1
             else:
                 session.outgoing.deliveries[delivery_id] = delivery
                 link.unsettled[delivery.tag] = delivery
-        if aborted or not frame.more:
-            delivery.complete = True
+        if frame.more:
+            link.current = delivery
+        else:
             link.current = None
-            if aborted:
-                delivery.aborted = True
-                delivery.settled = delivery.remote_settled = True
-                forget(delivery)
-        elif taken == size and more:
-            break
+            delivery.complete = True
+    if delivery.complete and aborted:
+        delivery.aborted = True
+        delivery.settled = delivery.remote_settled = True
+        forget(delivery)
     delivery.size += taken
     link.octets += taken
     return taken
@@ -865,13 +862,19 @@ class DispositionFrame:
         self.state = state
 
 
+#: Format code to tri-state. The two-octet boolean is among what the decoder reads.
+_BOOLEAN: Final = {0x41: 1, 0x42: 0, 0x40: -1}
+
+#: What is raised where a frame has not the common shape.
+_UNCOMMON: Final = (IndexError, KeyError, Violation)
+
 #: Descriptor and format code of the usual encodings.
 _TRANSFER_LIST8: Final = b"\x00\x53\x14\xc0"
 _DISPOSITION_LIST8: Final = b"\x00\x53\x15\xc0"
 
 
 def _uint(data: bytes, at: int) -> tuple[int, int]:
-    """The uint at `at` (any encoding; null is -1), and where it ends; -2 for what is none."""
+    """The uint at `at` (any encoding; null is -1), and where it ends. Raises: Violation: it is none."""
     code = data[at]
     if code == 0x52:
         return data[at + 1], at + 2
@@ -881,7 +884,7 @@ def _uint(data: bytes, at: int) -> tuple[int, int]:
         return int.from_bytes(data[at + 1 : at + 5], "big"), at + 5
     if code == 0x40:
         return -1, at + 1
-    return -2, at
+    raise Violation(LINK, "amqp:decode-error", "not a uint")
 
 
 def skim_transfer(data: bytes, at: int, end: int) -> tuple[TransferFrame, int] | None:
@@ -922,23 +925,18 @@ def skim_transfer(data: bytes, at: int, end: int) -> tuple[TransferFrame, int] |
         if count > 5:
             more = _BOOLEAN[data[at]]
             at += 1
-        if handle < 0 or delivery_id == -2 or message_format == -2 or settled == -2 or more == -2:
-            return None
         # Some write the whole list: rcv-settle-mode and state null, the flags behind them false.
         if count > 6:
             for field in range(6, count):
                 if data[at] != 0x40 and (data[at] != 0x42 or field < 8):
                     return None
                 at += 1
-    except IndexError:
+    except _UNCOMMON:
         return None
-    if at != payload_at:
+    if at != payload_at or handle == -1:
         return None
     return TransferFrame(handle, delivery_id, tag, message_format, settled, more == 1), payload_at
 
-
-#: Format code to tri-state: true 1, false 0, null -1, else -2 (among them 0x56, which the decoder reads).
-_BOOLEAN: Final = tuple({0x41: 1, 0x42: 0, 0x40: -1}.get(code, -2) for code in range(256))
 
 #: The states that the skimmer knows, as peers write them: to what the decoder makes of them.
 _STATES: Final = {
@@ -960,7 +958,7 @@ def skim_disposition(data: bytes, at: int, end: int) -> DispositionFrame | None:
     if at + 5 + data[at + 4] != end or count < 2 or count > 6:
         return None
     at += 6
-    last = settled = batchable = -1
+    last = settled = -1
     state: bytes | None = None
     try:
         receiver = _BOOLEAN[data[at]]
@@ -972,16 +970,13 @@ def skim_disposition(data: bytes, at: int, end: int) -> DispositionFrame | None:
             at += 1
         if count > 5:
             end -= 1
-            batchable = _BOOLEAN[data[end]]
+            _BOOLEAN[data[end]]  # batchable: a hint that nobody here needs
         if count > 4:
-            encoded = data[at:end]
-            state = _STATES.get(encoded)
-            if state is None and encoded != b"\x40":
-                return None
+            state = _STATES[data[at:end]]
             at = end
-    except IndexError:
+    except _UNCOMMON:
         return None
-    if at != end or receiver < 0 or first < 0 or last == -2 or settled == -2 or batchable == -2:
+    if at != end or receiver == -1 or first == -1:
         return None
     return DispositionFrame(receiver == 1, first, first if last == -1 else last, settled == 1, state)
 
@@ -1227,8 +1222,6 @@ def _read_header(head: Head, data: bytes, at: int, end: int) -> None:
             skip_plain(data, at, end)
             ttl_at = at
             ttl, _ = _uint(data, at)
-            if ttl == -2:
-                raise Violation(LINK, "amqp:decode-error", "the ttl is not a uint")
     except Incomplete:
         raise Violation(LINK, "amqp:decode-error", "the header is shorter than its fields") from None
     head.priority = priority
