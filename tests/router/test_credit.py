@@ -248,8 +248,9 @@ def test_what_cannot_be_lowered_any_more_is_let_alone() -> None:
             pool.received(i, 1.0)
     pool.set_usable(branch, 0, 1.0)
     pool.grants(1.0)
-    assert pass_time(pool, 1.1) == {} == pass_time(pool, 100.0)
-    assert pool.next_timer() is None
+    assert pass_time(pool, 1.1) == {}
+    pool.grants(1.1)
+    assert (pass_time(pool, 100.0), pool.next_timer()) == ({}, None)
     pool.set_usable(branch, 0, 100.0, withdrawn=True)
     assert flows(pool, 100.0) == dict.fromkeys(inputs, Flow(0, echo=True))
 
@@ -287,6 +288,12 @@ def test_a_flow_that_may_be_older_than_the_last_raise_confirms_nothing() -> None
     assert i.granted == 10
     pool.handle_timer(1.0)
     assert i.granted == 0
+    branch = pool.add_branch(usable=5)
+    pool.grants(2.0)
+    pool.remove_branch(branch, 2.0)
+    pool.grants(2.0)
+    pool.flow_received(i, 0, 0, 0, 2.1)
+    assert i.granted == 0, "the doubt is over"
 
 
 def test_a_peer_that_confirms_nothing_is_believed_after_the_reclaim_time() -> None:
@@ -318,7 +325,7 @@ def test_a_demand_that_falls_for_a_moment_costs_no_flow() -> None:
     assert pool.next_timer() == pytest.approx(1.02)
     pool.set_usable(branch, 100, 1.01)
     assert flows(pool, 1.01) == {}
-    assert pass_time(pool, 10.0) == {}
+    assert (pass_time(pool, 10.0), pool.next_timer()) == ({}, None)
     assert i.granted == 100
 
 
@@ -368,6 +375,30 @@ def test_an_input_that_leaves_gives_its_credit_to_the_others() -> None:
     for _ in range(3):
         pool.forwarded(gone, 0.0)
     assert (pool.waiting, pool.granted, pool.spare) == (0, 18, 1)
+
+
+def test_an_input_that_leaves_while_it_is_lowered_is_forgotten() -> None:
+    pool, branch, (i,) = served(20)
+    pool.remove_branch(branch, 0.0)
+    pool.grants(0.0)
+    pool.remove_input(i, 0.0)
+    assert (pool.granted, pool.next_timer()) == (0, None)
+
+
+def test_a_multicast_takes_credit_back_for_a_new_receiver_that_gives_none() -> None:
+    pool = Pool(Distribution.MULTICAST)
+    inputs = [pool.add_input(0) for _ in range(2)]
+    first = pool.add_branch(usable=10)
+    pool.grants(0.0)
+    for i in inputs:
+        for _ in range(4):
+            pool.received(i, 1.0)
+    pool.set_usable(first, 0, 1.0)
+    pool.grants(1.0)
+    pass_time(pool, 1.1)  # one each is left, and that is as low as it goes
+    pool.add_branch()
+    pool.grants(2.0)
+    assert pass_time(pool, 2.1) == {i: [Flow(0, echo=True)] for i in inputs}
 
 
 # Idle ones and starving ones.
