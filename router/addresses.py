@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING
 
 from amqpmesh.policies.distribution import Distribution
@@ -17,12 +17,17 @@ if TYPE_CHECKING:
 
 
 class Waiting:
-    """Relays that wait for a receiver's credit: by priority, all 256 of them apart, then in the order they came."""
+    """Relays that wait for a receiver's credit: by priority, all 256 of them apart, then in the order they came.
 
-    __slots__ = ("_heap", "_serial", "size")
+    Some wait only until a deadline. What leaves the queue from its middle is forgotten when it comes up, or when more
+    than half of what is remembered has left.
+    """
+
+    __slots__ = ("_deadlines", "_heap", "_serial", "size")
 
     def __init__(self) -> None:
         self._heap: list[tuple[int, int, Relay]] = []
+        self._deadlines: list[tuple[float, int, Relay]] = []
         self._serial = 0
         #: How many wait.
         self.size = 0
@@ -30,28 +35,43 @@ class Waiting:
     def __len__(self) -> int:
         return self.size
 
-    def add(self, relay: Relay) -> None:
-        """It waits from now on, behind those of its priority."""
+    def add(self, relay: Relay, deadline: float | None = None) -> None:
+        """It waits from now on, behind those of its priority, until `deadline` (seconds) at the latest."""
         relay.queued = True
         self._serial += 1
         self.size += 1
         heappush(self._heap, (-relay.priority, self._serial, relay))
+        if deadline is not None:
+            heappush(self._deadlines, (deadline, self._serial, relay))
 
     def first(self) -> Relay | None:
         """The one that leaves next; None if nothing waits."""
         heap = self._heap
-        # Those that were removed are forgotten only when they come up.
         while heap and not heap[0][2].queued:
             heappop(heap)
         return heap[0][2] if heap else None
+
+    def next_deadline(self) -> float | None:
+        """When somebody has waited long enough; None: nobody's wait is limited."""
+        deadlines = self._deadlines
+        while deadlines and not deadlines[0][2].queued:
+            heappop(deadlines)
+        return deadlines[0][0] if deadlines else None
+
+    def due(self, now: float) -> Relay | None:
+        """One that has waited until its deadline; None if there is none. It is still in the queue."""
+        deadline = self.next_deadline()
+        return self._deadlines[0][2] if deadline is not None and deadline <= now else None
 
     def remove(self, relay: Relay) -> None:
         """It waits no longer, wherever in the line it stood."""
         if relay.queued:
             relay.queued = False
             self.size -= 1
-            if self.size == 0:
-                self._heap.clear()
+            for heap in (self._heap, self._deadlines):
+                if len(heap) > 2 * self.size + 16:
+                    heap[:] = [entry for entry in heap if entry[2].queued]  # type: ignore[index]  # either's entries
+                    heapify(heap)
 
 
 class Address:

@@ -7,7 +7,7 @@ terminus is durable, and none outlives its link.
 from __future__ import annotations
 
 import secrets
-from collections import deque
+from collections import OrderedDict, deque
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
@@ -59,7 +59,8 @@ class Attaching:
     def __init__(self, core: Core) -> None:
         self._core = core
         self.links: dict[LinkKey, IncomingLink | OutgoingLink] = {}
-        self._thefts: dict[LinkKey, deque[float]] = {}
+        #: When links were stolen lately, by the hash of their key: names can be long, and peers choose them.
+        self._thefts: OrderedDict[int, deque[float]] = OrderedDict()
         #: Container-ids that more than one container uses, and until when that is remembered.
         self._twins: dict[tuple[str, str, str], float] = {}
 
@@ -257,10 +258,11 @@ class Attaching:
         are told apart by their connections from then on.
         """
         core = self._core
-        thefts = self._thefts.setdefault(key, deque(maxlen=THEFTS))
+        thefts = self._thefts.setdefault(hash(key), deque(maxlen=THEFTS))
         thefts.append(core.now)
-        if len(self._thefts) > 10_000:
-            self._thefts.pop(next(iter(self._thefts)))
+        self._thefts.move_to_end(hash(key))
+        while core.now - next(iter(self._thefts.values()))[-1] > THEFT_TIME:
+            self._thefts.popitem(last=False)
         if (
             len(thefts) == THEFTS
             and core.now - thefts[0] <= THEFT_TIME
@@ -275,7 +277,7 @@ class Attaching:
                 container=peer.container_id,
                 link=link.name,
             )
-            del self._thefts[key]
+            del self._thefts[hash(key)]
             return self._key(record, link)
         core.log.info(
             "link stolen", connection=robbed.connection.number, by=record.number, peer=record.host, link=link.name

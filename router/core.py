@@ -245,6 +245,7 @@ class Core:
         del self._timer_at[owner]
         if isinstance(owner, Address):
             owner.pool.handle_timer(self.now)
+            self.forwarding.end_waiting(owner)
             self.touch(owner)
             return
         for event in owner.engine.handle_timer(self.now):
@@ -333,6 +334,7 @@ class Core:
                 if address.draining:
                     self._answer_drains(address)
                 self._set_timer(address, address.pool.next_timer())
+                self._set_timer(address, address.waiting.next_deadline())
                 self.addresses.drop_if_idle(address)
             windows, self._windows = self._windows, {}
             for window in windows:

@@ -186,6 +186,8 @@ class Forwarding:
     def _enqueue(self, relay: Relay, address: Address, incoming: IncomingLink) -> None:
         core = self._core
         config = address.config
+        expires_at = heads.expires_at(relay)
+        deadline: float | None
         if incoming.address is None:
             waiting = incoming.waiting.get(address, 0)
             if waiting >= config.window:
@@ -196,22 +198,23 @@ class Forwarding:
             incoming.waiting[address] = waiting + 1
             # Waiting for one address must not hold up the others of the link.
             self.forwarded(relay)
-            core.schedule(core.now + config.anonymous_wait, partial(self._waited_too_long, relay))
-        address.waiting.add(relay)
+            deadline = core.now + config.anonymous_wait
+            deadline = deadline if expires_at is None else min(deadline, expires_at)
+        else:
+            deadline = expires_at
+        address.waiting.add(relay, deadline)
         core.touch(address)
-        expires_at = heads.expires_at(relay)
-        if expires_at is not None:
-            core.schedule(expires_at, partial(self._expire, relay))
 
-    def _waited_too_long(self, relay: Relay) -> None:
-        if relay.queued and not relay.attempts:
-            self._core.undelivered += 1
-            self._settlement.end_unsent(relay, RELEASED_STATE)
-
-    def _expire(self, relay: Relay) -> None:
-        """The ttl is over while it waits."""
-        if relay.queued:
-            self._settlement.expired(relay)
+    def end_waiting(self, address: Address) -> None:
+        """Let go of those that have waited long enough: their ttl is over, or an anonymous sender's patience."""
+        now = self._core.now
+        while (relay := address.waiting.due(now)) is not None:
+            expires_at = heads.expires_at(relay)
+            if expires_at is not None and expires_at <= now:
+                self._settlement.expired(relay)
+            else:
+                self._core.undelivered += 1
+                self._settlement.end_unsent(relay, RELEASED_STATE)
 
     def unqueue(self, relay: Relay) -> None:
         """It waits no longer in its address' queue."""

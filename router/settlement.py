@@ -293,7 +293,7 @@ class Settlement:
         relay.kept = bytearray(data)
         relay.head = read_head(data, complete=True)
         relay.chunks.append(Chunk(data, None, self._core.budget))
-        address.waiting.add(relay)
+        address.waiting.add(relay, heads.expires_at(relay))
         self._core.touch(address)
         return True
 
@@ -368,7 +368,7 @@ class Settlement:
             self._core.undelivered += 1
             self.end_unsent(relay, RELEASED_STATE)
             return
-        address.waiting.add(relay)
+        address.waiting.add(relay, heads.expires_at(relay))
         self._core.touch(address)
 
     def sender_gone(self, relay: Relay, delivery: Delivery) -> None:
