@@ -179,6 +179,7 @@ class SessionFlow:
         "dispositions",
         "flow_due",
         "held",
+        "in_full",
         "incoming",
         "incoming_limit",
         "initial_outgoing_id",
@@ -202,6 +203,8 @@ class SessionFlow:
         #: The first transfer-id that the peer may not use, by what we last announced.
         self.incoming_limit = window_size
         self.held = 0
+        #: The peer needs all fields of a `transfer`, trailing nulls included.
+        self.in_full = False
         self.remote_incoming_window = 0
         self.remote_outgoing_window = 0
         self.next_delivery_id = initial_delivery_id
@@ -348,7 +351,7 @@ class Budget:
 class Chunk:
     """Payload that waits here. It holds frames of its session's window, and its bytes count against the budget."""
 
-    __slots__ = ("_budget", "_frames", "_session", "_size", "data", "holders")
+    __slots__ = ("_budget", "_session", "_size", "data", "holders")
 
     def __init__(self, data: bytes, session: SessionFlow | None, budget: Budget) -> None:
         """Args: session: whose window one frame of is held until the chunk is released; None: no frame brought it."""
@@ -356,15 +359,15 @@ class Chunk:
         #: How many still have to send it.
         self.holders = 1
         self._session = session
-        self._frames = 0 if session is None else 1
         self._size = len(data)
         self._budget = budget
         budget.used += self._size
 
     def absorb(self, other: Chunk) -> None:
-        """Hold what `other` held too; its data is the caller's to join."""
-        self._frames += other._frames
+        """Take the place of `other` too. It holds one frame as before; its data is the caller's to join."""
         self._size += other._size
+        if other._session is not None:
+            other._session.release(1)
 
     def release(self) -> None:
         """One holder has sent it, or will not."""
@@ -372,7 +375,7 @@ class Chunk:
         if self.holders == 0:
             self._budget.used -= self._size
             if self._session is not None:
-                self._session.release(self._frames)
+                self._session.release(1)
 
 
 def receive_transfer(link: LinkFlow, frame: TransferFrame, payload_size: int) -> Delivery:
@@ -526,7 +529,8 @@ def send_transfer(
             break
         else:
             frame = TransferFrame(link.handle, settled=settled, more=more, aborted=aborted)
-        taken += write_transfer(out, session.channel, frame, memoryview(payload)[taken:] if taken else payload, limit)
+        rest = memoryview(payload)[taken:] if taken else payload
+        taken += write_transfer(out, session.channel, frame, rest, limit, session.in_full)
         session.next_outgoing_id = (session.next_outgoing_id + 1) & MASK
         session.remote_incoming_window -= 1
         if first:
@@ -727,18 +731,11 @@ _WIDTH: Final = tuple(
 
 
 def skip(data: bytes, at: int, end: int) -> int:
-    """Where the value at `at` ends, without decoding it.
+    """Where the value at `at`, which is not described, ends, without decoding it.
 
-    Raises: Incomplete: it ends beyond `end`. Violation: no such format code, or a descriptor that is described.
+    Raises: Incomplete: it ends beyond `end`. Violation: it is described, or there is no such format code.
     Source: §1.2.
     """
-    while at < end and data[at] == 0:
-        at = skip_plain(data, at + 1, end)
-    return skip_plain(data, at, end)
-
-
-def skip_plain(data: bytes, at: int, end: int) -> int:
-    """Where the value at `at`, which is not described, ends (see `skip`)."""
     if at >= end:
         raise Incomplete
     width = _WIDTH[data[at]]
@@ -770,7 +767,7 @@ def descriptor_code(data: bytes, at: int, end: int) -> tuple[int, int]:
         raise Incomplete
     if data[at] != 0:
         return -1, at
-    value_at = skip_plain(data, at + 1, end)
+    value_at = skip(data, at + 1, end)
     code = data[at + 1]
     if code == 0x80:
         return int.from_bytes(data[at + 2 : at + 10], "big"), value_at
@@ -992,7 +989,14 @@ def _append_uint(out: bytearray, value: int) -> None:
         out += value.to_bytes(4, "big")
 
 
-def write_transfer(out: bytearray, channel: int, frame: TransferFrame, payload: bytes | memoryview, limit: int) -> int:
+def write_transfer(
+    out: bytearray,
+    channel: int,
+    frame: TransferFrame,
+    payload: bytes | memoryview,
+    limit: int,
+    in_full: bool = False,
+) -> int:
     """Append one `transfer` frame of at most `limit` octets to `out`, compact: trailing defaults are left out (§2.7.5).
 
     Where the payload does not fit whole, as much of it goes as fits, and the frame says `more`.
@@ -1001,14 +1005,14 @@ def write_transfer(out: bytearray, channel: int, frame: TransferFrame, payload: 
     Returns: how many octets of the payload went.
     """
     start = len(out)
-    _write_transfer_head(out, channel, frame)
+    _write_transfer_head(out, channel, frame, in_full)
     taken = len(payload)
     room = limit - (len(out) - start)
     if taken > room:
         if not frame.more:
             del out[start:]
             frame.more = True
-            _write_transfer_head(out, channel, frame)
+            _write_transfer_head(out, channel, frame, in_full)
             room = limit - (len(out) - start)
         taken = max(0, room)
         payload = memoryview(payload)[:taken]
@@ -1022,10 +1026,10 @@ _TRANSFER_START: Final = b"\x00\x00\x00\x00\x02\x00\x00\x00" + _TRANSFER_LIST8 +
 _DISPOSITION_START: Final = b"\x00\x00\x00\x00\x02\x00\x00\x00" + _DISPOSITION_LIST8 + b"\x00\x00"
 
 #: [count:n] are the nulls that stand between the fields written so far and field n.
-_NULLS: Final = b"\x40" * 10
+_NULLS: Final = b"\x40" * 11
 
 
-def _write_transfer_head(out: bytearray, channel: int, frame: TransferFrame) -> None:
+def _write_transfer_head(out: bytearray, channel: int, frame: TransferFrame, in_full: bool) -> None:
     """The frame up to its payload; the size of the frame is left open."""
     start = len(out)
     out += _TRANSFER_START
@@ -1072,6 +1076,9 @@ def _write_transfer_head(out: bytearray, channel: int, frame: TransferFrame) -> 
         out += _NULLS[count:9]
         out.append(0x41)
         count = 10
+    if in_full:
+        out += _NULLS[count:11]
+        count = 11
     _close_list(out, start, count)
 
 
@@ -1165,7 +1172,7 @@ def read_head(data: bytes, complete: bool) -> Head | None:
             if code <= last:
                 head.irregular = True
                 break
-            after = skip_plain(data, value_at, end)
+            after = skip(data, value_at, end)
             if code == HEADER:
                 _read_header(head, data, value_at, after)
                 head.header = (at, after)
@@ -1211,15 +1218,15 @@ def _read_header(head: Head, data: bytes, at: int, end: int) -> None:
         raise Violation(LINK, "amqp:decode-error", "the header is not a list")
     try:
         if count > 1:
-            at = skip_plain(data, at, end)
-            after = skip_plain(data, at, end)
+            at = skip(data, at, end)
+            after = skip(data, at, end)
             if data[at] == 0x50:
                 priority = data[at + 1]
             elif data[at] != 0x40:
                 raise Violation(LINK, "amqp:decode-error", "the priority is not a ubyte")
             at = after
         if count > 2:
-            skip_plain(data, at, end)
+            skip(data, at, end)
             ttl_at = at
             ttl, _ = _uint(data, at)
     except Incomplete:
@@ -1266,7 +1273,7 @@ def read_to(data: bytes, at: int) -> str | None:
     known = min(end, list_end)
     try:
         item = skip(data, skip(data, item, known), known)
-        after = skip_plain(data, item, known)
+        after = skip(data, item, known)
     except Incomplete:
         if list_end <= end:
             raise Violation(LINK, "amqp:decode-error", "the properties are shorter than their fields") from None
