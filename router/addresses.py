@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from heapq import heapify, heappop, heappush
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from amqpmesh.policies.distribution import Distribution
 from amqpmesh.router.config import AddressConfig
 from amqpmesh.router.credit import Pool
+from amqpmesh.router.kernel.relay import Budget
 
 if TYPE_CHECKING:
     from amqpmesh.policies.patterns import PatternTable
@@ -68,16 +69,24 @@ class Waiting:
         if relay.queued:
             relay.queued = False
             self.size -= 1
-            for heap in (self._heap, self._deadlines):
-                if len(heap) > 2 * self.size + 16:
-                    heap[:] = [entry for entry in heap if entry[2].queued]  # type: ignore[index]  # either's entries
-                    heapify(heap)
+            if len(self._heap) > 2 * self.size + 16:
+                self._heap = [entry for entry in self._heap if entry[2].queued]
+                heapify(self._heap)
+            if len(self._deadlines) > 2 * self.size + 16:
+                self._deadlines = [entry for entry in self._deadlines if entry[2].queued]
+                heapify(self._deadlines)
+
+
+#: An address may hold this part of the memory when there is none left. Those that hold less go on then: they are not
+#: the cause.
+SHARE: Final = 16
 
 
 class Address:
     """One address of this router."""
 
     __slots__ = (
+        "budget",
         "config",
         "copies",
         "draining",
@@ -86,12 +95,19 @@ class Address:
         "name",
         "outgoing",
         "pool",
+        "suspended",
         "tenant",
         "undelivered",
         "waiting",
     )
 
-    def __init__(self, tenant: str, name: str, config: AddressConfig, maker: ConnectionRecord | None = None) -> None:
+    def __init__(
+        self, tenant: str, name: str, config: AddressConfig, memory: Budget, maker: ConnectionRecord | None = None
+    ) -> None:
+        #: Octets of its deliveries that wait here, and its share of the memory.
+        self.budget = Budget(memory.limit // SHARE, memory)
+        #: Its senders are given no credit, for want of memory or because the router drains.
+        self.suspended = False
         self.tenant = tenant
         self.name = name
         self.config = config
@@ -121,8 +137,9 @@ class Address:
 class AddressTable:
     """The addresses that somebody uses now, by (tenant, name), and the configuration of those that somebody may."""
 
-    def __init__(self, patterns: PatternTable[AddressConfig]) -> None:
+    def __init__(self, patterns: PatternTable[AddressConfig], memory: Budget) -> None:
         self.patterns = patterns
+        self._memory = memory
         self._default = AddressConfig(pattern="#")
         self._addresses: dict[tuple[str, str], Address] = {}
 
@@ -146,7 +163,7 @@ class AddressTable:
         address = self._addresses.get((tenant, name))
         if address is None:
             config = self.config(name) if maker is None else self._default
-            address = self._addresses[tenant, name] = Address(tenant, name, config, maker)
+            address = self._addresses[tenant, name] = Address(tenant, name, config, self._memory, maker)
         return address
 
     def drop_if_idle(self, address: Address) -> None:

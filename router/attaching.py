@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from amqpmesh.router.amqp.performatives import Attach
     from amqpmesh.router.connections import ConnectionRecord
     from amqpmesh.router.core import Core
+    from amqpmesh.router.credit import Pool
 
 #: Thefts of one link within so many seconds that show two containers with one id, and for how long that is remembered.
 THEFTS: Final = 3
@@ -110,8 +111,12 @@ class Attaching:
         else:
             named = target.address
             address = self._local(record, named)
-        pool = FixedWindow(record.listener.anonymous_window) if address is None else address.pool
-        pool.set_suspended(core.suspended)
+        pool: Pool | FixedWindow
+        if address is None:
+            pool = FixedWindow(record.listener.anonymous_window)
+            pool.set_suspended(core.suspended)
+        else:
+            pool = address.pool
         link.attach(
             source=attach.source,
             target=Target(
@@ -125,7 +130,7 @@ class Attaching:
             max_message_size=record.listener.max_message_size or None,
             unsettled=None if attach.unsettled is None else {},
         )
-        incoming = IncomingLink(record, link, address, pool, named)
+        incoming = IncomingLink(record, link, address, pool)
         record.incoming[incoming] = None
         if address is not None:
             address.incoming[incoming] = None

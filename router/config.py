@@ -107,6 +107,7 @@ class Limits(Table):
     handle_max: int = setting(default=1023, low=0, high=UINT_MAX)
     session_window: int = setting(default=128, low=1, high=2**31 - 1)
     anonymous_window: int = setting(default=64, low=1, high=2**31 - 1)
+    max_owed: int = setting(default=5000, low=1, high=2**31 - 1)
     output_backlog: int = setting(default=256 * 2**10, low=1)
     head_max: int = setting(default=64 * 2**10, low=1)
     open_time_out: float = setting(default=10.0, low=0.0, high=3600.0)

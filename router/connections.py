@@ -7,7 +7,10 @@ from typing import TYPE_CHECKING
 from amqpmesh.policies.access import Peer
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from amqpmesh.router.amqp.connection import Connection
+    from amqpmesh.router.amqp.events import Event
     from amqpmesh.router.config import ListenerConfig
     from amqpmesh.router.links import IncomingLink, OutgoingLink
 
@@ -28,7 +31,9 @@ class ConnectionRecord:
         "outgoing",
         "peer",
         "sending",
+        "stalled",
         "tls_requested",
+        "unfinished",
     )
 
     def __init__(self, number: int, engine: Connection, listener: ListenerConfig, host: str) -> None:
@@ -46,8 +51,12 @@ class ConnectionRecord:
         self.sending = 0
         #: Its output was over the limit, and links of it may stand still for that.
         self.congested = False
+        #: Links that could not send for that.
+        self.stalled: dict[OutgoingLink, None] = {}
         #: Its links are let go of.
         self.lost = False
+        #: What a batch had too much work for.
+        self.unfinished: Iterator[Event] | None = None
         self.incoming: dict[IncomingLink, None] = {}
         self.outgoing: dict[OutgoingLink, None] = {}
         #: Detached without being closed: their deliveries live until the session ends (§2.7.6).

@@ -7,7 +7,7 @@ One `Core` is one container. It is driven by whoever owns sockets and clock: `re
 from __future__ import annotations
 
 from heapq import heappop, heappush
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from amqpmesh.policies.access import Peer
 from amqpmesh.policies.distribution import Distribution
@@ -42,6 +42,10 @@ if TYPE_CHECKING:
 CAPABILITIES = (Symbol("ANONYMOUS-RELAY"),)
 
 
+#: Deliveries that are looked at before other connections come first: a frame of 20 octets can speak of thousands.
+WORK_LIMIT: Final = 1000
+
+
 class Core:
     """One router: its connections, links, addresses and relays."""
 
@@ -55,8 +59,8 @@ class Core:
         self.on_output: Callable[[ConnectionRecord], None] = lambda _: None
         self.on_timer: Callable[[], None] = lambda: None
         self.connections: dict[ConnectionRecord, None] = {}
-        self.addresses = AddressTable(config.address_table())
         self.budget = Budget(config.memory)
+        self.addresses = AddressTable(config.address_table(), self.budget)
         self.settlement = Settlement(self)
         self.forwarding = Forwarding(self)
         self.attaching = Attaching(self)
@@ -151,12 +155,23 @@ class Core:
         record.engine.negotiation.sasl = self._sasl(record.listener, True, certificate_user, users)
         record.engine.secured()
 
-    def receive(self, record: ConnectionRecord, data: bytes, now: float) -> None:
-        """A batch of bytes came from the peer; everything that follows from it is done when this returns."""
+    def receive(self, record: ConnectionRecord, data: bytes, now: float) -> bool:
+        """A batch of bytes came from the peer; what follows from it is done when this returns.
+
+        Returns: False, if it means so much work that others should come first: then call again, without data.
+        """
         self.now = now
-        for event in record.engine.receive(data, now):
+        work = 0
+        unfinished = record.unfinished or record.engine.receive(data, now)
+        record.unfinished = None
+        for event in unfinished:
             self._handle(record, event)
+            work += len(event.deliveries) if isinstance(event, events.DispositionReceived) else 1
+            if work >= WORK_LIMIT:
+                record.unfinished = unfinished
+                break
         self._finish_batch()
+        return record.unfinished is None
 
     def _handle(self, record: ConnectionRecord, event: events.Event) -> None:
         try:
@@ -187,6 +202,7 @@ class Core:
             self._handle(record, event)
         self._connection_gone(record)
         self.connections.pop(record, None)
+        record.unfinished = None
         self._timer_at.pop(record, None)
         self._finish_batch()
 
@@ -202,9 +218,8 @@ class Core:
         if record.congested:
             self.now = now
             record.congested = False
-            for outgoing in list(record.outgoing):
-                self.forwarding.pump(outgoing)
-                self.touch_outgoing(outgoing)
+            stalled, record.stalled = record.stalled, {}
+            self._go_on(stalled)
             self._finish_batch()
 
     # ------------------------------------------------------------------------------------------------------------ time
@@ -330,6 +345,7 @@ class Core:
             for each in outgoing:
                 self._update_branch(each)
             for address in addresses:
+                self._check_share(address)
                 self._grant(address.pool.grants(self.now))
                 if address.draining:
                     self._answer_drains(address)
@@ -345,7 +361,12 @@ class Core:
         if branch is not None and not outgoing.gone:
             flow_state = outgoing.link.flow_state
             withdrawn = flow_state.lowered and flow_state.link_credit == 0
-            outgoing.address.pool.set_usable(branch, outgoing.usable, self.now, withdrawn=withdrawn)
+            usable = outgoing.usable
+            if outgoing.left_out and usable:
+                branch = self.forwarding.take_back(outgoing)
+            outgoing.address.pool.set_usable(branch, usable, self.now, withdrawn=withdrawn)
+            if not usable and flow_state.link_credit:
+                outgoing.stall()
 
     @staticmethod
     def _grant(grants: Iterable[Grant]) -> None:
@@ -363,18 +384,27 @@ class Core:
                 outgoing.link.drained()
 
     def _check_budget(self) -> None:
-        """Over the memory budget nobody gets credit, until a tenth of it is free again."""
-        used = self.budget.used
-        suspended = used > self.budget.limit or (self.suspended and used > self.budget.limit * 0.9) or self.draining
+        """Once the memory is used up, those that hold much of it get no credit, until a tenth of it is free again."""
+        used, limit = self.budget.used, self.budget.limit
+        suspended = used > limit or (self.suspended and used > limit * 0.9) or self.draining
         if suspended != self.suspended:
             self.suspended = suspended
             for address in self.addresses.values():
-                address.pool.set_suspended(suspended)
                 self.touch(address)
             for record in self.connections:
                 for incoming in record.incoming:
-                    incoming.pool.set_suspended(suspended)
-                    self.touch_input(incoming)
+                    if incoming.address is None:
+                        incoming.pool.set_suspended(suspended)
+                        self.touch_input(incoming)
+
+    def _check_share(self, address: Address) -> None:
+        """Whether this address is one of those."""
+        suspended = self.suspended and (
+            self.draining or address.budget.used > address.budget.limit or self.budget.used > 2 * self.budget.limit
+        )
+        if suspended != address.suspended:
+            address.suspended = suspended
+            address.pool.set_suspended(suspended)
 
     def resolve(self, incoming: IncomingLink, to: str | None) -> Address | None:
         """The address of a message by its `to`; None if there is none that anybody serves."""
@@ -490,9 +520,15 @@ class Core:
             self.touch(address)
             self.schedule(deadline, lambda: self.touch(address))
 
-    def _window_opened(self, record: ConnectionRecord, event: events.WindowOpened) -> None:
-        for outgoing in list(record.outgoing):
-            if outgoing.link.session is event.session:
+    def _window_opened(self, _record: ConnectionRecord, event: events.WindowOpened) -> None:
+        session = event.session
+        stalled, session.stalled = session.stalled, {}
+        self._go_on(stalled)
+
+    def _go_on(self, stalled: Iterable[OutgoingLink]) -> None:
+        """What held these links back has changed."""
+        for outgoing in stalled:
+            if not outgoing.gone:
                 self.forwarding.pump(outgoing)
                 self.touch_outgoing(outgoing)
 

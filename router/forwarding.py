@@ -28,9 +28,12 @@ from amqpmesh.router.kernel.relay import (
 from amqpmesh.router.links import IncomingLink, OutgoingLink
 
 if TYPE_CHECKING:
+    from collections import deque
+
     from amqpmesh.router.addresses import Address
     from amqpmesh.router.amqp.events import TransferReceived
     from amqpmesh.router.core import Core
+    from amqpmesh.router.demand import Branch
     from amqpmesh.router.kernel.relay import SessionFlow
     from amqpmesh.router.settlement import Settlement
 
@@ -89,25 +92,29 @@ class Forwarding:
 
     def _append(self, relay: Relay, payload: bytes, session: SessionFlow) -> None:
         """Take the next payload of a relay, on to its legs or into its queue."""
-        chunk = Chunk(payload, session, self._core.budget)
+        source = relay.source
+        assert isinstance(source, IncomingLink)
+        chunk = Chunk(payload, session, source.address.budget if source.address is not None else self._core.budget)
         if not relay.legs:
             relay.chunks.append(chunk)
             if relay.address is None:
                 self._route(relay)
             return
-        legs = [leg for leg in relay.legs if not leg.done]
-        if not legs:
-            chunk.release()
-            return
         if relay.kept is not None:
             self._keep(relay, payload)
-        chunk.holders = len(legs)
-        for leg in legs:
-            leg.chunks.append(chunk)
+        for leg in [leg for leg in relay.legs if not leg.done and not leg.aborting]:
+            if not leg.copy:
+                chunk.holders += 1
+                leg.chunks.append(chunk)
+            elif not self._copy(leg, payload):
+                self.abort_leg(leg)
+                continue
             branch = leg.branch
             assert isinstance(branch, OutgoingLink)
             if branch.current is leg:
                 self.pump(branch)
+        # Until here we have held it ourselves, so that none of those was the last while others were still to come.
+        chunk.release()
 
     def _route(self, relay: Relay) -> None:
         """Read the head, find the address, and send the first frame on, or queue the relay."""
@@ -115,7 +122,7 @@ class Forwarding:
         incoming = relay.source
         assert isinstance(incoming, IncomingLink)
         chunks = relay.chunks
-        data = chunks[0].data if len(chunks) == 1 else b"".join(chunk.data for chunk in chunks)
+        data = self._joined(chunks)
         anonymous = incoming.address is None
         to: str | None = None
         if relay.message_format == 0:
@@ -143,13 +150,6 @@ class Forwarding:
             state = rejected(AmqpCondition.NOT_IMPLEMENTED, "an anonymous terminus needs messages of format 0")
             self._settlement.end_unsent(relay, state)
             return
-        if len(chunks) > 1:
-            first = chunks.popleft()
-            for chunk in chunks:
-                first.absorb(chunk)
-            first.data = data
-            chunks.clear()
-            chunks.append(first)
         address = incoming.address if not anonymous else core.resolve(incoming, to)
         if address is None or not address.outgoing:
             core.undelivered += 1
@@ -165,12 +165,22 @@ class Forwarding:
                 return
         self._enqueue(relay, address, incoming)
 
+    @staticmethod
+    def _joined(chunks: deque[Chunk]) -> bytes:
+        """All of them in one, so that a head in many small frames does not use up the window that it needs."""
+        first = chunks[0]
+        if len(chunks) > 1:
+            first.data = b"".join(chunk.data for chunk in chunks)
+            while len(chunks) > 1:
+                first.absorb(chunks.pop())
+        return first.data
+
     def _keep(self, relay: Relay, payload: bytes) -> None:
         """Keep the message for a redelivery, while it is small enough for one."""
         assert relay.kept is not None
         budget = self._core.budget
         relay.kept += payload
-        budget.used += len(payload)
+        budget.add(len(payload))
         address = self._core.address_of(relay)
         if address is None or len(relay.kept) > address.config.redeliver_max or budget.used > budget.limit:
             self.drop_kept(relay)
@@ -178,7 +188,7 @@ class Forwarding:
     def drop_kept(self, relay: Relay) -> None:
         """The message will not be sent again."""
         if relay.kept is not None:
-            self._core.budget.used -= len(relay.kept)
+            self._core.budget.add(-len(relay.kept))
             relay.kept = None
 
     # ------------------------------------------------------------------------------------------------------- waiting
@@ -256,6 +266,9 @@ class Forwarding:
             return self._everyone(address)
         excluded = relay.excluded
         ready = [each for each in outgoing if each.is_ready and (excluded is None or each not in excluded)]
+        if not ready:
+            for each in outgoing:
+                each.stall()
         return list(choose(address.config.distribution, ready))
 
     def _everyone(self, address: Address) -> list[OutgoingLink]:
@@ -265,6 +278,8 @@ class Forwarding:
         ready = [each for each in address.outgoing if each.is_ready]
         if len(ready) == len(address.outgoing):
             return ready
+        for each in address.outgoing:
+            each.stall()
         if address.config.overflow is Overflow.HOLD:
             return []
         patient = True
@@ -282,7 +297,26 @@ class Forwarding:
         for each in address.outgoing:
             if not each.is_ready:
                 each.missed += 1
+                self._leave_out(each)
         return ready
+
+    def _leave_out(self, outgoing: OutgoingLink) -> None:
+        """A receiver that stalls sets the pace of a multicast no longer."""
+        if not outgoing.left_out and outgoing.branch is not None:
+            pool = outgoing.address.pool
+            outgoing.left_out = True
+            pool.remove_branch(outgoing.branch, self._core.now)
+            outgoing.branch = pool.add_branch(0, outgoing.cost, False, outgoing)
+
+    def take_back(self, outgoing: OutgoingLink) -> Branch:
+        """A receiver that was left out gives credit again."""
+        pool = outgoing.address.pool
+        outgoing.left_out = False
+        outgoing.stalled_since = None
+        if outgoing.branch is not None:
+            pool.remove_branch(outgoing.branch, self._core.now)
+        outgoing.branch = pool.add_branch(0, outgoing.cost, True, outgoing)
+        return outgoing.branch
 
     # ------------------------------------------------------------------------------------------------------- leaving
 
@@ -304,14 +338,16 @@ class Forwarding:
         relay.attempts += 1
         self.forwarded(relay)
         legs = [Leg(relay, each, False) for each in taken]
-        if relay.attempts == 1:
-            legs += [Leg(relay, each, True) for each in address.copies if self._may_copy(each, data)]
-        relay.legs += legs
-        if len(legs) > 1:
-            for chunk in chunks:
-                chunk.holders = len(legs)
+        for chunk in chunks:
+            chunk.holders = len(legs)
         for leg in legs:
             leg.chunks.extend(chunks)
+        if relay.attempts == 1:
+            for each in address.copies:
+                copy = Leg(relay, each, True)
+                if all(self._copy(copy, chunk.data) for chunk in chunks):
+                    legs.append(copy)
+        relay.legs += legs
         chunks.clear()
         for leg in legs:
             outgoing = leg.branch
@@ -321,14 +357,21 @@ class Forwarding:
             else:
                 self._begin_leg(outgoing, leg)
 
-    def _may_copy(self, outgoing: OutgoingLink, data: bytes) -> bool:
-        """Whether a `copy` receiver's backlog takes one more."""
-        if (
-            sum(len(chunk.data) for leg in outgoing.backlog for chunk in leg.chunks) + len(data)
-            > outgoing.address.config.copy_backlog
-        ):
+    def _copy(self, leg: Leg, data: bytes) -> bool:
+        """Give a `copy` receiver the next part of a message, in a chunk of its own: it holds up no sender.
+
+        Returns: False, if its backlog is full: then it sees no more of this message.
+        """
+        outgoing = leg.branch
+        assert isinstance(outgoing, OutgoingLink)
+        budget = outgoing.copies
+        if budget.used + len(data) > budget.limit or self._core.suspended:
             outgoing.missed += 1
+            for chunk in leg.chunks:
+                chunk.release()
+            leg.chunks.clear()
             return False
+        leg.chunks.append(Chunk(data, None, budget))
         return True
 
     def _begin_leg(self, outgoing: OutgoingLink, leg: Leg) -> None:
@@ -349,8 +392,11 @@ class Forwarding:
         while True:
             leg = outgoing.current
             if leg is None:
-                if outgoing.backlog and outgoing.is_ready:
-                    self._begin_leg(outgoing, outgoing.backlog.popleft())
+                if outgoing.backlog:
+                    if outgoing.is_ready:
+                        self._begin_leg(outgoing, outgoing.backlog.popleft())
+                    else:
+                        outgoing.stall()
                 return
             if not self._write(outgoing, leg):
                 return
@@ -371,6 +417,8 @@ class Forwarding:
             if not leg.started:
                 return True
             sender.transfer(delivery, aborted=True)
+            if not delivery.complete:
+                outgoing.stall()
             return delivery.complete
         limit = sender.remote_max_message_size
         chunks = leg.chunks
@@ -388,6 +436,7 @@ class Forwarding:
                 leg.offset = 0
                 continue
             if outgoing.connection.is_congested:
+                outgoing.stall()
                 return False
             settles = relay.settled and not delivery.settled
             taken = sender.transfer(delivery, data, more=not last, settled=settles)
@@ -397,6 +446,7 @@ class Forwarding:
                 self._settlement.uncount(leg)
             if taken < len(data) or (last and not delivery.complete):
                 leg.offset += taken
+                outgoing.stall()
                 return False
             chunks.popleft().release()
             leg.offset = 0

@@ -24,7 +24,7 @@ LinkKey = tuple[str, str, str, str, bool, int]
 class IncomingLink:
     """A link that deliveries come in by. We are its receiver; the peer is a producer."""
 
-    __slots__ = ("address", "connection", "current", "input", "key", "link", "pool", "terminus_address", "waiting")
+    __slots__ = ("address", "connection", "current", "input", "key", "link", "owed", "pool", "waiting")
 
     def __init__(
         self,
@@ -32,7 +32,6 @@ class IncomingLink:
         link: Receiver,
         address: Address | None,
         pool: Pool | FixedWindow,
-        terminus_address: str | None,
     ) -> None:
         self.connection = connection
         self.link = link
@@ -40,10 +39,10 @@ class IncomingLink:
         self.address = address
         self.pool = pool
         self.input: Input = pool.add_input(link.delivery_count, self)
-        #: The address as the peer named it.
-        self.terminus_address = terminus_address
         #: The relay whose frames are coming in.
         self.current: kernel.Relay | None = None
+        #: Deliveries of mode second that it was told the outcome of, and has not settled.
+        self.owed = 0
         #: Anonymous: how many deliveries wait, by address.
         self.waiting: dict[Address, int] = {}
         self.key: LinkKey | None = None
@@ -57,12 +56,14 @@ class OutgoingLink:
         "backlog",
         "branch",
         "connection",
+        "copies",
         "copy",
         "current",
         "default_outcome",
         "gone",
         "key",
         "last_tag",
+        "left_out",
         "link",
         "max_unsettled",
         "missed",
@@ -94,6 +95,8 @@ class OutgoingLink:
         self.current: kernel.Leg | None = None
         #: Copies that wait for credit.
         self.backlog: deque[kernel.Leg] = deque()
+        #: Octets of copies that wait.
+        self.copies = kernel.Budget(address.config.copy_backlog, address.budget)
         #: Copies that it did not see, because its backlog was full.
         self.missed = 0
         self.last_tag = 0
@@ -101,6 +104,8 @@ class OutgoingLink:
         self.unsettled = 0
         #: A multicast waits for its credit since then.
         self.stalled_since: float | None = None
+        #: A multicast goes on without it until it gives credit again.
+        self.left_out = False
         self.turn = 0
         self.gone = False
         self.key: LinkKey | None = None
@@ -145,6 +150,15 @@ class OutgoingLink:
         ):
             return 0
         return max(0, min(flow_state.link_credit, self.max_unsettled - self.unsettled))
+
+    def stall(self) -> None:
+        """It was wanted and could not send, for its session's window or its connection's output: it is to be looked at
+        when that has changed."""
+        session = self.link.session
+        if session.flow_state.remote_incoming_window <= 0:
+            session.stalled[self] = None
+        elif self.connection.is_congested:
+            self.connection.stalled[self] = None
 
     def next_tag(self) -> bytes:
         """A delivery-tag that no unsettled delivery of this link has."""

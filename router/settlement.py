@@ -169,6 +169,15 @@ class Settlement:
         if relay.second:
             relay.answered = True
             dispose(incoming, permitted, False)
+            source.owed += 1
+            limit = source.connection.listener.max_owed
+            if source.owed > limit:
+                error = Error(
+                    condition=AmqpCondition.RESOURCE_LIMIT_EXCEEDED,
+                    description=f"more than {limit} deliveries have an outcome and are not settled by their sender",
+                )
+                self._core.fail_link(source, error)
+                return
         else:
             relay.incoming = None
             dispose(incoming, permitted, True)
@@ -224,6 +233,8 @@ class Settlement:
                         dispose(leg.delivery, state, False)
             return
         dispose(delivery, None, True)
+        if relay.answered:
+            source.owed -= 1
         relay.incoming = None
         relay.settled = True
         self._core.forwarding.drop_kept(relay)
@@ -289,7 +300,7 @@ class Settlement:
             self._uncount_or_abort(leg)
         # Copies go on by themselves; a browser sees the message once, however often it is tried.
         relay.legs = [each for each in relay.legs if each.copy and not each.done]
-        self._core.budget.used += len(data) - len(relay.kept)
+        self._core.budget.add(len(data) - len(relay.kept))
         relay.kept = bytearray(data)
         relay.head = read_head(data, complete=True)
         relay.chunks.append(Chunk(data, None, self._core.budget))

@@ -37,7 +37,7 @@ from amqpmesh.router.amqp.performatives import (
     decode_performative,
     encode_performative,
 )
-from amqpmesh.router.amqp.reading import disposition_frame, transfer_frame
+from amqpmesh.router.amqp.reading import disposition_frame, names_all_fields, transfer_frame
 from amqpmesh.router.amqp.session import Session
 from amqpmesh.router.amqp.states import CONNECTION, ConnectionState, Step
 from amqpmesh.router.kernel import relay as kernel
@@ -111,6 +111,8 @@ class Connection:
         #: The peer's `open`.
         self.remote: Open | None = None
         self.remote_max_frame_size = MIN_MAX_FRAME_SIZE
+        #: The peer leaves nothing out, and may need the same of us.
+        self.in_full = False
         #: Bytes to be sent, in order.
         self.out = bytearray()
         #: Called when there is something to flush that was not there before.
@@ -368,6 +370,8 @@ class Connection:
                 if disposition is not None:
                     return self._receive_disposition(frame.channel, disposition)
         performative, payload_at = decode_performative(body)
+        if isinstance(performative, Open):
+            self.in_full = names_all_fields(body)
         if payload_at != len(body) and not isinstance(performative, Transfer):
             raise ProtocolError(
                 Scope.CONNECTION, AmqpCondition.DECODE_ERROR, f"bytes behind a {type(performative).__name__.lower()}"
@@ -499,13 +503,15 @@ class Connection:
     # ------------------------------------------------------------------------------------------------------- helpers
 
     def _new_session(self) -> Session:
-        return Session(
+        session = Session(
             self,
             window=self.window,
             handle_max=self.handle_max,
             initial_outgoing_id=self.initial_outgoing_id,
             initial_delivery_id=self.initial_delivery_id,
         )
+        session.flow_state.in_full = self.in_full
+        return session
 
     def _mapped(self, channel: int) -> Session:
         if self.remote is None:

@@ -1,9 +1,26 @@
 """From the decoded performatives to the small values that the kernel applies: the generic half of reading."""
 
+from dataclasses import fields
+from typing import Final
+
 from amqpmesh.router.amqp.composite import encode_composite
 from amqpmesh.router.amqp.definitions import ReceiverSettleMode, Role
-from amqpmesh.router.amqp.performatives import Disposition, Transfer
-from amqpmesh.router.kernel.relay import DispositionFrame, TransferFrame
+from amqpmesh.router.amqp.performatives import Disposition, Open, Transfer
+from amqpmesh.router.kernel.relay import DispositionFrame, TransferFrame, descriptor_code
+
+#: How many fields an `open` has, as it is declared.
+_OPEN_FIELDS: Final = len(fields(Open))
+
+
+def names_all_fields(body: bytes) -> bool:
+    """Whether an `open` names every field, though trailing nulls may be left out (§1.4).
+
+    A peer that writes so may read no other: Azure's Python clients index past the end of a `transfer` that is shorter.
+    """
+    at = descriptor_code(body, 0, len(body))[1]
+    if body[at] == 0xC0:
+        return body[at + 2] == _OPEN_FIELDS
+    return body[at] == 0xD0 and int.from_bytes(body[at + 5 : at + 9], "big") == _OPEN_FIELDS
 
 
 def transfer_frame(transfer: Transfer) -> TransferFrame:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from amqpmesh.router.amqp.definitions import AmqpCondition, ConnectionCondition, Error, Role, SessionCondition
 from amqpmesh.router.amqp.errors import CommandError, ProtocolError, Scope
@@ -65,7 +65,8 @@ class Session:
         self.output_links: dict[int, Link] = {}
         #: Links that have a flow to write.
         self.flow_links: list[Link] = []
-        self.context: object = None
+        #: For the owner of the connection: what waits for the peer to open its window.
+        self.stalled: dict[Any, None] = {}
         self._handles = LowestFree(handle_max)
         self._awaiting: dict[tuple[str, Role], Link] = {}
         self._waking = False

@@ -126,7 +126,12 @@ class Transport:
                 self._driver.settle()
                 await trio.lowlevel.checkpoint()
                 began = time.perf_counter()
-            core.receive(record, data[at : at + SLICE], trio.current_time())
+            part = data[at : at + SLICE]
+            while not core.receive(record, part, trio.current_time()):
+                part = b""
+                self._driver.settle()
+                await trio.lowlevel.checkpoint()
+                began = time.perf_counter()
             if record.engine.finished:
                 break
             if record.tls_requested is not None:

@@ -339,13 +339,20 @@ class LinkFlow:
 
 
 class Budget:
-    """Bytes that wait in this router, against what it may use."""
+    """Octets that wait in some part of this router, against what may; what counts here counts in the whole, too."""
 
-    __slots__ = ("limit", "used")
+    __slots__ = ("limit", "used", "whole")
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, whole: Budget | None = None) -> None:
         self.limit = limit
         self.used = 0
+        self.whole = whole
+
+    def add(self, octets: int) -> None:
+        """So many more wait, or (negative) fewer."""
+        self.used += octets
+        if self.whole is not None:
+            self.whole.add(octets)
 
 
 class Chunk:
@@ -361,11 +368,13 @@ class Chunk:
         self._session = session
         self._size = len(data)
         self._budget = budget
-        budget.used += self._size
+        budget.add(self._size)
 
     def absorb(self, other: Chunk) -> None:
         """Take the place of `other` too. It holds one frame as before; its data is the caller's to join."""
         self._size += other._size
+        self._budget.add(other._size)
+        other._budget.add(-other._size)
         if other._session is not None:
             other._session.release(1)
 
@@ -373,7 +382,7 @@ class Chunk:
         """One holder has sent it, or will not."""
         self.holders -= 1
         if self.holders == 0:
-            self._budget.used -= self._size
+            self._budget.add(-self._size)
             if self._session is not None:
                 self._session.release(1)
 

@@ -458,7 +458,7 @@ def test_order_holds_from_one_sender_to_one_receiver(mode: ReceiverSettleMode) -
     network.leave()
 
 
-def test_over_the_memory_budget_nobody_gets_credit_until_some_of_it_is_free() -> None:
+def test_over_the_memory_budget_those_who_cause_it_get_no_credit_until_some_of_it_is_free() -> None:
     network = Network(memory=2**20)
     consumer, producer, other = (network.client() for _ in range(3))
     consumer.receiver("q", credit=100)
@@ -469,12 +469,86 @@ def test_over_the_memory_budget_nobody_gets_credit_until_some_of_it_is_free() ->
     while network.core.budget.used <= 2**20:
         link.transfer(delivery, part, more=True)
         network.run()
+    late = other.sender("q")
+    assert late.credit == 0
+    anonymous = other.sender(None)
+    assert anonymous.credit == 0, "it could send to anybody"
     other.receiver("p", credit=10)
-    waiting = other.sender("p")
-    assert waiting.credit == 0
+    assert other.sender("p").credit == 10, "an address that holds nothing goes on"
     consumer.stopped = False
     network.run()
-    assert waiting.credit > 0
+    assert late.credit > 0
+    assert anonymous.credit > 0
+    network.leave()
+
+
+def test_a_copy_receiver_without_credit_holds_up_nobody_and_sees_what_its_backlog_takes() -> None:
+    network = Network(AddressConfig(pattern="q", copy_backlog=100_000))
+    consumer, browser, producer = (network.client() for _ in range(3))
+    consumer.receiver("q", credit=1000)
+    copies = browser.receiver("q", credit=0, copy=True)
+    link = producer.sender("q")
+    payload = message("x" * 3_000)
+    for _ in range(100):
+        producer.send(link, payload, settled=True)
+    consumer.take(100)
+    large = producer.send(link, message("y" * 300_000), more=True)
+    producer.go_on(large, b"rest")
+    consumer.take(1)
+    copies.flow(1000)
+    network.run()
+    assert 30 <= len(browser.take()) <= 33
+    network.leave()
+
+
+def test_a_sender_that_never_settles_what_it_was_told_loses_its_link() -> None:
+    network = Network()
+    network.listener = type(network.listener)(url="amqp://127.0.0.1:0", max_owed=3, idle_time_out=0.0)
+    consumer, producer = network.client(), network.client()
+    consumer.receiver("q", credit=100)
+    link = producer.sender("q", rcv=ReceiverSettleMode.SECOND)
+    for _ in range(4):
+        assert link not in producer.detached
+        producer.send(link)
+        consumer.take(1)[0].accept()
+        network.run()
+    error = producer.detached[link]
+    assert error is not None
+    assert error.condition == "amqp:resource-limit-exceeded"
+    assert network.core.relays == 0
+    network.leave()
+
+
+def test_a_head_in_more_frames_than_the_window_has_is_read_all_the_same() -> None:
+    network = Network(session_window=8)
+    network.listener = type(network.listener)(url="amqp://127.0.0.1:0", session_window=8, idle_time_out=0.0)
+    consumer, producer = network.client(), network.client()
+    consumer.receiver("q")
+    annotations = encode_composite(MessageAnnotations(value={Symbol("k"): "v" * 30_000}))
+    payload = annotations + message(header=False)
+    sent = producer.send(producer.sender("q"), payload[:100], more=True)
+    for at in range(100, len(payload), 1000):
+        producer.go_on(sent, payload[at : at + 1000], more=at + 1000 < len(payload))
+    (arrival,) = consumer.take(1)
+    assert bytes(arrival.payload) == payload
+    network.leave()
+
+
+def test_a_disposition_that_speaks_of_thousands_is_done_in_parts() -> None:
+    network = Network(AddressConfig(pattern="q", max_credit=5000))
+    consumer, producer = network.client(), network.client()
+    consumer.receiver("q", credit=3000)
+    link = producer.sender("q")
+    sents = [producer.send(link) for _ in range(3000)]
+    arrivals = consumer.take(3000)
+    for arrival in arrivals:
+        arrival.accept()
+    data = consumer.engine.data_to_send(network.now)
+    assert len(data) < 100, "one disposition"
+    assert not network.core.receive(consumer.record, data + data, network.now)
+    assert network.core.receive(consumer.record, b"", network.now)
+    network.run()
+    assert all(sent.outcome == Accepted() for sent in sents)
     network.leave()
 
 

@@ -312,7 +312,8 @@ class Network:
                 upstream = client.engine.data_to_send(self.now)
                 if upstream:
                     moved = True
-                    self.core.receive(client.record, upstream, self.now)
+                    while not self.core.receive(client.record, upstream, self.now):
+                        upstream = b""
                 if client.stopped:
                     continue
                 downstream = self.core.data_to_send(client.record, self.now)
