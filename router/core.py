@@ -121,7 +121,6 @@ class Core:
             open_time_out=listener.open_time_out,
             close_time_out=listener.close_time_out,
             offered_capabilities=CAPABILITIES,
-            properties={Symbol("product"): "amqpmesh"},
         )
         self._numbers += 1
         record = ConnectionRecord(self._numbers, engine, listener, host)

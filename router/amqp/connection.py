@@ -40,17 +40,22 @@ from amqpmesh.router.amqp.performatives import (
 from amqpmesh.router.amqp.reading import disposition_frame, names_all_fields, transfer_frame
 from amqpmesh.router.amqp.session import Session
 from amqpmesh.router.amqp.states import CONNECTION, ConnectionState, Step
+from amqpmesh.router.amqp.types import Symbol
 from amqpmesh.router.kernel import relay as kernel
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from amqpmesh.router.amqp.types import Symbol, Value
+    from amqpmesh.router.amqp.types import Value
 
 S = ConnectionState
 
 # Descriptor codes (§2.7).
 _OPEN: Final = 0x10
+#: What an `open` of ours says of itself (§2.7.1, properties).
+PRODUCT: Final = Symbol("product")
+OURS: Final = "amqpmesh"
+
 _TRANSFER: Final = 0x14
 _DISPOSITION: Final = 0x15
 _CLOSE: Final = 0x18
@@ -167,7 +172,7 @@ class Connection:
                 channel_max=self.channels.incoming_max,
                 idle_time_out=self._liveness.announced_ms,
                 offered_capabilities=tuple(self.offered_capabilities),
-                properties=dict(self.properties) if self.properties else None,
+                properties={PRODUCT: OURS, **(self.properties or {})},
             ),
         )
         self._become(after)
@@ -371,7 +376,8 @@ class Connection:
                     return self._receive_disposition(frame.channel, disposition)
         performative, payload_at = decode_performative(body)
         if isinstance(performative, Open):
-            self.in_full = names_all_fields(body)
+            # One of ours names all fields, too, for the same peers, and reads any.
+            self.in_full = names_all_fields(body) and (performative.properties or {}).get(PRODUCT) != OURS
         if payload_at != len(body) and not isinstance(performative, Transfer):
             raise ProtocolError(
                 Scope.CONNECTION, AmqpCondition.DECODE_ERROR, f"bytes behind a {type(performative).__name__.lower()}"

@@ -22,7 +22,7 @@ from amqpmesh.router.amqp.delivery_states import (
 from amqpmesh.router.amqp.performatives import Close, Detach, End
 
 #: Characters, of 4 octets at most: with all that is around them they fit into 512 octets, and so does a condition.
-_DESCRIPTION: Final = 80
+_DESCRIPTION: Final = 60
 _CONDITION: Final = 80
 
 _STATES: Registry[DeliveryState] = Registry(

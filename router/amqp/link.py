@@ -26,7 +26,7 @@ S = LinkEndpointState
 MAX_CREDIT: Final = 2**31 - 1
 
 #: Octets of a `transfer` beside its state and its payload, at most.
-_HEAD: Final = 70
+_HEAD: Final = 80
 
 
 class Link:
