@@ -596,7 +596,7 @@ def test_after_an_end_nothing_is_said() -> None:
     [
         pytest.param(
             Rejected(error=Error(condition=Symbol("x:y"), description="no " * 400, info={Symbol("a"): "b" * 400})),
-            Rejected(error=Error(condition=Symbol("x:y"), description=("no " * 400)[:80])),
+            Rejected(error=Error(condition=Symbol("x:y"), description=("no " * 400)[:60])),
             id="rejected with a long story",
         ),
         pytest.param(
@@ -613,6 +613,15 @@ def test_after_an_end_nothing_is_said() -> None:
             ),
             TransactionalState(txn_id=b"t", outcome=Modified(undeliverable_here=True)),
             id="the same in a transaction",
+        ),
+        pytest.param(
+            TransactionalState(
+                txn_id=b"t" * 32, outcome=Rejected(error=Error(condition=Symbol("x" * 80), description="ü" * 600))
+            ),
+            TransactionalState(
+                txn_id=b"t" * 32, outcome=Rejected(error=Error(condition=Symbol("x" * 80), description="ü" * 60))
+            ),
+            id="the longest that there can be",
         ),
         pytest.param(
             Rejected(error=Error(condition=Symbol("x:y"), description="no " * 100)),
