@@ -356,7 +356,7 @@ class Budget:
 
 
 class Chunk:
-    """Payload that waits here. It holds frames of its session's window, and its bytes count against the budget."""
+    """Payload that waits here. It holds a frame of its session's window, and its octets count against the budget."""
 
     __slots__ = ("_budget", "_session", "_size", "data", "holders")
 
@@ -1010,7 +1010,8 @@ def write_transfer(
 
     Where the payload does not fit whole, as much of it goes as fits, and the frame says `more`.
 
-    Args: limit: at least what the frame takes without payload; a first frame without a state takes 65 octets at most.
+    Args: limit: at least what the frame takes without payload; a first frame without a state takes 65 octets at most,
+        in full 70. in_full: write nulls for the trailing defaults.
     Returns: how many octets of the payload went.
     """
     start = len(out)

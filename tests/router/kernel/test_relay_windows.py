@@ -171,18 +171,28 @@ def test_a_peer_that_stands_still_is_told_of_the_first_frame_that_leaves() -> No
 def test_a_chunk_gives_back_what_it_holds_when_its_last_holder_has_sent_it() -> None:
     session = receiving_session(10)
     budget = Budget(1_000)
-    session.held = 3
+    session.held = 1
     chunk = Chunk(b"abc", session, budget)
-    chunk.absorb(Chunk(b"defg", session, budget))
-    chunk.holders = 2
     made_here = Chunk(b"x", None, budget)
-    assert budget.used == 8
+    chunk.holders = 2
     chunk.release()
-    assert (budget.used, session.held) == (8, 3)
+    assert (budget.used, session.held) == (4, 1)
     chunk.release()
-    assert (budget.used, session.held) == (1, 1)
+    assert (budget.used, session.held) == (1, 0)
     made_here.release()
-    assert (budget.used, session.held) == (0, 1)
+    assert (budget.used, session.held) == (0, 0)
+
+
+def test_a_chunk_that_takes_the_place_of_others_holds_their_octets_and_one_frame() -> None:
+    session = receiving_session(10)
+    whole = Budget(1_000)
+    part, other = Budget(100, whole), Budget(100, whole)
+    session.held = 2
+    chunk = Chunk(b"abc", session, part)
+    chunk.absorb(Chunk(b"defg", session, other))
+    assert (part.used, other.used, whole.used, session.held) == (7, 0, 7, 1)
+    chunk.release()
+    assert (part.used, other.used, whole.used, session.held) == (0, 0, 0, 0)
 
 
 # ------------------------------------------------------------------------------------------ transfers that are refused
@@ -494,6 +504,20 @@ def test_an_abort_goes_when_the_window_opens() -> None:
     assert (delivery.complete, delivery.aborted, delivery.settled) == (True, True, True)
     assert (link.current, link.unsettled, len(link.session.outgoing)) == (None, {}, 0)
     assert [transfer.aborted for _, transfer, _ in frames_in(out)] == [False, True]
+
+
+def test_to_a_peer_that_needs_them_all_fields_are_written() -> None:
+    link = sending_link(10)
+    link.session.in_full = True
+    out = bytearray()
+    send_transfer(link, out, Delivery(link, b"t", 0, False, False), b"x" * 100, False, False, None, 80)
+    frames = frames_in(out)
+    assert len(frames) > 1
+    assert b"".join(payload for _, _, payload in frames) == b"x" * 100
+    at = 0
+    for size, _, _ in frames:
+        assert out[at + 13] == 11, "the count of the list8"
+        at += size
 
 
 def test_a_state_goes_with_the_first_frame_only() -> None:

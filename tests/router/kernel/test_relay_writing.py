@@ -76,6 +76,19 @@ def test_a_transfer_is_written_as_the_encoder_would(
     assert out == before + frame_header(8 + len(body), channel) + body
 
 
+@given(transfers(), CHANNELS)
+def test_in_full_nulls_stand_for_the_trailing_defaults(transfer: Transfer, channel: int) -> None:
+    compact, full = bytearray(), bytearray()
+    write_transfer(compact, channel, frame_of(transfer), b"", 1_000_000)
+    write_transfer(full, channel, frame_of(transfer), b"payload", 1_000_000, in_full=True)
+    written, payload_at = decode_performative(full, 8)
+    assert written == decode_performative(compact, 8)[0]
+    assert full[payload_at:] == b"payload"
+    list8 = full[11] == 0xC0
+    assert (full[13] if list8 else int.from_bytes(full[16:20], "big")) == 11
+    assert full[:8] == frame_header(len(full), channel)
+
+
 @given(transfers(), st.binary(min_size=1, max_size=60), st.integers(1, 70))
 def test_a_transfer_takes_what_fits_and_says_that_more_comes(transfer: Transfer, payload: bytes, spare: int) -> None:
     # Saying `more` can make the list five nulls longer, and too long for a size of one octet.
@@ -100,6 +113,9 @@ def test_where_only_the_head_fits_no_payload_goes() -> None:
     assert len(out) == 65
     out.clear()
     assert write_transfer(out, 0, longest, b"payload", 66) == 1
+    out.clear()
+    assert write_transfer(out, 0, longest, b"payload", 70, in_full=True) == 0
+    assert len(out) == 70
 
 
 @given(
