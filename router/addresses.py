@@ -45,6 +45,19 @@ class Waiting:
         if deadline is not None:
             heappush(self._deadlines, (deadline, self._serial, relay))
 
+    def set_aside(self) -> tuple[int, int, Relay]:
+        """Take the first one out of the line, without forgetting it: `put_back` it."""
+        return heappop(self._heap)
+
+    def put_back(self, entries: list[tuple[int, int, Relay]]) -> None:
+        """They stand where they stood."""
+        for entry in entries:
+            heappush(self._heap, entry)
+
+    def relays(self) -> list[Relay]:
+        """All that wait, in no order."""
+        return [entry[2] for entry in self._heap if entry[2].queued]
+
     def first(self) -> Relay | None:
         """The one that leaves next; None if nothing waits."""
         heap = self._heap
@@ -89,6 +102,7 @@ class Address:
         "budget",
         "config",
         "copies",
+        "creditors",
         "draining",
         "incoming",
         "maker",
@@ -116,6 +130,8 @@ class Address:
         self.pool = Pool(config.distribution, max_credit=config.max_credit, drain_time=config.drain_time)
         self.incoming: dict[IncomingLink, None] = {}
         self.outgoing: dict[OutgoingLink, None] = {}
+        #: Those of them that have credit.
+        self.creditors: dict[OutgoingLink, None] = {}
         self.copies: dict[OutgoingLink, None] = {}
         self.waiting = Waiting()
         #: Consumers whose drain is not answered yet, and when it is at the latest.

@@ -62,16 +62,19 @@ class Attaching:
         self.links: dict[LinkKey, IncomingLink | OutgoingLink] = {}
         #: When links were stolen lately, by the hash of their key: names can be long, and peers choose them.
         self._thefts: OrderedDict[int, deque[float]] = OrderedDict()
-        #: Container-ids that more than one container uses, and until when that is remembered.
-        self._twins: dict[tuple[str, str, str], float] = {}
+        #: Container-ids that more than one container uses, by their hash as above, and until when that is remembered.
+        self._twins: OrderedDict[int, float] = OrderedDict()
 
     def attached(self, record: ConnectionRecord, link: Link, attach: Attach) -> None:
         """A peer's attach came: answer it."""
-        key = self._key(record, link)
-        robbed = self.links.get(key)
-        if robbed is not None:
-            key = self._steal(record, link, key, robbed)
+        if attach.incomplete_unsettled:
+            # Nothing new may be sent until both maps are complete, and ours is empty: it is to try again (§2.7.3).
+            link.attach(source=attach.source, target=attach.target, unsettled={})
+            link.detach(closed=False)
+            return
         try:
+            if len(record.incoming) + len(record.outgoing) + len(record.lingering) >= record.listener.links:
+                raise RefusedError(AmqpCondition.RESOURCE_LIMIT_EXCEEDED, f"more than {record.listener.links} links")
             if isinstance(link, Receiver):
                 taken: IncomingLink | OutgoingLink = self._producer(record, link, attach)
             else:
@@ -88,9 +91,13 @@ class Attaching:
             )
             link.refuse(refusal.error)
             return
+        link.context = taken
+        key = self._key(record, link)
+        robbed = self.links.get(key)
+        if robbed is not None:
+            key = self._steal(record, link, key, robbed)
         taken.key = key
         self.links[key] = taken
-        link.context = taken
 
     # ---------------------------------------------------------------------------------------------------- producers
 
@@ -245,14 +252,14 @@ class Attaching:
         """
         peer = record.peer
         hostname = peer.hostname or ""
-        twin = self._twins.get((hostname, record.principal, peer.container_id))
-        number = -1
-        if twin is not None:
-            if twin > self._core.now:
-                number = record.number
-            else:
-                del self._twins[hostname, record.principal, peer.container_id]
+        while self._twins and next(iter(self._twins.values())) <= self._core.now:
+            self._twins.popitem(last=False)
+        number = record.number if self._twin(record) in self._twins else -1
         return hostname, record.principal, peer.container_id, link.name, link.role is Role.SENDER, number
+
+    @staticmethod
+    def _twin(record: ConnectionRecord) -> int:
+        return hash((record.peer.hostname, record.principal, record.peer.container_id))
 
     def _steal(
         self, record: ConnectionRecord, link: Link, key: LinkKey, robbed: IncomingLink | OutgoingLink
@@ -275,7 +282,8 @@ class Attaching:
             and not robbed.connection.lost
         ):
             peer = record.peer
-            self._twins[peer.hostname or "", record.principal, peer.container_id] = core.now + TWIN_TIME
+            self._twins[self._twin(record)] = core.now + TWIN_TIME
+            self._twins.move_to_end(self._twin(record))
             core.log.warning(
                 "two containers use one container-id",
                 peer=record.host,

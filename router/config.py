@@ -103,7 +103,7 @@ class Limits(Table):
     idle_time_out: float = setting(default=16.0, low=0.0, high=UINT_MAX / 1000)
     max_frame_size: int = setting(default=32 * 2**10, low=512, high=UINT_MAX)
     max_message_size: int = setting(default=0, low=0, high=ULONG_MAX)
-    channel_max: int = setting(default=255, low=0, high=USHORT_MAX)
+    channel_max: int = setting(default=63, low=0, high=USHORT_MAX)
     handle_max: int = setting(default=1023, low=0, high=UINT_MAX)
     session_window: int = setting(default=128, low=1, high=2**31 - 1)
     anonymous_window: int = setting(default=64, low=1, high=2**31 - 1)
@@ -113,6 +113,8 @@ class Limits(Table):
     open_time_out: float = setting(default=10.0, low=0.0, high=3600.0)
     close_time_out: float = setting(default=5.0, low=0.0, high=3600.0)
     minimum_idle_time_out: float = setting(default=0.1, low=0.0, high=3600.0)
+    links: int = setting(default=4096, low=1)
+    connection_window: int = setting(default=512, low=1)
     connections: int = setting(default=10_000, low=1)
 
     def limits(self) -> dict[str, int | float]:

@@ -9,6 +9,7 @@ from amqpmesh.policies.access import Peer
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from amqpmesh.router.addresses import Address
     from amqpmesh.router.amqp.connection import Connection
     from amqpmesh.router.amqp.events import Event
     from amqpmesh.router.config import ListenerConfig
@@ -22,6 +23,7 @@ class ConnectionRecord:
         "certificate_subject",
         "congested",
         "engine",
+        "held",
         "host",
         "incoming",
         "lingering",
@@ -59,8 +61,15 @@ class ConnectionRecord:
         self.unfinished: Iterator[Event] | None = None
         self.incoming: dict[IncomingLink, None] = {}
         self.outgoing: dict[OutgoingLink, None] = {}
+        #: Deliveries that those have unsettled, by address.
+        self.held: dict[Address, int] = {}
         #: Detached without being closed: their deliveries live until the session ends (§2.7.6).
         self.lingering: dict[IncomingLink | OutgoingLink, None] = {}
+
+    @property
+    def held_frames(self) -> int:
+        """Transfer frames that it sent and that are still here."""
+        return sum(session.flow_state.held for session in self.engine.channels.sessions)
 
     @property
     def is_congested(self) -> bool:

@@ -23,7 +23,7 @@ from amqpmesh.router.amqp.types import Symbol
 from amqpmesh.router.attaching import Attaching
 from amqpmesh.router.connections import ConnectionRecord
 from amqpmesh.router.forwarding import Forwarding
-from amqpmesh.router.kernel.relay import RELEASED_STATE, Budget, Relay
+from amqpmesh.router.kernel.relay import RELEASED_STATE, Budget, Relay, abandon, forget
 from amqpmesh.router.links import IncomingLink, OutgoingLink
 from amqpmesh.router.logs import EventLog
 from amqpmesh.router.names import split
@@ -116,6 +116,7 @@ class Core:
             channel_max=listener.channel_max,
             handle_max=listener.handle_max,
             window=listener.session_window,
+            connection_window=listener.connection_window,
             idle_time_out=listener.idle_time_out or None,
             minimum_idle_time_out=listener.minimum_idle_time_out,
             open_time_out=listener.open_time_out,
@@ -363,6 +364,10 @@ class Core:
             usable = outgoing.usable
             if outgoing.left_out and usable:
                 branch = self.forwarding.take_back(outgoing)
+            elif outgoing.address.is_multicast and not usable:
+                self.forwarding.watch(outgoing)
+            elif usable:
+                outgoing.stalled_since = None
             outgoing.address.pool.set_usable(branch, usable, self.now, withdrawn=withdrawn)
             if not usable and flow_state.link_credit:
                 outgoing.stall()
@@ -378,16 +383,21 @@ class Core:
         over = address.pool.drained(self.now)
         for outgoing, deadline in list(address.draining.items()):
             # What waits may wait for others, as a multicast does for its slowest: nobody is kept longer for that.
-            if outgoing.current is None and (over or self.now >= deadline):
+            if over or self.now >= deadline:
                 del address.draining[outgoing]
                 outgoing.link.drained()
+                self.touch_outgoing(outgoing)
 
     def _check_budget(self) -> None:
         """Once the memory is used up, those that hold much of it get no credit, until a tenth of it is free again."""
         used, limit = self.budget.used, self.budget.limit
+        if used > 2 * limit:
+            self._close_the_largest()
         suspended = used > limit or (self.suspended and used > limit * 0.9) or self.draining
         if suspended != self.suspended:
             self.suspended = suspended
+            if suspended and not self.draining:
+                self.log.warning("memory used up", octets=used, limit=limit, consequence="senders get no credit")
             for address in self.addresses.values():
                 self.touch(address)
             for record in self.connections:
@@ -396,11 +406,25 @@ class Core:
                         incoming.pool.set_suspended(suspended)
                         self.touch_input(incoming)
 
+    def _close_the_largest(self) -> None:
+        """Withholding credit was not enough: the connection whose frames fill the memory makes room for the others."""
+        largest = max(
+            (record for record in self.connections if not record.lost),
+            key=lambda record: record.held_frames,
+            default=None,
+        )
+        if largest is not None and largest.engine.can_send:
+            error = Error(
+                condition=AmqpCondition.RESOURCE_LIMIT_EXCEEDED, description="too much of the router's memory is held"
+            )
+            self.log.warning("connection closed for its memory", connection=largest.number, peer=largest.host)
+            largest.engine.close(error)
+            self._connection_gone(largest)
+            self._set_timer(largest, largest.engine.next_timer())
+
     def _check_share(self, address: Address) -> None:
         """Whether this address is one of those."""
-        suspended = self.suspended and (
-            self.draining or address.budget.used > address.budget.limit or self.budget.used > 2 * self.budget.limit
-        )
+        suspended = self.suspended and (self.draining or address.budget.used > address.budget.limit)
         if suspended != address.suspended:
             address.suspended = suspended
             address.pool.set_suspended(suspended)
@@ -451,6 +475,15 @@ class Core:
         sasl = record.engine.negotiation.sasl
         if sasl is not None and isinstance(sasl, SaslServer) and sasl.authenticator_error is not None:
             self.log.error("users cannot be looked up", exception=sasl.authenticator_error)
+        if sasl is not None and sasl.done and not sasl.succeeded:
+            self.log.warning(
+                "authentication failed",
+                connection=record.number,
+                peer=record.host,
+                mechanism=sasl.mechanism,
+                reason=sasl.reason,
+            )
+            return
         self.log.info(
             "connection closed",
             connection=record.number,
@@ -481,12 +514,21 @@ class Core:
             if event.by_peer and not event.closed:
                 self._suspend(record, taken)
             else:
+                # Its deliveries can no longer be spoken of, from whichever side it was closed (§2.6.5, §2.6.6).
+                abandon(link.flow_state)
                 self._link_gone(taken)
         if event.by_peer:
             link.detach(closed=event.closed)
 
     def _transferred(self, _record: ConnectionRecord, event: events.TransferReceived) -> None:
         self.forwarding.transfer_received(event)
+
+    def _ignored(self, _record: ConnectionRecord, event: events.DeliveryIgnored) -> None:
+        incoming = event.link.context
+        if isinstance(incoming, IncomingLink):
+            incoming.pool.received(incoming.input, self.now)
+            incoming.pool.forwarded(incoming.input, self.now)
+            self.touch_input(incoming)
 
     def _disposed(self, _record: ConnectionRecord, event: events.DispositionReceived) -> None:
         self.settlement.disposition_received(event)
@@ -496,6 +538,7 @@ class Core:
         flow = event.flow
         if isinstance(taken, OutgoingLink):
             taken.link.offer(taken.address.waiting.size)
+            taken.note_credit()
             self.touch_outgoing(taken)
             if taken.current is None and taken.backlog:
                 self.forwarding.pump(taken)
@@ -514,7 +557,7 @@ class Core:
         else:
             address = taken.address
             deadline = self.now + address.config.drain_time
-            address.draining[taken] = deadline
+            address.draining.setdefault(taken, deadline)
             address.pool.drain(self.now)
             self.touch(address)
             self.schedule(deadline, lambda: self.touch(address))
@@ -540,6 +583,7 @@ class Core:
         events.LinkAttached: _attached,
         events.LinkDetached: _detached,
         events.TransferReceived: _transferred,
+        events.DeliveryIgnored: _ignored,
         events.DispositionReceived: _disposed,
         events.CreditChanged: _credited,
         events.DrainRequested: _drain_requested,
@@ -566,11 +610,13 @@ class Core:
         self._withdraw(taken)
         if taken.link.terminus.unsettled:
             record.lingering[taken] = None
+            if isinstance(taken, OutgoingLink):
+                record.held[taken.address] = record.held.get(taken.address, 0) + taken.unsettled
 
     def _link_gone(self, taken: IncomingLink | OutgoingLink) -> None:
         """A link is over: each of its deliveries ends with what is true of it."""
         self._withdraw(taken)
-        taken.connection.lingering.pop(taken, None)
+        self.no_longer_lingers(taken)
         unsettled = list(taken.link.terminus.unsettled.values())
         if isinstance(taken, OutgoingLink):
             for delivery in unsettled:
@@ -580,7 +626,20 @@ class Core:
             for delivery in unsettled:
                 if delivery.relay is not None:
                     self.settlement.sender_gone(delivery.relay, delivery)
-        taken.link.terminus.unsettled.clear()
+        for delivery in unsettled:
+            forget(delivery)
+
+    def no_longer_lingers(self, taken: IncomingLink | OutgoingLink) -> None:
+        """A link that was detached without being closed has no live delivery any more."""
+        record = taken.connection
+        if record.lingering.pop(taken, 0) == 0 or not isinstance(taken, OutgoingLink):
+            return
+        held = record.held.pop(taken.address, 0) - taken.unsettled
+        if held > 0:
+            record.held[taken.address] = held
+        for outgoing in record.outgoing:
+            if outgoing.address is taken.address:
+                self.touch_outgoing(outgoing)
 
     def _withdraw(self, taken: IncomingLink | OutgoingLink) -> None:
         """A link takes part in nothing new, and what is in the middle of its frames is given up."""
@@ -603,6 +662,8 @@ class Core:
                 self.settlement.hop_lost(taken.backlog.popleft())
             if not address.outgoing:
                 self._nobody_left(address)
+            elif address.config.redeliver:
+                self.settlement.end_excluded(address)
         else:
             if record.incoming.pop(taken, 0) == 0:
                 return

@@ -7,7 +7,7 @@ leave yet waits as chunks that hold back the sender's session window, so nothing
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from amqpmesh.policies.distribution import choose
 from amqpmesh.router import heads
@@ -16,7 +16,9 @@ from amqpmesh.router.amqp.definitions import AmqpCondition, Error, LinkCondition
 from amqpmesh.router.amqp.messaging import Rejected
 from amqpmesh.router.config import Overflow
 from amqpmesh.router.kernel.relay import (
+    DECLARED,
     RELEASED_STATE,
+    TRANSACTIONAL,
     Chunk,
     Incomplete,
     Leg,
@@ -24,8 +26,10 @@ from amqpmesh.router.kernel.relay import (
     Violation,
     read_head,
     read_to,
+    state_kind,
 )
 from amqpmesh.router.links import IncomingLink, OutgoingLink
+from amqpmesh.router.settlement import unknown_transaction
 
 if TYPE_CHECKING:
     from collections import deque
@@ -36,6 +40,10 @@ if TYPE_CHECKING:
     from amqpmesh.router.demand import Branch
     from amqpmesh.router.kernel.relay import SessionFlow
     from amqpmesh.router.settlement import Settlement
+
+
+#: Waiting messages that may not go to who could take them, before the others behind them have to wait, too.
+MAX_ASIDE: Final = 100
 
 
 def rejected(condition: AmqpCondition | LinkCondition, description: str) -> bytes:
@@ -61,6 +69,10 @@ class Forwarding:
         if not isinstance(incoming, IncomingLink):
             # The attach is not answered yet, or the link is being refused: accounted by the engine, of no use.
             session.release(1)
+            return
+        if state_kind(delivery.remote_state) in (TRANSACTIONAL, DECLARED):
+            session.release(1)
+            core.fail_link(incoming, unknown_transaction())
             return
         if event.first:
             relay = Relay(incoming, delivery, delivery.message_format, core.now)
@@ -115,6 +127,7 @@ class Forwarding:
                 self.pump(branch)
         # Until here we have held it ourselves, so that none of those was the last while others were still to come.
         chunk.release()
+        self._settlement.close_if_done(relay)
 
     def _route(self, relay: Relay) -> None:
         """Read the head, find the address, and send the first frame on, or queue the relay."""
@@ -215,6 +228,14 @@ class Forwarding:
         address.waiting.add(relay, deadline)
         core.touch(address)
 
+    def requeue(self, relay: Relay, address: Address) -> None:
+        """It waits again, behind those of its priority."""
+        incoming = relay.source
+        if isinstance(incoming, IncomingLink) and incoming.address is None:
+            incoming.waiting[address] = incoming.waiting.get(address, 0) + 1
+        address.waiting.add(relay, heads.expires_at(relay))
+        self._core.touch(address)
+
     def end_waiting(self, address: Address) -> None:
         """Let go of those that have waited long enough: their ttl is over, or an anonymous sender's patience."""
         now = self._core.now
@@ -232,7 +253,7 @@ class Forwarding:
         if relay.queued and address is not None:
             address.waiting.remove(relay)
             incoming = relay.source
-            if isinstance(incoming, IncomingLink) and address in incoming.waiting:
+            if isinstance(incoming, IncomingLink) and incoming.address is None:
                 incoming.waiting[address] -= 1
                 if not incoming.waiting[address]:
                     del incoming.waiting[address]
@@ -249,56 +270,70 @@ class Forwarding:
     def dispatch(self, address: Address) -> None:
         """Send what waits, as far as receivers can take it."""
         waiting = address.waiting
-        while waiting.size:
-            relay = waiting.first()
-            if relay is None:
-                return
+        aside: list[tuple[int, int, Relay]] = []
+        while (relay := waiting.first()) is not None:
             taken = self._choose(address, relay)
-            if not taken:
-                return
-            self.unqueue(relay)
-            self._start(relay, address, taken)
+            if taken:
+                self.unqueue(relay)
+                self._start(relay, address, taken)
+            elif relay.excluded is not None and len(aside) < MAX_ASIDE:
+                # It waits for another receiver than those that could take the next one.
+                aside.append(waiting.set_aside())
+            else:
+                break
+        waiting.put_back(aside)
 
     def _choose(self, address: Address, relay: Relay) -> list[OutgoingLink]:
         """The outgoing links that take the relay now; none if it has to wait."""
-        outgoing = address.outgoing
         if address.is_multicast:
             return self._everyone(address)
         excluded = relay.excluded
-        ready = [each for each in outgoing if each.is_ready and (excluded is None or each not in excluded)]
+        ready = [each for each in address.creditors if each.is_ready and (excluded is None or each not in excluded)]
         if not ready:
-            for each in outgoing:
+            for each in address.creditors:
                 each.stall()
         return list(choose(address.config.distribution, ready))
 
     def _everyone(self, address: Address) -> list[OutgoingLink]:
-        """All receivers of a multicast, once each can take it; those that stall too long may be left out."""
-        core = self._core
-        patience = address.config.overflow_time
-        ready = [each for each in address.outgoing if each.is_ready]
+        """All receivers of a multicast, once each of those that count can take it; none if it has to wait."""
+        ready = [each for each in address.creditors if each.is_ready]
         if len(ready) == len(address.outgoing):
             return ready
         for each in address.outgoing:
-            each.stall()
-        if address.config.overflow is Overflow.HOLD:
-            return []
-        patient = True
-        for each in address.outgoing:
-            if each.is_ready:
-                each.stalled_since = None
-            elif each.stalled_since is None:
-                each.stalled_since = core.now
-                core.schedule(core.now + patience, partial(core.touch, address))
-                patient = False
-            elif core.now < each.stalled_since + patience:
-                patient = False
-        if not patient or not ready:
-            return []
+            if not each.is_ready and not each.left_out:
+                for one in address.outgoing:
+                    one.stall()
+                return []
         for each in address.outgoing:
             if not each.is_ready:
                 each.missed += 1
-                self._leave_out(each)
         return ready
+
+    def watch(self, outgoing: OutgoingLink) -> None:
+        """A receiver of a multicast can take nothing: see whether it has changed its mind after a while."""
+        if outgoing.stalled_since is None and not outgoing.left_out:
+            core = self._core
+            outgoing.stalled_since = core.now
+            core.schedule(core.now + outgoing.address.config.overflow_time, partial(self._lose_patience, outgoing))
+
+    def _lose_patience(self, outgoing: OutgoingLink) -> None:
+        core = self._core
+        address = outgoing.address
+        patience = address.config.overflow_time
+        if outgoing.gone or outgoing.stalled_since is None or core.now < outgoing.stalled_since + patience:
+            return
+        if address.config.overflow is Overflow.DROP:
+            self._leave_out(outgoing)
+            core.touch(address)
+        elif address.incoming:
+            core.log.info(
+                "multicast waits",
+                connection=outgoing.connection.number,
+                link=outgoing.link.name,
+                peer=outgoing.connection.host,
+                address=address.name,
+                reason="this receiver gives no credit",
+            )
 
     def _leave_out(self, outgoing: OutgoingLink) -> None:
         """A receiver that stalls sets the pace of a multicast no longer."""
@@ -324,17 +359,26 @@ class Forwarding:
         """Send the first frame to each of `taken`, and what else is here."""
         core = self._core
         chunks = relay.chunks
+        if not chunks:
+            # All that had come was empty, and left by a leg that is gone.
+            chunks.append(Chunk(b"", None, address.budget))
         first = chunks[0]
         data = heads.leaving(relay, first.data, address.config.delivery_annotations, core.now)
         if data is None:
             self._settlement.expired(relay)
             return
         if address.config.redeliver and not relay.settled and not address.is_multicast and not relay.attempts:
+            self.drop_kept(relay)
             relay.kept = bytearray()
             for chunk in chunks:
                 if relay.kept is not None:
                     self._keep(relay, chunk.data)
-        first.data = data
+        if data is not first.data:
+            # Should nothing of it be sent after all, it is as if it had come so, now.
+            first.data = data
+            if relay.head is not None:
+                relay.head = read_head(data, complete=True)
+                relay.arrived = core.now
         relay.attempts += 1
         self.forwarded(relay)
         legs = [Leg(relay, each, False) for each in taken]
@@ -397,6 +441,8 @@ class Forwarding:
                         self._begin_leg(outgoing, outgoing.backlog.popleft())
                     else:
                         outgoing.stall()
+                elif outgoing.copy and not outgoing.gone:
+                    outgoing.link.drained()
                 return
             if not self._write(outgoing, leg):
                 return
@@ -439,9 +485,12 @@ class Forwarding:
                 outgoing.stall()
                 return False
             settles = relay.settled and not delivery.settled
-            taken = sender.transfer(delivery, data, more=not last, settled=settles)
-            if delivery.delivery_id != -1:
+            # What the sender had said of it goes with the first frame (§2.7.5, state).
+            said = relay.incoming.remote_state if relay.incoming is not None and not leg.started else None
+            taken = sender.transfer(delivery, data, more=not last, settled=settles, state=said)
+            if delivery.delivery_id != -1 and not leg.started:
                 leg.started = True
+                outgoing.note_credit()
             if settles and delivery.settled:
                 self._settlement.uncount(leg)
             if taken < len(data) or (last and not delivery.complete):

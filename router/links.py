@@ -133,7 +133,7 @@ class OutgoingLink:
             self.current is None
             and flow_state.link_credit > 0
             and flow_state.session.remote_incoming_window > 0
-            and self.unsettled < self.max_unsettled
+            and self.unsettled + self.connection.held.get(self.address, 0) < self.max_unsettled
             and not self.connection.is_congested
             and not self.gone
         )
@@ -149,7 +149,15 @@ class OutgoingLink:
             or (self.current is not None and self.current.chunks)
         ):
             return 0
-        return max(0, min(flow_state.link_credit, self.max_unsettled - self.unsettled))
+        unsettled = self.unsettled + self.connection.held.get(self.address, 0)
+        return max(0, min(flow_state.link_credit, self.max_unsettled - unsettled))
+
+    def note_credit(self) -> None:
+        """It has credit, or has none: only those that have are looked at when a delivery goes."""
+        if self.link.flow_state.link_credit > 0 and not self.gone and not self.copy:
+            self.address.creditors.setdefault(self)
+        else:
+            self.address.creditors.pop(self, None)
 
     def stall(self) -> None:
         """It was wanted and could not send, for its session's window or its connection's output: it is to be looked at

@@ -50,6 +50,13 @@ _SYMBOLS: Final = {
 }
 
 
+def unknown_transaction() -> Error:
+    """Why a link with a `transactional-state` ends: there is no transaction here (§4.5.8)."""
+    return Error(
+        condition=TransactionCondition.UNKNOWN_ID, description="a transactional-state outside a known transaction"
+    )
+
+
 class Settlement:
     """The accounts of all relays."""
 
@@ -72,7 +79,7 @@ class Settlement:
         if delivery.settled or leg.done:
             return
         if state_kind(state) in (TRANSACTIONAL, DECLARED):
-            self._core.fail_link(outgoing, _unknown_transaction())
+            self._core.fail_link(outgoing, unknown_transaction())
             return
         if not is_terminal(state) and not settled:
             self._pass_up(leg, state)
@@ -143,9 +150,9 @@ class Settlement:
                 return
             if outcome is None or _STRENGTH[state_kind(leg.outcome)] > _STRENGTH[state_kind(outcome)]:
                 outcome = leg.outcome
-        if outcome is None or self._redeliver(relay, outcome):
-            return
-        self._tell(relay, outcome)
+        final = None if outcome is None else self._redeliver(relay, outcome)
+        if final is not None:
+            self._tell(relay, final)
 
     def _settle_orphan(self, relay: Relay) -> None:
         """Nobody above waits for it: what receivers say ends here, settled without a state of anybody's."""
@@ -224,7 +231,7 @@ class Settlement:
         if delivery.settled:
             return
         if state_kind(state) in (TRANSACTIONAL, DECLARED):
-            self._core.fail_link(source, _unknown_transaction())
+            self._core.fail_link(source, unknown_transaction())
             return
         if not settled:
             if is_terminal(state):
@@ -276,12 +283,15 @@ class Settlement:
             self._answer(relay)
         self.close_if_done(relay)
 
-    def _redeliver(self, relay: Relay, outcome: bytes) -> bool:
-        """Queue it again for another receiver, where its address says so; whether that was done (§3.2.1, §3.4.5)."""
+    def _redeliver(self, relay: Relay, outcome: bytes) -> bytes | None:
+        """Queue it again for another receiver, where its address says so (§3.2.1, §3.4.5).
+
+        Returns: what to tell the sender; None: nothing yet, it is sent again.
+        """
         address = self._core.address_of(relay)
         kind = state_kind(outcome)
-        if relay.kept is None or not relay.complete or address is None or kind not in (RELEASED, MODIFIED):
-            return False
+        if relay.kept is None or not relay.complete or address is None or kind == ACCEPTED:
+            return outcome
         leg = next(each for each in relay.legs if not each.copy)
         outgoing = leg.branch
         assert isinstance(outgoing, OutgoingLink)
@@ -289,12 +299,15 @@ class Settlement:
         if modified is not None and modified.undeliverable_here:
             relay.excluded = (relay.excluded or set()) | {outgoing}
         possible = [each for each in address.outgoing if relay.excluded is None or each not in relay.excluded]
-        failed = modified is not None and bool(modified.delivery_failed)
+        failed = kind == REJECTED or (modified is not None and bool(modified.delivery_failed))
         data = heads.redelivered(bytes(relay.kept), failed=failed, modified=modified)
         if relay.attempts >= address.config.attempts or not possible:
-            self._dead_letter(relay, data)
             self._core.forwarding.drop_kept(relay)
-            return False
+            if address.config.dead_letter is None:
+                return outcome
+            # Whatever happens to the copy: the sender need not try again (§3.4.5).
+            self._dead_letter(relay, data)
+            return UNDELIVERABLE_STATE
         if not leg.done and leg.delivery is not None:
             dispose(leg.delivery, outcome, True)
             self._uncount_or_abort(leg)
@@ -304,9 +317,8 @@ class Settlement:
         relay.kept = bytearray(data)
         relay.head = read_head(data, complete=True)
         relay.chunks.append(Chunk(data, None, self._core.budget))
-        address.waiting.add(relay, heads.expires_at(relay))
-        self._core.touch(address)
-        return True
+        self._core.forwarding.requeue(relay, address)
+        return None
 
     def _dead_letter(self, relay: Relay, data: bytes) -> None:
         """Send a copy to the dead-letter address, without ttl; what becomes of it concerns nobody above."""
@@ -316,7 +328,7 @@ class Settlement:
         if address is None or name is None or relay.message_format != 0:
             return
         dead = core.addresses.find(address.tenant, name)
-        if dead is None or not dead.outgoing:
+        if dead is None or not dead.outgoing or core.budget.used + len(data) > core.budget.limit:
             core.undelivered += 1
             return
         self._send_copy(dead, relay.message_format, heads.without_ttl(data))
@@ -353,6 +365,7 @@ class Settlement:
             leg.done = True
             relay.legs = []
             relay.attempts -= 1
+            core.forwarding.drop_kept(relay)
             self._route_again(relay)
             return
         for chunk in leg.chunks:
@@ -364,7 +377,7 @@ class Settlement:
         self.uncount(leg)
         leg.done = True
         if leg.outcome is None:
-            leg.outcome = outgoing.default_outcome or FAILED_STATE
+            leg.outcome = (outgoing.default_outcome or FAILED_STATE) if leg.started else RELEASED_STATE
             outgoing.link.flow_state.count_outcome(leg.outcome)
             if not leg.copy:
                 self._answer(relay)
@@ -379,8 +392,7 @@ class Settlement:
             self._core.undelivered += 1
             self.end_unsent(relay, RELEASED_STATE)
             return
-        address.waiting.add(relay, heads.expires_at(relay))
-        self._core.touch(address)
+        self._core.forwarding.requeue(relay, address)
 
     def sender_gone(self, relay: Relay, delivery: Delivery) -> None:
         """The sender of a complete, unsettled relay is gone: unsent it is dropped, else it lives on as an orphan."""
@@ -418,8 +430,22 @@ class Settlement:
             assert isinstance(outgoing, OutgoingLink)
             leg.counted = False
             outgoing.unsettled -= 1
+            held = outgoing.connection.held
+            if outgoing in outgoing.connection.lingering and outgoing.address in held:
+                held[outgoing.address] -= 1
             if outgoing.unsettled + 1 >= outgoing.max_unsettled:
                 self._core.touch_outgoing(outgoing)
+
+    def _let_linger(self, taken: IncomingLink | OutgoingLink) -> None:
+        """The last live delivery of a link that was detached without being closed may be settled now."""
+        if taken in taken.connection.lingering and not taken.link.terminus.unsettled:
+            self._core.no_longer_lingers(taken)
+
+    def end_excluded(self, address: Address) -> None:
+        """A receiver has left: what waits and may go to none of those that are left has its outcome."""
+        for relay in address.waiting.relays():
+            if relay.excluded is not None and relay.excluded.issuperset(address.outgoing):
+                self.end_unsent(relay, FAILED_STATE)
 
     def close_if_done(self, relay: Relay) -> None:
         """Let go of a relay once neither side has anything left to say."""
@@ -435,17 +461,15 @@ class Settlement:
             return
         relay.closed = True
         self._core.relays -= 1
+        if isinstance(relay.source, IncomingLink):
+            self._let_linger(relay.source)
         self._core.forwarding.drop_kept(relay)
         # Relays and deliveries refer to each other: the circles end here.
         for leg in relay.legs:
             if leg.delivery is not None:
                 leg.delivery.leg = None
+            if isinstance(leg.branch, OutgoingLink):
+                self._let_linger(leg.branch)
         if relay.incoming is not None:
             relay.incoming.relay = None
         relay.legs = []
-
-
-def _unknown_transaction() -> Error:
-    return Error(
-        condition=TransactionCondition.UNKNOWN_ID, description="a transactional-state outside a known transaction"
-    )

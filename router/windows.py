@@ -126,14 +126,21 @@ class FixedWindow:
             i.available = available
 
     def set_suspended(self, suspended: bool) -> None:
-        """Whether this router's memory is used up: then no window is renewed."""
-        self._suspended = suspended
+        """Whether this router's memory is used up, or it drains: then credit is taken back, as far as it is unused."""
+        if suspended != self._suspended:
+            self._suspended = suspended
+            self._renewing.update(dict.fromkeys(self._inputs))
 
     def grants(self, now: float) -> list[Grant]:  # noqa: ARG002 - as a pool's
         """The flows to send now, one per input at most; call it once after each batch of events."""
-        if self._suspended or not self._renewing:
+        if not self._renewing:
             return []
         flows = []
+        if self._suspended:
+            for i in [each for each in self._renewing if each.granted]:
+                i.granted = 0
+                flows.append(Grant(i, 0, False, True))
+            return flows
         for i in self._renewing:
             room = self.window - i.granted - i.waiting
             if room > 0:

@@ -26,6 +26,11 @@ class Channels:
         # Before both `open` are exchanged no channel but 0 is known to be taken (§2.4.1).
         self._numbers = LowestFree(0)
 
+    @property
+    def sessions(self) -> set[Session]:
+        """All of them, on whichever side they are mapped."""
+        return {*self.incoming.values(), *self.outgoing.values()}
+
     def agree(self, remote_channel_max: int) -> None:
         """The peer's `open` says which channels we may use."""
         self._numbers.maximum = min(self.incoming_max, remote_channel_max)

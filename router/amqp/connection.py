@@ -56,6 +56,9 @@ _OPEN: Final = 0x10
 PRODUCT: Final = Symbol("product")
 OURS: Final = "amqpmesh"
 
+#: Transfer frames that any session may send, however many there are.
+MIN_WINDOW: Final = 8
+
 _TRANSFER: Final = 0x14
 _DISPOSITION: Final = 0x15
 _CLOSE: Final = 0x18
@@ -82,6 +85,7 @@ class Connection:
         channel_max: int = 255,
         handle_max: int = 4_095,
         window: int = 256,
+        connection_window: int = 1024,
         idle_time_out: float | None = 16.0,
         minimum_idle_time_out: float = 0.1,
         close_time_out: float = 5.0,
@@ -94,7 +98,8 @@ class Connection:
         """Args:
         negotiation: the layers below (part 5). hostname: of the peer, as `open` names it.
         max_frame_size: octets we take; 512 at least. channel_max, handle_max: the highest the peer may use.
-        window: transfer frames of one session that may be here unreleased.
+        window: transfer frames of one session that may be here unreleased; connection_window: of all together, but for
+            a few that each one has in any case.
         idle_time_out: seconds without a frame after which we close; we announce half of it (§2.4.5); None: never.
         minimum_idle_time_out: seconds; a peer that demands shorter ones is refused.
         close_time_out: seconds that the peer has to answer our `close`; open_time_out: to come as far as `open`.
@@ -106,6 +111,7 @@ class Connection:
         self.max_frame_size = max_frame_size
         self.handle_max = handle_max
         self.window = window
+        self.connection_window = connection_window
         self.minimum_idle_time_out = minimum_idle_time_out
         self.properties = properties
         self.offered_capabilities = offered_capabilities
@@ -511,13 +517,18 @@ class Connection:
     def _new_session(self) -> Session:
         session = Session(
             self,
-            window=self.window,
+            window=self._window_for_one_more(),
             handle_max=self.handle_max,
             initial_outgoing_id=self.initial_outgoing_id,
             initial_delivery_id=self.initial_delivery_id,
         )
         session.flow_state.in_full = self.in_full
         return session
+
+    def _window_for_one_more(self) -> int:
+        """A session's window: what a connection may make us hold is divided, and not multiplied by its sessions."""
+        announced = sum(session.flow_state.window_size for session in self.channels.sessions)
+        return min(self.window, max(MIN_WINDOW, (self.connection_window - announced) // 2))
 
     def _mapped(self, channel: int) -> Session:
         if self.remote is None:

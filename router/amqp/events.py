@@ -91,6 +91,13 @@ class TransferReceived:
 
 
 @dataclass(slots=True)
+class DeliveryIgnored:
+    """A resumed delivery that our unsettled map does not hold (§2.6.13): nothing came but one less of the credit."""
+
+    link: Receiver
+
+
+@dataclass(slots=True)
 class DispositionReceived:
     """The peer told the state of live deliveries of ours, or settled them (§2.7.6); `state` is encoded."""
 
@@ -132,6 +139,7 @@ Event = (
     | LinkAttached
     | LinkDetached
     | TransferReceived
+    | DeliveryIgnored
     | DispositionReceived
     | CreditChanged
     | DrainRequested

@@ -8,6 +8,7 @@ from amqpmesh.router.amqp.definitions import AmqpCondition, ConnectionCondition,
 from amqpmesh.router.amqp.errors import CommandError, ProtocolError, Scope
 from amqpmesh.router.amqp.events import (
     CreditChanged,
+    DeliveryIgnored,
     DispositionReceived,
     DrainRequested,
     Event,
@@ -71,6 +72,8 @@ class Session:
         self._awaiting: dict[tuple[str, Role], Link] = {}
         self._waking = False
         self._abandoned_channel = -1
+        #: The peer's handles of links that we detached with an error.
+        self._errant: set[int] = set()
 
     def __repr__(self) -> str:
         return f"<Session {self.flow_state.channel} {self.state.name}>"
@@ -200,6 +203,11 @@ class Session:
     def write_dispositions(self) -> None:
         """Write the dispositions that have gathered (§2.7.6)."""
         flow_state = self.flow_state
+        if flow_state.progress:
+            if flow_state.channel != -1:
+                for (receiver, delivery_id), state in flow_state.progress.items():
+                    self._write_disposition(kernel.DispositionRun(receiver, delivery_id, False, state))
+            flow_state.progress.clear()
         if flow_state.dispositions:
             if flow_state.channel != -1:
                 for run in flow_state.dispositions:
@@ -221,6 +229,7 @@ class Session:
         self._waking = False
         if not self.can_send:
             self.flow_state.dispositions.clear()
+            self.flow_state.progress.clear()
             self.flow_links.clear()
             return
         self.write_dispositions()
@@ -285,7 +294,7 @@ class Session:
             return self.fail_link(link, violation.condition, violation.description)
         if delivery.ignored:
             self.flow_state.release(1)
-            return ()
+            return (DeliveryIgnored(link),) if first else ()
         return (TransferReceived(link, delivery, b"" if frame.aborted else payload, first),)
 
     def receive_disposition(self, frame: kernel.DispositionFrame) -> tuple[Event, ...]:
@@ -331,6 +340,12 @@ class Session:
                 raise ProtocolError(
                     Scope.CONNECTION, ConnectionCondition.FRAMING_ERROR, f"handle {handle} is above the handle-max"
                 )
+            if handle in self._errant:
+                raise ProtocolError(
+                    Scope.SESSION,
+                    SessionCondition.ERRANT_LINK,
+                    f"the link of handle {handle} ended with an error",
+                )
             raise ProtocolError(
                 Scope.SESSION, SessionCondition.UNATTACHED_HANDLE, f"no link is attached to handle {handle}"
             )
@@ -342,6 +357,7 @@ class Session:
             raise ProtocolError(
                 Scope.CONNECTION, ConnectionCondition.FRAMING_ERROR, f"handle {handle} is above the handle-max"
             )
+        self._errant.discard(handle)
         if handle in self.links:
             raise ProtocolError(Scope.SESSION, SessionCondition.HANDLE_IN_USE, f"handle {handle} is in use")
         role = Role.RECEIVER if attach.role is Role.SENDER else Role.SENDER
@@ -435,6 +451,9 @@ class Session:
         closed = detach.closed or detach.error is not None
         del self.links[detach.handle]
         link.input_handle = None
+        if link.state is LinkEndpointState.DISCARDING:
+            # Both sides know that it is over: whatever still comes for it is errant (§2.6.5).
+            self._errant.add(detach.handle)
         link.state = LINK[link.state][Step.RECEIVED_DETACH]
         if link.state is not LinkEndpointState.DETACHED:
             return (LinkDetached(link, closed, detach.error, by_peer=True),)

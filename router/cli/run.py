@@ -58,6 +58,7 @@ async def serve(config: RouterConfig, read_again: Callable[[], RouterConfig]) ->
 
     Returns: 0 once drained, 1 if a second signal ended it before.
     """
+    drained = False
     with (
         # Taken before anything listens, so that whoever sees the first line may already send one.
         trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals,
@@ -71,9 +72,9 @@ async def serve(config: RouterConfig, read_again: Callable[[], RouterConfig]) ->
             service.notify("STOPPING=1")
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(_second_signal, signals, at_once)
-                await router.drain()
+                drained = await router.drain()
                 nursery.cancel_scope.cancel()
-    log.info("ended", drained=not at_once.cancelled_caught)
+    log.info("ended", drained=drained)
     return Exit.FAILED if at_once.cancelled_caught else Exit.DONE
 
 

@@ -126,26 +126,30 @@ class Router:
             self._nursery.cancel_scope.cancel()
             await self._manager.__aexit__(None, None, None)
 
-    async def drain(self) -> None:
+    async def drain(self) -> bool:
         """Accept nobody, take nothing new, wait until nothing is unsettled or `drain` seconds are over, then close.
 
         Idle clients do not prolong it. Peers have a second to answer; then every connection is gone. Once it has been
         called nothing more is accepted, even if it is cancelled; calling it again does no harm.
+
+        Returns: whether everything was settled in time.
         """
         core = self._started()
         async with self._draining:
             if self._drained:
-                return
+                return True
             self._stop_accepting()
             core.start_drain(trio.current_time())
             self._driver.settle()
             with trio.move_on_after(self.config.drain):
                 await self._driver.until(lambda: core.is_quiet)
+            settled = core.is_quiet
             self._close_all()
             with trio.move_on_after(CLOSE_TIME):
                 await self._until_nobody_is_served()
             await self._drop_all()
             self._drained = True
+            return settled
 
     def reload(self, config: RouterConfig | Path | None = None) -> list[str]:
         """Read users and certificates again, for the connections to come; those that are there stay.

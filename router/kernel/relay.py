@@ -187,6 +187,7 @@ class SessionFlow:
         "next_incoming_id",
         "next_outgoing_id",
         "outgoing",
+        "progress",
         "remote_incoming_window",
         "remote_outgoing_window",
         "wake",
@@ -211,6 +212,8 @@ class SessionFlow:
         self.incoming = Ledger()
         self.outgoing = Ledger()
         self.dispositions: list[DispositionRun] = []
+        #: The latest state that is no outcome, by (role, delivery-id): only the last one of a delivery matters.
+        self.progress: dict[tuple[bool, int], bytes] = {}
         #: Our window should be announced with the next flush.
         self.flow_due = False
         #: Called when something is to be flushed; the engine sets it.
@@ -247,6 +250,11 @@ class SessionFlow:
     def dispose(self, receiver: bool, delivery_id: int, settled: bool, state: bytes | None) -> None:
         """Queue a disposition, joined to the one before where they say the same of consecutive ids (§2.7.6)."""
         runs = self.dispositions
+        if not settled and state is not None and not is_terminal(state):
+            self.progress[receiver, delivery_id] = state
+            if self.wake is not None:
+                self.wake()
+            return
         if runs:
             run = runs[-1]
             if (
@@ -338,6 +346,10 @@ class LinkFlow:
             self.rejected += 1
 
 
+#: Octets that count for each chunk besides its payload: the objects around it.
+OVERHEAD: Final = 512
+
+
 class Budget:
     """Octets that wait in some part of this router, against what may; what counts here counts in the whole, too."""
 
@@ -366,7 +378,8 @@ class Chunk:
         #: How many still have to send it.
         self.holders = 1
         self._session = session
-        self._size = len(data)
+        # What holds the octets costs more than a few of them: empty messages are not free.
+        self._size = len(data) + OVERHEAD
         self._budget = budget
         budget.add(self._size)
 
@@ -415,6 +428,8 @@ def receive_transfer(link: LinkFlow, frame: TransferFrame, payload_size: int) ->
         raise Violation(LINK, "amqp:link:message-size-exceeded", f"more than {link.max_message_size} bytes")
     if frame.settled == 1 and link.snd_settle_mode == 0 and not frame.aborted:
         raise Violation(LINK, "amqp:invalid-field", "settled transfer on a link of snd-settle-mode unsettled")
+    if link.snd_settle_mode == 1 and not (frame.settled == 1 or delivery.remote_settled or frame.aborted or frame.more):
+        raise Violation(LINK, "amqp:invalid-field", "unsettled delivery on a link of snd-settle-mode settled")
     session.next_incoming_id = (session.next_incoming_id + 1) & MASK
     session.held += 1
     if session.remote_outgoing_window > 0:
@@ -455,6 +470,8 @@ def _first_transfer(session: SessionFlow, link: LinkFlow, frame: TransferFrame, 
     settled = frame.settled == 1
     if settled and link.snd_settle_mode == 0 and not frame.aborted:
         raise Violation(LINK, "amqp:invalid-field", "settled transfer on a link of snd-settle-mode unsettled")
+    if not settled and link.snd_settle_mode == 1 and not frame.aborted and not frame.more:
+        raise Violation(LINK, "amqp:invalid-field", "unsettled delivery on a link of snd-settle-mode settled")
     if frame.aborted:
         payload_size = 0
     elif link.max_message_size and payload_size > link.max_message_size:

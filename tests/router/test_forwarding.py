@@ -497,7 +497,7 @@ def test_a_copy_receiver_without_credit_holds_up_nobody_and_sees_what_its_backlo
     consumer.take(1)
     copies.flow(1000)
     network.run()
-    assert 30 <= len(browser.take()) <= 33
+    assert 25 <= len(browser.take()) <= 33, "what is around a message counts a little, too"
     network.leave()
 
 

@@ -275,7 +275,9 @@ def test_after_our_detach_what_comes_on_the_link_is_dropped_until_the_peers(erro
     scripted.peer.write(transferred(20))
     error_then = scripted.end.take_one(events.SessionEnded).error
     assert error_then is not None
-    assert error_then.condition == SessionCondition.UNATTACHED_HANDLE
+    assert error_then.condition == (
+        SessionCondition.ERRANT_LINK if error is not None else SessionCondition.UNATTACHED_HANDLE
+    )
 
 
 def test_what_is_dropped_counts_against_the_window_all_the_same() -> None:
@@ -812,6 +814,7 @@ def test_a_resumed_delivery_that_we_do_not_know_is_read_and_ignored() -> None:
     assert [delivery.delivery_id for delivery, _ in scripted.transfers()] == [2]
     assert scripted.receiver().delivery_count == 3
     assert scripted.session().flow_state.held == 0
+    assert len(scripted.end.take(events.DeliveryIgnored)) == 2, "each used one of the credit"
     assert scripted.end.events == []
 
 

@@ -52,7 +52,7 @@ def test_print_shows_the_configuration_with_all_defaults(tmp_path: Path, capsys:
     file = with_certificates(tmp_path)
     assert main(["check", "--print", str(file)]) == 0
     printed = capsys.readouterr().out
-    assert "channel_max = 255" in printed
+    assert "channel_max = 63" in printed
     assert parse(tomllib.loads(printed), file) == parse(tomllib.loads(file.read_text()), file)
 
 

@@ -94,11 +94,11 @@ async def test_a_long_batch_gives_the_thread_back(monkeypatch: pytest.MonkeyPatc
     turns = 0
     receive = Core.receive
 
-    def slow(core: Core, record: ConnectionRecord, data: bytes, at: float) -> None:
+    def slow(core: Core, record: ConnectionRecord, data: bytes, at: float) -> bool:
         nonlocal now
         now += 0.006  # seconds of work, which each part of the batch takes
         received.append(turns)
-        receive(core, record, data, at)
+        return receive(core, record, data, at)
 
     async def take_turns() -> None:
         nonlocal turns
