@@ -1,6 +1,7 @@
 """A byte stream cut into headers and frames (§2.2, §2.3), whatever the chunks."""
 
 from collections.abc import Iterator
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -30,7 +31,7 @@ frames = st.builds(
 def chunks(data: bytes, cuts: list[int]) -> Iterator[bytes]:
     """`data` cut at these places."""
     edges = sorted({0, len(data), *(cut % (len(data) + 1) for cut in cuts)})
-    for start, end in zip(edges, edges[1:], strict=False):
+    for start, end in pairwise(edges):
         yield data[start:end]
 
 
