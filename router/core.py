@@ -383,7 +383,9 @@ class Core:
         over = address.pool.drained(self.now)
         for outgoing, deadline in list(address.draining.items()):
             # What waits may wait for others, as a multicast does for its slowest: nobody is kept longer for that.
-            if over or self.now >= deadline:
+            # But a delivery that was given to it, and of which nothing is sent yet, needs one of the credit.
+            unsent = outgoing.current is not None and not outgoing.current.started
+            if not unsent and (over or self.now >= deadline):
                 del address.draining[outgoing]
                 outgoing.link.drained()
                 self.touch_outgoing(outgoing)

@@ -464,3 +464,106 @@ def test_lowered_handles_of_a_dead_container_id_are_forgotten() -> None:
     network.advance(3600)
     network.client("other").receiver("q")
     assert not network.core.attaching._twins, "remembered for 10 min, kept for ever"
+
+
+def test_a_drain_leaves_the_credit_that_a_delivery_on_its_way_needs() -> None:
+    network = Network(AddressConfig(pattern="q", distribution=Distribution.MULTICAST))
+    network.listener = ListenerConfig(url="amqp://127.0.0.1:0", idle_time_out=0.0, output_backlog=1)
+    consumer, producer = network.client(), network.client()
+    receivers = [consumer.receiver("q", credit=1) for _ in range(2)]
+    link = producer.sender("q")
+    consumer.stopped = True
+    producer.send(link, settled=True)
+    for receiver in receivers:
+        receiver.flow(1, drain=True)
+    network.run()
+    network.advance(1.0)
+    consumer.stopped = False
+    network.run()
+    consumer.take(2)
+    assert [receiver.credit for receiver in receivers] == [0, 0]
+    network.leave()
+
+
+def test_the_default_outcome_of_a_receiver_that_vanished_stands_for_what_it_did_not_say() -> None:
+    network = Network()
+    consumer, producer = network.client(), network.client()
+    consumer.receiver("q", source=Source(address="q", default_outcome=Released()))
+    sent = producer.send(producer.sender("q"))
+    consumer.take(1)
+    consumer.lose()
+    assert sent.outcome == Released()
+    network.leave()
+
+
+def test_a_receiver_with_all_that_it_may_have_unsettled_goes_on_when_it_settles() -> None:
+    network = Network(AddressConfig(pattern="q", max_unsettled=2))
+    consumer, producer = network.client(), network.client()
+    consumer.receiver("q", credit=10)
+    link = producer.sender("q")
+    sents = [producer.send(link) for _ in range(3) if link.credit]
+    arrivals = consumer.take(2)
+    assert len(sents) == 3
+    arrivals[0].accept()
+    network.run()
+    consumer.take(1)
+    network.leave()
+
+
+def test_an_unavailable_address_is_not_reached_by_to_either() -> None:
+    network = Network(AddressConfig(pattern="no", distribution=Distribution.UNAVAILABLE))
+    producer = network.client()
+    sent = producer.send(producer.sender(None), message(to="no"))
+    assert sent.outcome == Released()
+    network.leave()
+
+
+def test_states_of_one_receiver_of_a_multicast_are_not_the_senders() -> None:
+    network = Network(AddressConfig(pattern="q", distribution=Distribution.MULTICAST))
+    one, two, producer = network.client(), network.client(), network.client()
+    one.receiver("q")
+    two.receiver("q")
+    sent = producer.send(producer.sender("q"))
+    (arrival,) = one.take(1)
+    arrival.dispose(Received(section_number=1, section_offset=1), settled=False)
+    network.run()
+    assert sent.said == []
+    network.leave()
+
+
+def test_thefts_long_ago_do_not_make_twins() -> None:
+    network = Network()
+    one, two = network.client("same"), network.client("same")
+    links = []
+    for thief in (one, two, one, two, one):
+        links.append(thief.sender("q", name="x"))
+        network.advance(6.0)
+    assert [link.is_attached for link in links] == [False, False, False, False, True]
+    network.leave()
+
+
+def test_one_connection_that_fills_the_memory_twice_is_closed_and_the_others_go_on() -> None:
+    network = Network(memory=2**20)
+    network.listener = ListenerConfig(url="amqp://127.0.0.1:0", idle_time_out=0.0)
+    hog, stopped, consumer, producer = (network.client(window=1) for _ in range(4))
+    stopped.stopped = True
+    link = producer.sender("fine")
+    consumer.receiver("fine", credit=1000)
+    for number in range(8):
+        if not hog.engine.can_send:
+            break
+        stopped.stopped = False
+        stopped.receiver(f"heavy {number}", credit=10)
+        stopped.stopped = True
+        heavy = hog.sender(f"heavy {number}", session=hog.engine.begin())
+        heavy.transfer(heavy.delivery(b"1"), message(b"x" * 4_000_000), more=True)
+        network.run()
+    assert not hog.engine.can_send
+    assert network.core.budget.used <= 2 * 2**20
+    sent = producer.send(link)
+    consumer.take(1)[0].accept()
+    network.run()
+    assert sent.outcome == Accepted()
+    stopped.stopped = False
+    network.run()
+    network.leave()
