@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from amqpmesh.router.config import AddressConfig
 from tests.support.network import Network, message
 from tests.support.script import Script
 
@@ -18,8 +19,8 @@ HANDLE_MAX = 7
 class Bystanders:
     """A producer and a consumer with business of their own, and a partner who has to do with the intruders."""
 
-    def __init__(self) -> None:
-        self.network = Network()
+    def __init__(self, *addresses: AddressConfig) -> None:
+        self.network = Network(*addresses)
         self.producer = self.network.client("producer")
         self.consumer = self.network.client("consumer")
         self.receiver = self.consumer.receiver("news", credit=1000)
