@@ -14,6 +14,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import ClassVar, Literal
 
+from amqpmesh.policies.access import RESERVED
 from amqpmesh.policies.annotations import DeliveryAnnotationsRule
 from amqpmesh.policies.distribution import Distribution
 from amqpmesh.policies.patterns import PatternTable
@@ -69,6 +70,12 @@ def _sasl_refusal(mechanisms: Sequence[str]) -> str | None:
 
 def _emptiness(text: str) -> str | None:
     return None if text else "must not be empty"
+
+
+def _pattern_refusal(pattern: str) -> str | None:
+    if pattern.startswith(RESERVED):
+        return f"addresses that begin with {RESERVED} are the router's own"
+    return _emptiness(pattern)
 
 
 def default_id() -> str:
@@ -193,7 +200,7 @@ class ListenerConfig(Limits):
 class AddressConfig(Table):
     """What happens to the deliveries of the addresses that fall under a pattern; the most specific pattern wins."""
 
-    pattern: str = setting(check=_emptiness)
+    pattern: str = setting(check=_pattern_refusal)
     distribution: Distribution = setting(default=Distribution.BALANCED)
     max_credit: int = setting(default=250, low=1, high=2**31 - 1)
     max_unsettled: int = setting(default=5000, low=1, high=2**31 - 1)
@@ -249,6 +256,10 @@ class RouterConfig(Limits):
         for position, name in enumerate(taken):
             if name in taken[:position]:
                 raise ConfigError(type(self).__name__, "listener", f"two listeners are named {name!r}")
+        urls = [str(listener.endpoint) for listener in self.listeners if listener.endpoint.port]
+        for position, url in enumerate(urls):
+            if url in urls[:position]:
+                raise ConfigError(type(self).__name__, "listener", f"two listeners are at {url}")
         named = []
         for listener in self.listeners:
             name = listener.name or _free_name(listener.endpoint.scheme, taken)

@@ -27,4 +27,7 @@ def listening(config: RouterConfig, urls: tuple[str, ...] = ()) -> RouterConfig:
     """The same with a listener for each URL; on the default port of loopback if there is none otherwise."""
     if not (urls or config.listeners):
         urls = (DEFAULT_URL,)
-    return config.with_listeners(*urls)
+    try:
+        return config.with_listeners(*urls)
+    except ConfigError as error:
+        raise ConfigError("command line", "--listen", error.reason) from None

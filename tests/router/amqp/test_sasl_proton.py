@@ -69,6 +69,9 @@ def test_a_proton_client_comes_in_with_the_right_password(mechanism: str, passwo
     assert server.user == ("ada" if mechanism == "PLAIN" and code is SaslCode.OK else None)
 
 
+@pytest.mark.skipif(
+    proton.SASL.extended(), reason="proton with Cyrus takes EXTERNAL over TLS only, where the interop tests have it"
+)
 @pytest.mark.parametrize("user", [None, "ada"])
 def test_a_proton_client_comes_in_with_a_certificate(user: str | None) -> None:
     transport = proton_transport(proton.Transport.CLIENT, "EXTERNAL")
