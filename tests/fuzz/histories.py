@@ -8,6 +8,8 @@ receiver gives so much credit. `stop`, `go`: it does not read, and does again. `
 
 from __future__ import annotations
 
+from time import process_time
+
 from amqpmesh.policies.distribution import Distribution
 from amqpmesh.router.amqp.frames import FrameReader
 from amqpmesh.router.amqp.performatives import Close, decode_performative
@@ -20,6 +22,9 @@ ADDRESSES = (
     AddressConfig(pattern="again", redeliver=True, attempts=2, dead_letter="own"),
     AddressConfig(pattern="few", max_unsettled=2, max_credit=3, distribution=Distribution.CLOSEST),
 )
+
+#: Seconds of computing for one line, by far more than any takes.
+MAX_TIME = 2.0
 
 
 class Listening:
@@ -93,6 +98,7 @@ class History:
     def do(self, line: str) -> None:
         """One line. Raises: AssertionError, or whatever the router raises, if all is not as it should be."""
         self.lines.append(line)
+        began = process_time()
         word, _, rest = line.partition(" ")
         if word.isdigit():
             self._intrude(word, rest)
@@ -100,6 +106,7 @@ class History:
             self._others(word, rest)
         for each in self.intruders.values():
             each.hear()
+        assert process_time() - began < MAX_TIME, "a line takes a millisecond or so"
 
     def end(self) -> None:
         """All go, and nothing is left."""

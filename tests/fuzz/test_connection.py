@@ -14,10 +14,12 @@ import pytest
 from hypothesis import given, note, settings
 from hypothesis import strategies as st
 
+from amqpmesh.router.amqp import events
 from amqpmesh.router.amqp.composite import encode_composite
 from amqpmesh.router.amqp.definitions import Error, ReceiverSettleMode, Role, SenderSettleMode
 from amqpmesh.router.amqp.delivery_states import Accepted, Modified, Received, Rejected, Released, TransactionalState
 from amqpmesh.router.amqp.frames import EMPTY_FRAME
+from amqpmesh.router.amqp.link import Receiver
 from amqpmesh.router.amqp.messaging import DistributionMode, Source, Target
 from amqpmesh.router.amqp.performatives import (
     Attach,
@@ -32,12 +34,14 @@ from amqpmesh.router.amqp.performatives import (
     Transfer,
 )
 from amqpmesh.router.amqp.sasl import SaslInit
+from amqpmesh.router.amqp.terminus import Terminus
 from amqpmesh.router.amqp.transactions import Coordinator
 from amqpmesh.router.amqp.types import Symbol
 from tests.fuzz.histories import History
 from tests.fuzz.players import Player, tampered
 from tests.support.encodings import mutated
 from tests.support.network import OUTCOMES, message
+from tests.support.pair import Scripted
 from tests.support.script import AMQP, SASL, attached, begun, flow, frame
 
 CORPUS = sorted((Path(__file__).parent / "connections").iterdir())
@@ -300,6 +304,28 @@ def played(history: History, random: Random) -> Iterator[str]:
 @given(histories())
 def test_whatever_intruders_send_the_others_go_on_and_nothing_is_left(lines: list[str]) -> None:
     check(History(), lines)
+
+
+@settings(max_examples=EXAMPLES or 120, derandomize=not EXAMPLES)
+@given(st.booleans(), intrusions())
+def test_an_engine_of_either_role_raises_nothing_whatever_comes(server: bool, pieces: list[bytes]) -> None:
+    scripted = Scripted(server=server)
+    if not server:
+        # A client that is in the middle of everything; the server answers its begin.
+        scripted.engine.open()
+        session = scripted.engine.begin()
+        for role in Role:
+            link = session.attach(Terminus("one", role))
+            if isinstance(link, Receiver):
+                link.flow(5)
+        pieces = [*pieces[:1], frame(Open(container_id="server")), frame(begun(0)), *pieces[1:]]
+    for piece in pieces:
+        scripted.peer.write(piece)
+        scripted.advance(0.1)
+        scripted.engine.data_to_send(scripted.now)
+    scripted.engine.receive_eof()
+    closed = scripted.end.take(events.ConnectionClosed)
+    assert len(closed) <= 1, "the end is told once"
 
 
 @settings(max_examples=EXAMPLES or 60, derandomize=not EXAMPLES)

@@ -9,8 +9,7 @@ from trio.testing import memory_stream_pair
 
 from amqpmesh.router.amqp.definitions import Role
 from amqpmesh.router.amqp.delivery_states import Accepted
-from amqpmesh.router.amqp.frames import FrameReader, protocol_header
-from amqpmesh.router.amqp.messaging import Source, Target
+from amqpmesh.router.amqp.frames import FrameReader
 from amqpmesh.router.amqp.performatives import (
     Attach,
     Begin,
@@ -21,52 +20,19 @@ from amqpmesh.router.amqp.performatives import (
     Performative,
     Transfer,
     decode_performative,
-    encode_performative,
 )
 from amqpmesh.router.config import ListenerConfig
 from amqpmesh.router.io.node import Router
+from tests.support.script import AMQP, TLS, attached, begun, flow, frame
 
-AMQP = protocol_header(0)
-TLS = protocol_header(2)
-WINDOW = 2**31 - 1
+__all__ = ["AMQP", "TLS", "Peer", "attached", "begun", "connect", "connected", "credit", "frame"]
 
 P = TypeVar("P", bound=Performative)
 
 
-def frame(performative: Performative, payload: bytes = b"", *, channel: int = 0) -> bytes:
-    """A frame, as it stands in the stream."""
-    body = encode_performative(performative) + payload
-    return (8 + len(body)).to_bytes(4, "big") + b"\x02\x00" + channel.to_bytes(2, "big") + body
-
-
-def begun() -> Begin:
-    """A `begin` whose windows never close."""
-    return Begin(next_outgoing_id=0, incoming_window=WINDOW, outgoing_window=WINDOW)
-
-
 def credit(number: int, *, handle: int = 0) -> Flow:
     """A `flow` that gives a link credit, before its first delivery."""
-    return Flow(
-        next_incoming_id=0,
-        incoming_window=WINDOW,
-        next_outgoing_id=0,
-        outgoing_window=WINDOW,
-        handle=handle,
-        delivery_count=0,
-        link_credit=number,
-    )
-
-
-def attached(role: Role, address: str) -> Attach:
-    """An `attach` with handle 0, of a link that is named after what it does."""
-    return Attach(
-        name=f"{role.name.lower()} of {address}",
-        handle=0,
-        role=role,
-        source=Source(address=address),
-        target=Target(address=address),
-        initial_delivery_count=0 if role is Role.SENDER else None,
-    )
+    return flow(handle=handle, delivery_count=0, link_credit=number)
 
 
 class Peer:
