@@ -99,6 +99,7 @@ class Address:
     """One address of this router."""
 
     __slots__ = (
+        "__weakref__",
         "budget",
         "config",
         "copies",
@@ -182,10 +183,11 @@ class AddressTable:
             address = self._addresses[tenant, name] = Address(tenant, name, config, self._memory, maker)
         return address
 
-    def drop_if_idle(self, address: Address) -> None:
-        """Forget an address that nobody uses any more."""
+    def drop_if_idle(self, address: Address) -> bool:
+        """Forget an address that nobody uses any more; whether it was."""
         if address.is_idle:
             self.remove(address)
+        return address.is_idle
 
     def remove(self, address: Address) -> None:
         """Forget an address."""

@@ -20,6 +20,7 @@ class ConnectionRecord:
     """One connection of this router."""
 
     __slots__ = (
+        "__weakref__",
         "certificate_subject",
         "congested",
         "engine",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, ClassVar, Final
+from weakref import ref
 
 from amqpmesh.policies.access import Peer
 from amqpmesh.policies.distribution import Distribution
@@ -252,10 +253,12 @@ class Core:
         if scheduled is not None and scheduled <= deadline:
             return
         self._timer_at[owner] = deadline
-        self.schedule(deadline, lambda: self._timer_due(owner, deadline))
+        # The timer of what is gone waits for its time all the same: it must not keep what it was for.
+        reference = ref(owner)
+        self.schedule(deadline, lambda: self._timer_due(reference(), deadline))
 
-    def _timer_due(self, owner: ConnectionRecord | Address, deadline: float) -> None:
-        if self._timer_at.get(owner) != deadline:
+    def _timer_due(self, owner: ConnectionRecord | Address | None, deadline: float) -> None:
+        if owner is None or self._timer_at.get(owner) != deadline:
             return
         del self._timer_at[owner]
         if isinstance(owner, Address):
@@ -351,7 +354,8 @@ class Core:
                     self._answer_drains(address)
                 self._set_timer(address, address.pool.next_timer())
                 self._set_timer(address, address.waiting.next_deadline())
-                self.addresses.drop_if_idle(address)
+                if self.addresses.drop_if_idle(address):
+                    self._timer_at.pop(address, None)
             windows, self._windows = self._windows, {}
             for window in windows:
                 self._grant(window.grants(self.now))
