@@ -546,7 +546,7 @@ class Core:
             taken.link.offer(taken.address.waiting.size)
             taken.note_credit()
             self.touch_outgoing(taken)
-            if taken.current is None and taken.backlog:
+            if taken.backlog or (taken.current is not None and not taken.current.started):
                 self.forwarding.pump(taken)
         elif isinstance(taken, IncomingLink) and flow.delivery_count is not None:
             taken.pool.flow_received(taken.input, flow.delivery_count, flow.link_credit, flow.available, self.now)

@@ -466,6 +466,13 @@ class Forwarding:
             if not delivery.complete:
                 outgoing.stall()
             return delivery.complete
+        if not leg.started and sender.credit <= 0:
+            # The receiver took its credit back before a frame was sent.
+            if relay.legs == [leg] and not leg.copy:
+                outgoing.current = None
+                self._settlement.unsend(leg)
+                self._core.touch_outgoing(outgoing)
+            return False
         limit = sender.remote_max_message_size
         chunks = leg.chunks
         while chunks:

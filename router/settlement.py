@@ -359,14 +359,7 @@ class Settlement:
             return
         core = self._core
         if not leg.started and not leg.copy and len(relay.legs) == 1 and not leg.aborting:
-            relay.chunks.extend(leg.chunks)
-            leg.chunks.clear()
-            self.uncount(leg)
-            leg.done = True
-            relay.legs = []
-            relay.attempts -= 1
-            core.forwarding.drop_kept(relay)
-            self._route_again(relay)
+            self.unsend(leg)
             return
         for chunk in leg.chunks:
             chunk.release()
@@ -386,7 +379,16 @@ class Settlement:
             core.forwarding.drop_chunks(relay)
         self.close_if_done(relay)
 
-    def _route_again(self, relay: Relay) -> None:
+    def unsend(self, leg: Leg) -> None:
+        """The only leg of a relay has sent nothing, and will not: the relay is routed again."""
+        relay = leg.relay
+        relay.chunks.extend(leg.chunks)
+        leg.chunks.clear()
+        self.uncount(leg)
+        leg.done = True
+        relay.legs = []
+        relay.attempts -= 1
+        self._core.forwarding.drop_kept(relay)
         address = self._core.address_of(relay)
         if address is None or not address.outgoing:
             self._core.undelivered += 1

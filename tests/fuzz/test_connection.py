@@ -45,8 +45,6 @@ from tests.support.pair import Scripted
 from tests.support.script import AMQP, SASL, attached, begun, flow, frame
 
 CORPUS = sorted((Path(__file__).parent / "connections").iterdir())
-#: What is known to fail, until it is mended.
-MISSING = {"an-empty-first-frame-whose-credit-is-taken-back": "the leg is begun, and no frame of it is sent"}
 EXAMPLES = int(os.environ.get("AMQPMESH_FUZZ", "0"))
 
 LIMITS = st.sampled_from([0, 1, 2, 2**31 - 1, 2**31, 2**32 - 1])
@@ -337,12 +335,7 @@ def test_whatever_becomes_of_frames_on_their_way_the_others_go_on_and_nothing_is
 
 @pytest.mark.parametrize(
     "path",
-    [
-        pytest.param(each, id=each.name, marks=pytest.mark.xfail(reason=MISSING.get(each.name, "")))
-        if each.name in MISSING
-        else pytest.param(each, id=each.name)
-        for each in CORPUS
-    ],
+    [pytest.param(each, id=each.name) for each in CORPUS],
 )
 def test_what_once_was_worth_keeping_is_replayed(path: Path) -> None:
     check(History(), path.read_text().splitlines())
