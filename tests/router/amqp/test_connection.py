@@ -299,6 +299,17 @@ def test_a_peer_that_does_not_answer_our_close_is_given_up() -> None:
     assert scripted.engine.receive_eof() == ()
 
 
+def test_while_a_close_is_waited_for_nothing_else_is_timed() -> None:
+    scripted = Scripted(close_time_out=9.0, idle_time_out=2.0)
+    scripted.peer.open(idle_time_out=1000)
+    scripted.engine.close()
+    scripted.peer.expect(Close)
+    assert scripted.engine.next_timer() == scripted.now + 9.0
+    scripted.advance(8.0)
+    assert scripted.engine.data_to_send(scripted.now) == b""
+    assert scripted.end.take(events.ConnectionClosed) == []
+
+
 def test_the_wait_for_a_close_begins_with_the_timer_if_ours_cannot_leave() -> None:
     scripted = opened(close_time_out=5.0)
     scripted.engine.close()
@@ -359,6 +370,15 @@ def test_a_peer_with_an_idle_time_out_hears_an_empty_frame_in_half_of_it() -> No
         assert scripted.engine.data_to_send(scripted.now) == b""
         scripted.advance(0.1)
         assert scripted.engine.data_to_send(scripted.now) == EMPTY_FRAME
+
+
+def test_an_empty_frame_is_enough_for_a_while_even_if_nobody_takes_it() -> None:
+    scripted = Scripted(idle_time_out=None)
+    scripted.peer.open(idle_time_out=3000)
+    for _ in range(5):
+        scripted.advance(1.5)
+        assert scripted.engine.next_timer() == scripted.now + 1.5
+    assert scripted.engine.data_to_send(scripted.now) == EMPTY_FRAME, "one, not five"
 
 
 def test_what_is_sent_anyway_needs_no_empty_frame() -> None:

@@ -144,6 +144,15 @@ def test_only_an_attach_of_the_peer_can_be_refused() -> None:
         pair.open().attach(Terminus("x", Role.SENDER)).refuse(WHY)
 
 
+@pytest.mark.parametrize(("said", "means"), [(None, 0), (0, 0), (700, 700)])
+def test_the_peers_largest_message_is_known_once_it_has_attached(said: int | None, means: int) -> None:
+    pair = Pair()
+    link = pair.open().attach(Terminus("x", Role.SENDER))
+    assert link.remote_max_message_size == 0
+    scripted = consuming(max_message_size=said)
+    assert scripted.sender().remote_max_message_size == means
+
+
 def test_a_link_that_both_attach_at_once_is_one_link() -> None:
     pair = Pair()
     session = pair.open()

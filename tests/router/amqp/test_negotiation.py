@@ -104,6 +104,8 @@ def test_a_header_that_is_not_acceptable_gets_one_that_is_and_the_end(
     assert scripted.engine.finished
     closed = scripted.end.take_one(events.ConnectionClosed)
     assert not closed.by_peer
+    assert closed.error is not None
+    assert "protocol header" in str(closed.error.description)
     scripted.peer.write(AMQP, Open(container_id="too late"))
     assert said(scripted) == b""
     assert scripted.end.events == []
@@ -137,9 +139,12 @@ def test_tls_is_handed_over_with_what_came_behind_its_header() -> None:
     scripted.peer.write(TLS + b"client hello")
     assert said(scripted) == TLS
     assert scripted.end.take_one(events.TlsRequested).rest == b"client hello"
+    scripted.peer.write(SASL)
+    assert said(scripted) == b"", "nothing of this layer may come before the other is in place"
+    assert scripted.end.events == []
     scripted.engine.secured()
     assert said(scripted) == b""
-    scripted.peer.write(SASL)
+    scripted.peer.write(b"")
     assert said(scripted).startswith(SASL)
 
 
@@ -179,7 +184,11 @@ def test_a_wrong_password_is_told_by_the_outcome_and_then_the_stream_ends() -> N
     assert isinstance(outcome, SaslOutcome)
     assert outcome.code is SaslCode.AUTH
     assert scripted.engine.finished
-    assert [type(event) for event in scripted.end.events] == [events.ConnectionClosed]
+    (closed,) = scripted.end.events
+    assert isinstance(closed, events.ConnectionClosed)
+    assert closed.error is not None
+    assert closed.error.description == scripted.engine.negotiation.refusal
+    assert closed.error.description
 
 
 @pytest.mark.parametrize(
@@ -224,7 +233,9 @@ def test_frames_are_as_large_as_agreed_once_amqp_has_begun() -> None:
 
 def test_a_peer_that_does_not_come_as_far_as_open_is_given_up() -> None:
     for start in (b"", b"AMQ", SASL):
-        scripted = Scripted(negotiation=Negotiation(server=True, sasl=sasl_server()), open_time_out=10.0)
+        scripted = Scripted(
+            negotiation=Negotiation(server=True, sasl=sasl_server()), open_time_out=10.0, idle_time_out=3.0
+        )
         scripted.peer.write(start)
         assert scripted.engine.next_timer() == 110.0
         scripted.advance(9.9)

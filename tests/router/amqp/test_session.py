@@ -257,6 +257,15 @@ def test_a_handle_above_the_handle_max_closes_the_connection() -> None:
         assert close.error.condition == "amqp:connection:framing-error"
 
 
+def test_the_highest_handle_is_as_good_as_any() -> None:
+    scripted = mapped(handle_max=7, attach=attached(Role.SENDER, handle=7))
+    scripted.peer.write(Detach(handle=7))
+    scripted.peer.expect(Detach)
+    scripted.end.events.clear()
+    scripted.peer.write(flow(handle=7))
+    assert ended(scripted).condition == SessionCondition.UNATTACHED_HANDLE
+
+
 def test_a_transfer_on_a_link_that_we_send_on_is_not_allowed() -> None:
     scripted = mapped(attach=attached(Role.RECEIVER))
     scripted.peer.write(transferred())
