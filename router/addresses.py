@@ -6,6 +6,7 @@ from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, Final
 
 from amqpmesh.policies.distribution import Distribution
+from amqpmesh.router.amqp.messaging import DeleteOnClose, LifetimePolicy
 from amqpmesh.router.config import AddressConfig
 from amqpmesh.router.credit import Pool
 from amqpmesh.router.kernel.relay import Budget
@@ -106,6 +107,7 @@ class Address:
         "creditors",
         "draining",
         "incoming",
+        "lifetime",
         "maker",
         "name",
         "outgoing",
@@ -128,6 +130,8 @@ class Address:
         self.config = config
         #: The connection that made this dynamic node and alone may consume it; None for other addresses (§3.5.3).
         self.maker = maker
+        #: What a dynamic node outlives (§3.5.10 to §3.5.13).
+        self.lifetime: LifetimePolicy = DeleteOnClose()
         self.pool = Pool(config.distribution, max_credit=config.max_credit, drain_time=config.drain_time)
         self.incoming: dict[IncomingLink, None] = {}
         self.outgoing: dict[OutgoingLink, None] = {}

@@ -17,8 +17,9 @@ from amqpmesh.router.amqp.composite import encode_composite
 from amqpmesh.router.amqp.definitions import AmqpCondition, Error, LinkCondition, Role, SenderSettleMode
 from amqpmesh.router.amqp.link import Link, Receiver, Sender
 from amqpmesh.router.amqp.messaging import (
-    DeleteOnClose,
     DistributionMode,
+    LifetimePolicy,
+    NodeProperties,
     Source,
     Target,
     TerminusExpiryPolicy,
@@ -110,7 +111,7 @@ class Attaching:
             raise RefusedError(AmqpCondition.NOT_FOUND, "the link has no target, and none is known by its name")
         address: Address | None
         if target.dynamic:
-            address = self._make_dynamic(record, link)
+            address = self._make_dynamic(record, link, target.dynamic_node_properties)
             named: str | None = self._dynamic_name(address)
         elif target.address is None:
             # The anonymous terminus: each message goes by its own `to`.
@@ -130,7 +131,7 @@ class Attaching:
                 address=named,
                 expiry_policy=TerminusExpiryPolicy.LINK_DETACH,
                 dynamic=target.dynamic,
-                dynamic_node_properties={LIFETIME_POLICY: DeleteOnClose()} if target.dynamic else None,
+                dynamic_node_properties={LIFETIME_POLICY: address.lifetime} if target.dynamic and address else None,
             ),
             snd_settle_mode=attach.snd_settle_mode,
             rcv_settle_mode=attach.rcv_settle_mode,
@@ -162,7 +163,7 @@ class Attaching:
         if source is None:
             raise RefusedError(AmqpCondition.NOT_FOUND, "the link has no source, and none is known by its name")
         if source.dynamic:
-            address = self._make_dynamic(record, link)
+            address = self._make_dynamic(record, link, source.dynamic_node_properties)
             named = self._dynamic_name(address)
         elif source.address is None:
             raise RefusedError(AmqpCondition.INVALID_FIELD, "the source has no address and is not dynamic")
@@ -183,7 +184,7 @@ class Attaching:
                 address=named,
                 expiry_policy=TerminusExpiryPolicy.LINK_DETACH,
                 dynamic=source.dynamic,
-                dynamic_node_properties={LIFETIME_POLICY: DeleteOnClose()} if source.dynamic else None,
+                dynamic_node_properties={LIFETIME_POLICY: address.lifetime} if source.dynamic else None,
                 distribution_mode=DistributionMode.COPY if copy else DistributionMode.MOVE,
                 default_outcome=source.default_outcome if default is not None else None,
                 outcomes=source.outcomes,
@@ -234,11 +235,18 @@ class Attaching:
         self._core.touch(address)
         return address
 
-    def _make_dynamic(self, record: ConnectionRecord, link: Link) -> Address:
-        """A node for this link alone to consume, or to consume from over the same connection (§3.5.3, dynamic)."""
+    def _make_dynamic(self, record: ConnectionRecord, link: Link, properties: NodeProperties | None) -> Address:
+        """A node for this link alone to consume, or to consume from over the same connection (§3.5.3, dynamic).
+
+        Args: properties: as asked for; of them we know the lifetime policy.
+        """
         container = quote(record.peer.container_id, safe="")
         name = f"{DYNAMIC}/{container}/{quote(link.name, safe='')}/{secrets.token_hex(16)}"
-        return self._use(record.peer.tenant, name, record)
+        address = self._use(record.peer.tenant, name, record)
+        lifetime = (properties or {}).get(LIFETIME_POLICY)
+        if isinstance(lifetime, LifetimePolicy):
+            address.lifetime = lifetime
+        return address
 
     def _dynamic_name(self, address: Address) -> str:
         return f"{address.name}@{self._core.id}"

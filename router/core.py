@@ -17,7 +17,7 @@ from amqpmesh.router.amqp import events
 from amqpmesh.router.amqp.connection import Connection
 from amqpmesh.router.amqp.definitions import AmqpCondition, Error
 from amqpmesh.router.amqp.errors import CommandError, ProtocolError
-from amqpmesh.router.amqp.messaging import Source, Target
+from amqpmesh.router.amqp.messaging import DeleteOnClose, DeleteOnNoMessages, Source, Target
 from amqpmesh.router.amqp.negotiation import Negotiation
 from amqpmesh.router.amqp.sasl import SaslServer
 from amqpmesh.router.amqp.types import Symbol
@@ -683,7 +683,7 @@ class Core:
         if address is not None:
             self.touch(address)
             if address.maker is record and self._made(taken):
-                self._remove_dynamic(address)
+                self._maker_gone(address)
 
     def _nobody_left(self, address: Address) -> None:
         """The last receiver is gone: what waits goes back (§3.4.4)."""
@@ -701,6 +701,14 @@ class Core:
             return False
         terminus = remote.source if isinstance(taken, OutgoingLink) else remote.target
         return isinstance(terminus, Source | Target) and terminus.dynamic
+
+    def _maker_gone(self, address: Address) -> None:
+        """The link that made a dynamic node is gone. With links as the condition it goes with the last of them."""
+        lifetime = address.lifetime
+        if isinstance(lifetime, DeleteOnClose) or (
+            isinstance(lifetime, DeleteOnNoMessages) and not address.waiting.size
+        ):
+            self._remove_dynamic(address)
 
     def _remove_dynamic(self, address: Address) -> None:
         """A dynamic node goes with the link that made it: other links to it are detached (§3.5.10)."""

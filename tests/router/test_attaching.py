@@ -10,6 +10,8 @@ from amqpmesh.router.amqp.link import Link
 from amqpmesh.router.amqp.messaging import (
     DeleteOnClose,
     DeleteOnNoLinks,
+    DeleteOnNoLinksOrMessages,
+    DeleteOnNoMessages,
     Source,
     Target,
     TerminusDurability,
@@ -109,7 +111,7 @@ def test_a_dynamic_node_carries_replies_and_goes_with_its_link() -> None:
     replies = client.receiver(
         None,
         name="my replies",
-        source=Source(dynamic=True, dynamic_node_properties={Symbol("lifetime-policy"): DeleteOnNoLinks()}),
+        source=Source(dynamic=True),
     )
     assert replies.remote is not None
     source = replies.remote.source
@@ -131,6 +133,30 @@ def test_a_dynamic_node_carries_replies_and_goes_with_its_link() -> None:
     network.run()
     assert _condition(service, direct) == "amqp:resource-deleted"
     assert _condition(service, service.sender(address)) == "amqp:not-found"
+    network.leave()
+
+
+@pytest.mark.parametrize("policy", [DeleteOnClose, DeleteOnNoMessages, DeleteOnNoLinks, DeleteOnNoLinksOrMessages])
+def test_a_dynamic_node_lives_as_long_as_its_policy_says(policy: type) -> None:
+    network = Network()
+    client, service = network.client(), network.client()
+    wanted = {Symbol("lifetime-policy"): policy()}
+    replies = client.receiver(None, source=Source(dynamic=True, dynamic_node_properties=wanted))
+    assert replies.remote is not None
+    assert replies.remote.source is not None
+    assert replies.remote.source.dynamic_node_properties == wanted
+    address = replies.remote.source.address
+    link = service.sender(address)
+    replies.detach()
+    network.run()
+    if policy in (DeleteOnNoLinks, DeleteOnNoLinksOrMessages):
+        assert link.is_attached
+        assert client.receiver(address).is_attached, "its maker may come back to it"
+        service.send(link)
+        client.take(1)[0].accept()
+        network.run()
+    else:
+        assert _condition(service, link) == "amqp:resource-deleted"
     network.leave()
 
 
