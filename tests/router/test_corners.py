@@ -345,7 +345,7 @@ def test_a_sender_sends_nothing_new_after_an_incomplete_unsettled_map() -> None:
     network.core.receive(consumer.record, consumer.engine.data_to_send(network.now), network.now)
     out = next(iter(consumer.record.outgoing), None)
     producer.sender("q") if False else None
-    assert out is None or out.usable == 0, "new deliveries would go (2.7.3)"
+    assert out is None or out.usable == 0, "new deliveries would go (§2.7.3)"
 
 
 def test_a_consumer_that_vanishes_before_its_frame_of_a_multicast_counts_as_released() -> None:
@@ -413,7 +413,7 @@ def test_a_senders_terminal_state_said_while_it_waits_goes_down() -> None:
     receiver.flow(1)
     network.run()
     last = consumer.arrivals[-1]
-    assert last.delivery.remote_state is not None or last.said, "terminal, unsettled: passed down (RELAYING 3)"
+    assert last.delivery.remote_state is not None or last.said, "a terminal state of the sender is passed down (§2.6.12)"
 
 
 def test_a_transfers_own_state_goes_down() -> None:
@@ -431,7 +431,7 @@ def test_a_link_of_mode_settled_may_not_send_unsettled() -> None:
     link = producer.sender("q", snd=SenderSettleMode.SETTLED)
     producer.send(link)
     assert link in producer.detached, (
-        "2.7.5: MUST be true on at least one transfer; unsettled mode is checked, settled mode is not"
+        "§2.7.5: MUST be true on at least one transfer; unsettled mode is checked, settled mode is not"
     )
 
 
