@@ -413,7 +413,7 @@ def test_a_senders_terminal_state_said_while_it_waits_goes_down() -> None:
     receiver.flow(1)
     network.run()
     last = consumer.arrivals[-1]
-    assert last.delivery.remote_state is not None or last.said, "a terminal state of the sender is passed down (§2.6.12)"
+    assert last.delivery.remote_state is not None or last.said, "the sender's state is passed down (§2.6.12)"
 
 
 def test_a_transfers_own_state_goes_down() -> None:
