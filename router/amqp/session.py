@@ -249,7 +249,6 @@ class Session:
         if self._abandoned_channel != -1:
             # We gave it up before this answer came: only its `end` matters now.
             self.connection.channels.free(self._abandoned_channel)
-            self._abandoned_channel = -1
             return ()
         self.state = SESSION[self.state][Step.RECEIVED_BEGIN]
         flow_state = self.flow_state

@@ -142,3 +142,5 @@ def test_what_belongs_to_no_frame_can_be_taken_out_for_another_layer() -> None:
     reader.next_header()
     assert reader.take_rest() == b"client hello"
     assert reader.take_rest() == b""
+    reader.feed(protocol_header(0))
+    assert reader.next_header() == protocol_header(0)

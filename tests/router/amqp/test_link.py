@@ -122,13 +122,19 @@ def test_an_attach_that_is_refused_has_no_terminus_and_is_closed_with_the_reason
         scripted = Scripted(answers=False)
         scripted.peer.write(AMQP, Open(container_id="peer"))
         scripted.engine.open()
-        scripted.peer.write(begun(), attached(role))
+        asked = attached(role, snd_settle_mode=SenderSettleMode.SETTLED, rcv_settle_mode=ReceiverSettleMode.SECOND)
+        scripted.peer.write(begun(), asked)
         scripted.session().begin()
         link = scripted.end.take_one(events.LinkAttached).link
         link.refuse(WHY)
         scripted.peer.expect_header()
         _, _, attach, detach = scripted.peer.expect_all(Open, Begin, Attach, Detach)
+        assert isinstance(attach, Attach)
         assert getattr(attach, terminus) is None
+        if role is Role.SENDER:
+            assert attach.snd_settle_mode is SenderSettleMode.SETTLED, "what is the peer's to choose"
+        else:
+            assert attach.rcv_settle_mode is ReceiverSettleMode.SECOND
         assert detach == Detach(handle=0, closed=True, error=WHY)
         assert link.state is S.DISCARDING
         with pytest.raises(CommandError):
@@ -287,6 +293,18 @@ def test_after_our_detach_what_comes_on_the_link_is_dropped_until_the_peers(erro
     assert error_then.condition == (
         SessionCondition.ERRANT_LINK if error is not None else SessionCondition.UNATTACHED_HANDLE
     )
+
+
+def test_a_handle_that_was_errant_is_as_good_as_any_once_it_is_used_again() -> None:
+    scripted = producing(credit=5)
+    scripted.receiver().detach(error=WHY)
+    scripted.peer.write(Detach(handle=0, closed=True), attached(Role.SENDER, "b"), Detach(handle=0, closed=True))
+    scripted.peer.hear()
+    scripted.end.events.clear()
+    scripted.peer.write(transferred(0))
+    error = scripted.end.take_one(events.SessionEnded).error
+    assert error is not None
+    assert error.condition == SessionCondition.UNATTACHED_HANDLE
 
 
 def test_what_is_dropped_counts_against_the_window_all_the_same() -> None:
@@ -561,6 +579,13 @@ def test_a_drain_with_nothing_to_send_uses_up_the_credit_and_says_so() -> None:
     assert scripted.peer.hear() == [], "nobody asks for it now"
 
 
+def test_one_credit_can_be_drained() -> None:
+    scripted = consuming()
+    scripted.peer.write(flow(handle=0, delivery_count=0, link_credit=1, drain=True))
+    scripted.end.take_one(events.DrainRequested).link.drained()
+    assert scripted.peer.expect(Flow).delivery_count == 1
+
+
 def test_a_drain_of_no_credit_is_answered_at_once() -> None:
     scripted = consuming()
     scripted.peer.write(flow(handle=0, delivery_count=0, link_credit=0, drain=True))
@@ -733,6 +758,16 @@ def test_a_state_that_does_not_fit_goes_shortly() -> None:
     first = heard[0].performative
     assert isinstance(first, Transfer)
     assert first.state == Rejected(error=Error(condition=Symbol("x" * 80), description="ü" * 60))
+
+
+@pytest.mark.parametrize("size", range(380, 480, 3))
+def test_with_a_state_of_any_size_frames_are_no_larger_than_the_peer_takes(size: int) -> None:
+    scripted = small_frames(credit=1)
+    state = encode_composite(Rejected(error=Error(condition=Symbol("x:y"), description="d" * size)))
+    sender = scripted.sender()
+    sender.transfer(sender.delivery(b"t" * 32, settled=True), b"payload", state=state)
+    heard = scripted.peer.hear()
+    assert b"".join(each.payload for each in heard) == b"payload"
 
 
 def test_a_tag_is_short_and_its_own() -> None:

@@ -654,6 +654,22 @@ def test_a_state_that_does_not_fit_into_the_peers_frames_is_told_shortly(state: 
     assert disposition == Disposition(role=Role.RECEIVER, first=0, settled=True, state=told)  # type: ignore[arg-type]  # a state
 
 
+@pytest.mark.parametrize("size", range(430, 512))
+def test_a_state_is_told_in_full_as_long_as_it_fits(size: int) -> None:
+    scripted = Scripted()
+    scripted.peer.open(max_frame_size=512)
+    scripted.peer.write(begun(), attached(Role.SENDER))
+    scripted.receiver().flow(1)
+    scripted.peer.write(transferred())
+    scripted.peer.hear()
+    ((delivery, _),) = scripted.transfers()
+    state = Rejected(error=Error(condition=Symbol("x:y"), description="d" * size))
+    dispose(delivery, encode_composite(state), settled=True)
+    data = scripted.engine.data_to_send(scripted.now)
+    full = len(frame(Disposition(role=Role.RECEIVER, first=0, settled=True, state=state)))
+    assert len(data) == full if full <= 512 else len(data) < 200
+
+
 def test_sessions_of_one_connection_have_numbers_of_their_own() -> None:
     scripted, first = delivered(2)
     scripted.peer.write(frame(begun(), channel=1), frame(attached(Role.SENDER), channel=1))
