@@ -1,0 +1,199 @@
+"""Windows: how many transfers may be under way, and what flows say of it (§2.5.6, §2.7.4)."""
+
+from itertools import repeat
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from amqpmesh.router.amqp import events
+from amqpmesh.router.amqp.definitions import Role, SessionCondition
+from amqpmesh.router.amqp.link import Receiver, Sender
+from amqpmesh.router.amqp.performatives import (
+    End,
+    Flow,
+    Transfer,
+)
+from amqpmesh.router.amqp.terminus import Terminus
+from amqpmesh.router.kernel.relay import ACCEPTED_STATE, Delivery, dispose, serial_add
+from tests.support.pair import Pair, whole
+from tests.support.script import attached, begun, flow, transferred
+from tests.support.sessions import ended, mapped
+
+
+def test_a_transfer_beyond_the_window_ends_the_session() -> None:
+    scripted = mapped(attach=attached(Role.SENDER), credit=100, window=3)
+    for number in range(3):
+        scripted.peer.write(transferred(number))
+    assert len(scripted.end.take(events.TransferReceived)) == 3
+    scripted.peer.write(transferred(3))
+    assert ended(scripted).condition == SessionCondition.WINDOW_VIOLATION
+
+
+def test_frames_not_deliveries_are_counted() -> None:
+    scripted = mapped(attach=attached(Role.SENDER), credit=100, window=3)
+    for _ in range(3):
+        scripted.peer.write(transferred(0, more=True))
+    scripted.peer.write(transferred(0))
+    error = scripted.peer.expect(End).error
+    assert error is not None
+    assert error.condition == SessionCondition.WINDOW_VIOLATION
+
+
+def test_what_is_released_opens_the_window_again() -> None:
+    scripted = mapped(attach=attached(Role.SENDER), credit=1000, window=4)
+    numbers = iter(range(1000))
+    for _ in range(50):
+        scripted.peer.write(transferred(next(numbers)), transferred(next(numbers)))
+        assert len(scripted.transfers()) == 2
+        told = scripted.peer.expect(Flow)
+        assert told.incoming_window == 4
+        assert told.next_incoming_id == scripted.session().flow_state.next_incoming_id
+        assert told.handle is None
+
+
+def test_what_is_held_is_not_offered() -> None:
+    scripted = mapped(attach=attached(Role.SENDER), credit=1000, window=4)
+    scripted.peer.write(transferred(0), transferred(1), transferred(2), flow(next_outgoing_id=3, echo=True))
+    assert scripted.peer.expect(Flow).incoming_window == 1
+    scripted.session().release(3)
+    assert scripted.peer.expect(Flow).incoming_window == 4
+
+
+def test_we_send_as_far_as_the_peers_window_goes_and_on_when_it_opens() -> None:
+    scripted = mapped(attach=attached(Role.RECEIVER), begin=begun(incoming_window=2))
+    scripted.peer.write(flow(incoming_window=2, handle=0, link_credit=10, delivery_count=0))
+    sender = scripted.sender()
+    scripted.end.events.clear()
+    deliveries = [sender.delivery(bytes((number,))) for number in range(3)]
+    assert [sender.transfer(each, b"x") for each in deliveries] == [1, 1, 0]
+    assert [each.complete for each in deliveries] == [True, True, False]
+    assert len(scripted.peer.hear()) == 2
+    scripted.peer.write(flow(next_incoming_id=1, incoming_window=1))
+    assert scripted.end.events == [], "that is where we are"
+    scripted.peer.write(flow(next_incoming_id=2, incoming_window=2))
+    assert scripted.end.take_one(events.WindowOpened).session is scripted.session()
+    assert sender.transfer(deliveries[2], b"x") == 1
+    assert deliveries[2].delivery_id == 2, "one that could not go had no number yet"
+    transfer = scripted.peer.expect(Transfer)
+    assert transfer.delivery_id == 2
+
+
+def test_a_window_that_shrinks_below_what_is_under_way_is_closed_and_not_endless() -> None:
+    scripted = mapped(attach=attached(Role.RECEIVER), begin=begun(incoming_window=10))
+    scripted.peer.write(flow(incoming_window=10, handle=0, link_credit=10, delivery_count=0))
+    sender = scripted.sender()
+    for number in range(4):
+        sender.transfer(sender.delivery(bytes((number,))))
+    scripted.peer.write(flow(next_incoming_id=2, incoming_window=1))
+    delivery = sender.delivery(b"late")
+    assert sender.transfer(delivery) == 0
+    assert not delivery.complete
+
+
+def test_a_peer_that_has_not_seen_our_begin_counts_from_where_we_began() -> None:
+    scripted = mapped(attach=attached(Role.RECEIVER), begin=begun(incoming_window=10), initial_outgoing_id=2**32 - 1)
+    scripted.peer.write(flow(next_incoming_id=None, incoming_window=3, handle=0, link_credit=10, delivery_count=0))
+    assert scripted.session().flow_state.remote_incoming_window == 3
+
+
+def test_the_transfers_that_a_peer_numbers_otherwise_cost_and_give_it_no_window() -> None:
+    # §2.5.6: next-incoming-id is what the flow says, so we count as the peer does from there.
+    scripted = mapped(attach=attached(Role.SENDER), credit=100, window=3)
+    scripted.peer.write(transferred(0), flow(next_outgoing_id=500))
+    scripted.peer.write(transferred(1), flow(next_outgoing_id=2**32 - 5), transferred(2))
+    assert len(scripted.end.take(events.TransferReceived)) == 3
+    scripted.session().flow()
+    told = scripted.peer.expect(Flow)
+    assert (told.next_incoming_id, told.incoming_window) == (2**32 - 4, 0)
+    scripted.peer.write(transferred(3))
+    assert ended(scripted).condition == SessionCondition.WINDOW_VIOLATION
+
+
+def test_a_session_flow_is_echoed_once_for_any_number_of_requests() -> None:
+    scripted = mapped()
+    scripted.peer.write(*(flow(echo=True) for _ in range(5)))
+    told = scripted.peer.expect(Flow)
+    assert not told.echo, "or the two would never stop"
+    assert scripted.end.events == []
+
+
+def test_our_numbers_go_round_and_nothing_happens() -> None:
+    pair = Pair(
+        client={"initial_outgoing_id": 2**32 - 3, "initial_delivery_id": 2**32 - 5, "window": 4},
+        server={"initial_outgoing_id": 2**32 - 1, "initial_delivery_id": 2**32 - 1, "window": 5},
+    )
+    session = pair.open()
+    sender = session.attach(Terminus("out", Role.SENDER), initial_delivery_count=2**32 - 2)
+    receiver = session.attach(Terminus("in", Role.RECEIVER))
+    pair.run()
+    assert isinstance(sender, Sender)
+    assert isinstance(receiver, Receiver)
+    back = pair.server.engine.channels.incoming[0].links[receiver.flow_state.handle]
+    there = pair.server.engine.channels.incoming[0].links[sender.flow_state.handle]
+    assert isinstance(back, Sender)
+    assert isinstance(there, Receiver)
+    for round_ in range(20):
+        there.flow(2)
+        receiver.flow(2)
+        pair.run()
+        for link in (sender, back):
+            for number in range(2):
+                delivery = link.delivery(bytes((round_, number)))
+                assert link.transfer(delivery, b"xy") == 2
+        pair.run()
+        for end in (pair.client, pair.server):
+            for delivery, payload in whole(end.take(events.TransferReceived)):
+                assert payload == b"xy"
+                dispose(delivery, ACCEPTED_STATE, settled=True)
+        pair.run()
+        for end in (pair.client, pair.server):
+            settled = [each for event in end.take(events.DispositionReceived) for each in event.deliveries]
+            assert len(settled) == 2
+            for delivery in settled:
+                dispose(delivery, None, settled=True)
+    assert session.flow_state.next_outgoing_id == serial_add(2**32 - 3, 40) == 37
+    assert session.flow_state.next_delivery_id == 35
+    assert sender.delivery_count == there.delivery_count == 38
+    assert not session.flow_state.outgoing
+    assert not session.flow_state.incoming
+
+
+@given(
+    window=st.integers(1, 6),
+    sizes=st.lists(st.integers(0, 2000), min_size=1, max_size=12),
+    chunk=st.integers(1, 300),
+    frame_size=st.sampled_from([512, 600, 4096]),
+)
+def test_whatever_the_windows_and_frames_every_message_arrives_whole_and_in_order(
+    window: int, sizes: list[int], chunk: int, frame_size: int
+) -> None:
+    pair = Pair(server={"window": window, "max_frame_size": frame_size}, sizes=repeat(chunk))
+    sender = pair.open().attach(Terminus("x", Role.SENDER))
+    pair.run()
+    assert isinstance(sender, Sender)
+    receiver = pair.server.engine.channels.incoming[0].links[0]
+    assert isinstance(receiver, Receiver)
+    receiver.flow(len(sizes))
+    pair.run()
+    received: list[events.TransferReceived] = []
+    for number, size in enumerate(sizes):
+        payload = bytes((number,)) * size
+        delivery = sender.delivery(bytes((number,)))
+        for _ in range(10_000):
+            payload = payload[sender.transfer(delivery, payload) :]
+            pair.run()
+            arrived = pair.server.take(events.TransferReceived)
+            received += arrived
+            # The window is never exceeded: that would have ended the session.
+            assert len(arrived) <= window
+            receiver.session.release(len(arrived))
+            pair.run()
+            if delivery.complete:
+                break
+        else:
+            raise AssertionError("the delivery does not get through")
+    messages: dict[Delivery, bytes] = {}
+    for event in received:
+        messages[event.delivery] = messages.get(event.delivery, b"") + event.payload
+    assert list(messages.values()) == [bytes((number,)) * size for number, size in enumerate(sizes)]
+    assert not pair.server.take(events.SessionEnded)
