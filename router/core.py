@@ -659,6 +659,7 @@ class Core:
             address = taken.address
             (address.copies if taken.copy else address.outgoing).pop(taken, None)
             address.draining.pop(taken, None)
+            address.creditors.pop(taken, None)
             if taken.branch is not None:
                 address.pool.remove_branch(taken.branch, self.now)
             current, taken.current = taken.current, None

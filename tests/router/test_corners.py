@@ -567,3 +567,16 @@ def test_one_connection_that_fills_the_memory_twice_is_closed_and_the_others_go_
     stopped.stopped = False
     network.run()
     network.leave()
+
+
+def test_receivers_that_left_with_credit_are_forgotten_while_others_stay() -> None:
+    network = Network()
+    steady, passing = network.client(), network.client()
+    steady.receiver("q")
+    for _ in range(5):
+        passing.receiver("q").detach()
+        network.run()
+    address = network.core.addresses.find("", "q")
+    assert address is not None
+    assert len(address.creditors) == 1
+    network.leave()
