@@ -25,26 +25,46 @@ from amqpmesh.router.config import (
     TlsConfig,
 )
 from amqpmesh.router.io.node import Router
-from amqpmesh.router.statistics import Statistics
+from amqpmesh.router.reasons import Reason
+from amqpmesh.router.statistics import (
+    AddressStatistics,
+    ConnectionStatistics,
+    Direction,
+    LinkStatistics,
+    ListenerStatistics,
+    NodeStatistics,
+    Outcomes,
+    RouterStatistics,
+    Statistics,
+)
 
 __version__ = "0.1.0"
 
 __all__ = [
     "AddressConfig",
+    "AddressStatistics",
     "AmqpMeshError",
     "CommandError",
     "ConfigError",
     "ConnectionClosedError",
+    "ConnectionStatistics",
     "DeliveryAnnotationsRule",
+    "Direction",
     "Distribution",
     "Limits",
     "LinkDetachedError",
+    "LinkStatistics",
     "ListenerConfig",
+    "ListenerStatistics",
     "LogConfig",
+    "NodeStatistics",
+    "Outcomes",
     "Overflow",
     "ProtocolError",
+    "Reason",
     "Router",
     "RouterConfig",
+    "RouterStatistics",
     "SaslError",
     "SessionEndedError",
     "Statistics",

@@ -10,6 +10,7 @@ from amqpmesh.router.amqp.messaging import DeleteOnClose, LifetimePolicy
 from amqpmesh.router.config import AddressConfig
 from amqpmesh.router.credit import Pool
 from amqpmesh.router.kernel.relay import Budget
+from amqpmesh.router.tally import Tally
 
 if TYPE_CHECKING:
     from amqpmesh.policies.patterns import PatternTable
@@ -111,6 +112,7 @@ class Address:
         "maker",
         "name",
         "outgoing",
+        "past",
         "pool",
         "suspended",
         "tenant",
@@ -141,6 +143,8 @@ class Address:
         self.waiting = Waiting()
         #: Consumers whose drain is not answered yet, and when it is at the latest.
         self.draining: dict[OutgoingLink, float] = {}
+        #: What links that are gone have counted.
+        self.past = Tally()
         #: Deliveries that went to nobody.
         self.undelivered = 0
 

@@ -60,6 +60,7 @@ class Attaching:
 
     def __init__(self, core: Core) -> None:
         self._core = core
+        self._number = 0
         self.links: dict[LinkKey, IncomingLink | OutgoingLink] = {}
         #: When links were stolen lately, by the hash of their key: names can be long, and peers choose them.
         self._thefts: OrderedDict[int, deque[float]] = OrderedDict()
@@ -138,7 +139,7 @@ class Attaching:
             max_message_size=record.listener.max_message_size or None,
             unsettled=None if attach.unsettled is None else {},
         )
-        incoming = IncomingLink(record, link, address, pool)
+        incoming = IncomingLink(record, link, address, pool, number=self._next_number(), now=core.now)
         record.incoming[incoming] = None
         if address is not None:
             address.incoming[incoming] = None
@@ -201,12 +202,18 @@ class Attaching:
             copy=copy,
             default_outcome=default,
             max_unsettled=address.config.max_unsettled,
+            number=self._next_number(),
+            now=core.now,
         )
         record.outgoing[outgoing] = None
         (address.copies if copy else address.outgoing)[outgoing] = None
         outgoing.branch = address.pool.add_branch(0, 1, not copy, outgoing)
         core.touch_outgoing(outgoing)
         return outgoing
+
+    def _next_number(self) -> int:
+        self._number += 1
+        return self._number
 
     # ----------------------------------------------------------------------------------------------------- addresses
 

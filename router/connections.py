@@ -22,7 +22,9 @@ class ConnectionRecord:
     __slots__ = (
         "__weakref__",
         "certificate_subject",
+        "cipher",
         "congested",
+        "connected_at",
         "engine",
         "held",
         "host",
@@ -31,15 +33,18 @@ class ConnectionRecord:
         "listener",
         "lost",
         "number",
+        "octets_in",
+        "octets_out",
         "outgoing",
         "peer",
         "sending",
         "stalled",
+        "tls",
         "tls_requested",
         "unfinished",
     )
 
-    def __init__(self, number: int, engine: Connection, listener: ListenerConfig, host: str) -> None:
+    def __init__(self, number: int, engine: Connection, listener: ListenerConfig, host: str, now: float) -> None:
         #: For logs: unique within this router.
         self.number = number
         self.engine = engine
@@ -48,6 +53,14 @@ class ConnectionRecord:
         self.host = host
         self.peer = Peer(container_id="", listener=listener.name)
         self.certificate_subject: str | None = None
+        #: The version of TLS and its cipher suite; None: there is no TLS.
+        self.tls: str | None = None
+        self.cipher: str | None = None
+        #: Seconds.
+        self.connected_at = now
+        #: What was read and what was taken to be sent, inside TLS.
+        self.octets_in = 0
+        self.octets_out = 0
         #: TLS is to be negotiated in this stream now, beginning with these bytes.
         self.tls_requested: bytes | None = None
         #: Octets that were taken to be sent and are not written yet.
@@ -71,6 +84,11 @@ class ConnectionRecord:
     def held_frames(self) -> int:
         """Transfer frames that it sent and that are still here."""
         return sum(session.flow_state.held for session in self.engine.channels.sessions)
+
+    @property
+    def unwritten(self) -> int:
+        """Octets that wait to be written."""
+        return self.sending + len(self.engine.out)
 
     @property
     def is_congested(self) -> bool:

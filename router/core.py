@@ -29,7 +29,8 @@ from amqpmesh.router.links import IncomingLink, OutgoingLink
 from amqpmesh.router.logs import EventLog
 from amqpmesh.router.names import split
 from amqpmesh.router.settlement import Settlement
-from amqpmesh.router.statistics import Statistics
+from amqpmesh.router.survey import survey
+from amqpmesh.router.tally import Tally
 from amqpmesh.router.users import Users
 from amqpmesh.router.windows import FixedWindow
 
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from amqpmesh.router.config import ListenerConfig, RouterConfig
+    from amqpmesh.router.statistics import Statistics
     from amqpmesh.router.windows import Grant
 
 #: Capabilities that the router has, as `open` offers them.
@@ -66,6 +68,11 @@ class Core:
         self.forwarding = Forwarding(self)
         self.attaching = Attaching(self)
         self.draining = False
+        self.started_at = now
+        #: What links that are gone have counted.
+        self.past = Tally()
+        self.octets_in = 0
+        self.octets_out = 0
         #: Live relays, and counters over the router's life.
         self.relays = 0
         self.undelivered = 0
@@ -125,7 +132,7 @@ class Core:
             offered_capabilities=CAPABILITIES,
         )
         self._numbers += 1
-        record = ConnectionRecord(self._numbers, engine, listener, host)
+        record = ConnectionRecord(self._numbers, engine, listener, host, now)
         record.certificate_subject = certificate_subject
         engine.context = record
         engine.on_wake = lambda: self.on_output(record)
@@ -162,6 +169,8 @@ class Core:
         Returns: False, if it means so much work that others should come first: then call again, without data.
         """
         self.now = now
+        record.octets_in += len(data)
+        self.octets_in += len(data)
         work = 0
         unfinished = record.unfinished or record.engine.receive(data, now)
         record.unfinished = None
@@ -211,6 +220,8 @@ class Core:
         """All that is to be sent to the peer now."""
         data = record.engine.data_to_send(now)
         record.sending += len(data)
+        record.octets_out += len(data)
+        self.octets_out += len(data)
         return data
 
     def sent(self, record: ConnectionRecord, now: float) -> None:
@@ -299,19 +310,8 @@ class Core:
         self._finish_batch()
 
     def statistics(self) -> Statistics:
-        """What is there now."""
-        links = sum(len(record.incoming) + len(record.outgoing) + len(record.lingering) for record in self.connections)
-        return Statistics(
-            connections=len(self.connections),
-            links=max(links, len(self.attaching.links)),
-            addresses=len(self.addresses),
-            relays=self.relays,
-            buffered=self.budget.used,
-            undelivered=self.undelivered,
-            expired=self.expired,
-            stolen=self.stolen,
-            irregular=self.irregular_heads,
-        )
+        """How things stand now."""
+        return survey(self)
 
     # ----------------------------------------------------------------------------------------------------- the batch
 
@@ -364,6 +364,7 @@ class Core:
         branch = outgoing.branch
         if branch is not None and not outgoing.gone:
             flow_state = outgoing.link.flow_state
+            outgoing.time_credit(self.now)
             withdrawn = flow_state.lowered and flow_state.link_credit == 0
             usable = outgoing.usable
             if outgoing.left_out and usable:
@@ -376,12 +377,12 @@ class Core:
             if not usable and flow_state.link_credit:
                 outgoing.stall()
 
-    @staticmethod
-    def _grant(grants: Iterable[Grant]) -> None:
+    def _grant(self, grants: Iterable[Grant]) -> None:
         for grant in grants:
             incoming = grant.input.owner
             if isinstance(incoming, IncomingLink) and incoming.link.is_attached:
                 incoming.link.flow(grant.credit, drain=grant.drain, echo=grant.echo)
+                incoming.time_credit(self.now)
 
     def _answer_drains(self, address: Address) -> None:
         over = address.pool.drained(self.now)
@@ -550,6 +551,7 @@ class Core:
                 self.forwarding.pump(taken)
         elif isinstance(taken, IncomingLink) and flow.delivery_count is not None:
             taken.pool.flow_received(taken.input, flow.delivery_count, flow.link_credit, flow.available, self.now)
+            taken.time_credit(self.now)
             self.touch_input(taken)
 
     def _drain_requested(self, record: ConnectionRecord, event: events.DrainRequested) -> None:
@@ -618,6 +620,8 @@ class Core:
             record.lingering[taken] = None
             if isinstance(taken, OutgoingLink):
                 record.held[taken.address] = record.held.get(taken.address, 0) + taken.unsettled
+        else:
+            self._keep_count(taken)
 
     def _link_gone(self, taken: IncomingLink | OutgoingLink) -> None:
         """A link is over: each of its deliveries ends with what is true of it."""
@@ -634,11 +638,22 @@ class Core:
                     self.settlement.sender_gone(delivery.relay, delivery)
         for delivery in unsettled:
             forget(delivery)
+        self._keep_count(taken)
+
+    def _keep_count(self, taken: IncomingLink | OutgoingLink) -> None:
+        """A link is gone: what it has counted stays, once."""
+        self.past.add(taken)
+        if taken.address is not None:
+            taken.address.past.add(taken)
+        taken.link.flow_state.reset_counters()
 
     def no_longer_lingers(self, taken: IncomingLink | OutgoingLink) -> None:
         """A link that was detached without being closed has no live delivery any more."""
         record = taken.connection
-        if record.lingering.pop(taken, 0) == 0 or not isinstance(taken, OutgoingLink):
+        if record.lingering.pop(taken, 0) == 0:
+            return
+        self._keep_count(taken)
+        if not isinstance(taken, OutgoingLink):
             return
         held = record.held.pop(taken.address, 0) - taken.unsettled
         if held > 0:

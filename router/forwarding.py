@@ -79,6 +79,9 @@ class Forwarding:
             delivery.relay = relay
             incoming.current = relay
             core.relays += 1
+            incoming.last_delivery_at = core.now
+            if not delivery.link.link_credit:
+                incoming.time_credit(core.now)
             incoming.pool.received(incoming.input, core.now)
             core.touch_input(incoming)
         else:
@@ -497,6 +500,7 @@ class Forwarding:
             taken = sender.transfer(delivery, data, more=not last, settled=settles, state=said)
             if delivery.delivery_id != -1 and not leg.started:
                 leg.started = True
+                outgoing.last_delivery_at = self._core.now
                 outgoing.note_credit()
             if settles and delivery.settled:
                 self._settlement.uncount(leg)

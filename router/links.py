@@ -24,7 +24,21 @@ LinkKey = tuple[str, str, str, str, bool, int]
 class IncomingLink:
     """A link that deliveries come in by. We are its receiver; the peer is a producer."""
 
-    __slots__ = ("address", "connection", "current", "input", "key", "link", "owed", "pool", "waiting")
+    __slots__ = (
+        "address",
+        "attached_at",
+        "connection",
+        "current",
+        "input",
+        "key",
+        "last_delivery_at",
+        "link",
+        "number",
+        "owed",
+        "pool",
+        "waiting",
+        "zero_credit_since",
+    )
 
     def __init__(
         self,
@@ -32,7 +46,15 @@ class IncomingLink:
         link: Receiver,
         address: Address | None,
         pool: Pool | FixedWindow,
+        *,
+        number: int,
+        now: float,
     ) -> None:
+        self.number = number
+        #: Seconds, as all times here. None: it has credit; no delivery has come.
+        self.attached_at = now
+        self.zero_credit_since: float | None = now
+        self.last_delivery_at: float | None = None
         self.connection = connection
         self.link = link
         #: Where its deliveries go; None: each by its own `to` (the anonymous terminus).
@@ -47,12 +69,20 @@ class IncomingLink:
         self.waiting: dict[Address, int] = {}
         self.key: LinkKey | None = None
 
+    def time_credit(self, now: float) -> None:
+        """Whether it has credit may have changed."""
+        if self.link.flow_state.link_credit:
+            self.zero_credit_since = None
+        elif self.zero_credit_since is None:
+            self.zero_credit_since = now
+
 
 class OutgoingLink:
     """A link that deliveries leave by. We are its sender; the peer is a consumer."""
 
     __slots__ = (
         "address",
+        "attached_at",
         "backlog",
         "branch",
         "connection",
@@ -62,14 +92,17 @@ class OutgoingLink:
         "default_outcome",
         "gone",
         "key",
+        "last_delivery_at",
         "last_tag",
         "left_out",
         "link",
         "max_unsettled",
         "missed",
+        "number",
         "stalled_since",
         "turn",
         "unsettled",
+        "zero_credit_since",
     )
 
     def __init__(
@@ -81,7 +114,14 @@ class OutgoingLink:
         copy: bool,
         default_outcome: bytes | None,
         max_unsettled: int,
+        number: int,
+        now: float,
     ) -> None:
+        self.number = number
+        #: Seconds, as all times here. None: it has credit; no delivery has left.
+        self.attached_at = now
+        self.zero_credit_since: float | None = now
+        self.last_delivery_at: float | None = None
         self.connection = connection
         self.link = link
         self.address = address
@@ -158,6 +198,13 @@ class OutgoingLink:
             self.address.creditors.setdefault(self)
         else:
             self.address.creditors.pop(self, None)
+
+    def time_credit(self, now: float) -> None:
+        """Whether it has credit may have changed."""
+        if self.link.flow_state.link_credit:
+            self.zero_credit_since = None
+        elif self.zero_credit_since is None:
+            self.zero_credit_since = now
 
     def stall(self) -> None:
         """It was wanted and could not send, for its session's window or its connection's output: it is to be looked at

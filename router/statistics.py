@@ -1,21 +1,69 @@
-"""What a running router tells of itself."""
+"""What a running router tells of itself: values that say how things stood when they were asked for.
+
+Counts are since the beginning of what they count, `now` and what ends in `_since` or `_at` are seconds of the router's
+clock, of which only differences mean anything: `statistics.router.now - link.zero_credit_since`.
+"""
 
 from dataclasses import dataclass
+from enum import StrEnum
+
+from amqpmesh.policies.distribution import Distribution
+from amqpmesh.router.reasons import Reason
+
+
+class Direction(StrEnum):
+    """Which way the deliveries of a link go, as the router sees it."""
+
+    INCOMING = "incoming"
+    """From a sender: the peer is a producer."""
+    OUTGOING = "outgoing"
+    """To a receiver: the peer is a consumer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Statistics:
-    """Counts, now and over the router's life."""
+class Outcomes:
+    """How deliveries ended. Those that went pre-settled have no outcome."""
 
+    presettled: int
+    """Deliveries that were settled before they were sent: at most once."""
+    accepted: int
+    rejected: int
+    released: int
+    modified: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RouterStatistics(Outcomes):
+    """The router as a whole; outcomes are those that receivers had for it."""
+
+    id: str
+    """Its container-id."""
+    now: float
+    started_at: float
+    draining: bool
+    """It takes nothing new: it is about to end."""
     connections: int
     """Connections that are not gone yet."""
     links: int
+    """Links, and those that were detached and whose deliveries are not settled."""
     addresses: int
     """Addresses that somebody uses, dynamic nodes among them."""
     relays: int
     """Deliveries that are on their way, wait, or are unsettled on either side."""
     buffered: int
     """Octets of messages that wait here."""
+    memory: int
+    """Octets that may wait before senders get less credit."""
+    memory_used_up: bool
+    """Addresses that hold much of the memory give no credit for want of it."""
+    deliveries_in: int
+    """Deliveries that have come."""
+    deliveries_out: int
+    """Deliveries that have left; a multicast counts once for each receiver."""
+    octets_in: int
+    """Octets that have come, as they are inside TLS."""
+    octets_out: int
+    """Octets that have left, as they are inside TLS."""
     undelivered: int
     """Deliveries that went back or were dropped because nobody was there to take them."""
     expired: int
@@ -25,7 +73,164 @@ class Statistics:
     irregular: int
     """Messages whose sections were out of order, doubled or malformed; relayed untouched from there."""
 
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListenerStatistics:
+    """Where clients connect."""
+
+    name: str
+    url: str
+    """With the port that is in use."""
+    connections: int
+    """Those that came in by it and are not gone."""
+    refused: int
+    """Those that were too many."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectionStatistics:
+    """One connection."""
+
+    number: int
+    """What logs call it; unique within this router."""
+    listener: str
+    """The name of the listener that it came in by."""
+    host: str
+    """The peer's address without its port."""
+    container_id: str
+    """As the peer's `open` said; "" until it has come."""
+    hostname: str | None
+    """Whom it wanted to talk to, as its `open` said."""
+    tenant: str
+    user: str | None
+    """Who the peer proved to be; None: nobody in particular."""
+    mechanism: str | None
+    """The SASL mechanism of that proof; None without a SASL layer."""
+    tls: str | None
+    """The version of TLS, `TLSv1.3`; None without TLS."""
+    cipher: str | None
+    """The cipher suite of TLS."""
+    certificate_subject: str | None
+    """Of the client's certificate."""
+    state: str
+    """By the standard's name (§2.4.6): `OPENED` while it is in use."""
+    connected_at: float
+    idle_time_out: float | None
+    """Seconds without a frame after which we close it; None: never."""
+    remote_idle_time_out: float | None
+    """Seconds without a frame after which the peer may close it, as it announced; None: never."""
+    max_frame_size: int
+    """Octets of the largest frame that the peer takes."""
+    sessions: int
+    links: int
+    octets_in: int
+    octets_out: int
+    unwritten: int
+    """Octets that wait for the peer to read."""
+    held: int
+    """Transfer frames of the peer that wait here."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkStatistics(Outcomes):
+    """One link."""
+
+    number: int
+    """Unique within this router."""
+    name: str
+    """As its attach said; unique for one container and direction only."""
+    connection: int
+    """The number of its connection."""
+    direction: Direction
+    address: str | None
+    """None: an anonymous sender, each of whose messages says where it goes."""
+    tenant: str
+    copy: bool
+    """Its receiver sees each delivery and takes it from nobody."""
+    attached: bool
+    """False: detached without being closed, and kept for what is not settled."""
+    attached_at: float
+    deliveries: int
+    """Deliveries whose first frame has come, or left."""
+    octets: int
+    """Octets of their messages."""
+    undelivered: int
+    """Deliveries that wait here to be sent on."""
+    unsettled: int
+    """Deliveries of which one side still has something to say."""
+    missed: int
+    """Deliveries that a `copy` receiver, or one that held up a multicast, did not see."""
+    available: int
+    """Deliveries that a sender says it has and lacks the credit for; from us, those that wait at the address."""
+    credit: int
+    """Deliveries that may still be sent on it (link-credit, §2.6.7)."""
+    zero_credit_since: float | None
+    """None: it has credit."""
+    last_delivery_at: float | None
+    """When the last delivery began; None: there was none."""
+    reason: Reason | None
+    """Why it has no credit, or cannot use it; None: it can."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AddressStatistics(Outcomes):
+    """One address that somebody uses. It is forgotten, and its counts with it, when nobody does any more."""
+
+    name: str
+    tenant: str
+    distribution: Distribution
+    producers: int
+    """Links that deliveries come in by; anonymous senders are not among them."""
+    consumers: int
+    """Links that deliveries leave by."""
+    copies: int
+    """Links of receivers that only see what goes to others."""
+    waiting: int
+    """Deliveries that wait for a receiver."""
+    buffered: int
+    """Octets of messages that wait here."""
+    demand: int
+    """Deliveries that receivers can take now."""
+    granted: int
+    """Deliveries that senders were given credit for and have not sent."""
+    deliveries_in: int
+    """Deliveries that have come; those of anonymous senders do not count here."""
+    deliveries_out: int
+    """Deliveries that have left; a multicast counts once for each receiver."""
+    undelivered: int
+    """Deliveries that went back or were dropped because nobody was there to take them."""
+    reason: Reason | None
+    """Why receivers can take nothing now; None: they can."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeStatistics:
+    """A node that is the router's own: dynamic nodes, and `$management`."""
+
+    name: str
+    """The address, without `@` and the router's id."""
+    tenant: str
+    dynamic: bool
+    """It was made for a link (§3.5.3)."""
+    maker: int | None
+    """The number of the connection that made it."""
+    lifetime: str | None
+    """What a dynamic node lives as long as (§3.5.10 to §3.5.13), `delete-on-close` among others."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Statistics:
+    """How a router stands."""
+
+    router: RouterStatistics
+    listeners: tuple[ListenerStatistics, ...] = ()
+    connections: tuple[ConnectionStatistics, ...] = ()
+    links: tuple[LinkStatistics, ...] = ()
+    addresses: tuple[AddressStatistics, ...] = ()
+    nodes: tuple[NodeStatistics, ...] = ()
+
     @property
     def is_empty(self) -> bool:
         """Nothing is left: no connection, link, address or delivery, and no byte of any."""
-        return not (self.connections or self.links or self.addresses or self.relays or self.buffered)
+        whole = self.router
+        return not (whole.connections or whole.links or whole.addresses or whole.relays or whole.buffered)

@@ -325,8 +325,14 @@ class LinkFlow:
         self.second = False
         #: 0 unsettled, 1 settled, 2 mixed (§2.8.2).
         self.snd_settle_mode = 2
+        self.reset_counters()
+
+    def reset_counters(self) -> None:
+        """Begin to count anew."""
+        #: Deliveries whose first frame was read or written, and their payload in bytes.
         self.received = 0
         self.octets = 0
+        #: Of those, the ones that were settled then; and how the others ended.
         self.presettled = 0
         self.accepted = 0
         self.rejected = 0

@@ -146,7 +146,7 @@ def test_a_message_that_expires_while_it_waits_goes_back_undeliverable() -> None
     assert sent.said == []
     network.advance(0.2)
     assert sent.said == [(Modified(delivery_failed=True, undeliverable_here=True), True)]
-    assert network.core.statistics().expired == 1
+    assert network.core.statistics().router.expired == 1
     network.leave()
 
 
@@ -582,5 +582,5 @@ def test_sections_out_of_order_are_relayed_untouched_and_counted() -> None:
     producer.send(producer.sender("q"), payload)
     (arrival,) = consumer.take(1)
     assert bytes(arrival.payload) == payload
-    assert network.core.statistics().irregular == 1
+    assert network.core.statistics().router.irregular == 1
     network.leave()

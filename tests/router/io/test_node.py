@@ -29,7 +29,7 @@ async def test_two_clients_exchange_a_message_and_nothing_is_left(
         await sender.send(0, b"hello")
         transfer = await receiver.expect(Transfer)
         assert receiver.payload.endswith(b"hello")
-        assert router.statistics().relays == 1
+        assert router.statistics().router.relays == 1
         await receiver.accept(transfer)
         disposition = await sender.expect(Disposition)
         assert (disposition.state, disposition.settled) == (Accepted(), True)
@@ -66,7 +66,7 @@ async def test_a_silent_peer_is_closed_when_its_idle_time_out_has_passed(
         await peer.expect_end()
         # It does not answer, and is given up.
         await trio.sleep(2.0)
-        assert router.statistics().connections == 0
+        assert router.statistics().router.connections == 0
         assert trio.current_time() - opened_at <= 16.0
     assert router.statistics().is_empty
 
@@ -166,7 +166,7 @@ async def test_a_drain_that_is_cancelled_is_over_at_once() -> None:
         with trio.CancelScope() as scope:
             scope.cancel()
             await router.drain()
-        assert router.statistics().relays == 1
+        assert router.statistics().router.relays == 1
         await receiver.stream.aclose()
     assert router.statistics().is_empty
 
@@ -267,6 +267,6 @@ async def test_a_detached_link_is_answered_while_the_router_runs_on(
         await peer.attach(Role.RECEIVER, "q")
         await peer.write(Detach(handle=0, closed=True))
         assert (await peer.expect(Detach)).closed
-        assert router.statistics().links == 0
+        assert router.statistics().router.links == 0
         await peer.close()
     assert router.statistics().is_empty

@@ -138,7 +138,7 @@ async def test_a_peer_that_does_not_read_stops_nobody_and_misses_nothing() -> No
         await receiver.write(credit(1000))
         await sender.attach(Role.SENDER, "fast")
         nursery.start_soon(flood, flooding)
-        while router.statistics().buffered == 0:  # until there is no room but the router's
+        while router.statistics().router.buffered == 0:  # until there is no room but the router's
             await trio.lowlevel.checkpoint()
         for each in range(1000):
             await sender.send(each, b"hello", settled=True)
@@ -209,7 +209,7 @@ async def test_a_connection_that_is_reset_is_over() -> None:
         sender.stream.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         await sender.stream.aclose()
         with trio.fail_after(5):
-            while router.statistics().connections > 1:
+            while router.statistics().router.connections > 1:
                 await trio.lowlevel.checkpoint()
         await receiver.accept(transfer)
         await receiver.close()

@@ -1,0 +1,218 @@
+"""How a router stands: its records read into `Statistics`, when somebody asks.
+
+Nothing is counted for that alone, but what a link or a connection has counted is kept when it goes.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from amqpmesh.policies.access import RESERVED
+from amqpmesh.router.amqp.messaging import (
+    DeleteOnClose,
+    DeleteOnNoLinks,
+    DeleteOnNoLinksOrMessages,
+    DeleteOnNoMessages,
+)
+from amqpmesh.router.links import IncomingLink, OutgoingLink
+from amqpmesh.router.reasons import Reason, why_address, why_incoming, why_outgoing
+from amqpmesh.router.statistics import (
+    AddressStatistics,
+    ConnectionStatistics,
+    Direction,
+    LinkStatistics,
+    NodeStatistics,
+    RouterStatistics,
+    Statistics,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from amqpmesh.router.addresses import Address
+    from amqpmesh.router.connections import ConnectionRecord
+    from amqpmesh.router.core import Core
+    from amqpmesh.router.tally import Tally
+
+_LIFETIMES = {
+    DeleteOnClose: "delete-on-close",
+    DeleteOnNoLinks: "delete-on-no-links",
+    DeleteOnNoMessages: "delete-on-no-messages",
+    DeleteOnNoLinksOrMessages: "delete-on-no-links-or-messages",
+}
+
+
+def survey(core: Core) -> Statistics:
+    """Read everything; the work grows with what is there, not with the traffic."""
+    total = core.past.copy()
+    by_address = {address: address.past.copy() for address in core.addresses.values()}
+    why = {address: why_address(address, draining=core.draining) for address in by_address}
+    connections = [_connection(record) for record in core.connections]
+    links = []
+    for record in core.connections:
+        for taken in (*record.incoming, *record.outgoing, *record.lingering):
+            total.add(taken)
+            address = taken.address
+            if address in by_address:
+                by_address[address].add(taken)
+            links.append(_incoming(core, taken, why) if isinstance(taken, IncomingLink) else _outgoing(taken))
+    return Statistics(
+        router=RouterStatistics(
+            id=core.id,
+            now=core.now,
+            started_at=core.started_at,
+            draining=core.draining,
+            connections=len(connections),
+            links=max(len(links), len(core.attaching.links)),
+            addresses=len(by_address),
+            relays=core.relays,
+            buffered=core.budget.used,
+            memory=core.budget.limit,
+            memory_used_up=core.suspended and not core.draining,
+            deliveries_in=total.deliveries_in,
+            deliveries_out=total.deliveries_out,
+            octets_in=core.octets_in,
+            octets_out=core.octets_out,
+            undelivered=core.undelivered,
+            expired=core.expired,
+            stolen=core.stolen,
+            irregular=core.irregular_heads,
+            **total.outcomes(),
+        ),
+        connections=tuple(connections),
+        links=tuple(links),
+        addresses=tuple(_address(address, tally, why[address]) for address, tally in by_address.items()),
+        nodes=tuple(_nodes(core.addresses.values())),
+    )
+
+
+def _connection(record: ConnectionRecord) -> ConnectionStatistics:
+    engine, peer = record.engine, record.peer
+    remote = engine.remote
+    announced = remote.idle_time_out if remote is not None else None
+    return ConnectionStatistics(
+        number=record.number,
+        listener=record.listener.name,
+        host=record.host,
+        container_id=peer.container_id,
+        hostname=peer.hostname,
+        tenant=peer.tenant,
+        user=peer.user,
+        mechanism=peer.mechanism,
+        tls=record.tls,
+        cipher=record.cipher,
+        certificate_subject=record.certificate_subject,
+        state=engine.state.name,
+        connected_at=record.connected_at,
+        idle_time_out=record.listener.idle_time_out or None,
+        remote_idle_time_out=announced / 1000 if announced else None,
+        max_frame_size=engine.remote_max_frame_size,
+        sessions=sum(1 for _ in engine.channels.sessions),
+        links=len(record.incoming) + len(record.outgoing) + len(record.lingering),
+        octets_in=record.octets_in,
+        octets_out=record.octets_out,
+        unwritten=record.unwritten,
+        held=record.held_frames,
+    )
+
+
+def _incoming(core: Core, incoming: IncomingLink, why: Mapping[Address, Reason | None]) -> LinkStatistics:
+    address = incoming.address
+    return _link(
+        incoming,
+        Direction.INCOMING,
+        copy=False,
+        undelivered=incoming.input.waiting + sum(incoming.waiting.values()),
+        missed=0,
+        reason=why_incoming(
+            incoming,
+            why.get(address) if address is not None else None,
+            draining=core.draining,
+            suspended=core.suspended,
+        ),
+    )
+
+
+def _outgoing(outgoing: OutgoingLink) -> LinkStatistics:
+    current = outgoing.current
+    return _link(
+        outgoing,
+        Direction.OUTGOING,
+        copy=outgoing.copy,
+        undelivered=len(outgoing.backlog) + (current is not None and not current.started),
+        missed=outgoing.missed,
+        reason=why_outgoing(outgoing),
+    )
+
+
+def _link(
+    taken: IncomingLink | OutgoingLink,
+    direction: Direction,
+    *,
+    copy: bool,
+    undelivered: int,
+    missed: int,
+    reason: Reason | None,
+) -> LinkStatistics:
+    link, record, address = taken.link, taken.connection, taken.address
+    counted = link.flow_state
+    return LinkStatistics(
+        number=taken.number,
+        name=link.name,
+        connection=record.number,
+        direction=direction,
+        address=address.name if address is not None else None,
+        tenant=record.peer.tenant,
+        copy=copy,
+        attached=link.is_attached,
+        attached_at=taken.attached_at,
+        deliveries=counted.received,
+        octets=counted.octets,
+        undelivered=undelivered,
+        unsettled=len(counted.unsettled),
+        missed=missed,
+        available=counted.available,
+        credit=counted.link_credit,
+        zero_credit_since=taken.zero_credit_since,
+        last_delivery_at=taken.last_delivery_at,
+        reason=reason,
+        presettled=counted.presettled,
+        accepted=counted.accepted,
+        rejected=counted.rejected,
+        released=counted.released,
+        modified=counted.modified,
+    )
+
+
+def _address(address: Address, tally: Tally, reason: Reason | None) -> AddressStatistics:
+    pool = address.pool
+    return AddressStatistics(
+        name=address.name,
+        tenant=address.tenant,
+        distribution=address.config.distribution,
+        producers=len(address.incoming),
+        consumers=len(address.outgoing),
+        copies=len(address.copies),
+        waiting=address.waiting.size,
+        buffered=address.budget.used,
+        demand=pool.demand,
+        granted=pool.granted,
+        deliveries_in=tally.deliveries_in,
+        deliveries_out=tally.deliveries_out,
+        undelivered=address.undelivered,
+        reason=reason,
+        **tally.outcomes(),
+    )
+
+
+def _nodes(addresses: Iterable[Address]) -> Iterator[NodeStatistics]:
+    for address in addresses:
+        if address.name.startswith(RESERVED):
+            maker = address.maker
+            yield NodeStatistics(
+                name=address.name,
+                tenant=address.tenant,
+                dynamic=maker is not None,
+                maker=maker.number if maker is not None else None,
+                lifetime=_LIFETIMES[type(address.lifetime)] if maker is not None else None,
+            )
