@@ -6,6 +6,8 @@ from typing import TypeVar
 
 MESH_PREFIX = "x-opt-mesh-"
 """What the keys of the mesh's own annotations begin with."""
+IGNORABLE_PREFIX = "x-opt-"
+"""What the keys begin with that may be passed over by who does not understand them (§3.2.10)."""
 
 K = TypeVar("K", bound=str | int)
 V = TypeVar("V")
@@ -33,3 +35,8 @@ def passes(key: str | int, rule: DeliveryAnnotationsRule, *, within_mesh: bool) 
 def passing(annotations: Mapping[K, V], rule: DeliveryAnnotationsRule, *, within_mesh: bool) -> dict[K, V]:
     """The delivery annotations that go on, in their order."""
     return {key: value for key, value in annotations.items() if passes(key, rule, within_mesh=within_mesh)}
+
+
+def must_be_understood(key: str | int) -> bool:
+    """Whether a container that does not understand an annotation may not take it, by the strict reading of §3.2.10."""
+    return not (isinstance(key, str) and key.startswith(IGNORABLE_PREFIX))

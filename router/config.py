@@ -139,6 +139,7 @@ class ListenerConfig(Limits):
     users: Path | None = setting(default=None)
     tls: TlsConfig | None = setting(default=None)
     insecure: bool = setting(default=False)
+    strict_annotations: bool = setting(default=False)
 
     @property
     def endpoint(self) -> Endpoint:

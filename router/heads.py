@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from amqpmesh.policies.annotations import MESH_PREFIX, DeliveryAnnotationsRule, passing
+from amqpmesh.policies.annotations import MESH_PREFIX, DeliveryAnnotationsRule, must_be_understood, passing
 from amqpmesh.policies.expiry import remaining_ttl
-from amqpmesh.router.amqp.composite import decode_composite, encode_composite
+from amqpmesh.router.amqp.composite import Registry, decode_composite, encode_composite
+from amqpmesh.router.amqp.definitions import AmqpCondition, Error
 from amqpmesh.router.amqp.errors import ProtocolError
 from amqpmesh.router.amqp.messaging import DeliveryAnnotations, Header, MessageAnnotations, Modified
 from amqpmesh.router.amqp.types import Symbol, ULong, Value
-from amqpmesh.router.kernel.relay import Relay, patch_ttl, read_head
+from amqpmesh.router.kernel.relay import Head, Relay, patch_ttl, read_head
 
 _MESH_PREFIX = MESH_PREFIX.encode()
 _UINT_MAX = 2**32 - 1
+_ANNOTATIONS: Registry[DeliveryAnnotations | MessageAnnotations] = Registry(DeliveryAnnotations, MessageAnnotations)
 
 
 def expires_at(relay: Relay) -> float | None:
@@ -26,6 +28,28 @@ def expires_at(relay: Relay) -> float | None:
     if head is None or head.ttl <= 0:
         return None
     return relay.arrived + head.ttl / 1000
+
+
+def strict_refusal(data: bytes, head: Head) -> Error | None:
+    """Why the link of a message is detached by the strict reading of §3.2.10; None: it is not.
+
+    We act on no annotation, so whatever may not be passed over unread is refused. The footer is not looked at: it comes
+    when the message has left already.
+    Args: data: what `head` was read from.
+    """
+    for start, end in (head.delivery_annotations, head.message_annotations):
+        if not end:
+            continue
+        try:
+            annotations, _ = decode_composite(_ANNOTATIONS, data[start:end])
+        except ProtocolError as error:
+            return Error(condition=AmqpCondition.DECODE_ERROR, description=str(error))
+        strange = next((key for key in annotations.value if must_be_understood(key)), None)
+        if strange is not None:
+            return Error(
+                condition=AmqpCondition.NOT_IMPLEMENTED, description=f"the annotation {strange!r} is not understood"
+            )
+    return None
 
 
 def leaving(relay: Relay, data: bytes, rule: DeliveryAnnotationsRule, now: float) -> bytes | None:

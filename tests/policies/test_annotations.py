@@ -1,6 +1,6 @@
 import pytest
 
-from amqpmesh.policies.annotations import DeliveryAnnotationsRule, passes, passing
+from amqpmesh.policies.annotations import DeliveryAnnotationsRule, must_be_understood, passes, passing
 
 PASS, DROP = DeliveryAnnotationsRule.PASS, DeliveryAnnotationsRule.DROP
 
@@ -34,3 +34,13 @@ def test_what_passes_keeps_its_order_and_its_values() -> None:
 
 def test_the_rules_are_the_words_of_the_configuration() -> None:
     assert [DeliveryAnnotationsRule(word) for word in ("pass", "drop")] == [PASS, DROP]
+
+
+@pytest.mark.parametrize(
+    ("key", "must"),
+    [("x-opt-a", False), ("x-opt-", False), ("x-opt", True), ("x-a", True), ("a", True), ("rejected", True), (5, True)],
+)
+def test_only_optional_annotations_may_be_passed_over_by_who_does_not_understand_them(
+    key: str | int, must: bool
+) -> None:
+    assert must_be_understood(key) is must

@@ -61,6 +61,7 @@ def test_every_key_is_read() -> None:
         session_window = 9
         anonymous_window = 5
         connections = 20
+        strict_annotations = true
         [[address]]
         pattern = "news/#"
         distribution = "multicast"
@@ -103,6 +104,7 @@ def test_every_key_is_read() -> None:
                 session_window=9,
                 anonymous_window=5,
                 connections=20,
+                strict_annotations=True,
             ),
         ),
         addresses=(

@@ -10,7 +10,7 @@ from amqpmesh.router.amqp.composite import decode_composite, encode_composite
 from amqpmesh.router.amqp.delivery_states import Modified
 from amqpmesh.router.amqp.errors import ProtocolError
 from amqpmesh.router.amqp.messaging import AmqpValue, DeliveryAnnotations, Header, MessageAnnotations
-from amqpmesh.router.amqp.types import Symbol, Value
+from amqpmesh.router.amqp.types import Symbol, ULong, Value
 from amqpmesh.router.kernel.relay import Relay, read_head
 from tests.support import encodings as wire
 from tests.support.messages import (
@@ -140,6 +140,32 @@ def test_a_message_expires_when_its_ttl_is_over(ttl: int | None, expected: float
     assert heads.expires_at(came) == expected
     if expected is not None:
         assert heads.leaving(came, data, PASS, expected + 1e-6) is None
+
+
+# ------------------------------------------------------------------------------------------- the strict reading
+
+
+@pytest.mark.parametrize("section", [DeliveryAnnotations, MessageAnnotations])
+@pytest.mark.parametrize("key", [Symbol("mine"), Symbol("x-mine"), ULong(7)])
+def test_by_the_strict_reading_every_annotation_must_be_optional(
+    section: type[DeliveryAnnotations | MessageAnnotations], key: Symbol | ULong
+) -> None:
+    optional: dict[Symbol | ULong, Value] = {Symbol("x-opt-a"): 1, Symbol("x-opt-b"): 2}
+    for annotations, condition in ((optional, None), ({**optional, key: 3}, "amqp:not-implemented")):
+        data = with_head(Header(), section(value=annotations))
+        head = read_head(data, complete=True)
+        assert head is not None
+        refusal = heads.strict_refusal(data, head)
+        assert (refusal and refusal.condition) == condition
+
+
+def test_by_the_strict_reading_annotations_that_cannot_be_read_are_refused() -> None:
+    data = b"\x00\x53\x72\xa1\x01A" + BODY
+    head = read_head(data, complete=True)
+    assert head is not None
+    refusal = heads.strict_refusal(data, head)
+    assert refusal is not None
+    assert refusal.condition == "amqp:decode-error"
 
 
 # ------------------------------------------------------------------------------------------------------ sent again
