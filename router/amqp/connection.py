@@ -280,6 +280,8 @@ class Connection:
             self._wake()
         elif due is Due.SILENCE:
             events += self._give_up(f"no frame came for {self._liveness.idle_time_out:g} s (idle time-out)")
+        elif due is Due.OURS_LATE:
+            events += self._give_up("nothing was sent in the peer's idle time-out")
         elif due is Due.OPEN_LATE:
             events += self._give_up("no open came in time")
         elif due is Due.CLOSE_LATE:

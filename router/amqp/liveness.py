@@ -16,6 +16,8 @@ class Due(Enum):
     HEARTBEAT = auto()
     #: Nothing has been heard of the peer for the whole idle time-out (§2.4.5).
     SILENCE = auto()
+    #: We were kept from sending until the peer must take us for dead (§2.4.5).
+    OURS_LATE = auto()
     #: The connection was not opened in time.
     OPEN_LATE = auto()
     #: Our `close` was not answered in time (§2.4.3).
@@ -86,7 +88,9 @@ class Liveness:
             if self.idle_time_out is not None and now >= self.received_at + self.idle_time_out:
                 return Due.SILENCE
             if self._heartbeat is not None and now >= self.sent_at + self._heartbeat:
-                return Due.HEARTBEAT
+                # A peer announces half of what it allows (§2.4.5), and we were to send in half of that.
+                late = now >= self.sent_at + 4 * self._heartbeat
+                return Due.OURS_LATE if late else Due.HEARTBEAT
         return Due.NOTHING
 
     def _waiting_for_close(self, now: float) -> None:

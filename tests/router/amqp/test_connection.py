@@ -73,6 +73,16 @@ def test_an_idle_time_out_is_announced_as_far_as_an_open_can(seconds: float | No
     assert scripted.peer.expect(Open).idle_time_out == announced
 
 
+def test_an_open_of_ours_names_no_locale_and_leaves_en_us_which_every_peer_knows() -> None:
+    scripted = Scripted()
+    german = (Symbol("de-CH"),)
+    scripted.peer.write(AMQP, Open(container_id="peer", outgoing_locales=german, incoming_locales=german))
+    scripted.peer.expect_header()
+    ours = scripted.peer.expect(Open)
+    assert ours.outgoing_locales == ours.incoming_locales == ()
+    assert ours.desired_capabilities == ()
+
+
 def test_an_open_may_wait_and_what_is_pipelined_behind_the_peers_waits_with_it() -> None:
     scripted = Scripted(answers=False)
     scripted.peer.write(AMQP, Open(container_id="peer"), begun(), attached(Role.SENDER))
@@ -282,6 +292,22 @@ def test_a_close_is_the_last_thing_that_is_sent() -> None:
     assert scripted.engine.data_to_send(scripted.now) == b""
 
 
+def test_our_close_goes_on_channel_0_also_for_what_was_wrong_on_another() -> None:
+    scripted = opened()
+    scripted.peer.write(frame(begun(), channel=3), frame(begun(), channel=3))
+    assert [(each.channel, type(each.performative)) for each in scripted.peer.hear()] == [(0, Begin), (0, Close)]
+    scripted = opened()
+    scripted.peer.begin(channel=3)
+    assert scripted.engine.begin().flow_state.channel == 1
+    scripted.peer.write(frame(Close(), channel=3))
+    assert [(each.channel, type(each.performative)) for each in scripted.peer.hear()] == [(1, Begin), (0, Close)]
+    hasty = Scripted(server=False)
+    hasty.engine.open()
+    hasty.engine.close()
+    hasty.peer.expect_header()
+    assert [(each.channel, type(each.performative)) for each in hasty.peer.hear()] == [(0, Open), (0, Close)]
+
+
 def test_a_peer_that_does_not_answer_our_close_is_given_up() -> None:
     scripted = opened(close_time_out=5.0, idle_time_out=None)
     scripted.advance(1000.0)
@@ -391,6 +417,18 @@ def test_what_is_sent_anyway_needs_no_empty_frame() -> None:
     scripted.session().flow()
     scripted.advance(0.1)
     assert len(scripted.peer.hear()) == 1
+
+
+def test_a_heartbeat_that_comes_too_late_is_a_close_with_the_reason() -> None:
+    # A peer allows twice what it announces (§2.4.5).
+    scripted = Scripted(idle_time_out=None)
+    scripted.peer.open(idle_time_out=3000)
+    scripted.advance(5.9)
+    assert scripted.engine.data_to_send(scripted.now) == EMPTY_FRAME
+    scripted.advance(6.0)
+    assert closed(scripted).description
+    scripted.peer.write(Close())
+    assert scripted.engine.finished
 
 
 @pytest.mark.parametrize(

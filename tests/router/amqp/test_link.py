@@ -326,6 +326,7 @@ def test_a_link_that_is_closed_while_it_is_only_detached_here_is_closed_in_turn(
     assert not event.by_peer, "it is answered"
     again = pair.server.take_one(events.LinkAttached)
     assert again.attach.name == "x"
+    assert again.attach.unsettled is None, "it is attached again, not resumed (§2.7.3)"
     assert pair.server.take_one(events.LinkDetached).link is again.link
     assert session.all_links == pair.server.engine.channels.incoming[0].all_links == []
     assert not session.flow_state.outgoing, "of its deliveries nothing more can be said"

@@ -8,15 +8,11 @@ from hypothesis import strategies as st
 from amqpmesh.router.amqp import events
 from amqpmesh.router.amqp.definitions import Role, SessionCondition
 from amqpmesh.router.amqp.link import Receiver, Sender
-from amqpmesh.router.amqp.performatives import (
-    End,
-    Flow,
-    Transfer,
-)
+from amqpmesh.router.amqp.performatives import Begin, End, Flow, Open, Transfer
 from amqpmesh.router.amqp.terminus import Terminus
 from amqpmesh.router.kernel.relay import ACCEPTED_STATE, Delivery, dispose, serial_add
-from tests.support.pair import Pair, whole
-from tests.support.script import attached, begun, flow, transferred
+from tests.support.pair import Pair, Scripted, whole
+from tests.support.script import AMQP, attached, begun, flow, transferred
 from tests.support.sessions import ended, mapped
 
 
@@ -57,6 +53,45 @@ def test_what_is_held_is_not_offered() -> None:
     assert scripted.peer.expect(Flow).incoming_window == 1
     scripted.session().release(3)
     assert scripted.peer.expect(Flow).incoming_window == 4
+
+
+def test_what_the_peer_may_still_send_is_counted_down_and_told_anew() -> None:
+    # §2.5.6: remote-outgoing-window.
+    scripted = mapped(attach=attached(Role.SENDER), credit=100, begin=begun(outgoing_window=7))
+    state = scripted.session().flow_state
+    assert state.remote_outgoing_window == 7
+    scripted.peer.write(transferred(0, more=True), transferred(0))
+    assert state.remote_outgoing_window == 5
+    scripted.peer.write(flow(next_outgoing_id=2, outgoing_window=2))
+    assert state.remote_outgoing_window == 2
+    for number in range(1, 4):
+        scripted.peer.write(transferred(number))
+    assert state.remote_outgoing_window == 0, "a window that the peer does not keep to is its own affair"
+    assert len(scripted.transfers()) == 4
+
+
+def test_a_flow_counts_what_came_only_once_the_peer_has_begun() -> None:
+    # §2.7.4: next-incoming-id.
+    scripted = Scripted(server=False)
+    scripted.engine.open()
+    session = scripted.engine.begin()
+    session.flow()
+    scripted.peer.expect_header()
+    told = scripted.peer.expect_all(Open, Begin, Flow)[-1]
+    assert isinstance(told, Flow)
+    assert told.next_incoming_id is None
+    scripted.peer.write(AMQP, Open(container_id="server"), begun(0, next_outgoing_id=77))
+    session.flow()
+    assert scripted.peer.expect(Flow).next_incoming_id == 77
+
+
+def test_a_flow_of_the_session_says_nothing_of_a_link() -> None:
+    scripted = mapped(attach=attached(Role.SENDER), credit=5)
+    scripted.session().flow()
+    told = scripted.peer.expect(Flow)
+    assert (told.handle, told.delivery_count, told.link_credit, told.available) == (None,) * 4
+    assert not told.drain, "which is as good as not set (§1.4)"
+    assert told.properties is None
 
 
 def test_we_send_as_far_as_the_peers_window_goes_and_on_when_it_opens() -> None:
