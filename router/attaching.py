@@ -29,6 +29,7 @@ from amqpmesh.router.amqp.types import Symbol
 from amqpmesh.router.kernel.relay import ACCEPTED, is_terminal, state_kind
 from amqpmesh.router.links import IncomingLink, LinkKey, OutgoingLink
 from amqpmesh.router.names import split
+from amqpmesh.router.settlement import OUTCOMES
 from amqpmesh.router.windows import FixedWindow
 
 if TYPE_CHECKING:
@@ -188,7 +189,8 @@ class Attaching:
                 dynamic_node_properties={LIFETIME_POLICY: address.lifetime} if source.dynamic else None,
                 distribution_mode=DistributionMode.COPY if copy else DistributionMode.MOVE,
                 default_outcome=source.default_outcome if default is not None else None,
-                outcomes=source.outcomes,
+                # What is no outcome cannot be one of those that are chosen from (§3.5.3, outcomes).
+                outcomes=tuple(outcome for outcome in source.outcomes if outcome in OUTCOMES),
             ),
             target=attach.target,
             snd_settle_mode=SenderSettleMode.MIXED,

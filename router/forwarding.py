@@ -29,7 +29,7 @@ from amqpmesh.router.kernel.relay import (
     state_kind,
 )
 from amqpmesh.router.links import IncomingLink, OutgoingLink
-from amqpmesh.router.settlement import unknown_transaction
+from amqpmesh.router.settlement import senders_state, unknown_transaction
 
 if TYPE_CHECKING:
     from collections import deque
@@ -158,6 +158,13 @@ class Forwarding:
                     state = rejected(AmqpCondition.DECODE_ERROR, f"head sections of more than {limit} octets")
                     self._settlement.end_unsent(relay, state)
                 return
+            if incoming.connection.listener.strict_annotations:
+                refusal = heads.strict_refusal(data, head)
+                if refusal is not None:
+                    incoming.current = None
+                    self.abort(relay)
+                    core.fail_link(incoming, refusal)
+                    return
             if head.irregular:
                 core.irregular_heads += 1
             relay.head = head
@@ -496,7 +503,7 @@ class Forwarding:
                 return False
             settles = relay.settled and not delivery.settled
             # What the sender had said of it goes with the first frame (§2.7.5, state).
-            said = relay.incoming.remote_state if relay.incoming is not None and not leg.started else None
+            said = senders_state(relay.incoming) if relay.incoming is not None and not leg.started else None
             taken = sender.transfer(delivery, data, more=not last, settled=settles, state=said)
             if delivery.delivery_id != -1 and not leg.started:
                 leg.started = True

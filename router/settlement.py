@@ -42,12 +42,14 @@ if TYPE_CHECKING:
 #: The strongest outcome of a multicast goes up.
 _STRENGTH: Final = {REJECTED: 3, ACCEPTED: 2, MODIFIED: 1, RELEASED: 0}
 
+#: The symbols by which termini name the outcomes (§3.5.3, outcomes).
 _SYMBOLS: Final = {
     ACCEPTED: "amqp:accepted:list",
     REJECTED: "amqp:rejected:list",
     RELEASED: "amqp:released:list",
     MODIFIED: "amqp:modified:list",
 }
+OUTCOMES: Final = frozenset(_SYMBOLS.values())
 
 
 def unknown_transaction() -> Error:
@@ -55,6 +57,15 @@ def unknown_transaction() -> Error:
     return Error(
         condition=TransactionCondition.UNKNOWN_ID, description="a transactional-state outside a known transaction"
     )
+
+
+def senders_state(delivery: Delivery) -> bytes | None:
+    """What the sender of a delivery has said of it, as far as its receivers may hear it from us.
+
+    Where a resumed delivery goes on (`received`) concerns the link that resumes it, and nobody else (§3.4.1).
+    """
+    state = delivery.remote_state
+    return None if state_kind(state) == RECEIVED else state
 
 
 class Settlement:
@@ -248,7 +259,7 @@ class Settlement:
         for leg in relay.legs:
             # Where frames are still to be written, the next one says that it is settled.
             if not leg.done and leg.delivery is not None and leg.delivery.complete:
-                dispose(leg.delivery, state if state is not None else delivery.remote_state, True)
+                dispose(leg.delivery, senders_state(delivery), True)
                 self.finish(leg)
         self.close_if_done(relay)
 

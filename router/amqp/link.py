@@ -10,6 +10,7 @@ from amqpmesh.router.amqp.fitting import short_state
 from amqpmesh.router.amqp.performatives import Attach, Detach, Flow
 from amqpmesh.router.amqp.states import LINK, LinkEndpointState, Step
 from amqpmesh.router.amqp.terminus import Terminus
+from amqpmesh.router.amqp.types import Symbol
 from amqpmesh.router.kernel import relay as kernel
 
 if TYPE_CHECKING:
@@ -18,12 +19,15 @@ if TYPE_CHECKING:
     from amqpmesh.router.amqp.messaging import Source, Target
     from amqpmesh.router.amqp.session import Session
     from amqpmesh.router.amqp.transactions import Coordinator
-    from amqpmesh.router.amqp.types import Symbol, Value
+    from amqpmesh.router.amqp.types import Value
 
 S = LinkEndpointState
 
 #: The largest credit that serial numbers can tell from one that is used up (RFC 1982).
 MAX_CREDIT: Final = 2**31 - 1
+
+#: The entry of a `flow`'s properties by which a receiver acquires within a transaction (§4.4.3).
+TXN_ID: Final = Symbol("txn-id")
 
 #: Octets of a `transfer` beside its state and its payload, at most.
 _HEAD: Final = 80
@@ -293,7 +297,12 @@ class Sender(Link):
         self.flow_state.available = available
 
     def receive_flow(self, flow: Flow) -> None:
-        """The receiver's flow state (§2.6.7): our credit is what its delivery-limit leaves us."""
+        """The receiver's flow state (§2.6.7): our credit is what its delivery-limit leaves us.
+
+        Raises: Violation(LINK, not-implemented): it wants its deliveries within a transaction (§4.4.3).
+        """
+        if flow.properties is not None and flow.properties.get(TXN_ID) is not None:
+            raise kernel.Violation(kernel.LINK, "amqp:not-implemented", "no transactional acquisition here")
         flow_state = self.flow_state
         if flow.link_credit is not None:
             # A receiver that has not seen our attach cannot know the count: it speaks of the initial one (§2.6.7).

@@ -1,17 +1,20 @@
 """Links come and go: answers to an attach, dynamic nodes, stolen links, drains."""
 
+from dataclasses import replace
+
 import pytest
 
 from amqpmesh.policies.distribution import Distribution
 from amqpmesh.router.amqp import events
 from amqpmesh.router.amqp.definitions import ReceiverSettleMode, Role
-from amqpmesh.router.amqp.delivery_states import Accepted, TransactionalState
-from amqpmesh.router.amqp.link import Link
+from amqpmesh.router.amqp.delivery_states import Accepted, Received, Released, TransactionalState
+from amqpmesh.router.amqp.link import Link, Sender
 from amqpmesh.router.amqp.messaging import (
     DeleteOnClose,
     DeleteOnNoLinks,
     DeleteOnNoLinksOrMessages,
     DeleteOnNoMessages,
+    DistributionMode,
     Source,
     Target,
     TerminusDurability,
@@ -56,6 +59,48 @@ def test_our_attach_reports_what_is_in_force_and_no_more() -> None:
     network.leave()
 
 
+def test_our_attach_of_a_target_reports_what_is_in_force_and_no_more() -> None:
+    network = Network()
+    client = network.client()
+    link = client.sender(
+        None,
+        target=Target(
+            address="q",
+            durable=TerminusDurability.UNSETTLED_STATE,
+            expiry_policy=TerminusExpiryPolicy.NEVER,
+            timeout=60,
+            dynamic_node_properties={Symbol("lifetime-policy"): DeleteOnNoLinks()},
+            capabilities=(Symbol("queue"),),
+        ),
+    )
+    assert link.remote is not None
+    assert link.remote.target == Target(address="q", expiry_policy=TerminusExpiryPolicy.LINK_DETACH)
+    network.leave()
+
+
+def test_a_source_says_how_it_distributes_and_which_outcomes_it_takes() -> None:
+    network = Network()
+    client = network.client()
+    outcomes = ("amqp:accepted:list", "amqp:received:list", "accepted", "amqp:released:list")
+    asked = Source(
+        address="q",
+        default_outcome=Released(),
+        outcomes=tuple(map(Symbol, outcomes)),
+        dynamic_node_properties={Symbol("lifetime-policy"): DeleteOnNoLinks()},
+    )
+    for distribution_mode in (None, DistributionMode.MOVE, DistributionMode.COPY):
+        link = client.receiver(None, source=replace(asked, distribution_mode=distribution_mode))
+        assert link.remote is not None
+        assert link.remote.source == Source(
+            address="q",
+            expiry_policy=TerminusExpiryPolicy.LINK_DETACH,
+            distribution_mode=distribution_mode or DistributionMode.MOVE,
+            default_outcome=Released(),
+            outcomes=(Symbol("amqp:accepted:list"), Symbol("amqp:released:list")),
+        )
+    network.leave()
+
+
 @pytest.mark.parametrize(
     ("target", "condition"),
     [
@@ -97,11 +142,21 @@ def test_a_receiver_that_cannot_be_served_is_refused(source: Source, condition: 
 
 def test_an_unsettled_map_is_answered_by_an_empty_one() -> None:
     network = Network()
-    client = network.client()
-    link = client.session.attach(Terminus("s", Role.SENDER), source=Source(), target=Target(address="q"), unsettled={})
+    client, consumer = network.client(), network.client()
+    consumer.receiver("q")
+    for unsettled in ({}, {b"\0\0\0\1": None, b"two": Received(section_number=0, section_offset=9)}):
+        link = client.session.attach(
+            Terminus("s", Role.SENDER), source=Source(), target=Target(address="q"), unsettled=unsettled
+        )
+        network.run()
+        assert link.remote is not None
+        assert link.remote.unsettled == {}
+    assert isinstance(link, Sender)
+    again = client.send(link)
+    assert again.delivery.tag == b"\0\0\0\1", "what nobody has a record of comes as a new delivery"
+    consumer.take(1)[0].accept()
     network.run()
-    assert link.remote is not None
-    assert link.remote.unsettled == {}
+    assert again.outcome == Accepted()
     network.leave()
 
 
@@ -160,6 +215,18 @@ def test_a_dynamic_node_lives_as_long_as_its_policy_says(policy: type) -> None:
     network.leave()
 
 
+def test_a_lifetime_policy_that_is_none_stands_for_nothing() -> None:
+    network = Network()
+    client = network.client()
+    for wanted in (Accepted(), Described(ULong(99), []), "forever"):
+        properties = {Symbol("lifetime-policy"): wanted, Symbol("x-color"): "red"}
+        link = client.receiver(None, source=Source(dynamic=True, dynamic_node_properties=properties))  # type: ignore[arg-type]  # wrong on purpose
+        assert link.remote is not None
+        assert link.remote.source is not None
+        assert link.remote.source.dynamic_node_properties == {"lifetime-policy": DeleteOnClose()}
+    network.leave()
+
+
 def test_nobody_else_consumes_a_dynamic_node() -> None:
     network = Network()
     client, thief = network.client(), network.client()
@@ -174,11 +241,16 @@ def test_nobody_else_consumes_a_dynamic_node() -> None:
 
 def test_a_dynamic_target_is_consumed_over_the_connection_that_made_it() -> None:
     network = Network()
-    client = network.client()
-    link = client.sender(None, target=Target(dynamic=True))
+    client = network.client("a client/1")
+    link = client.sender(None, name="my node", target=Target(dynamic=True))
     assert link.remote is not None
     assert isinstance(link.remote.target, Target)
+    assert link.remote.target.dynamic
+    assert link.remote.target.dynamic_node_properties == {"lifetime-policy": DeleteOnClose()}
     address = link.remote.target.address
+    assert address is not None
+    assert address.startswith("$dynamic/a%20client%2F1/my%20node/")
+    assert address.endswith("@A")
     consumer = client.receiver(address)
     client.send(link)
     client.take(1)[0].accept()

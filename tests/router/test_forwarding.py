@@ -1,12 +1,14 @@
 """Where deliveries go: distributions, order, priorities, ttl, copies, anonymous senders, large messages."""
 
+from dataclasses import replace
+
 import pytest
 
 from amqpmesh.policies.distribution import Distribution
 from amqpmesh.router.amqp.composite import decode_composite, encode_composite
 from amqpmesh.router.amqp.definitions import ReceiverSettleMode
 from amqpmesh.router.amqp.delivery_states import Accepted, Modified, Rejected, Released
-from amqpmesh.router.amqp.messaging import AmqpValue, DeliveryAnnotations, Header, MessageAnnotations
+from amqpmesh.router.amqp.messaging import AmqpValue, DeliveryAnnotations, Header, MessageAnnotations, Properties
 from amqpmesh.router.amqp.types import Symbol
 from amqpmesh.router.config import AddressConfig, Overflow
 from tests.support.network import Network, message
@@ -109,6 +111,27 @@ def test_what_waits_leaves_by_priority_then_in_order() -> None:
     network.run()
     bodies = [_body(arrival.payload) for arrival in consumer.take()]
     assert bodies == [9, 8, 7, 6, 5, 4, 4, 4, 3, 2, 1, 0]
+    network.leave()
+
+
+def test_all_256_priorities_are_apart_and_without_a_header_it_is_4() -> None:
+    network = Network()
+    consumer, producer = network.client(), network.client()
+    receiver = consumer.receiver("q", credit=1)
+    receiver.flow(0)
+    link = producer.sender(None)
+    order = [3, 255, 5, 254, 10, 4, 9, 128, 0, 11]
+    consumer.receiver("other", credit=100)
+    waiting = [producer.send(link, message(each, priority=each, to="q")) for each in order]
+    waiting.append(producer.send(link, message("none", header=False, to="q")))
+    assert consumer.take() == []
+    receiver.flow(100)
+    network.run()
+    came = [bytes(arrival.payload) for arrival in consumer.take(len(waiting))]
+    sent = {each: message(each, priority=each, to="q") for each in order}
+    expected = [sent[each] for each in sorted(order, reverse=True)]
+    expected.insert(expected.index(sent[4]) + 1, message("none", header=False, to="q"))
+    assert came == expected
     network.leave()
 
 
@@ -217,7 +240,8 @@ def test_an_anonymous_sender_reaches_each_address_by_to() -> None:
     nowhere = producer.send(link, message(3, to="c"))
     elsewhere = producer.send(link, message(3, to="a@B"))
     without = producer.send(link, message(3))
-    for arrival in (*one.take(1), *two.take(1)):
+    for number, arrival in enumerate((*one.take(1), *two.take(1))):
+        assert bytes(arrival.payload) == message(number + 1, to="ab"[number]), "its properties are not ours to change"
         arrival.accept()
     network.run()
     assert (first.outcome, second.outcome) == (Accepted(), Accepted())
@@ -372,6 +396,80 @@ def test_annotations_pass_except_those_of_the_mesh() -> None:
     passed, dropped = consumer.take(2)
     assert bytes(passed.payload) == header + mine + propagated + body
     assert bytes(dropped.payload) == header + propagated + body
+    network.leave()
+
+
+@pytest.mark.parametrize("section", [DeliveryAnnotations, MessageAnnotations])
+@pytest.mark.parametrize("settled", [False, True])
+@pytest.mark.parametrize("address", ["q", None])
+def test_a_strict_listener_detaches_a_link_for_an_annotation_that_is_not_optional(
+    section: type[DeliveryAnnotations | MessageAnnotations], settled: bool, address: str | None
+) -> None:
+    network = Network()
+    consumer = network.client()
+    consumer.receiver("q")
+    network.listener = replace(network.listener, strict_annotations=True)
+    producer = network.client()
+    to = encode_composite(Properties(to="q")) + encode_composite(AmqpValue(value="v"))
+    optional = encode_composite(section(value={Symbol("x-opt-mine"): 1})) + to
+    strange = encode_composite(section(value={Symbol("x-opt-mine"): 1, Symbol("mine"): 1})) + to
+    for payload, more in ((strange, False), (strange, True), (strange[:7], True)):
+        link = producer.sender(address)
+        first = producer.send(link, optional, settled=settled)
+        consumer.take(1)[0].accept()
+        network.run()
+        assert settled or first.outcome == Accepted()
+        sent = producer.send(link, payload, settled=settled, more=more)
+        if payload != strange:
+            assert link.is_attached, "its annotations are still to come"
+            sent.link.transfer(sent.delivery, strange[7:])
+            network.run()
+        error = producer.detached[link]
+        assert error is not None
+        assert error.condition == "amqp:not-implemented"
+        assert consumer.arrivals == []
+        assert network.core.relays == 0
+    network.leave()
+
+
+@pytest.mark.parametrize(
+    ("outcome", "count"),
+    [
+        (Released(), 0),
+        (Modified(), 0),
+        (Modified(delivery_failed=False, message_annotations={Symbol("x-opt-k"): 1}), 0),
+        (Modified(delivery_failed=True), 1),
+        (Rejected(), 1),
+    ],
+)
+def test_a_redelivery_counts_the_try_only_if_it_failed(outcome: Released | Modified | Rejected, count: int) -> None:
+    network = Network(AddressConfig(pattern="q", redeliver=True))
+    consumer, producer = network.client(), network.client()
+    consumer.receiver("q")
+    producer.send(producer.sender("q"))
+    consumer.take(1)[0].dispose(outcome, settled=True)
+    network.run()
+    (again,) = consumer.take(1)
+    header, _ = decode_composite(Header, bytes(again.payload))
+    assert (header.delivery_count, header.first_acquirer) == (count, False)
+    again.accept()
+    network.leave()
+
+
+def test_what_was_accepted_or_copied_is_not_sent_again() -> None:
+    network = Network(AddressConfig(pattern="q", redeliver=True))
+    consumer, browser, producer = (network.client() for _ in range(3))
+    consumer.receiver("q")
+    browser.receiver("q", copy=True)
+    producer.send(producer.sender("q"))
+    consumer.take(1)[0].dispose(Released(), settled=True)
+    browser.take(1)[0].accept()
+    network.run()
+    consumer.take(1)[0].accept()
+    network.run()
+    network.client().receiver("q")
+    network.advance(10)
+    assert network.arrived[3:] == [], "one copy, and one try beside that which was released"
     network.leave()
 
 

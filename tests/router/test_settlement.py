@@ -3,9 +3,10 @@
 import pytest
 
 from amqpmesh.policies.distribution import Distribution
+from amqpmesh.router.amqp.composite import encode_composite
 from amqpmesh.router.amqp.definitions import ReceiverSettleMode, SenderSettleMode
 from amqpmesh.router.amqp.delivery_states import Accepted, Modified, Received, Rejected, Released
-from amqpmesh.router.amqp.messaging import Source
+from amqpmesh.router.amqp.messaging import Header, Source
 from amqpmesh.router.amqp.types import Symbol
 from amqpmesh.router.config import AddressConfig
 from tests.support.network import OUTCOMES, Network, message
@@ -352,4 +353,55 @@ def test_an_outcome_in_the_middle_of_a_message_ends_it_on_both_sides() -> None:
     consumer.take(1)[0].accept()
     network.run()
     assert next_one.said == [(Accepted(), True)]
+    network.leave()
+
+
+def test_a_durable_message_is_accepted_by_its_receiver_and_never_by_the_router() -> None:
+    network = Network()
+    consumer, producer = network.client(), network.client()
+    consumer.receiver("q", credit=2)
+    link = producer.sender("q")
+    durable = encode_composite(Header(durable=True)) + message(header=False)
+    sents = [producer.send(link, durable) for _ in range(3)]
+    network.advance(60)
+    assert [sent.said for sent in sents] == [[], [], []], "sent or waiting, it is still its sender's"
+    first, _ = consumer.take(2)
+    first.accept()
+    network.run()
+    assert sents[0].said == [(Accepted(), True)]
+    consumer.lose()
+    assert not any(isinstance(sent.outcome, Accepted) for sent in sents[1:])
+    network.leave()
+
+
+def test_an_outcome_does_not_change() -> None:
+    network = Network()
+    consumer, producer = network.client(), network.client()
+    consumer.receiver("q", rcv=SECOND)
+    sent = producer.send(producer.sender("q", rcv=SECOND))
+    (arrival,) = consumer.take(1)
+    arrival.dispose(Accepted(), settled=False)
+    network.run()
+    arrival.dispose(Rejected(), settled=False)
+    network.run()
+    assert sent.said == [(Accepted(), False)]
+    sent.dispose(Accepted(), settled=True)
+    network.run()
+    assert arrival.said == [(Accepted(), True)]
+    network.leave()
+
+
+@pytest.mark.parametrize("settled", [False, True])
+def test_where_a_sender_resumes_is_not_sent_on(settled: bool) -> None:
+    network = Network()
+    consumer, producer = network.client(), network.client()
+    consumer.receiver("q")
+    state = Received(section_number=1, section_offset=3)
+    sent = producer.send(producer.sender("q"), state=encode_composite(state))
+    (arrival,) = consumer.take(1)
+    assert arrival.delivery.remote_state is None
+    sent.dispose(state, settled=settled)
+    network.run()
+    assert arrival.said == ([(None, True)] if settled else [])
+    arrival.accept()
     network.leave()

@@ -5,14 +5,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from amqpmesh.router.amqp import events
-from amqpmesh.router.amqp.definitions import (
-    LinkCondition,
-    Role,
-)
+from amqpmesh.router.amqp.definitions import AmqpCondition, LinkCondition, Role
 from amqpmesh.router.amqp.errors import CommandError
 from amqpmesh.router.amqp.link import Receiver, Sender
 from amqpmesh.router.amqp.performatives import Attach, Begin, Detach, Flow, Open, Transfer
 from amqpmesh.router.amqp.terminus import Terminus
+from amqpmesh.router.amqp.types import Symbol
 from amqpmesh.router.kernel.relay import serial_add
 from tests.support.links import consuming, failed, producing
 from tests.support.pair import Pair, Scripted
@@ -247,3 +245,15 @@ def test_both_ends_agree_on_the_credit_wherever_the_count_begins(start: int, rou
         assert sender.credit == receiver.credit
     assert len(pair.server.take(events.TransferReceived)) == sent
     assert not pair.server.take(events.LinkDetached)
+
+
+def test_a_flow_within_a_transaction_detaches_the_link() -> None:
+    scripted = consuming(credit=3)
+    none = flow(handle=0, delivery_count=0, link_credit=4, properties={Symbol("txn-id"): None, Symbol("x"): 1})
+    scripted.peer.write(none)
+    assert scripted.sender().credit == 4
+    scripted.end.events.clear()
+    sender = scripted.sender()
+    scripted.peer.write(flow(handle=0, delivery_count=0, link_credit=5, properties={Symbol("txn-id"): b"t"}))
+    assert failed(scripted).condition == AmqpCondition.NOT_IMPLEMENTED
+    assert sender.credit == 4, "nothing of it has counted"

@@ -224,6 +224,16 @@ def test_a_sasl_frame_of_512_octets_is_taken_and_its_extended_header_ignored() -
     assert scripted.engine.state is ConnectionState.HDR_EXCH
 
 
+def test_sasl_frames_have_no_channel_and_no_extended_header() -> None:
+    scripted = server(sasl=sasl_server())
+    scripted.peer.write(SASL + ANONYMOUS)
+    data = said(scripted).removeprefix(SASL)
+    while data:
+        size = int.from_bytes(data[:4], "big")
+        assert data[4:8] == b"\x02\x01\x00\x00"
+        data = data[size:]
+
+
 def test_frames_are_as_large_as_agreed_once_amqp_has_begun() -> None:
     scripted = Scripted(negotiation=Negotiation(server=True, sasl=sasl_server()), max_frame_size=4096)
     large = Open(container_id="x" * 3000)
