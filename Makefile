@@ -46,8 +46,9 @@ interop: .venv/test tests/interop/node_modules
 bench: .venv/test
 	$(BIN)/python -m benchmarks.run $(ARGS)
 
-docs: .venv/test # what is written is compared with the code
-	$(PYTEST) tests/docs
+docs: .venv/test # the pages in build/docs; then what they say is compared with the code, and run
+	$(BIN)/python -m sphinx -q -W --keep-going -n -d build/doctrees docs build/docs
+	$(PYTEST) tests/docs tests/examples -m "not slow"
 
 clean:
 	rm -rf .venv build tests/interop/node_modules

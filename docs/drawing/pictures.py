@@ -1,0 +1,15 @@
+"""Every picture of the pages, by the name of its file."""
+
+from collections.abc import Iterator
+
+from docs.drawing import deliveries, relay, rooms, states
+
+
+def all_of_them() -> Iterator[tuple[str, str]]:
+    """File name and SVG of each. Raises: ValueError: a table has changed, and its picture has not."""
+    for chart in states.CHARTS:
+        yield f"{chart.name}.svg", states.drawn(chart)
+    for exchange in deliveries.EXCHANGES:
+        yield f"{exchange.name}.svg", deliveries.drawn(exchange)
+    yield "rooms.svg", rooms.drawn()
+    yield "relay.svg", relay.drawn()

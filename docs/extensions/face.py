@@ -1,0 +1,112 @@
+"""The public names of `amqpmesh`, grouped by the room they live in: the directive `public-names`.
+
+So the reference follows `amqpmesh.__all__`, and no name has to be listed twice. Docstrings here put `Args:`, `Returns:`
+and `Raises:` in prose; each becomes a paragraph of its own.
+"""
+
+import inspect
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import is_dataclass
+from typing import Any, ClassVar
+
+from docutils import nodes
+from docutils.parsers.rst import directives
+from docutils.statemachine import StringList
+from sphinx.addnodes import pending_xref
+from sphinx.application import Sphinx
+from sphinx.environment import BuildEnvironment
+from sphinx.util.docutils import SphinxDirective
+from sphinx.util.typing import OptionSpec
+
+import amqpmesh
+from amqpmesh.router.tables import Table
+
+_ARGUMENT = re.compile(r"^ *(?=[a-z_]+(?:, [a-z_]+)*: )", re.MULTILINE)
+_LABEL = re.compile(r"(?:^|(?<=\. ))(Args|Attributes|Raises|Returns|Source|Yields):(?= |$)", re.MULTILINE)
+
+
+def room(name: str) -> str:
+    """Where a public name lives, below `amqpmesh.`; empty for one of the face itself and for what is no definition."""
+    return str(getattr(getattr(amqpmesh, name), "__module__", "")).removeprefix("amqpmesh").removeprefix(".")
+
+
+def definition(name: str) -> Iterator[str]:
+    """The autodoc directive for a public name."""
+    value = getattr(amqpmesh, name)
+    kind = (
+        "autoexception"
+        if inspect.isclass(value) and issubclass(value, BaseException)
+        else "autoclass"
+        if inspect.isclass(value)
+        else "autofunction"
+        if inspect.isroutine(value)
+        else "autodata"
+    )
+    yield f".. {kind}:: amqpmesh.{name}"
+    if kind == "autoclass" and not issubclass(value, Table):  # a table's keys are explained in the configuration
+        yield "   :members:"
+        yield "   :inherited-members: int, str, tuple, Enum, Exception, Generic"
+        if is_dataclass(value):
+            yield "   :undoc-members:"
+    yield ""
+
+
+class PublicNames(SphinxDirective):
+    """`:rooms: a b` are the names defined there or below; without it, the names of no other such directive."""
+
+    option_spec: ClassVar[OptionSpec] = {"rooms": directives.unchanged_required}
+    taken: ClassVar[set[str]] = set()
+
+    def run(self) -> list[nodes.Node]:
+        """The definitions, in alphabetical order."""
+        public = [name for name in sorted(amqpmesh.__all__) if not name.startswith("__")]
+        if rooms := self.options.get("rooms", "").split():
+            names = [name for name in public if any(f"{room(name)}.".startswith(f"{each}.") for each in rooms)]
+        else:
+            names = [name for name in public if name not in self.taken]
+        self.taken.update(names)
+        lines = [line for name in names for line in definition(name)]
+        return self.parse_text_to_nodes_as_rst(lines)
+
+    def parse_text_to_nodes_as_rst(self, lines: Sequence[str]) -> list[nodes.Node]:
+        """Autodoc writes reStructuredText, and the page is Markdown."""
+        text = StringList(["```{eval-rst}", *lines, "```"], self.get_source_info()[0])
+        container = nodes.Element()
+        self.state.nested_parse(text, self.content_offset, container)
+        return list(container.children)
+
+
+def paragraphs(_app: Sphinx, _kind: str, _name: str, _value: object, _options: object, lines: list[str]) -> None:
+    """Give each label of a docstring a paragraph of its own."""
+    parts = _LABEL.split("\n".join(lines))  # prose, then label and what follows it in turn
+    text = [parts[0]]
+    for label, rest in zip(parts[1::2], parts[2::2], strict=True):
+        items = [" ".join(item.split()) for item in _ARGUMENT.split(rest) if item.strip()]
+        text += ["", f"**{label}:** {items[0]}"] if len(items) == 1 else ["", f"**{label}:**", ""]
+        text += [f"* {item}" for item in items if len(items) > 1]
+    lines[:] = "\n".join([*text, ""]).split("\n")
+
+
+def signature(
+    _app: Sphinx, _kind: str, _name: str, _value: object, _options: object, arguments: str | None, returns: str | None
+) -> tuple[str | None, str | None]:
+    """A default that is made anew each time is shown as `...`; what dataclasses show is no Python."""
+    return arguments and arguments.replace("<factory>", "..."), returns
+
+
+def unlinked(_app: Sphinx, _env: BuildEnvironment, reference: pending_xref, text: nodes.Node) -> nodes.Node | None:
+    """Types in signatures that have no page: of other libraries, and of the rooms without being public."""
+    target = str(reference["reftarget"])
+    if reference.get("refdomain") != "py" or target.rpartition(".")[2] in amqpmesh.__all__:
+        return None  # a mistake, and Sphinx says so
+    return text
+
+
+def setup(app: Sphinx) -> dict[str, Any]:
+    """Called by Sphinx."""
+    app.add_directive("public-names", PublicNames)
+    app.connect("autodoc-process-docstring", paragraphs)
+    app.connect("autodoc-process-signature", signature)
+    app.connect("missing-reference", unlinked)
+    return {"parallel_read_safe": False}

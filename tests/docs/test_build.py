@@ -1,0 +1,41 @@
+"""The pages build without a warning, and the reference has every public name."""
+
+import re
+import subprocess
+import sys
+import zlib
+from pathlib import Path
+
+import pytest
+
+import amqpmesh
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The pages, built as `make docs` does."""
+    folder = tmp_path_factory.mktemp("docs")
+    command = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-n", "-d", f"{folder}/doctrees"]
+    done = subprocess.run([*command, "docs", f"{folder}/html"], cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return folder / "html"
+
+
+def test_every_page_is_built(built: Path) -> None:
+    pages = {page.stem for page in (ROOT / "docs").glob("*.md")}
+    assert pages <= {page.stem for page in built.glob("*.html")}
+
+
+def test_every_public_name_is_in_the_reference(built: Path) -> None:
+    lines = zlib.decompress((built / "objects.inv").read_bytes().split(b"\n", 4)[4]).decode().splitlines()
+    documented = {line.split()[0] for line in lines if " py:" in line}
+    assert {f"amqpmesh.{name}" for name in amqpmesh.__all__ if not name.startswith("__")} <= documented
+
+
+def test_the_pages_load_nothing_from_elsewhere(built: Path) -> None:
+    for page in built.glob("*.html"):
+        loaded = re.findall(r'<(?:script|link|img)\b[^>]*?\b(?:src|href)="([^"]+)"', page.read_text(encoding="utf-8"))
+        assert loaded, page
+        assert not [url for url in loaded if "//" in url], page
