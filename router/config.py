@@ -31,6 +31,9 @@ ULONG_MAX = 2**64 - 1
 MECHANISMS = ("ANONYMOUS", "PLAIN", "EXTERNAL", "SCRAM-SHA-1", "SCRAM-SHA-256")
 PASSWORD_MECHANISMS = frozenset({"PLAIN", "SCRAM-SHA-1", "SCRAM-SHA-256"})
 
+MAX_ID = 255
+"""The longest router id, characters: it stands in every frame that opens a connection, and in addresses."""
+
 DEFAULT_URL = "amqp://127.0.0.1:5672"
 
 
@@ -56,6 +59,8 @@ def _url_refusal(url: str) -> str | None:
 def _id_refusal(id: str) -> str | None:
     if not re.fullmatch(r"[!-~]+", id):
         return "must be printable ASCII without spaces, and not empty"
+    if len(id) > MAX_ID:
+        return f"must be at most {MAX_ID} characters"
     # An address splits at its last @; * and # are patterns; / parts tokens.
     forbidden = sorted(set(id) & set("@/#*"))
     return f"must be without {' '.join(forbidden)}" if forbidden else None
@@ -80,7 +85,7 @@ def _pattern_refusal(pattern: str) -> str | None:
 
 def default_id() -> str:
     """The host's name, as far as a router id may be like it."""
-    return re.sub(r"[^!-~]|[@/#*]", "-", socket.gethostname()) or "router"
+    return re.sub(r"[^!-~]|[@/#*]", "-", socket.gethostname())[:MAX_ID] or "router"
 
 
 @table

@@ -11,6 +11,7 @@ import trio
 from amqpmesh.router import logs
 from amqpmesh.router.config import ListenerConfig
 from amqpmesh.router.io.streams import TcpStream
+from amqpmesh.router.statistics import ListenerStatistics
 
 log = logs.EventLog("amqpmesh.io")
 
@@ -49,6 +50,10 @@ class Listener:
     def name(self) -> str:
         """Its name in the configuration."""
         return self.config.name
+
+    def statistics(self) -> ListenerStatistics:
+        """How it stands."""
+        return ListenerStatistics(name=self.name, url=self.url, connections=self.connections, refused=self.refused)
 
     @classmethod
     async def bind(cls, config: ListenerConfig) -> "Listener":

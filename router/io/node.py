@@ -187,7 +187,8 @@ class Router:
 
         Raises: CommandError: it was never started.
         """
-        return self._started().statistics()
+        listeners = tuple(each.statistics() for each in self.listeners)
+        return replace(self._started().statistics(), listeners=listeners)
 
     # ----------------------------------------------------------------------------------------------------- connections
 

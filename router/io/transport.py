@@ -78,6 +78,7 @@ class Transport:
         try:
             with self._everything:
                 self._driver.connect(self._record, self)
+                self._note_tls()
                 self._driver.settle()
                 with self._reading:
                     await self._read()
@@ -149,6 +150,7 @@ class Transport:
         if secured is None:
             return False
         self._stream, identity = secured
+        self._note_tls()
         self._held = False
         self._driver.core.secured(
             self._record,
@@ -159,6 +161,11 @@ class Transport:
         )
         self._driver.settle()
         return True
+
+    def _note_tls(self) -> None:
+        if isinstance(self._stream, trio.SSLStream):
+            self._record.tls = self._stream.version()
+            self._record.cipher, *_ = self._stream.cipher() or (None,)
 
     # ------------------------------------------------------------------------------------------------------- writing
 

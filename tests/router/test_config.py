@@ -140,6 +140,7 @@ def test_every_key_is_read() -> None:
         ("[router]\nid = 1", "router.id", "must be a text"),
         ("[router]\nid = ''", "router.id", "must be printable"),
         ("[router]\nid = 'a b'", "router.id", "must be printable"),
+        (f"[router]\nid = '{'a' * 256}'", "router.id", "must be at most 255 characters"),
         ("[router]\nid = 'a@b'", "router.id", "must be without @"),
         ("[router]\nid = 'a/#*'", "router.id", "must be without # * /"),
         ("[router]\ndrain = -1", "router.drain", "must be at least 0"),
@@ -382,7 +383,7 @@ def limits(draw: st.DrawFn) -> dict[str, Any]:
 def configs(draw: st.DrawFn) -> RouterConfig:
     patterns = draw(st.lists(TEXTS.filter(lambda text: not text.startswith("$")), unique=True, max_size=3))
     return RouterConfig(
-        id=draw(st.from_regex(r"[a-zA-Z0-9._-]+", fullmatch=True)),
+        id=draw(st.from_regex(r"[a-zA-Z0-9._-]{1,255}", fullmatch=True)),
         drain=draw(st.floats(0, 3600)),
         log=LogConfig(level=draw(st.sampled_from(["debug", "info"])), format=draw(st.sampled_from(["text", "json"]))),
         listeners=tuple(
