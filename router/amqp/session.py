@@ -358,8 +358,7 @@ class Session:
             )
         self._errant.discard(handle)
         if handle in self.links:
-            # A session's error, which a `close` is to carry (§2.7.3).
-            raise ProtocolError(Scope.CONNECTION, SessionCondition.HANDLE_IN_USE, f"handle {handle} is in use")
+            raise ProtocolError(Scope.SESSION, SessionCondition.HANDLE_IN_USE, f"handle {handle} is in use")
         role = Role.RECEIVER if attach.role is Role.SENDER else Role.SENDER
         if role is Role.RECEIVER and attach.initial_delivery_count is None:
             raise ProtocolError(

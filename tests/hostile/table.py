@@ -214,8 +214,8 @@ ON_SESSIONS = [
         [frame(listed(0x12, b"\xa1\x01a\x43\x42\x40\x40\x40\x40\xc1\x03\x02\x40\x40\x42\x43", 10))],
         A.CONNECTION, DECODE_ERROR),
     Row("a handle above the handle-max", S.BEGUN, [attached(Role.SENDER, handle=8)], A.CONNECTION, FRAMING),
-    # §2.7.3: the condition is of a session, and a close carries it.
-    Row("a handle in use", S.SENDING, [attached(Role.RECEIVER, "b")], A.CONNECTION, "amqp:session:handle-in-use"),
+    # §2.7.3 has a close that carries the session error: what is ended with a session error is the session.
+    Row("a handle in use", S.SENDING, [attached(Role.RECEIVER, "b")], A.SESSION, "amqp:session:handle-in-use"),
     Row("a sender without initial-delivery-count", S.BEGUN, [attached(Role.SENDER, initial_delivery_count=None)],
         A.SESSION, INVALID_FIELD),
     Row("more links than its own handle-max", S.SENDING, [attached(Role.SENDER, "b", handle=1)], A.SESSION, LIMIT,

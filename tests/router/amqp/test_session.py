@@ -179,6 +179,7 @@ def test_a_channel_may_be_used_again_as_soon_as_it_is_free() -> None:
         pytest.param(transferred(handle=7), SessionCondition.UNATTACHED_HANDLE, id="transfer to no link"),
         pytest.param(flow(handle=7), SessionCondition.UNATTACHED_HANDLE, id="flow for no link"),
         pytest.param(Detach(handle=7), SessionCondition.UNATTACHED_HANDLE, id="detach of no link"),
+        pytest.param(attached(Role.RECEIVER, "b"), SessionCondition.HANDLE_IN_USE, id="attach to a handle in use"),
         pytest.param(
             attached(Role.SENDER, handle=1, initial_delivery_count=None),
             AmqpCondition.INVALID_FIELD,
@@ -210,15 +211,6 @@ def test_a_handle_above_the_handle_max_closes_the_connection() -> None:
         close = scripted.peer.expect(Close)
         assert close.error is not None
         assert close.error.condition == "amqp:connection:framing-error"
-
-
-def test_a_handle_in_use_closes_the_connection() -> None:
-    # §2.7.3: the condition is of a session, and a close carries it.
-    scripted = mapped(attach=attached(Role.SENDER))
-    scripted.peer.write(attached(Role.RECEIVER, "b"))
-    close = scripted.peer.expect(Close)
-    assert close.error is not None
-    assert close.error.condition == SessionCondition.HANDLE_IN_USE
 
 
 def test_the_highest_handle_is_as_good_as_any() -> None:
