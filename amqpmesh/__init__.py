@@ -5,15 +5,41 @@ Every public name is imported from here; the rooms (`amqpmesh.router`, `amqpmesh
 
 from amqpmesh.policies.annotations import DeliveryAnnotationsRule
 from amqpmesh.policies.distribution import Distribution
+from amqpmesh.router.amqp.definitions import Error, ReceiverSettleMode, SenderSettleMode
+from amqpmesh.router.amqp.delivery_states import Accepted, Modified, Rejected, Released
 from amqpmesh.router.amqp.errors import (
     AmqpMeshError,
     CommandError,
     ConfigError,
     ConnectionClosedError,
+    InDoubtError,
     LinkDetachedError,
+    LinkRedirectError,
+    LinkStolenError,
     ProtocolError,
     SaslError,
     SessionEndedError,
+)
+from amqpmesh.router.amqp.messaging import AmqpSequence, AmqpValue, Data, Source, Target
+from amqpmesh.router.amqp.types import (
+    Array,
+    Byte,
+    Char,
+    Decimal32,
+    Decimal64,
+    Decimal128,
+    Described,
+    Float,
+    Int,
+    Long,
+    Primitive,
+    Short,
+    Symbol,
+    Timestamp,
+    UByte,
+    UInt,
+    ULong,
+    UShort,
 )
 from amqpmesh.router.config import (
     AddressConfig,
@@ -24,8 +50,14 @@ from amqpmesh.router.config import (
     RouterConfig,
     TlsConfig,
 )
+from amqpmesh.router.io.client.connection import Backoff, Connection, connect
+from amqpmesh.router.io.client.delivery import Delivery, DeliveryAbortedError
+from amqpmesh.router.io.client.receiver import Receiver
+from amqpmesh.router.io.client.requester import Requester
+from amqpmesh.router.io.client.sender import Sender, Sent
 from amqpmesh.router.io.node import Router
-from amqpmesh.router.reasons import Reason
+from amqpmesh.router.message import Message
+from amqpmesh.router.outcomes import ModifiedError, Outcome, OutcomeError, RejectedError, ReleasedError
 from amqpmesh.router.statistics import (
     AddressStatistics,
     ConnectionStatistics,
@@ -41,33 +73,80 @@ from amqpmesh.router.statistics import (
 __version__ = "0.1.0"
 
 __all__ = [
+    "Accepted",
     "AddressConfig",
     "AddressStatistics",
     "AmqpMeshError",
+    "AmqpSequence",
+    "AmqpValue",
+    "Array",
+    "Backoff",
+    "Byte",
+    "Char",
     "CommandError",
     "ConfigError",
+    "Connection",
     "ConnectionClosedError",
     "ConnectionStatistics",
+    "Data",
+    "Decimal32",
+    "Decimal64",
+    "Decimal128",
+    "Delivery",
+    "DeliveryAbortedError",
     "DeliveryAnnotationsRule",
+    "Described",
     "Direction",
     "Distribution",
+    "Error",
+    "Float",
+    "InDoubtError",
+    "Int",
     "Limits",
     "LinkDetachedError",
+    "LinkRedirectError",
     "LinkStatistics",
+    "LinkStolenError",
     "ListenerConfig",
     "ListenerStatistics",
     "LogConfig",
+    "Long",
+    "Message",
+    "Modified",
+    "ModifiedError",
     "NodeStatistics",
+    "Outcome",
+    "OutcomeError",
     "Outcomes",
     "Overflow",
+    "Primitive",
     "ProtocolError",
-    "Reason",
+    "Receiver",
+    "ReceiverSettleMode",
+    "Rejected",
+    "RejectedError",
+    "Released",
+    "ReleasedError",
+    "Requester",
     "Router",
     "RouterConfig",
     "RouterStatistics",
     "SaslError",
+    "Sender",
+    "SenderSettleMode",
+    "Sent",
     "SessionEndedError",
+    "Short",
+    "Source",
     "Statistics",
+    "Symbol",
+    "Target",
+    "Timestamp",
     "TlsConfig",
+    "UByte",
+    "UInt",
+    "ULong",
+    "UShort",
     "__version__",
+    "connect",
 ]

@@ -183,9 +183,13 @@ class Connection:
         )
         self._become(after)
 
-    def begin(self) -> Session:
-        """Initiate a session (§2.5.1). Raises: CommandError: the connection is not open, or no channel is free."""
-        session = self._new_session()
+    def begin(self, window: int | None = None) -> Session:
+        """Initiate a session (§2.5.1).
+
+        Args: window: transfer frames that may be here unreleased; None: what the connection divides among sessions.
+        Raises: CommandError: the connection is not open, or no channel is free.
+        """
+        session = self._new_session(window)
         session.begin()
         return session
 
@@ -516,10 +520,10 @@ class Connection:
 
     # ------------------------------------------------------------------------------------------------------- helpers
 
-    def _new_session(self) -> Session:
+    def _new_session(self, window: int | None = None) -> Session:
         session = Session(
             self,
-            window=self._window_for_one_more(),
+            window=self._window_for_one_more() if window is None else window,
             handle_max=self.handle_max,
             initial_outgoing_id=self.initial_outgoing_id,
             initial_delivery_id=self.initial_delivery_id,

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from amqpmesh.router.amqp.conditions import AmqpCondition
+from amqpmesh.router.amqp.conditions import AmqpCondition, LinkCondition
 from amqpmesh.router.amqp.types import Symbol, Value
 
 if TYPE_CHECKING:
@@ -95,6 +95,46 @@ class SessionEndedError(_EndedError):
 
 class LinkDetachedError(_EndedError):
     """The link was detached by either side, or went with its session."""
+
+
+class LinkStolenError(LinkDetachedError):
+    """The link was attached again by somebody else (§2.6.1, amqp:link:stolen)."""
+
+
+class LinkRedirectError(LinkDetachedError):
+    """The node is elsewhere (§2.8.18, amqp:link:redirect).
+
+    `hostname` is what `open` and SASL are to name there, `network_host` and `port` where to connect, `address` what to
+    attach to; None: the peer did not say.
+    """
+
+    def __init__(self, message: str, error: "Error | None" = None) -> None:
+        super().__init__(message, error)
+        info = (error.info if error is not None else None) or {}
+        self.hostname = _text(info.get(Symbol("hostname")))
+        self.network_host = _text(info.get(Symbol("network-host")))
+        port = info.get(Symbol("port"))
+        self.port = int(port) if isinstance(port, int) else None
+        self.address = _text(info.get(Symbol("address")))
+
+
+class InDoubtError(_EndedError):
+    """The link was lost after the transfer and before the outcome: it may or may not have been delivered."""
+
+
+def link_detached(message: str, error: "Error | None") -> LinkDetachedError:
+    """The error for a link that was detached with `error`."""
+    return _DETACHED.get(error.condition if error is not None else "", LinkDetachedError)(message, error)
+
+
+_DETACHED: dict[str, type[LinkDetachedError]] = {
+    LinkCondition.STOLEN: LinkStolenError,
+    LinkCondition.REDIRECT: LinkRedirectError,
+}
+
+
+def _text(value: Value) -> str | None:
+    return value if isinstance(value, str) else None
 
 
 def shown(value: object) -> str:

@@ -1,6 +1,6 @@
 """`Router`: one nursery, and everything of a router in it."""
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +14,9 @@ from amqpmesh.router.amqp.definitions import ConnectionCondition, Error
 from amqpmesh.router.amqp.errors import CommandError
 from amqpmesh.router.config import ListenerConfig, RouterConfig, load
 from amqpmesh.router.core import Core
+from amqpmesh.router.io.client.attacher import Attacher
+from amqpmesh.router.io.client.doors import Doors
+from amqpmesh.router.io.client.inside import Inside
 from amqpmesh.router.io.credentials import Credentials
 from amqpmesh.router.io.driver import Driver
 from amqpmesh.router.io.handshake import Identity, secure
@@ -31,7 +34,7 @@ CLOSE_TIME = 1.0
 SHUTDOWN = Error(condition=ConnectionCondition.CONNECTION_FORCED, description="the router is shut down")
 
 
-class Router:
+class Router(Doors):
     """A router: it relays between those who connect to it, from `async with` until that is left.
 
     Nothing of the process is touched: no signals, no configuration of logging, no environment. Errors of the body come
@@ -69,6 +72,7 @@ class Router:
         # What a stream comes in by if nothing else is said: who is within the process is asked no more than who is on
         # loopback.
         self._stream_listener = replace(config.with_listeners("amqp://localhost").listeners[-1], name="stream")
+        self._inside = Inside(self._stream_listener)
         self._credentials: dict[ListenerConfig, Credentials] = {}
         self._core: Core | None = None
         self._accepting = False
@@ -101,6 +105,7 @@ class Router:
         self._driver = Driver(core)
         self._nursery = await self._manager.__aenter__()
         self._accepting = True
+        self._inside.begin(self._driver, self._start_inside)
         self._nursery.start_soon(self._driver.keep_time)
         for each in bound:
             self._nursery.start_soon(each.accept, self._admit)
@@ -190,6 +195,10 @@ class Router:
         listeners = tuple(each.statistics() for each in self.listeners)
         return replace(self._started().statistics(), listeners=listeners)
 
+    @property
+    def _home(self) -> Attacher:
+        return self._inside
+
     # ----------------------------------------------------------------------------------------------------- connections
 
     def _admit(self, listener: Listener, stream: TcpStream, host: str) -> None:
@@ -201,6 +210,20 @@ class Router:
             return
         listener.connections += 1
         self._nursery.start_soon(self._serve_accepted, listener, stream, host)
+
+    def _start_inside(self, carry: Callable[[], Awaitable[None]]) -> None:
+        self._nursery.start_soon(self._serve_inside, carry)
+
+    async def _serve_inside(self, carry: Callable[[], Awaitable[None]]) -> None:
+        with trio.CancelScope(shield=True) as scope:
+            self._serving.add(scope)
+            try:
+                await carry()
+            except Exception as error:
+                log.error("fault", exception=error, listener="in-process")
+            finally:
+                self._serving.discard(scope)
+                self._idle.set()
 
     async def _serve_accepted(self, listener: Listener, stream: TcpStream, host: str) -> None:
         try:
@@ -251,6 +274,7 @@ class Router:
 
     def _stop_accepting(self) -> None:
         self._accepting = False
+        self._inside.end()
         for listener in self.listeners:
             listener.close()
 

@@ -1,0 +1,104 @@
+"""Attaches links, and attaches them again: what the connection of a client and the inside of a router share."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import OrderedDict
+from itertools import count
+from typing import TYPE_CHECKING, Final
+from uuid import uuid4
+
+from amqpmesh.router.amqp.types import Symbol
+from amqpmesh.router.io.client.link import again
+from amqpmesh.router.io.client.sender import Sender
+
+if TYPE_CHECKING:
+    from amqpmesh.router.amqp.errors import AmqpMeshError
+    from amqpmesh.router.io.client.conversation import Conversation
+    from amqpmesh.router.io.client.link import LinkEnd
+    from amqpmesh.router.io.client.sender import Sent
+
+ANONYMOUS_RELAY: Final = Symbol("ANONYMOUS-RELAY")
+
+REPLY_SENDERS: Final = 64
+"""Links for replies that are kept, where the peer has no anonymous terminus and each reply address needs one."""
+
+
+class Attacher(ABC):
+    """Knows the links that are in use, and attaches them to what connection there is."""
+
+    def __init__(self) -> None:
+        #: The connection in use; None: there is none now.
+        self.conversation: Conversation | None = None
+        self._ends: dict[LinkEnd, None] = {}
+        self._names = count(1)
+        self._prefix = uuid4().hex[:12]
+        self._reply_senders: OrderedDict[str | None, Sender] = OrderedDict()
+
+    @property
+    @abstractmethod
+    def reconnects(self) -> bool:
+        """Whether a connection that is lost is followed by another."""
+
+    @property
+    @abstractmethod
+    def failure(self) -> AmqpMeshError | None:
+        """Why no link can be attached any more; None: they can."""
+
+    @property
+    @abstractmethod
+    def max_frame_size(self) -> int:
+        """Octets of a frame that we take."""
+
+    @abstractmethod
+    def attach_later(self, end: LinkEnd) -> None:
+        """`end` was detached, and is to be attached again, after a pause."""
+
+    @abstractmethod
+    def wake(self) -> None:
+        """Somebody wants a connection."""
+
+    def add(self, end: LinkEnd) -> None:
+        """`end` wants to be attached. Raises: AmqpMeshError: it cannot be, and why."""
+        if self.failure is not None:
+            raise again(self.failure)
+        self._ends[end] = None
+
+    def remove(self, end: LinkEnd) -> None:
+        """`end` is over."""
+        self._ends.pop(end, None)
+
+    async def reply(self, to: str, payload: bytes, *, settled: bool) -> Sent:
+        """Send an answer, over a link that all answers share, or all those to one address."""
+        remote = self.conversation.engine.remote if self.conversation is not None else None
+        anonymous = remote is not None and ANONYMOUS_RELAY in remote.offered_capabilities
+        key = None if anonymous else to
+        sender = self._reply_senders.get(key)
+        if sender is None or sender.is_over:
+            sender = self._reply_senders[key] = Sender(self, self.name_for(None), key)
+            sender.start()
+            if len(self._reply_senders) > REPLY_SENDERS:
+                self._reply_senders.popitem(last=False)[1].stop()
+        self._reply_senders.move_to_end(key)
+        return await sender.transfer_payload(payload, settled=settled)
+
+    def opened(self, conversation: Conversation) -> None:
+        """There is a connection: attach all that wait for one."""
+        self.conversation = conversation
+        for end in list(self._ends):
+            end.attach_to(conversation)
+
+    def ended(self, error: AmqpMeshError, *, final: bool) -> None:
+        """There is none any more; `final`: and there will be no other."""
+        self.conversation = None
+        for end in list(self._ends):
+            end.connection_lost(error, final=final)
+
+    def stop_all(self) -> None:
+        """Whoever left the connection left its links, too."""
+        for end in list(self._ends):
+            end.stop()
+
+    def name_for(self, name: str | None) -> str:
+        """The name of a link: `name`, or one that no other link has."""
+        return f"{self._prefix}-{next(self._names)}" if name is None else name

@@ -1,0 +1,472 @@
+"""`connect`: a connection to any AMQP 1.0 peer, made again when it is lost."""
+
+from __future__ import annotations
+
+import math
+import random
+import ssl
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+from uuid import uuid4
+
+import trio
+
+from amqpmesh.router import logs
+from amqpmesh.router.amqp.connection import Connection as Engine
+from amqpmesh.router.amqp.errors import AmqpMeshError, CommandError, ConnectionClosedError, SaslError
+from amqpmesh.router.amqp.negotiation import Negotiation
+from amqpmesh.router.amqp.performatives import Open
+from amqpmesh.router.amqp.sasl import SaslClient, SaslCode
+from amqpmesh.router.io.client.attacher import Attacher
+from amqpmesh.router.io.client.conversation import Conversation
+from amqpmesh.router.io.client.doors import Doors
+from amqpmesh.router.io.client.link import LinkEnd, again
+from amqpmesh.router.io.streams import READ_SIZE
+from amqpmesh.router.io.tls import client_context
+from amqpmesh.router.urls import Endpoint
+
+log = logs.EventLog("amqpmesh.client")
+
+CLOSE_TIME: Final = 1.0
+"""Seconds that the peer has to answer our `close`."""
+
+LASTING: Final = 5.0
+"""Seconds after which a connection counts as one that worked: the next one is tried without a long pause."""
+
+PASSWORDS: Final = ("SCRAM-SHA-256", "SCRAM-SHA-1", "PLAIN")
+"""Mechanisms that need a password, the best liked first."""
+
+Opener = Callable[[Endpoint], Awaitable[trio.abc.Stream]]
+"""Opens the stream that TLS and AMQP run over."""
+
+
+@dataclass(frozen=True, slots=True)
+class Backoff:
+    """How long to wait before a connection is tried again: twice as long each time, a random part less.
+
+    Args: first, longest: seconds.
+    """
+
+    first: float = 0.1
+    longest: float = 10.0
+
+    def pause(self, row: int) -> float:
+        """Seconds to wait after the `row`-th try, counted from 1, in a row of failures."""
+        longest = min(self.longest, self.first * 2.0 ** min(row - 1, 30))
+        # Many clients of one router that comes back must not come at once.
+        return longest * random.uniform(0.5, 1.0)  # noqa: S311 - it only has to differ
+
+
+class FinalError(Exception):
+    """Trying again would not help; `error` is what the program is told."""
+
+    def __init__(self, error: AmqpMeshError) -> None:
+        super().__init__(error)
+        self.error = error
+
+
+async def open_tcp(endpoint: Endpoint) -> trio.abc.Stream:
+    """A TCP connection, by IPv6 or IPv4, whichever answers first. Raises: OSError."""
+    stream = await trio.open_tcp_stream(endpoint.host, endpoint.port)
+    stream.setsockopt(trio.socket.IPPROTO_TCP, trio.socket.TCP_NODELAY, 1)
+    return stream
+
+
+class Connection(Attacher, Doors):
+    """A connection to a peer: a broker, a router, a service. It makes senders, receivers and requesters.
+
+    Errors of the body come out as they are, and what fails in the background never cancels it: the next call on what
+    failed says so. Leaving sends `close`; the peer has a second to answer.
+    """
+
+    def __init__(
+        self,
+        urls: Sequence[str],
+        *,
+        id: str,
+        hostname: str | None,
+        mechanisms: Sequence[str] | None,
+        user: str | None,
+        password: str | None,
+        insecure: bool,
+        context: ssl.SSLContext | None,
+        external: bool,
+        idle_time_out: float | None,
+        max_frame_size: int,
+        backoff: Backoff | None,
+        open_stream: Opener,
+    ) -> None:
+        super().__init__()
+        try:
+            self._endpoints = [Endpoint.parse(url) for url in urls]
+        except ValueError as error:
+            raise CommandError(f"{', '.join(urls)}: {error}") from None
+        if not self._endpoints:
+            raise CommandError("no URL to connect to")
+        #: Our container-id (§2.7.1).
+        self.id = id
+        self._hostname = hostname
+        self._mechanisms = mechanisms
+        self._user, self._password = user, password
+        self._insecure = insecure
+        self._context = context
+        self._external = external
+        self._idle_time_out = idle_time_out
+        self._max_frame_size = max_frame_size
+        self._backoff = backoff
+        self._open_stream = open_stream
+        self._failure: AmqpMeshError | None = CommandError("the connection was not opened: `async with` opens it")
+        self._entered = False
+        self._changed = trio.Event()
+        self._closing = False
+        self._served: _Served | None = None
+        self._manager = trio.open_nursery()
+        #: How often it was made again.
+        self.reconnections = 0
+        for endpoint in self._endpoints:
+            self._sasl(endpoint)  # what cannot work is said now
+
+    async def __aenter__(self) -> Self:
+        """Connect. With `reconnect`, as long as it takes, but for refusals that trying again would not change.
+
+        Raises: ConnectionClosedError: no connection came about. SaslError: the peer does not let us in. CommandError:
+            it was entered before.
+        """
+        if self._entered:
+            raise CommandError("a connection is entered once")
+        self._entered = True
+        self._failure = None
+        self._nursery = await self._manager.__aenter__()
+        self._nursery.start_soon(self._run)
+        try:
+            await trio.lowlevel.checkpoint()
+            while self.conversation is None:
+                if self._failure is not None:
+                    raise again(self._failure)
+                await self._changed.wait()
+        except BaseException:
+            await self._end()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Close."""
+        await self._end()
+        if error is None:
+            await trio.lowlevel.checkpoint()
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether there is a connection now."""
+        return self.conversation is not None
+
+    @property
+    def peer(self) -> Open:
+        """What the peer said of itself (§2.7.1). Raises: ConnectionClosedError: there is no connection now."""
+        remote = self.conversation.engine.remote if self.conversation is not None else None
+        if remote is None:
+            raise again(self._failure) if self._failure else ConnectionClosedError("there is no connection now")
+        return remote
+
+    # ---------------------------------------------------------------------------------------------------- of Attacher
+
+    @property
+    def _home(self) -> Attacher:
+        return self
+
+    @property
+    def reconnects(self) -> bool:
+        """Whether a connection that is lost is followed by another."""
+        return self._backoff is not None and not self._closing
+
+    @property
+    def failure(self) -> AmqpMeshError | None:
+        """Why there is no connection, and none will come."""
+        return self._failure
+
+    @property
+    def max_frame_size(self) -> int:
+        """Octets of a frame that we take."""
+        return self._max_frame_size
+
+    def wake(self) -> None:
+        """A connection is there, or on its way."""
+
+    def attach_later(self, end: LinkEnd) -> None:
+        """Attach it again after a pause."""
+        self._nursery.start_soon(self._attach_later, end)
+
+    async def _attach_later(self, end: LinkEnd) -> None:
+        assert self._backoff is not None
+        await trio.sleep(self._backoff.pause(1))
+        if self.conversation is not None:
+            end.attach_to(self.conversation)
+
+    # ------------------------------------------------------------------------------------------------------ connecting
+
+    async def _run(self) -> None:
+        """Connect, serve, and again. Raises: nothing."""
+        tries = 0
+        while True:
+            endpoint = self._endpoints[tries % len(self._endpoints)]
+            began = trio.current_time()
+            was_open = False
+            try:
+                conversation = await self._serve(endpoint)
+            except FinalError as refusal:
+                self._fail(refusal.error)
+                return
+            except (OSError, trio.BrokenResourceError) as failure:
+                error: AmqpMeshError = ConnectionClosedError(f"{endpoint}: {failure.__cause__ or failure}")
+            except Exception as fault:
+                log.error("fault", exception=fault, peer=str(endpoint))
+                self._fail(ConnectionClosedError(f"a fault of this library: {fault!r}"))
+                return
+            else:
+                assert conversation.failure is not None
+                error, was_open = conversation.failure, conversation.was_open
+            if was_open and trio.current_time() - began >= LASTING:
+                tries = -1
+            tries += 1
+            whole_round = tries % len(self._endpoints) == 0
+            if self._backoff is None and (was_open or whole_round or isinstance(error, SaslError)):
+                self._fail(error)
+                return
+            log.info("connection lost" if was_open else "not connected", peer=str(endpoint), reason=str(error))
+            if self._backoff is not None and (was_open or whole_round):
+                await trio.sleep(self._backoff.pause(tries // len(self._endpoints)))
+                self.reconnections += was_open
+
+    async def _serve(self, endpoint: Endpoint) -> Conversation:
+        """One connection, from its first byte to its last.
+
+        Raises: OSError, BrokenResourceError: none came about. FinalError: none will.
+        """
+        stream = await self._open_stream(endpoint)
+        try:
+            if endpoint.secure:
+                stream = await self._secure(stream, endpoint)
+            sasl = self._sasl(endpoint)
+            engine = Engine(
+                container_id=self.id,
+                now=trio.current_time(),
+                negotiation=Negotiation(server=False, sasl=sasl),
+                hostname=self._hostname if self._hostname is not None else endpoint.host,
+                max_frame_size=self._max_frame_size,
+                idle_time_out=self._idle_time_out,
+            )
+            self._served = _Served(stream, engine, self)
+            conversation = await self._served.run()
+            temporary = sasl is not None and sasl.outcome is SaslCode.SYS_TEMP
+            if isinstance(conversation.failure, SaslError) and not temporary:
+                raise FinalError(conversation.failure)
+            return conversation
+        finally:
+            await trio.aclose_forcefully(stream)
+
+    async def _secure(self, stream: trio.abc.Stream, endpoint: Endpoint) -> trio.abc.Stream:
+        assert self._context is not None, "amqps has a context"
+        secured: trio.SSLStream[trio.abc.Stream] = trio.SSLStream(
+            stream, self._context, server_hostname=endpoint.host, https_compatible=True
+        )
+        try:
+            await secured.do_handshake()
+        except trio.BrokenResourceError as error:
+            cause = error.__cause__
+            if isinstance(cause, ssl.SSLCertVerificationError):
+                raise FinalError(ConnectionClosedError(f"{endpoint}: TLS: {cause.verify_message}")) from None
+            raise
+        return secured
+
+    def _sasl(self, endpoint: Endpoint) -> SaslClient | None:
+        """The exchange for this endpoint. Raises: CommandError: there are no credentials for any mechanism."""
+        mechanisms = self._mechanisms
+        if mechanisms is None:
+            if self._user is not None:
+                clear = endpoint.secure or endpoint.loopback or self._insecure
+                mechanisms = PASSWORDS if clear else PASSWORDS[:-1]
+            elif self._external and endpoint.secure:
+                mechanisms = ("EXTERNAL", "ANONYMOUS")
+            else:
+                mechanisms = ("ANONYMOUS",)
+        if not mechanisms:
+            return None
+        return SaslClient(
+            mechanisms,
+            self._user,
+            self._password,
+            self._hostname if self._hostname is not None else endpoint.host,
+            self._external and endpoint.secure,
+        )
+
+    # ---------------------------------------------------------------------------------------------------------- ending
+
+    def lost(self, error: ConnectionClosedError) -> None:
+        """The connection is over."""
+        self.ended(error, final=not self.reconnects)
+
+    def tell(self) -> None:
+        """Something changed that `__aenter__` waits for."""
+        changed, self._changed = self._changed, trio.Event()
+        changed.set()
+
+    def _fail(self, error: AmqpMeshError) -> None:
+        if self._failure is None:
+            self._failure = error
+        self.ended(error, final=True)
+        self.tell()
+
+    async def _end(self) -> None:
+        self._closing = True
+        if self._failure is None:
+            self._failure = CommandError("the connection was left")
+        self.stop_all()
+        if self._served is not None:
+            with trio.move_on_after(CLOSE_TIME, shield=True):
+                self._served.conversation.close()
+                await self._served.ended.wait()
+        # Not told of the body's error the nursery does not wrap it, and shielded it keeps to itself that its tasks
+        # were cancelled.
+        self._nursery.cancel_scope.shield = True
+        self._nursery.cancel_scope.cancel()
+        await self._manager.__aexit__(None, None, None)
+
+
+class _Served:
+    """The tasks of one connection: one reads, one writes, one keeps the time."""
+
+    def __init__(self, stream: trio.abc.Stream, engine: Engine, owner: Connection) -> None:
+        self._stream = stream
+        self._owner = owner
+        self._engine = engine
+        self._wanted = trio.Event()
+        self._written = trio.Event()
+        self._alarm = trio.CancelScope()
+        #: Set when nothing of it is left.
+        self.ended = trio.Event()
+        self.conversation = Conversation(engine, wake=self._wake, opened=self._opened, ended=owner.lost)
+        engine.open()
+        self._wake()  # its protocol header was there before anybody could be told
+
+    async def run(self) -> Conversation:
+        """Serve until it ends. Raises: nothing of the peer's."""
+        conversation = self.conversation
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._read)
+                nursery.start_soon(self._write)
+                nursery.start_soon(self._keep_time)
+                await conversation.over.wait()
+                with trio.move_on_after(CLOSE_TIME):
+                    while self._engine.out or conversation.writing:
+                        await self._written.wait()
+                nursery.cancel_scope.cancel()
+        finally:
+            conversation.lost("the connection was left")
+            self.ended.set()
+        return conversation
+
+    async def _read(self) -> None:
+        with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
+            while data := await self._stream.receive_some(READ_SIZE):
+                await self.conversation.receive(bytes(data))
+                at = self._engine.next_timer()
+                if at is not None and at < self._alarm.deadline:
+                    self._alarm.deadline = at
+        self.conversation.lost("the connection was lost")
+
+    async def _write(self) -> None:
+        try:
+            while True:
+                await self._wanted.wait()
+                self._wanted = trio.Event()
+                while data := self.conversation.data_to_send():
+                    await self._stream.send_all(data)
+                    self.conversation.written()
+                written, self._written = self._written, trio.Event()
+                written.set()
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            # What the peer sent before may still be here, a reason in its `close` among it.
+            await trio.sleep(CLOSE_TIME)
+            self.conversation.lost("the connection was lost")
+
+    async def _keep_time(self) -> None:
+        while True:
+            at = self._engine.next_timer()
+            with trio.CancelScope(deadline=math.inf if at is None else at) as self._alarm:
+                await trio.sleep_forever()
+            self.conversation.handle_timer()
+
+    def _wake(self) -> None:
+        self._wanted.set()
+
+    def _opened(self) -> None:
+        self._owner.opened(self.conversation)
+        self._owner.tell()
+
+
+def connect(
+    url: str | Sequence[str],
+    *,
+    id: str | None = None,
+    user: str | None = None,
+    password: str | None = None,
+    mechanisms: Sequence[str] | None = None,
+    insecure: bool = False,
+    trust: Path | str | None = None,
+    certificate: Path | str | None = None,
+    key: Path | str | None = None,
+    tls: ssl.SSLContext | None = None,
+    hostname: str | None = None,
+    idle_time_out: float | None = 16.0,
+    max_frame_size: int = 16 * 2**10,
+    reconnect: bool | Backoff = False,
+    open_stream: Opener = open_tcp,
+) -> Connection:
+    """Make a connection to any AMQP 1.0 peer, to be entered by `async with`.
+
+    Args:
+        url: `amqp://host:port` or `amqps://...`, where TLS comes first; several are tried in turn.
+        id: our container-id (§2.7.1); None: one of its own.
+        user: who we are, by a password.
+        password: for SCRAM-SHA-256, SCRAM-SHA-1, or PLAIN, the first of them that the peer offers (§5.3). PLAIN shows
+            it to the peer, and without TLS to the network: there it is used on loopback only.
+        insecure: use PLAIN without TLS all the same.
+        mechanisms: SASL mechanisms, the best liked first, in the place of that choice; empty: no SASL layer.
+        trust: PEM, authorities whose servers are believed; None: those that the system trusts.
+        certificate: PEM, to show to a server that asks; without `user` it says who we are (EXTERNAL).
+        key: PEM, the certificate's.
+        tls: a context in the place of these three.
+        hostname: which host is wanted, in `open` and SASL; None: the URL's. Some brokers name virtual hosts by it.
+        idle_time_out: seconds without a frame after which the peer counts as gone (§2.4.5); None: never.
+        max_frame_size: octets of a frame that we take (§2.7.1), 512 at least.
+        reconnect: connect again when the connection is lost, and at first until it comes about.
+        open_stream: opens what TLS and AMQP run over: TCP, or a proxy, a tunnel, a test.
+
+    Raises: CommandError: what cannot work: a URL that is none, no credentials for any mechanism. OSError: a file that
+        cannot be read or does not hold what it should (`ssl.SSLError` is one).
+    """
+    urls = [url] if isinstance(url, str) else list(url)
+    if tls is None and any(each.startswith("amqps:") for each in urls):
+        tls = client_context(*(None if file is None else Path(file) for file in (trust, certificate, key)))
+    return Connection(
+        urls,
+        id=id if id is not None else f"amqpmesh-{uuid4().hex[:12]}",
+        hostname=hostname,
+        mechanisms=mechanisms,
+        user=user,
+        password=password,
+        insecure=insecure,
+        context=tls,
+        external=certificate is not None or (tls is not None and mechanisms is not None and "EXTERNAL" in mechanisms),
+        idle_time_out=idle_time_out,
+        max_frame_size=max_frame_size,
+        backoff=Backoff() if reconnect is True else reconnect or None,
+        open_stream=open_stream,
+    )

@@ -1,0 +1,331 @@
+"""A delivery as a program has it: what came, and the decision about it (§2.6.12, §3.4)."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Final
+
+import trio
+
+from amqpmesh.router.amqp.composite import encode_composite
+from amqpmesh.router.amqp.definitions import Error
+from amqpmesh.router.amqp.delivery_states import Modified, Rejected
+from amqpmesh.router.amqp.errors import AmqpMeshError, CommandError, ProtocolError, decode_error
+from amqpmesh.router.amqp.messaging import MESSAGE_FORMAT, Data
+from amqpmesh.router.amqp.types import Symbol
+from amqpmesh.router.io.client.link import again
+from amqpmesh.router.kernel.relay import ACCEPTED_STATE, RELEASED_STATE
+from amqpmesh.router.message import Message, encode_message
+from amqpmesh.router.parts import Parts
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Mapping
+    from types import TracebackType
+
+    from amqpmesh.router.amqp.types import Value
+    from amqpmesh.router.io.client.receiver import Receiver
+    from amqpmesh.router.io.client.sender import Sent
+    from amqpmesh.router.kernel.relay import Delivery as KernelDelivery
+
+HEAD_MAX: Final = 64 * 2**10
+"""Octets that may come before the body of a message that streams."""
+
+WHOLE_MAX: Final = 16 * 2**20
+"""Octets of a message that streams and whose body is no data, so that it has to be there whole."""
+
+FAILED: Final = encode_composite(Modified(delivery_failed=True))
+
+
+class DeliveryAbortedError(AmqpMeshError):
+    """The sender dropped the delivery in the middle of it (§2.6.14); nothing is left to decide."""
+
+
+class Delivery:
+    """One delivery: read `message`, then accept, reject, release or modify it, once.
+
+    Deciding never waits. `async with delivery as message` decides by how its body ends: accepted; modified
+    (delivery-failed) if it raised; released if it was cancelled; as it is, if it was decided inside.
+    """
+
+    def __init__(self, receiver: Receiver, kernel: KernelDelivery, *, streaming: bool) -> None:
+        self._receiver = receiver
+        self._kernel = kernel
+        self._parts = Parts(HEAD_MAX) if streaming and kernel.message_format == MESSAGE_FORMAT else None
+        #: Of a delivery that streams: body octets that came and were not taken, a frame each.
+        self._came: deque[bytes] = deque()
+        self._pieces: list[bytes] = []
+        self._message: Message | None = None
+        self._change = trio.Event()
+        self._failure: AmqpMeshError | None = None
+        #: Frames of the session's window that it holds.
+        self.frames = 0
+        #: A program has it.
+        self.is_out = False
+        #: It counts against the receiver's credit.
+        self.counts = True
+        #: It was decided.
+        self.is_decided = False
+        #: Its link is gone: nobody can be told.
+        self.is_lost = False
+        #: The sender has settled it.
+        self.settlement = trio.Event()
+        if kernel.remote_settled:
+            self.settlement.set()
+
+    def __repr__(self) -> str:
+        return f"<Delivery {self._kernel.tag.hex()} of {self._receiver.name!r}>"
+
+    # ------------------------------------------------------------------------------------------------------ what came
+
+    @property
+    def tag(self) -> bytes:
+        """The delivery-tag (§2.8.7)."""
+        return self._kernel.tag
+
+    @property
+    def message_format(self) -> int:
+        """0 for messages as part 3 defines them (§3.2.16); for others there is `payload`, and no `message`."""
+        return self._kernel.message_format
+
+    @property
+    def is_settled(self) -> bool:
+        """The sender has settled it, maybe before it was sent: nobody waits for a decision."""
+        return self._kernel.remote_settled
+
+    @property
+    def payload(self) -> bytes:
+        """All octets of it. Raises: CommandError: it streams."""
+        if self._parts is not None:
+            raise CommandError("a delivery that streams is read by `async for`, or by `read()`")
+        if len(self._pieces) != 1:
+            self._pieces = [b"".join(self._pieces)]
+        return self._pieces[0]
+
+    @property
+    def message(self) -> Message:
+        """The message; of one that streams, without its body.
+
+        Raises: CommandError: it is of another message-format than 0.
+        """
+        if self._message is None:
+            if self.message_format != MESSAGE_FORMAT:
+                raise CommandError(f"message-format {self.message_format} is not known here: there is `payload`")
+            if self._parts is not None:
+                assert self._parts.head is not None, "it is handed out once its head is there"
+                return self._parts.head
+            self._message = Message.decode(self.payload)
+        return self._message
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        """The body's octets as they come, once. What is not taken stops the sender.
+
+        Raises: CommandError: the body is no data: use `read`. DeliveryAbortedError, LinkDetachedError,
+            ConnectionClosedError: the rest will not come.
+        """
+        if self._parts is None:
+            await trio.lowlevel.checkpoint()
+            for part in _data(self.message.body):
+                yield part
+            return
+        if not self._parts.is_data:
+            raise CommandError("the body is no data: use `read()`")
+        while True:
+            await trio.lowlevel.checkpoint()
+            while not self._came:
+                if self._failure is not None:
+                    raise again(self._failure)
+                if self._kernel.complete:
+                    return
+                await self._change.wait()
+            part = self._came.popleft()
+            self._release(1)
+            if part:
+                yield part
+
+    async def read(self) -> Message:
+        """The whole message, once all of it has come. Raises: as iterating; ProtocolError: it is none."""
+        await trio.lowlevel.checkpoint()
+        if self._parts is None:
+            return self.message
+        message = self.message
+        if self._parts.is_data:
+            message.body = b"".join([part async for part in self])
+            return message
+        while not self._kernel.complete and self._failure is None:
+            await self._change.wait()
+        if self._failure is not None:
+            raise again(self._failure)
+        return self._parts.whole()
+
+    # ------------------------------------------------------------------------------------------------------ deciding
+
+    def accept(self) -> bool:
+        """It was processed (§3.4.2).
+
+        Returns: whether the sender is told: not, if it settled the delivery itself, or if the link is gone.
+        Raises: CommandError: it was decided already.
+        """
+        return self._receiver.decide(self, ACCEPTED_STATE)
+
+    def reject(
+        self, condition: str | None = None, description: str | None = None, info: Mapping[str, Value] | None = None
+    ) -> bool:
+        """The message is invalid (§3.4.3). Args: an error that says why. Returns, Raises: as `accept`."""
+        error = None
+        if condition is not None:
+            fields = None if info is None else {Symbol(key): value for key, value in info.items()}
+            error = Error(condition=Symbol(condition), description=description, info=fields)
+        elif description is not None or info is not None:
+            raise CommandError("an error has a condition")
+        return self._receiver.decide(self, encode_composite(Rejected(error=error)))
+
+    def release(self) -> bool:
+        """It was not processed, and somebody else may (§3.4.4). Returns, Raises: as `accept`."""
+        return self._receiver.decide(self, RELEASED_STATE)
+
+    def modify(
+        self,
+        *,
+        delivery_failed: bool = False,
+        undeliverable_here: bool = False,
+        message_annotations: Mapping[str, Value] | None = None,
+    ) -> bool:
+        """It was not processed, and is to be changed before it goes to somebody else (§3.4.5).
+
+        Args: delivery_failed: count the attempt. undeliverable_here: not to this receiver again.
+            message_annotations: to be merged into the message's.
+        Returns, Raises: as `accept`.
+        """
+        annotations = None
+        if message_annotations is not None:
+            annotations = {Symbol(key): value for key, value in message_annotations.items()}
+        state = Modified(
+            delivery_failed=delivery_failed or None,
+            undeliverable_here=undeliverable_here or None,
+            message_annotations=annotations,
+        )
+        return self._receiver.decide(self, encode_composite(state))
+
+    async def settled(self) -> bool:
+        """Wait until the sender has settled it, too: with rcv-settle-mode second, from there on it is exactly once.
+
+        Returns: whether it has; False: the link is gone.
+        """
+        await trio.lowlevel.checkpoint()
+        await self.settlement.wait()
+        return not self.is_lost
+
+    async def reply(self, message: Message | Value, *, settled: bool = True) -> Sent:
+        """Answer: to the message's reply-to, with its correlation-id, else its message-id.
+
+        Args: settled: at most once, so that nobody who asks and then takes no answer can stop those who come after.
+            Else ask what is returned for the outcome.
+        Raises: CommandError: it asks for no answer, or the answer cannot be sent. LinkDetachedError,
+            ConnectionClosedError: there is no way.
+        """
+        asked = self.message
+        if asked.reply_to is None:
+            raise CommandError("the message has no reply-to")
+        answer = message if isinstance(message, Message) else Message(message)
+        before = answer.to, answer.correlation_id
+        answer.to = asked.reply_to
+        if answer.correlation_id is None:
+            answer.correlation_id = asked.message_id if asked.correlation_id is None else asked.correlation_id
+        payload = encode_message(answer)
+        answer.to, answer.correlation_id = before
+        return await self._receiver.reply(asked.reply_to, payload, settled=settled)
+
+    async def __aenter__(self) -> Message:
+        """The message."""
+        await trio.lowlevel.checkpoint()
+        return self.message
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Decide, if that was not done."""
+        if self.is_decided:
+            return
+        if error is None:
+            self.accept()
+        elif isinstance(error, Exception):
+            self._receiver.decide(self, FAILED)
+        else:
+            # Cancelled, or the program ends: it was nobody's fault.
+            self.release()
+
+    # ------------------------------------------------------------------------------------------------ for the receiver
+
+    @property
+    def kernel(self) -> KernelDelivery:
+        """The engine's."""
+        return self._kernel
+
+    @property
+    def can_be_handed_out(self) -> bool:
+        """All of it is there, or of one that streams as much as is read before its body."""
+        return self._kernel.complete if self._parts is None else self._parts.head is not None
+
+    def add(self, payload: bytes) -> None:
+        """A frame came. Raises: ProtocolError: it is no message."""
+        self.frames += 1
+        if self._parts is None:
+            self._pieces.append(payload)
+            return
+        self._came.append(b"".join(self._parts.feed(payload)))
+        if self._kernel.complete:
+            self._parts.finish()
+        if self._parts.head is not None and not self._parts.is_data:
+            if self._kernel.size > WHOLE_MAX:
+                raise decode_error(f"more than {WHOLE_MAX} octets of a body that is no data")
+            self._drop()
+        self._changed()
+
+    def end(self, failure: AmqpMeshError) -> None:
+        """Nothing more of it will come."""
+        self._failure = failure
+        self._changed()
+
+    def lose(self, failure: AmqpMeshError) -> None:
+        """Its link is gone."""
+        self.is_lost = True
+        self.settlement.set()
+        if not self._kernel.complete:
+            self.end(failure)
+
+    def decode(self) -> ProtocolError | None:
+        """Look whether it is a message, before somebody has it. Returns: why not."""
+        if self.message_format == MESSAGE_FORMAT and self._parts is None:
+            try:
+                self._message = Message.decode(self.payload)
+            except ProtocolError as error:
+                return error
+        return None
+
+    def decided(self) -> None:
+        """What is left of it is for nobody."""
+        self.is_decided = True
+        self._drop()
+        if self._parts is not None and not self._kernel.complete and self._failure is None:
+            self.end(CommandError("the delivery was decided before all of it had come"))
+
+    def _drop(self) -> None:
+        self._came.clear()
+        self._release(self.frames)
+
+    def _release(self, frames: int) -> None:
+        self.frames -= frames
+        if not self.is_lost:
+            self._receiver.release(frames)
+
+    def _changed(self) -> None:
+        change, self._change = self._change, trio.Event()
+        change.set()
+
+
+def _data(body: object) -> list[bytes]:
+    if isinstance(body, bytes):
+        return [body]
+    if isinstance(body, tuple) and isinstance(body[0], Data):
+        return [part.value for part in body]
+    raise CommandError("the body is no data: it is in `message`")

@@ -1,0 +1,130 @@
+"""The three doors: `router.` and `connection.` offer the same senders, receivers and requesters."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any
+
+from amqpmesh.router.amqp.definitions import ReceiverSettleMode, SenderSettleMode
+from amqpmesh.router.amqp.errors import CommandError
+from amqpmesh.router.amqp.types import Symbol
+from amqpmesh.router.io.client.receiver import BUFFER, MAX_MESSAGE_SIZE, Receiver
+from amqpmesh.router.io.client.requester import Requester
+from amqpmesh.router.io.client.sender import Sender
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from amqpmesh.router.amqp.messaging import Source, Target
+    from amqpmesh.router.amqp.types import Value
+    from amqpmesh.router.io.client.attacher import Attacher
+
+
+class Doors(ABC):
+    """Makes links; each is attached by `async with`, and detached when that is left."""
+
+    @property
+    @abstractmethod
+    def _home(self) -> Attacher:
+        """What attaches them."""
+
+    def sender(
+        self,
+        address: str | None,
+        *,
+        name: str | None = None,
+        snd_settle_mode: SenderSettleMode = SenderSettleMode.MIXED,
+        rcv_settle_mode: ReceiverSettleMode = ReceiverSettleMode.FIRST,
+        target: Target | None = None,
+        desired_capabilities: Sequence[str] = (),
+        properties: Mapping[str, Value] | None = None,
+    ) -> Sender:
+        """A link to send on; used as `async with connection.sender("orders") as orders`.
+
+        Args: address: the target's; None: the anonymous terminus, where each message goes by its `to`.
+            name: of the link, for peers that remember links (§2.6.1); None: one of its own.
+            snd_settle_mode, rcv_settle_mode: as §2.8.2 and §2.8.3 say; with SECOND receivers wait for our settlement.
+            target: in the place of the one that names `address`, for all else that a target may say (§3.5.4).
+            desired_capabilities, properties: of the attach (§2.7.3).
+        """
+        return Sender(
+            self._home,
+            self._home.name_for(name),
+            address,
+            snd_settle_mode=snd_settle_mode,
+            rcv_settle_mode=rcv_settle_mode,
+            target=target,
+            desired_capabilities=_symbols(desired_capabilities),
+            properties=_fields(properties),
+        )
+
+    def receiver(
+        self,
+        address: str | None,
+        *,
+        credit: int = 100,
+        buffer: int = BUFFER,
+        streaming: bool = False,
+        name: str | None = None,
+        snd_settle_mode: SenderSettleMode = SenderSettleMode.MIXED,
+        rcv_settle_mode: ReceiverSettleMode = ReceiverSettleMode.FIRST,
+        max_message_size: int | None = None,
+        source: Source | None = None,
+        filter: Mapping[str, Any] | None = None,
+        desired_capabilities: Sequence[str] = (),
+        properties: Mapping[str, Value] | None = None,
+    ) -> Receiver:
+        """A link to receive from; used as `async with connection.receiver("orders") as incoming`.
+
+        Args: address: the source's; None: a dynamic node, whose address the peer chooses: `incoming.address`.
+            credit: deliveries that may be here or on their way and are not decided; 0: none but by `flow` and `drain`.
+            buffer: octets that may wait here before the program takes them: they bound the session's window (§2.5.6).
+            streaming: hand a delivery out at its first frames; its body comes by `async for`.
+            max_message_size: octets; larger ones are refused by the peer (§2.7.3). None: 16 MiB, and without limit
+                where they stream; 0: no limit.
+            filter: of the source, by name (§3.5.8). source: in the place of the one that names `address` and `filter`.
+            name, snd_settle_mode, rcv_settle_mode, desired_capabilities, properties: as for `sender`.
+        """
+        if max_message_size is None:
+            max_message_size = 0 if streaming else MAX_MESSAGE_SIZE
+        return Receiver(
+            self._home,
+            self._home.name_for(name),
+            address,
+            credit=credit,
+            buffer=buffer,
+            streaming=streaming,
+            snd_settle_mode=snd_settle_mode,
+            rcv_settle_mode=rcv_settle_mode,
+            max_message_size=max_message_size,
+            source=source,
+            filter=_fields(filter),
+            desired_capabilities=_symbols(desired_capabilities),
+            properties=_fields(properties),
+        )
+
+    def requester(
+        self, address: str | None, *, credit: int = 100, max_message_size: int = MAX_MESSAGE_SIZE
+    ) -> Requester:
+        """A link to ask on, and a dynamic node for the answers; used as `async with connection.requester("quotes")`.
+
+        Args: address: the target's; None: each request goes by its `to`. credit: answers that may be on their way.
+            max_message_size: octets of an answer.
+        """
+        name = self._home.name_for(None)
+        replies = (f"{name}-replies", credit, max_message_size)
+        return Requester(self._home, name, address, replies)
+
+
+def _symbols(names: Sequence[str]) -> tuple[Symbol, ...]:
+    try:
+        return tuple(Symbol(name) for name in names)
+    except ValueError as error:
+        raise CommandError(f"a capability is a symbol: {error}") from None
+
+
+def _fields(fields: Mapping[str, Any] | None) -> dict[Symbol, Any] | None:
+    try:
+        return None if fields is None else {Symbol(key): value for key, value in fields.items()}
+    except ValueError as error:
+        raise CommandError(f"a key is a symbol: {error}") from None

@@ -1,0 +1,288 @@
+"""What senders and receivers have in common: attached as long as `async with` lasts, over one connection or several."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from enum import Enum, auto
+from typing import TYPE_CHECKING, Final, Self, TypeVar
+
+import trio
+
+from amqpmesh.router.amqp.definitions import LinkCondition
+from amqpmesh.router.amqp.errors import AmqpMeshError, CommandError, LinkDetachedError, link_detached
+from amqpmesh.router.amqp.states import LinkEndpointState
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from amqpmesh.router.amqp.events import LinkDetached, TransferReceived
+    from amqpmesh.router.amqp.link import Link
+    from amqpmesh.router.amqp.performatives import Attach
+    from amqpmesh.router.amqp.session import Session
+    from amqpmesh.router.io.client.attacher import Attacher
+    from amqpmesh.router.io.client.conversation import Conversation
+    from amqpmesh.router.kernel.relay import Delivery as KernelDelivery
+
+LEAVE_TIME: Final = 1.0
+"""Seconds that the peer has to answer when a link is left."""
+
+E = TypeVar("E", bound=AmqpMeshError)
+
+
+class Stage(Enum):
+    """Where a link is in its life."""
+
+    NEW = auto()
+    #: It waits for a connection, or for the peer's attach.
+    COMING = auto()
+    ATTACHED = auto()
+    #: It failed for good, or was left.
+    OVER = auto()
+
+
+def again(error: E) -> E:
+    """The same error for one more raising, without the traceback of the one before."""
+    return type(error)(*error.args)
+
+
+class LinkEnd(ABC):
+    """A link of a program's. It outlives the engine's link endpoint, as a connection may be lost and come back."""
+
+    def __init__(self, home: Attacher, name: str) -> None:
+        self._home = home
+        #: The link's name (§2.6.1).
+        self.name = name
+        self._stage = Stage.NEW
+        self._failure: AmqpMeshError | None = None
+        self._conversation: Conversation | None = None
+        self._session: Session | None = None
+        self._link: Link | None = None
+        #: Where the peer's answer to our detach is to come.
+        self._leaving: Conversation | None = None
+        #: Replaced when something changed that somebody may wait for.
+        self._change = trio.Event()
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name!r} {self._stage.name.lower()}>"
+
+    async def __aenter__(self) -> Self:
+        """Attach, and wait for the peer's attach.
+
+        Raises: LinkDetachedError: the peer refused. ConnectionClosedError: there is no connection, and none will come.
+            CommandError: it was entered before.
+        """
+        self.start()
+        try:
+            await trio.lowlevel.checkpoint()
+            while self._stage is not Stage.ATTACHED:
+                self.check()
+                await self._change.wait()
+        except BaseException:
+            await self._leave(clean=False)
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Detach; the peer has a second to answer."""
+        await self._leave(clean=error is None)
+
+    # ------------------------------------------------------------------------------------------------- for the package
+
+    def start(self) -> None:
+        """Attach, now or when there is a connection. Raises: CommandError, ConnectionClosedError: as `__aenter__`."""
+        if self._stage is not Stage.NEW:
+            raise CommandError(f"a {type(self).__name__.lower()} is entered once")
+        self._home.add(self)
+        self._stage = Stage.COMING
+        self._home.wake()
+        conversation = self._home.conversation
+        if conversation is not None and conversation.is_open:
+            self.attach_to(conversation)
+
+    def attach_to(self, conversation: Conversation) -> None:
+        """Attach over this connection."""
+        if self._stage is not Stage.COMING or self._link is not None:
+            return
+        self._conversation = conversation
+        try:
+            self._session = self._choose_session(conversation)
+            self._link = self._attach(self._session)
+        except CommandError as error:
+            self._fail(LinkDetachedError(f"cannot be attached: {error}"))
+            return
+        self._link.context = self
+
+    def check(self) -> None:
+        """Raises: AmqpMeshError: it is over, and why; CommandError: it was not entered, or was left."""
+        if self._failure is not None:
+            raise again(self._failure)
+        if self._stage is Stage.NEW:
+            raise CommandError(f"a {type(self).__name__.lower()} is used inside `async with`")
+        if self._stage is Stage.OVER:
+            raise CommandError(f"the {type(self).__name__.lower()} was left")
+
+    @property
+    def is_attached(self) -> bool:
+        """Whether the peer has attached, too."""
+        return self._stage is Stage.ATTACHED
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it failed for good, or was left."""
+        return self._stage is Stage.OVER
+
+    @property
+    def was_left(self) -> bool:
+        """Whether the program left it."""
+        return self._stage is Stage.OVER and self._failure is None
+
+    @property
+    def engine_state(self) -> LinkEndpointState:
+        """Of the link endpoint (figure 2.33)."""
+        return LinkEndpointState.DETACHED if self._link is None else self._link.state
+
+    # ----------------------------------------------------------------------------------------------- the peer, the wire
+
+    def attached(self, attach: Attach) -> None:
+        """The peer's attach came (§2.6.3)."""
+        if not self._accepts(attach):
+            return  # refused: its detach says why
+        self._stage = Stage.ATTACHED
+        self._begin_use(attach)
+        self._changed()
+
+    def detached(self, event: LinkDetached) -> None:
+        """The peer detached, or we did for what it did wrong; both sides know."""
+        error = link_detached("the link was detached", event.error)
+        if event.error is None and self._stage is Stage.COMING:
+            error = LinkDetachedError("the peer refused the link and gave no reason")
+        gone_for_now = event.error is None and not event.closed
+        forced = event.error is not None and event.error.condition == LinkCondition.DETACH_FORCED
+        self._lose(error, final=not ((gone_for_now or forced) and event.by_peer))
+
+    def session_ended(self, error: AmqpMeshError) -> None:
+        """Its session is over."""
+        self._lose(error, final=False)
+
+    def connection_lost(self, error: AmqpMeshError, *, final: bool) -> None:
+        """Its connection is over; `final`: and there will be no other."""
+        if self._stage is not Stage.OVER:
+            self._lose(error, final=final, again=False)
+
+    def seen_off(self) -> None:
+        """The peer has answered our detach, or never will."""
+        self._link = None
+        self._changed()
+
+    @abstractmethod
+    def transferred(self, event: TransferReceived) -> None:
+        """A frame of a delivery came."""
+
+    @abstractmethod
+    def disposed(self, delivery: KernelDelivery, state: bytes | None, settled: bool) -> None:
+        """The peer told its state of a delivery, or settled it."""
+
+    @abstractmethod
+    def flowed(self) -> None:
+        """The peer's flow state of the link came, or credit was used without a delivery."""
+
+    @abstractmethod
+    def can_go_on(self) -> None:
+        """Frames can be sent again."""
+
+    # -------------------------------------------------------------------------------------------- of senders, receivers
+
+    @abstractmethod
+    def _choose_session(self, conversation: Conversation) -> Session:
+        """The session to attach on."""
+
+    @abstractmethod
+    def _attach(self, session: Session) -> Link:
+        """Send our attach."""
+
+    @abstractmethod
+    def _accepts(self, attach: Attach) -> bool:
+        """Whether the peer's attach has what was asked for; without, its detach follows (§2.6.3)."""
+
+    @abstractmethod
+    def _begin_use(self, attach: Attach) -> None:
+        """Both have attached."""
+
+    @abstractmethod
+    def _lost(self, error: AmqpMeshError, *, final: bool) -> None:
+        """The link endpoint is gone: what becomes of its deliveries, and of those who wait."""
+
+    @abstractmethod
+    async def _finish(self, *, clean: bool) -> None:
+        """What is due before the detach. It may wait; what it waits for is bounded unless `clean`."""
+
+    # ----------------------------------------------------------------------------------------------------------- inside
+
+    def _changed(self) -> None:
+        change, self._change = self._change, trio.Event()
+        change.set()
+
+    def _fail(self, error: AmqpMeshError) -> None:
+        """It is over for good."""
+        self._failure = error
+        self._stage = Stage.OVER
+        self._home.remove(self)
+        self._lost(error, final=True)
+        self._changed()
+
+    def _lose(self, error: AmqpMeshError, *, final: bool, again: bool = True) -> None:
+        if self._stage is Stage.OVER:
+            self.seen_off()
+            return
+        session, conversation = self._session, self._conversation
+        self._link = self._session = self._conversation = None
+        if conversation is not None and session is not None:
+            conversation.drop(self, session)
+        if final or not self._home.reconnects:
+            self._fail(error)
+            return
+        self._stage = Stage.COMING
+        self._lost(error, final=False)
+        self._changed()
+        if again:
+            self._home.attach_later(self)
+
+    async def _leave(self, *, clean: bool) -> None:
+        if self._stage is Stage.OVER and self._link is None:
+            await trio.lowlevel.checkpoint()
+            return
+        try:
+            if self._stage in (Stage.ATTACHED, Stage.COMING):
+                await self._finish(clean=clean)
+        finally:
+            self.stop()
+            with trio.move_on_after(LEAVE_TIME, shield=True):
+                while self._link is not None:
+                    await self._change.wait()
+            if self._link is not None and self._leaving is not None:
+                self._leaving.give_up(self)
+        await trio.lowlevel.checkpoint_if_cancelled()
+
+    def stop(self) -> None:
+        """Detach, without waiting for the peer."""
+        if self._stage is not Stage.OVER:
+            self._stage = Stage.OVER
+            self._home.remove(self)
+            self._lost(CommandError(f"the {type(self).__name__.lower()} was left"), final=True)
+        link, session, conversation = self._link, self._session, self._conversation
+        if link is None or session is None or conversation is None:
+            return
+        self._session = self._conversation = None
+        if conversation.failure is not None or not session.can_send:
+            self._link = None
+            return
+        try:
+            if link.state in (LinkEndpointState.ATTACHED, LinkEndpointState.ATTACH_SENT):
+                link.detach()
+        except CommandError:
+            self._link = None
+            return
+        self._leaving = conversation
+        conversation.leave(self, session)

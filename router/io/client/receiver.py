@@ -1,0 +1,385 @@
+"""Receiving: credit for what is not decided yet, a window for what is not taken yet (§2.6.7, §2.5.6)."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Final, Self
+
+import trio
+
+from amqpmesh.router import logs
+from amqpmesh.router.amqp.composite import encode_composite
+from amqpmesh.router.amqp.definitions import Error, ReceiverSettleMode, Role, SenderSettleMode
+from amqpmesh.router.amqp.delivery_states import Rejected
+from amqpmesh.router.amqp.errors import AmqpMeshError, CommandError, ProtocolError
+from amqpmesh.router.amqp.link import Receiver as EngineReceiver
+from amqpmesh.router.amqp.messaging import Source, Target
+from amqpmesh.router.amqp.terminus import Terminus
+from amqpmesh.router.io.client.delivery import FAILED, Delivery, DeliveryAbortedError
+from amqpmesh.router.io.client.link import LinkEnd
+from amqpmesh.router.kernel import relay as kernel
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from amqpmesh.router.amqp.events import TransferReceived
+    from amqpmesh.router.amqp.link import Link
+    from amqpmesh.router.amqp.performatives import Attach
+    from amqpmesh.router.amqp.session import Session
+    from amqpmesh.router.amqp.types import Symbol, Value
+    from amqpmesh.router.io.client.attacher import Attacher
+    from amqpmesh.router.io.client.conversation import Conversation
+    from amqpmesh.router.io.client.sender import Sent
+
+log = logs.EventLog("amqpmesh.client")
+
+BUFFER: Final = 2**20
+"""Octets that may wait before the program takes them, if it says nothing else."""
+
+MAX_MESSAGE_SIZE: Final = 16 * 2**20
+"""Octets of a message, if the program says nothing else."""
+
+MIN_WINDOW: Final = 4
+"""Transfer frames that a session takes, however small the buffer."""
+
+DRAIN_TIME: Final = 0.25
+"""Seconds that a sender has to use up or give back the credit when the link is left."""
+
+
+class Receiver(LinkEnd):
+    """A link to receive from: `async for delivery in receiver`. Several tasks may share it."""
+
+    def __init__(
+        self,
+        home: Attacher,
+        name: str,
+        address: str | None,
+        *,
+        credit: int,
+        buffer: int,
+        streaming: bool = False,
+        snd_settle_mode: SenderSettleMode = SenderSettleMode.MIXED,
+        rcv_settle_mode: ReceiverSettleMode = ReceiverSettleMode.FIRST,
+        max_message_size: int = MAX_MESSAGE_SIZE,
+        source: Source | None = None,
+        filter: Mapping[Symbol, Value] | None = None,
+        desired_capabilities: Sequence[Symbol] = (),
+        properties: Mapping[Symbol, Value] | None = None,
+    ) -> None:
+        super().__init__(home, name)
+        if not 0 <= credit < 2**31:
+            raise CommandError(f"credit is 0 to {2**31 - 1}, not {credit}")
+        #: What the peer attached: of a dynamic node, the address that it was given.
+        self.address = address
+        self._asked = source or Source(
+            address=address, dynamic=address is None, filter=None if filter is None else dict(filter)
+        )
+        self._credit = credit
+        self._window = max(MIN_WINDOW, buffer // home.max_frame_size)
+        self._streaming = streaming
+        self._snd_settle_mode = snd_settle_mode
+        self._rcv_settle_mode = rcv_settle_mode
+        self._max_message_size = max_message_size
+        self._desired_capabilities = desired_capabilities
+        self._properties = properties
+        self._ready: deque[Delivery] = deque()
+        self._coming: Delivery | None = None
+        #: Deliveries that the peer was not told the end of, by the engine's.
+        self._open: dict[kernel.Delivery, Delivery] = {}
+        self._undecided = 0
+        #: With credit 0: what was given by hand and is not used up.
+        self._granted = 0
+        self._draining = False
+        self._takers = trio.lowlevel.ParkingLot()
+
+    def __aiter__(self) -> Self:
+        """Deliveries, until the receiver is left or fails."""
+        return self
+
+    async def __anext__(self) -> Delivery:
+        """As `receive`; where that says that the receiver was left, the iteration ends."""
+        try:
+            return await self.receive()
+        except CommandError:
+            if self.was_left:
+                raise StopAsyncIteration from None
+            raise
+
+    async def receive(self) -> Delivery:
+        """The next delivery, waiting for one if need be. What is no message is rejected, and never seen here.
+
+        Raises: LinkDetachedError, ConnectionClosedError: the link is over. CommandError: it was left. Cancelled,
+            nothing was taken.
+        """
+        await trio.lowlevel.checkpoint_if_cancelled()
+        parked = False
+        while True:
+            while not self._ready:
+                self.check()
+                await self._takers.park()
+                parked = True
+            delivery = self._take()
+            error = delivery.decode()
+            if error is None:
+                break
+            self._refuse(delivery, error)
+        if not parked:
+            await trio.lowlevel.cancel_shielded_checkpoint()
+        return delivery
+
+    @property
+    def credit(self) -> int:
+        """Deliveries that the peer may still send, as it was told (link-credit, §2.6.7)."""
+        return self._link.credit if self._link is not None and self.is_attached else 0
+
+    @property
+    def undecided(self) -> int:
+        """Deliveries that have begun to come and are not decided."""
+        return self._undecided
+
+    def flow(self, credit: int) -> None:
+        """Give the peer credit for so many deliveries more (§2.6.7).
+
+        Raises: CommandError: the receiver gives its credit itself, or is over.
+        """
+        self._check_manual()
+        self._granted += credit
+        link = self._link
+        if isinstance(link, EngineReceiver) and self.is_attached:
+            link.flow(link.credit + credit)
+
+    async def drain(self) -> None:
+        """Have the credit used up: what the peer has it sends, then there is none left (§2.6.7).
+
+        What came is to be received as ever. Raises: CommandError: as `flow`. LinkDetachedError, ConnectionClosedError.
+        """
+        await trio.lowlevel.checkpoint()
+        self._check_manual()
+        link = self._link
+        if not isinstance(link, EngineReceiver) or not self.is_attached:
+            self._granted = 0
+            return
+        self._draining = True
+        link.flow(link.credit, drain=True)
+        while self._draining:
+            await self._change.wait()
+            self.check()
+
+    # ------------------------------------------------------------------------------------------------- for deliveries
+
+    def decide(self, delivery: Delivery, state: bytes) -> bool:
+        """As `Delivery.accept`, of any terminal state."""
+        if delivery.is_decided:
+            raise CommandError("the delivery was decided already")
+        delivery.decided()
+        self._uncount(delivery)
+        kernel_delivery = delivery.kernel
+        told = not (delivery.is_lost or kernel_delivery.remote_settled or kernel_delivery.aborted)
+        if not delivery.is_lost:
+            # With rcv-settle-mode second we settle when the sender has (§2.6.12).
+            settle = not kernel_delivery.second or kernel_delivery.remote_settled
+            kernel.dispose(kernel_delivery, state, settle)
+            if settle:
+                self._open.pop(kernel_delivery, None)
+                delivery.settlement.set()
+        self._replenish()
+        return told
+
+    def release(self, frames: int) -> None:
+        """The octets of so many frames are gone from here."""
+        if self._session is not None:
+            self._session.release(frames)
+
+    async def reply(self, to: str, payload: bytes, *, settled: bool) -> Sent:
+        """As `Delivery.reply`."""
+        return await self._home.reply(to, payload, settled=settled)
+
+    # ------------------------------------------------------------------------------------------------------- of LinkEnd
+
+    def _choose_session(self, conversation: Conversation) -> Session:
+        return conversation.receiving_session(self, self._window)
+
+    def _attach(self, session: Session) -> Link:
+        return session.attach(
+            Terminus(self.name, Role.RECEIVER),
+            source=self._asked,
+            target=Target(),
+            snd_settle_mode=self._snd_settle_mode,
+            rcv_settle_mode=self._rcv_settle_mode,
+            max_message_size=self._max_message_size or None,
+            desired_capabilities=self._desired_capabilities,
+            properties=self._properties,
+        )
+
+    def _accepts(self, attach: Attach) -> bool:
+        return attach.source is not None
+
+    def _begin_use(self, attach: Attach) -> None:
+        assert attach.source is not None
+        self.address = attach.source.address
+        assert isinstance(self._link, EngineReceiver)
+        if self._credit:
+            self._replenish()
+        elif self._granted:
+            self._link.flow(self._granted)
+
+    def _lost(self, error: AmqpMeshError, *, final: bool) -> None:
+        # What was sent settled is here for good, if it is whole; what was not, its sender has.
+        ready, self._ready = self._ready, deque()
+        coming = () if self._coming is None else (self._coming,)
+        for delivery in dict.fromkeys((*self._open.values(), *ready, *coming)):
+            if delivery in ready and delivery.is_settled and delivery.kernel.complete:
+                self._ready.append(delivery)
+            elif not delivery.is_out:
+                self._uncount(delivery)
+            delivery.lose(error)
+        self._open.clear()
+        self._coming = None
+        self._draining = False
+        if final:
+            self._takers.unpark_all()
+
+    async def _finish(self, *, clean: bool) -> None:
+        """No new deliveries; those that nobody had go back, those that somebody has and did not decide have failed."""
+        link = self._link
+        self._credit = self._granted = 0
+        with trio.move_on_after(DRAIN_TIME, shield=True):
+            if isinstance(link, EngineReceiver) and self.is_attached and link.credit:
+                self._draining = True
+                link.flow(link.credit, drain=True)
+                while self._draining and self.is_attached:
+                    await self._change.wait()
+        ready, self._ready = self._ready, deque()
+        for delivery in (*ready, *([self._coming] if self._coming is not None else [])):
+            if not delivery.is_decided and not delivery.is_out:
+                delivery.release()
+        for delivery in list(self._open.values()):
+            if not delivery.is_decided:
+                self.decide(delivery, FAILED)
+        with trio.move_on_after(DRAIN_TIME, shield=True):
+            while self._open and self.is_attached:
+                await self._change.wait()
+
+    def transferred(self, event: TransferReceived) -> None:
+        """A frame of a delivery came (§2.7.5)."""
+        came = event.delivery
+        if event.first:
+            self._coming = Delivery(self, came, streaming=self._streaming)
+            self._undecided += 1
+            self._granted = max(0, self._granted - 1)
+            if not came.remote_settled:
+                self._open[came] = self._coming
+        delivery = self._coming
+        if delivery is None:
+            self.release(1)
+            return
+        if came.complete:
+            self._coming = None
+        could = not event.first and delivery.can_be_handed_out
+        if came.aborted:
+            self._aborted(delivery)
+        elif delivery.is_decided:
+            self.release(1)
+        else:
+            try:
+                delivery.add(event.payload)
+            except ProtocolError as error:
+                self._refuse(delivery, error)
+            else:
+                if delivery.can_be_handed_out and not could:
+                    self._hand(delivery)
+        self._open_window()
+        self._check_drained()
+
+    def disposed(self, delivery: kernel.Delivery, state: bytes | None, settled: bool) -> None:
+        """The sender's state of a delivery (§2.7.6)."""
+        known = self._open.get(delivery)
+        if known is None or not settled:
+            return
+        if known.is_decided:
+            kernel.dispose(delivery, None, True)
+            del self._open[delivery]
+            self._changed()
+        known.settlement.set()
+
+    def flowed(self) -> None:
+        """The sender's flow state (§2.6.7)."""
+        self._check_drained()
+        self._replenish()
+
+    def can_go_on(self) -> None:
+        """A receiver sends nothing that would have to wait."""
+
+    # ----------------------------------------------------------------------------------------------------------- inside
+
+    def _hand(self, delivery: Delivery) -> None:
+        """It can be handed out."""
+        self._ready.append(delivery)
+        self._takers.unpark()
+
+    def _take(self) -> Delivery:
+        delivery = self._ready.popleft()
+        if not self._streaming and delivery.frames:
+            self.release(delivery.frames)
+            delivery.frames = 0
+        delivery.is_out = True
+        if delivery.is_settled and not self._streaming:
+            # Nobody waits for what the program thinks of it.
+            self._uncount(delivery)
+            self._replenish()
+        self._open_window()
+        return delivery
+
+    def _open_window(self) -> None:
+        """What is coming and nothing is before it may be larger than the window: it holds nothing of it."""
+        coming = self._coming
+        if coming is not None and not self._ready and not self._streaming and coming.frames:
+            self.release(coming.frames)
+            coming.frames = 0
+
+    def _aborted(self, delivery: Delivery) -> None:
+        self.release(1)
+        self._open.pop(delivery.kernel, None)
+        delivery.end(DeliveryAbortedError("the sender aborted the delivery"))
+        delivery.settlement.set()
+        if delivery in self._ready:
+            self._ready.remove(delivery)
+        if not delivery.is_out and not delivery.is_decided:
+            delivery.decided()
+            self._uncount(delivery)
+            self._replenish()
+
+    def _uncount(self, delivery: Delivery) -> None:
+        """It does not count against the credit any more."""
+        if delivery.counts:
+            delivery.counts = False
+            self._undecided -= 1
+
+    def _refuse(self, delivery: Delivery, error: ProtocolError) -> None:
+        """It is no message."""
+        log.warning("message rejected", link=self.name, address=self.address or "", reason=str(error))
+        delivery.end(error)
+        if not delivery.is_decided:
+            refusal = Rejected(error=Error(condition=error.condition, description=error.description))
+            self.decide(delivery, encode_composite(refusal))
+
+    def _replenish(self) -> None:
+        """Tell the peer of more credit: when half of it has gathered, or when it has none."""
+        link = self._link
+        if not self._credit or not isinstance(link, EngineReceiver) or not self.is_attached:
+            return
+        due = self._credit - self._undecided - link.credit
+        if due > 0 and (link.credit == 0 or due * 2 >= self._credit):
+            link.flow(link.credit + due)
+
+    def _check_drained(self) -> None:
+        link = self._link
+        if self._draining and link is not None and link.credit == 0:
+            self._draining = False
+            self._granted = 0
+            self._changed()
+
+    def _check_manual(self) -> None:
+        self.check()
+        if self._credit:
+            raise CommandError("the receiver gives its credit itself: make it with credit=0")

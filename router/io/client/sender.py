@@ -1,0 +1,366 @@
+"""Sending: deliveries wait for credit in the order of the calls, then for their outcomes (§2.6.7, §2.6.12)."""
+
+from __future__ import annotations
+
+from collections import deque
+from itertools import count
+from typing import TYPE_CHECKING, Final
+
+import trio
+
+from amqpmesh.router.amqp.definitions import ReceiverSettleMode, Role, SenderSettleMode
+from amqpmesh.router.amqp.delivery_states import Accepted
+from amqpmesh.router.amqp.errors import AmqpMeshError, CommandError, InDoubtError
+from amqpmesh.router.amqp.link import Sender as EngineSender
+from amqpmesh.router.amqp.messaging import Source, Target
+from amqpmesh.router.amqp.terminus import Terminus
+from amqpmesh.router.io.client.link import LinkEnd, again
+from amqpmesh.router.kernel import relay as kernel
+from amqpmesh.router.message import encode_message
+from amqpmesh.router.outcomes import NOTHING_SAID, Outcome, outcome_error, outcome_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from amqpmesh.router.amqp.events import TransferReceived
+    from amqpmesh.router.amqp.link import Link
+    from amqpmesh.router.amqp.performatives import Attach
+    from amqpmesh.router.amqp.session import Session
+    from amqpmesh.router.amqp.types import Symbol, Value
+    from amqpmesh.router.io.client.attacher import Attacher
+    from amqpmesh.router.io.client.conversation import Conversation
+    from amqpmesh.router.message import Message
+
+PIECE: Final = 128 * 2**10
+"""Octets of a message that are put into frames at once, before a look at how much waits to be written."""
+
+
+class Sent:
+    """A delivery that was sent: its outcome comes later."""
+
+    __slots__ = ("_error", "_event", "_outcome", "settled", "watch")
+
+    def __init__(self, *, settled: bool) -> None:
+        #: It was sent settled: at most once, and nobody tells what became of it.
+        self.settled = settled
+        #: Called when the outcome, or the error in its place, is known.
+        self.watch: Callable[[Sent], None] | None = None
+        self._event = trio.Event()
+        self._outcome: Outcome | None = None
+        self._error: AmqpMeshError | None = None
+
+    @property
+    def is_decided(self) -> bool:
+        """Whether the outcome is known, or that it will not be."""
+        return self._event.is_set()
+
+    async def outcome(self) -> Outcome:
+        """Wait for the outcome. What was not accepted is no error here: look at what comes back.
+
+        Cancelled, the delivery is settled all the same when the outcome comes.
+        Raises: InDoubtError: the link was lost before: it may or may not have been delivered. CommandError: it was sent
+            settled.
+        """
+        if self.settled:
+            raise CommandError("it was sent settled: there is no outcome")
+        if self._event.is_set():
+            await trio.lowlevel.checkpoint()
+        else:
+            await self._event.wait()
+        if self._error is not None:
+            raise again(self._error)
+        assert self._outcome is not None
+        return self._outcome
+
+    @property
+    def error(self) -> AmqpMeshError | None:
+        """What `send` raises: it was not accepted, or is in doubt; None: it was accepted, or nothing is known yet."""
+        if self._error is not None:
+            return again(self._error)
+        if self._outcome is None or isinstance(self._outcome, Accepted):
+            return None
+        return outcome_error(self._outcome)
+
+    def decide(self, outcome: Outcome | None, error: AmqpMeshError | None = None) -> None:
+        """The outcome is known, or why there is none."""
+        self._outcome, self._error = outcome, error
+        self._event.set()
+        if self.watch is not None:
+            self.watch(self)
+
+
+class Pending:
+    """A delivery that waits for credit, or is in the middle of its frames."""
+
+    __slots__ = ("aborting", "at", "delivery", "done", "error", "payload", "prepare", "sent")
+
+    def __init__(self, payload: bytes, sent: Sent, prepare: Callable[[], bytes] | None) -> None:
+        self.payload = payload
+        #: Makes the payload when its first frame can be sent, where it depends on the connection.
+        self.prepare = prepare
+        self.sent = sent
+        self.delivery: kernel.Delivery | None = None
+        #: Octets of the payload that are in frames.
+        self.at = 0
+        #: Nobody wants it any more, and part of it was sent.
+        self.aborting = False
+        #: Set when its last frame is written, or `error` says why it never will.
+        self.done = trio.Event()
+        self.error: AmqpMeshError | None = None
+
+
+class Sender(LinkEnd):
+    """A link to send on. Several tasks may share it; the order is that of their calls."""
+
+    def __init__(
+        self,
+        home: Attacher,
+        name: str,
+        address: str | None,
+        *,
+        snd_settle_mode: SenderSettleMode = SenderSettleMode.MIXED,
+        rcv_settle_mode: ReceiverSettleMode = ReceiverSettleMode.FIRST,
+        target: Target | None = None,
+        desired_capabilities: Sequence[Symbol] = (),
+        properties: Mapping[Symbol, Value] | None = None,
+    ) -> None:
+        super().__init__(home, name)
+        #: What the peer attached; before that, what was asked for.
+        self.address = address
+        self._asked = target if target is not None else Target(address=address)
+        self._snd_settle_mode = snd_settle_mode
+        self._rcv_settle_mode = rcv_settle_mode
+        self._desired_capabilities = desired_capabilities
+        self._properties = properties
+        self._waiting: deque[Pending] = deque()
+        self._unsettled: dict[kernel.Delivery, Sent] = {}
+        self._tags = count()
+        self._largest = 0
+        self._quiet = trio.Event()
+
+    @property
+    def credit(self) -> int:
+        """Deliveries that can be sent now (link-credit, §2.6.7)."""
+        return self._link.credit if self._link is not None and self.is_attached else 0
+
+    @property
+    def waiting(self) -> int:
+        """Deliveries that wait for credit, or for the peer's window."""
+        return len(self._waiting)
+
+    @property
+    def unsettled(self) -> int:
+        """Deliveries that were sent and have no outcome yet."""
+        return len(self._unsettled)
+
+    async def send(self, message: Message | Value, *, settled: bool = False) -> None:
+        """Send a message, and wait until it is accepted.
+
+        Args: message: a `Message`, or the body of one. settled: at most once: no outcome is waited for.
+        Raises: RejectedError, ReleasedError, ModifiedError: it was not accepted. InDoubtError: the link was lost before
+            the outcome came. LinkDetachedError, ConnectionClosedError: the link is over, and it was not sent.
+            CommandError: it cannot be sent: not a message, or larger than the peer takes. Cancelled while it waits for
+            credit, nothing was sent; while it waits for the outcome, that is in doubt.
+        """
+        sent = await self.transfer(message, settled=settled)
+        if not settled:
+            outcome = await sent.outcome()
+            if not isinstance(outcome, Accepted):
+                raise outcome_error(outcome)
+
+    async def transfer(self, message: Message | Value, *, settled: bool = False) -> Sent:
+        """Send a message as soon as there is credit for it, and wait for nothing more.
+
+        Returns: what tells the outcome, later. Args, Raises: as `send`, but for outcomes.
+        """
+        return await self.transfer_payload(encode_message(message), settled=settled)
+
+    async def transfer_payload(self, payload: bytes, *, settled: bool = False) -> Sent:
+        """As `transfer`, of an encoded message."""
+        await trio.lowlevel.checkpoint_if_cancelled()
+        pending = self.submit(payload, settled=settled)
+        await self.until_sent(pending)
+        return pending.sent
+
+    def submit(
+        self,
+        payload: bytes,
+        *,
+        settled: bool = False,
+        prepare: Callable[[], bytes] | None = None,
+        watch: Callable[[Sent], None] | None = None,
+    ) -> Pending:
+        """Have a delivery sent in its turn; `until_sent` is to be called next.
+
+        Args: prepare: makes the payload at the last moment. watch: `Sent.watch`. Raises: as `transfer`.
+        """
+        self.check()
+        if settled and self._snd_settle_mode is SenderSettleMode.UNSETTLED:
+            raise CommandError("the sender was made with snd-settle-mode unsettled")
+        sent = Sent(settled=settled or self._snd_settle_mode is SenderSettleMode.SETTLED)
+        sent.watch = watch
+        pending = Pending(payload, sent, prepare)
+        self._waiting.append(pending)
+        self._pump()
+        return pending
+
+    async def until_sent(self, pending: Pending) -> None:
+        """Wait until the last frame of what was submitted is written. Raises: as `transfer`."""
+        if pending.done.is_set():
+            await trio.lowlevel.cancel_shielded_checkpoint()
+        else:
+            try:
+                await pending.done.wait()
+            except trio.Cancelled:
+                self._withdraw(pending)
+                raise
+        if pending.error is not None:
+            raise again(pending.error)
+
+    # ------------------------------------------------------------------------------------------------------- of LinkEnd
+
+    def _choose_session(self, conversation: Conversation) -> Session:
+        return conversation.sending_session(self)
+
+    def _attach(self, session: Session) -> Link:
+        return session.attach(
+            Terminus(self.name, Role.SENDER),
+            source=Source(),
+            target=self._asked,
+            snd_settle_mode=self._snd_settle_mode,
+            rcv_settle_mode=self._rcv_settle_mode,
+            desired_capabilities=self._desired_capabilities,
+            properties=self._properties,
+        )
+
+    def _accepts(self, attach: Attach) -> bool:
+        return attach.target is not None
+
+    def _begin_use(self, attach: Attach) -> None:
+        if isinstance(attach.target, Target):
+            self.address = attach.target.address
+        self._largest = attach.max_message_size or 0
+        self._pump()
+
+    def _lost(self, error: AmqpMeshError, *, final: bool) -> None:
+        unsettled, self._unsettled = self._unsettled, {}
+        for sent in unsettled.values():
+            sent.decide(None, InDoubtError("the outcome was not told", getattr(error, "error", None)))
+        if self._waiting and self._waiting[0].delivery is not None:
+            # Its last frame was never sent, so nobody can have taken it: it can begin anew.
+            first = self._waiting[0]
+            first.delivery, first.at = None, 0
+            if first.aborting:
+                self._waiting.popleft()
+        if final:
+            waiting, self._waiting = self._waiting, deque()
+            for pending in waiting:
+                pending.error = error
+                pending.done.set()
+        self._quiet.set()
+
+    async def _finish(self, *, clean: bool) -> None:
+        """Whoever leaves in good order wants what was sent to arrive: wait for the outcomes."""
+        while clean and not self.is_over and (self._waiting or self._unsettled):
+            self._quiet = trio.Event()
+            await self._quiet.wait()
+
+    def transferred(self, event: TransferReceived) -> None:
+        """Nobody sends on a link that we send on: the engine has refused it."""
+        raise AssertionError("a transfer on a link that we send on")
+
+    def disposed(self, delivery: kernel.Delivery, state: bytes | None, settled: bool) -> None:
+        """The receiver's state of a delivery (§2.7.6)."""
+        sent = self._unsettled.get(delivery)
+        if sent is None:
+            return  # it is in the middle of its frames: looked at when those are sent
+        outcome = outcome_of(state)
+        if outcome is None:
+            if not settled:
+                return
+            outcome = outcome_of(delivery.remote_state) or NOTHING_SAID
+        del self._unsettled[delivery]
+        # A receiver of mode second waits for this.
+        kernel.dispose(delivery, delivery.remote_state, True)
+        sent.decide(outcome)
+        if not self._unsettled:
+            self._quiet.set()
+
+    def flowed(self) -> None:
+        """The receiver's flow state (§2.6.7)."""
+        self._pump()
+
+    def can_go_on(self) -> None:
+        """The peer's window has opened, or bytes were written."""
+        self._pump()
+
+    # ----------------------------------------------------------------------------------------------------------- inside
+
+    def _may_send(self) -> bool:
+        return self.is_attached
+
+    def _pump(self) -> None:
+        """Send what can be sent, in order."""
+        waiting = self._waiting
+        while waiting and self._may_send():
+            pending = waiting[0]
+            try:
+                if not self._advance(pending):
+                    break
+            except CommandError as error:
+                pending.error = error
+            waiting.popleft()
+            pending.done.set()
+        link = self._link
+        if isinstance(link, EngineSender) and self.is_attached:
+            link.offer(len(waiting))
+            if link.flow_state.drain and not waiting:
+                link.drained()
+        if not waiting and not self._unsettled:
+            self._quiet.set()
+
+    def _advance(self, pending: Pending) -> bool:
+        """Send more of a delivery. Returns: whether all of it is sent. Raises: CommandError: it cannot be."""
+        link, conversation = self._link, self._conversation
+        assert isinstance(link, EngineSender)
+        assert conversation is not None
+        delivery = pending.delivery
+        if delivery is None:
+            if link.credit <= 0:
+                return False
+            if pending.prepare is not None:
+                pending.payload = pending.prepare()
+            if self._largest and len(pending.payload) > self._largest:
+                raise CommandError(f"a message of {len(pending.payload)} octets: the peer takes {self._largest}")
+            tag = next(self._tags).to_bytes(8, "big").lstrip(b"\0") or b"\0"
+            delivery = link.delivery(tag, settled=pending.sent.settled)
+        if pending.aborting:
+            link.transfer(delivery, aborted=True)
+            return delivery.complete
+        payload = memoryview(pending.payload)
+        while not delivery.complete:
+            if conversation.stall(self):
+                return False
+            part = payload[pending.at : pending.at + PIECE]
+            end = pending.at + len(part)
+            pending.at += link.transfer(delivery, part, more=end < len(payload))
+            if delivery.delivery_id != -1:
+                pending.delivery = delivery
+            if pending.at < end or (delivery.delivery_id == -1):
+                return False
+        if not delivery.settled:
+            self._unsettled[delivery] = pending.sent
+            if delivery.remote_state is not None or delivery.remote_settled:
+                # The receiver knew what it thinks of it before it had all.
+                self.disposed(delivery, delivery.remote_state, delivery.remote_settled)
+        return True
+
+    def _withdraw(self, pending: Pending) -> None:
+        """Whoever waited for `pending` was cancelled."""
+        if pending.done.is_set():
+            return  # it was sent meanwhile; its outcome is settled when it comes
+        if pending.delivery is None:
+            self._waiting.remove(pending)
+        else:
+            pending.aborting = True
+        self._pump()
