@@ -73,6 +73,14 @@ def test_an_idle_time_out_is_announced_as_far_as_an_open_can(seconds: float | No
     assert scripted.peer.expect(Open).idle_time_out == announced
 
 
+@pytest.mark.parametrize("hostname", [None, "router.example"])
+def test_an_open_names_the_host_that_is_wanted_and_any_is_served(hostname: str | None) -> None:
+    pair = Pair(client={"hostname": hostname})
+    pair.open()
+    assert pair.server.take_one(events.ConnectionOpened).open.hostname == hostname
+    assert pair.client.engine.state is pair.server.engine.state is S.OPENED
+
+
 def test_an_open_of_ours_names_no_locale_and_leaves_en_us_which_every_peer_knows() -> None:
     scripted = Scripted()
     german = (Symbol("de-CH"),)

@@ -1,0 +1,221 @@
+"""The conformance statement: `conformance.toml` read and checked, and the page `conformance.md` made from it.
+
+`python -m docs.conformance` writes the page. A test says whether it is up to date, and whether the tests that the
+data cites exist.
+"""
+
+import tomllib
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from enum import Enum
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+DATA = ROOT / "docs" / "conformance.toml"
+PAGE = ROOT / "docs" / "conformance.md"
+
+#: Rows of the table of illegal sequences are cited by their names, and shown by this one test.
+HOSTILE = "tests/hostile/table.py"
+
+PARTS = {
+    0: "Part 0: Overview",
+    1: "Part 1: Types",
+    2: "Part 2: Transport",
+    3: "Part 3: Messaging",
+    4: "Part 4: Transactions",
+    5: "Part 5: Security",
+}
+
+
+class Verdict(Enum):
+    """Whether a clause holds."""
+
+    HOLDS = "holds"
+    DOES_NOT_APPLY = "does not apply"
+    NOT_YET = "not yet"
+
+
+class Keyword(Enum):
+    """How much the standard asks for (RFC 2119)."""
+
+    MUST = "MUST"
+    MUST_NOT = "MUST NOT"
+    REQUIRED = "REQUIRED"
+    SHOULD = "SHOULD"
+    SHOULD_NOT = "SHOULD NOT"
+    RECOMMENDED = "RECOMMENDED"
+    MAY = "MAY"
+
+
+@dataclass(frozen=True)
+class Clause:
+    """One sentence of the standard that asks for something, or permits it."""
+
+    #: Its section, and which of the section's clauses it is: "2.6.7#3".
+    id: str
+    keyword: Keyword
+    #: What the sentence asks, in our words.
+    asks: str
+    verdict: Verdict
+    #: What we do; why it does not apply; what is missing.
+    answer: str
+    #: "tests/a.py::test_b", or "tests/hostile/table.py::the name of a row".
+    tests: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Section:
+    """A section of the standard that has clauses."""
+
+    number: str
+    title: str
+    #: How many clauses it has, which is how many rows there must be.
+    count: int
+    clauses: tuple[Clause, ...]
+
+    @property
+    def order(self) -> tuple[int, ...]:
+        """Its place in the standard."""
+        return tuple(map(int, self.number.split(".")))
+
+    @property
+    def part(self) -> int:
+        """The part of the standard that it is in."""
+        return self.order[0]
+
+
+def read(path: Path = DATA) -> tuple[Section, ...]:
+    """The sections with their clauses, as they stand in the file.
+
+    Raises: ValueError: a key, a keyword or a verdict is unknown. KeyError: a key is missing.
+    """
+    document = tomllib.loads(path.read_text(encoding="utf-8"))
+    if document.keys() != {"section"}:
+        raise ValueError(f"{path.name}: unknown tables {sorted(document.keys() - {'section'})}")
+    return tuple(_section(table) for table in document["section"])
+
+
+def _section(table: dict[str, object]) -> Section:
+    _check_keys(table, {"number", "title", "count", "clause"}, str(table.get("number")))
+    rows = table["clause"]
+    assert isinstance(rows, list)
+    count = table["count"]
+    assert isinstance(count, int)
+    return Section(str(table["number"]), str(table["title"]), count, tuple(map(_clause, rows)))
+
+
+def _clause(row: dict[str, object]) -> Clause:
+    _check_keys(row, {field.name for field in fields(Clause)}, str(row.get("id")))
+    tests = row.get("tests", [])
+    assert isinstance(tests, list)
+    return Clause(
+        id=str(row["id"]),
+        keyword=Keyword(row["keyword"]),
+        asks=str(row["asks"]),
+        verdict=Verdict(row["verdict"]),
+        answer=str(row["answer"]),
+        tests=tuple(tests),
+    )
+
+
+def _check_keys(table: dict[str, object], known: set[str], where: str) -> None:
+    if unknown := table.keys() - known:
+        raise ValueError(f"{where}: unknown keys {sorted(unknown)}")
+
+
+# ------------------------------------------------------------------------------------------------------------ the page
+
+OPENING = """\
+<!-- Made from conformance.toml by `python -m docs.conformance`. -->
+
+# Conformance
+
+What the AMQP 1.0 standard asks of an implementation, clause by clause, and what amqpmesh makes of it. A clause is a
+sentence that says MUST, SHOULD, MAY or the like; `2.6.7#3` is the third of them in section 2.6.7. They are counted in
+[Committee Specification Draft 02](http://docs.oasis-open.org/amqp/core/v1.0/csprd02/amqp-core-complete-v1.0-csprd02.pdf),
+whose sections are those of the published standard. What a clause asks is told in our words: the standard's are to be
+read there.
+
+- **holds**: we do so, and the tests that are named fail when we do not.
+- **does not apply**: there is nothing of ours that the clause could be about, or it is leave that we do not take.
+- **not yet**: something is missing, and the row says what.
+
+Two things of ours are measured here: a router, which relays and stores nothing, and its engine, which is client and
+server alike and is what programs use that connect to other peers.
+"""
+
+
+def page(sections: tuple[Section, ...]) -> str:
+    """The page, in Markdown."""
+    blocks = [OPENING, *_summary(sections), *_shortcomings(sections)]
+    part = -1
+    for section in sections:
+        if section.part != part:
+            part = section.part
+            blocks.append(f"## {PARTS[part]}\n")
+        entries = "\n".join(map(_entry, section.clauses))
+        blocks.append(f"### {section.number} {section.title}\n\n{entries}\n")
+    return "\n".join(blocks)
+
+
+def _summary(sections: tuple[Section, ...]) -> Iterator[str]:
+    clauses = [(section.part, clause) for section in sections for clause in section.clauses]
+    counts = Counter((part, clause.verdict) for part, clause in clauses)
+    lines = ["| part | clauses | holds | does not apply | not yet |", "|---|---:|---:|---:|---:|"]
+    parts = sorted({part for part, _ in clauses})
+    lines += [_row(PARTS[part], [counts[part, verdict] for verdict in Verdict]) for part in parts]
+    lines.append(_row("**all**", [sum(counts[part, verdict] for part in parts) for verdict in Verdict]))
+    yield "\n".join(lines) + "\n"
+
+
+def _row(name: str, counts: list[int]) -> str:
+    return f"| {name} | {sum(counts)} | " + " | ".join(map(str, counts)) + " |"
+
+
+def _shortcomings(sections: tuple[Section, ...]) -> Iterator[str]:
+    missing = [
+        f"- [{clause.id}](#{_slug(section)}) ({clause.keyword.value}) {clause.answer}"
+        for section in sections
+        for clause in section.clauses
+        if clause.verdict is Verdict.NOT_YET
+    ]
+    if missing:
+        yield "\n".join(["## Not yet", "", "What is missing, in one place.", "", *missing, ""])
+
+
+def _entry(clause: Clause) -> str:
+    lines = [
+        f'- <a id="{_anchor(clause)}"></a>**{clause.id}** ({clause.keyword.value}) {clause.asks}',
+        f"  **{clause.verdict.value.capitalize()}:** {clause.answer}",
+    ]
+    if clause.tests:
+        by = "Shown by" if clause.verdict is Verdict.HOLDS else "See"
+        lines.append(f"  {by} {', '.join(map(_link, clause.tests))}.")
+    return "\\\n".join(lines)
+
+
+def _anchor(clause: Clause) -> str:
+    return "c" + clause.id.replace("#", "-")
+
+
+def _slug(section: Section) -> str:
+    """What a heading is linked by."""
+    words = f"{section.number} {section.title}".lower().replace(".", "").replace(",", "")
+    return words.replace(" ", "-")
+
+
+def _link(test: str) -> str:
+    """A test by the sentence that its name is."""
+    path, _, name = test.partition("::")
+    sentence = f"hostile peer: {name}" if path == HOSTILE else name.removeprefix("test_").replace("_", " ")
+    return f"[{sentence}](../{path})"
+
+
+def main() -> None:
+    """Write the page."""
+    PAGE.write_text(page(read()), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
