@@ -239,7 +239,7 @@ class Receiver(LinkEnd):
         if final:
             self._takers.unpark_all()
 
-    async def _finish(self, *, clean: bool) -> None:
+    async def _finish(self, *, clean: bool) -> None:  # noqa: ARG002 - it waits for nobody either way
         """No new deliveries; those that nobody had go back, those that somebody has and did not decide have failed."""
         link = self._link
         self._credit = self._granted = 0
@@ -291,7 +291,12 @@ class Receiver(LinkEnd):
         self._open_window()
         self._check_drained()
 
-    def disposed(self, delivery: kernel.Delivery, state: bytes | None, settled: bool) -> None:
+    def disposed(
+        self,
+        delivery: kernel.Delivery,
+        state: bytes | None,  # noqa: ARG002 - what counts is what the receiver said
+        settled: bool,
+    ) -> None:
         """The sender's state of a delivery (§2.7.6)."""
         known = self._open.get(delivery)
         if known is None or not settled:

@@ -265,7 +265,7 @@ class Sender(LinkEnd):
             self._quiet = trio.Event()
             await self._quiet.wait()
 
-    def transferred(self, event: TransferReceived) -> None:
+    def transferred(self, event: TransferReceived) -> None:  # noqa: ARG002 - there is none
         """Nobody sends on a link that we send on: the engine has refused it."""
         raise AssertionError("a transfer on a link that we send on")
 
