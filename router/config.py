@@ -145,6 +145,7 @@ class ListenerConfig(Limits):
     tls: TlsConfig | None = setting(default=None)
     insecure: bool = setting(default=False)
     strict_annotations: bool = setting(default=False)
+    trace_frames: bool = setting(default=False)
 
     @property
     def endpoint(self) -> Endpoint:

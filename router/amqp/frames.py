@@ -47,6 +47,10 @@ class FrameReader:
             self._at = 0
         self._buffer += data
 
+    def starts_with(self, data: bytes) -> bool:
+        """Whether what was not handed out yet begins so."""
+        return self._buffer.startswith(data, self._at)
+
     def next_header(self) -> bytes | None:
         """The next 8 octets, a protocol header as it seems; None until they are here.
 

@@ -1,5 +1,6 @@
 """The configuration that a command works with: the file, checked as far as it can be without listening."""
 
+from dataclasses import replace
 from pathlib import Path
 
 from amqpmesh.router.amqp.errors import ConfigError
@@ -31,3 +32,13 @@ def listening(config: RouterConfig, urls: tuple[str, ...] = ()) -> RouterConfig:
         return config.with_listeners(*urls)
     except ConfigError as error:
         raise ConfigError("command line", "--listen", error.reason) from None
+
+
+def traced(config: RouterConfig) -> RouterConfig:
+    """The same with every frame of every listener in the log, whatever its level was."""
+    level = config.log.level if config.log.level == "debug" else "info"
+    return replace(
+        config,
+        log=replace(config.log, level=level),
+        listeners=tuple(replace(listener, trace_frames=True) for listener in config.listeners),
+    )

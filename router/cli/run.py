@@ -32,6 +32,9 @@ def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> N
     command.add_argument(
         "--listen", metavar="URL", action="append", default=[], help="listen here too; port 0: any free one"
     )
+    command.add_argument(
+        "--trace-frames", action="store_true", help="log every frame, decoded, without bodies and passwords"
+    )
     command.set_defaults(command=run)
 
 
@@ -45,7 +48,8 @@ def run(given: argparse.Namespace) -> int:
         config = configuration.read(given.config)
         if given.id is not None:
             config = replace(config, id=given.id)
-        return configuration.listening(config, tuple(given.listen))
+        config = configuration.listening(config, tuple(given.listen))
+        return configuration.traced(config) if given.trace_frames else config
 
     config = effective()
     logs.configure(config.log.level, config.log.format, sys.stderr)

@@ -13,6 +13,7 @@ from amqpmesh.router.io.credentials import Credentials
 from amqpmesh.router.io.driver import Driver
 from amqpmesh.router.io.handshake import secure
 from amqpmesh.router.io.streams import READ_SIZE, PutBack, TcpStream
+from amqpmesh.router.tracing import FrameTracer
 
 log = logs.EventLog("amqpmesh.io")
 
@@ -64,6 +65,11 @@ class Transport:
         self._credentials = credentials
         self._start = start
         self._log = log.bind(connection=record.number, listener=record.listener.name)
+        self._tracer = (
+            FrameTracer(connection=record.number, listener=record.listener.name)
+            if record.listener.trace_frames
+            else None
+        )
         self._everything = trio.CancelScope()
         self._reading = trio.CancelScope()
         self._writing: trio.CancelScope | None = None
@@ -121,6 +127,8 @@ class Transport:
     async def _feed(self, data: bytes) -> bool:
         """Tell the core what came. Returns: whether to read on."""
         record, core = self._record, self._driver.core
+        if self._tracer is not None:
+            self._tracer.received(data)
         began = time.perf_counter()
         for at in range(0, len(data), SLICE):
             if time.perf_counter() - began > BATCH_TIME:
@@ -151,6 +159,8 @@ class Transport:
             return False
         self._stream, identity = secured
         self._note_tls()
+        if self._tracer is not None:
+            self._tracer.secured()
         self._held = False
         self._driver.core.secured(
             self._record,
@@ -169,9 +179,15 @@ class Transport:
 
     # ------------------------------------------------------------------------------------------------------- writing
 
+    def _data_to_send(self) -> bytes:
+        data = self._driver.core.data_to_send(self._record, trio.current_time())
+        if self._tracer is not None:
+            self._tracer.sent(data)
+        return data
+
     def _write_now(self) -> None:
         driver, record = self._driver, self._record
-        data: bytes | memoryview = driver.core.data_to_send(record, trio.current_time())
+        data: bytes | memoryview = self._data_to_send()
         if not data:
             return
         if isinstance(self._stream, TcpStream):
@@ -192,7 +208,7 @@ class Transport:
                 while data:
                     await self._stream.send_all(data)
                     driver.core.sent(record, trio.current_time())
-                    data = driver.core.data_to_send(record, trio.current_time())
+                    data = self._data_to_send()
                     self._written.set()
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             self._break_off()

@@ -108,6 +108,18 @@ def test_it_listens_where_it_says_and_ends_with_0_on_a_signal(daemon: StartDaemo
     assert router.ended() == 0
 
 
+def test_frames_are_traced_where_that_is_asked_for(daemon: StartDaemon, tmp_path: Path) -> None:
+    (tmp_path / "quiet.toml").write_text('[log]\nlevel = "error"\n')
+    router = daemon("quiet.toml", "--listen", "amqp://127.0.0.1:0", "--trace-frames")
+    with connected(router.port()) as client:
+        client.sendall(HEADER)
+        assert client.recv(8, socket.MSG_WAITALL) == HEADER
+        router.said(r" INFO in connection=1 listener=amqp frame=header protocol=AMQP version=1\.0\.0$")
+        router.said(r" INFO out connection=1 listener=amqp frame=header protocol=AMQP version=1\.0\.0$")
+    router.send(signal.SIGTERM)
+    assert router.ended() == 0
+
+
 def test_every_listener_has_a_line(daemon: StartDaemon) -> None:
     router = daemon("--listen", "amqp://127.0.0.1:0", "--listen", "amqp://127.0.0.1:0", "--id", "A")
     first, second = router.port(), router.port()
