@@ -114,7 +114,10 @@ class Message:
 
         Raises: CommandError: a value that AMQP does not have, or that its field does not take; says which.
         """
-        return encode_sections([*self._head(), *_body_sections(self.body), *self._foot()])
+        body = _body_sections(self.body)
+        if self.content_encoding is not None:
+            _check_encoding(self.content_encoding, body)
+        return encode_sections([*self._head(), *body, *self._foot()])
 
     @classmethod
     def decode(cls, payload: Buffer) -> Message:
@@ -228,6 +231,14 @@ def _body_sections(body: Any) -> Sequence[Section]:
             raise CommandError("a tuple as body holds sections: all Data, or all AmqpSequence; a list is a value")
         return body
     return (AmqpValue(value=body),)
+
+
+def _check_encoding(content_encoding: str, body: Sequence[Section]) -> None:
+    """Raises: CommandError: a message may not say so of its body (§3.2.4, content-encoding)."""
+    if content_encoding == "identity":
+        raise CommandError("content_encoding identity is not written: leave it out")
+    if not all(isinstance(section, Data) for section in body):
+        raise CommandError("content_encoding is for a body of octets: other values are encoded by AMQP itself")
 
 
 def _body(sections: Sequence[Data | AmqpSequence | AmqpValue]) -> Any:

@@ -1,0 +1,148 @@
+"""What the standard asks of whoever connects, and of whoever writes a message (§3.2.4, §3.5.3, part 5)."""
+
+import ssl
+from contextlib import suppress
+
+import pytest
+import trio
+import trustme
+from trio.testing import MockClock, memory_stream_pair
+
+from amqpmesh import Message, connect
+from amqpmesh.router.amqp.connection import Connection as Engine
+from amqpmesh.router.amqp.definitions import Role
+from amqpmesh.router.amqp.errors import CommandError, SaslError
+from amqpmesh.router.amqp.events import ConnectionOpened
+from amqpmesh.router.amqp.message import decode_sections
+from amqpmesh.router.amqp.messaging import AmqpSequence, AmqpValue, Data, Source
+from amqpmesh.router.amqp.negotiation import Negotiation
+from amqpmesh.router.amqp.performatives import Attach, Begin, Open
+from amqpmesh.router.amqp.sasl import SaslServer
+from amqpmesh.router.urls import Endpoint
+from amqpmesh.router.users import Users
+from tests.support.peer import AMQP, Peer, begun
+
+NAME = "router.example"
+
+
+class Wire:
+    """What a client's stream leads to."""
+
+    def __init__(self) -> None:
+        self.ours, self.theirs = memory_stream_pair()
+
+    async def open(self, _endpoint: Endpoint) -> trio.abc.Stream:
+        return self.ours
+
+
+async def serve(stream: trio.abc.Stream, *mechanisms: str) -> SaslServer:
+    """Be a server that offers these mechanisms, until the client has gone."""
+    sasl = SaslServer(mechanisms, Users({}))
+    negotiation = Negotiation(server=True, sasl=sasl, sasl_required=True)
+    engine = Engine(container_id="server", now=trio.current_time(), negotiation=negotiation)
+    with suppress(trio.BrokenResourceError):
+        while data := await stream.receive_some():
+            for event in engine.receive(bytes(data), trio.current_time()):
+                if isinstance(event, ConnectionOpened):
+                    engine.open()
+            await stream.send_all(engine.data_to_send(trio.current_time()))
+            if engine.finished:
+                break
+    await stream.aclose()
+    return sasl
+
+
+async def test_a_receiver_of_a_dynamic_node_names_no_address(autojump_clock: MockClock) -> None:
+    wire = Wire()
+
+    async def receive() -> None:
+        async with (
+            connect("amqp://localhost", mechanisms=[], open_stream=wire.open) as connection,
+            connection.receiver(None) as receiver,
+        ):
+            assert receiver.address == "made"
+            given.set()
+
+    given = trio.Event()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(receive)
+        peer = Peer(wire.theirs)
+        assert await peer.expect_header() == AMQP
+        await peer.write(AMQP, Open(container_id="server"))
+        await peer.expect(Open)
+        await peer.expect(Begin)
+        await peer.write(begun(0))
+        attach = await peer.expect(Attach)
+        assert attach.source == Source(dynamic=True)
+        made = Source(address="made", dynamic=True)
+        await peer.write(Attach(name=attach.name, handle=0, role=Role.SENDER, source=made, initial_delivery_count=0))
+        await given.wait()
+        nursery.cancel_scope.cancel()
+
+
+async def test_tls_and_sasl_name_the_host_of_the_url(autojump_clock: MockClock) -> None:
+    authority = trustme.CA()
+    certificate = authority.issue_cert(NAME)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    certificate.configure_cert(context)
+    named: list[str | None] = []
+    context.sni_callback = lambda _ssl, name, _context: named.append(name)
+    trusting = ssl.create_default_context()
+    authority.configure_trust(trusting)
+    wire = Wire()
+    outcome: list[SaslServer] = []
+
+    async def answer() -> None:
+        stream = trio.SSLStream(wire.theirs, context, server_side=True, https_compatible=True)
+        outcome.append(await serve(stream, "ANONYMOUS"))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(answer)
+        async with connect(f"amqps://{NAME}", tls=trusting, open_stream=wire.open):
+            pass
+    assert named == [NAME]
+    assert outcome[0].hostname == NAME
+
+
+@pytest.mark.parametrize(
+    ("offered", "chosen"),
+    [
+        (("ANONYMOUS", "PLAIN", "SCRAM-SHA-1", "SCRAM-SHA-256"), "SCRAM-SHA-256"),
+        (("ANONYMOUS", "PLAIN", "SCRAM-SHA-1"), "SCRAM-SHA-1"),
+        (("ANONYMOUS", "PLAIN"), "PLAIN"),
+    ],
+)
+async def test_of_what_a_server_offers_a_client_uses_the_strongest(
+    offered: tuple[str, ...], chosen: str, autojump_clock: MockClock
+) -> None:
+    wire = Wire()
+    outcome: list[SaslServer] = []
+
+    async def answer() -> None:
+        outcome.append(await serve(wire.theirs, *offered))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(answer)
+        with pytest.raises(SaslError):  # ada is nobody there
+            async with connect("amqp://127.0.0.1", user="ada", password="lovelace", open_stream=wire.open):
+                pass
+    assert outcome[0].mechanism == chosen
+
+
+@pytest.mark.parametrize("body", [b"octets", "text", None, {"a": 1}, (Data(b"a"), Data(b"b"))])
+def test_a_message_says_nothing_of_its_body_that_the_program_did_not(body: object) -> None:
+    assert {type(section) for section in decode_sections(Message(body).encode())} <= {Data, AmqpValue}
+    named = Message.decode(Message(body, subject="s").encode())
+    assert (named.content_type, named.content_encoding) == (None, None)
+
+
+def test_a_content_encoding_goes_with_octets_and_is_never_identity() -> None:
+    for octets in (b"...", bytearray(b"..."), (Data(b"."), Data(b"."))):
+        message = Message(octets, content_type="text/plain", content_encoding="gzip")
+        assert Message.decode(message.encode()).content_encoding == "gzip"
+        message.content_encoding = "identity"
+        with pytest.raises(CommandError, match="identity"):
+            message.encode()
+    for value in ("text", None, [1], AmqpValue(value=b"..."), AmqpSequence(value=[])):
+        with pytest.raises(CommandError, match="content_encoding"):
+            Message(value, content_encoding="gzip").encode()
