@@ -1,0 +1,81 @@
+"""The library's client, joined to routers and to scripted peers by streams in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Any
+
+import trio
+from trio.testing import memory_stream_pair
+
+from amqpmesh.router.amqp.errors import CommandError
+from amqpmesh.router.config import ListenerConfig
+from amqpmesh.router.io.client.connection import Connection, connect
+from amqpmesh.router.io.node import Router
+from amqpmesh.router.urls import Endpoint
+
+#: A host of no address: only `Roads` knows where it is.
+URL = "amqp://router.example:5672"
+
+Serve = Callable[[trio.abc.Stream], Awaitable[None]]
+
+
+class Roads:
+    """Where URLs lead to, for `connect(..., open_stream=roads.open)`. Roads can be closed, and cut."""
+
+    def __init__(self, nursery: trio.Nursery) -> None:
+        self._nursery = nursery
+        self._places: dict[str, Serve] = {}
+        #: When which URL was tried.
+        self.tries: list[tuple[float, str]] = []
+        #: The far ends of what was opened, in order.
+        self.streams: list[trio.abc.Stream] = []
+
+    def lead_to(self, place: Router | Serve, url: str = URL, listener: ListenerConfig | None = None) -> None:
+        """From now on `url` leads to a router, or to whatever serves a stream."""
+        if isinstance(place, Router):
+            router = place
+
+            async def serve(stream: trio.abc.Stream) -> None:
+                with suppress(CommandError):  # it has ended
+                    await router.serve_stream(stream, listener)
+                await trio.aclose_forcefully(stream)
+
+            place = serve
+        self._places[url] = place
+
+    def close(self, url: str = URL) -> None:
+        """From now on connections to `url` are refused; those that are there stay."""
+        self._places.pop(url, None)
+
+    async def open(self, endpoint: Endpoint) -> trio.abc.Stream:
+        """The near end of a new stream. Raises: OSError: there is nobody."""
+        self.tries.append((trio.current_time(), str(endpoint)))
+        await trio.lowlevel.checkpoint()
+        serve = self._places.get(str(endpoint))
+        if serve is None:
+            raise ConnectionRefusedError(111, "Connection refused")
+        ours, theirs = memory_stream_pair()
+        self.streams.append(theirs)
+        self._nursery.start_soon(serve, theirs)
+        return ours
+
+    async def cut(self) -> None:
+        """Every stream breaks."""
+        streams, self.streams = self.streams, []
+        for stream in streams:
+            await trio.aclose_forcefully(stream)
+
+    def connect(self, url: str | list[str] = URL, **settings: Any) -> Connection:
+        """As `connect`, over these roads."""
+        return connect(url, open_stream=self.open, **settings)
+
+
+def joined(
+    nursery: trio.Nursery, router: Router, *, listener: ListenerConfig | None = None, **settings: Any
+) -> Connection:
+    """A connection to that router, to be entered."""
+    roads = Roads(nursery)
+    roads.lead_to(router, listener=listener)
+    return roads.connect(**settings)
