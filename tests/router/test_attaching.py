@@ -260,6 +260,20 @@ def test_a_dynamic_target_is_consumed_over_the_connection_that_made_it() -> None
     network.leave()
 
 
+def test_an_address_beside_the_dynamic_flag_counts_for_nothing() -> None:
+    network = Network()
+    client = network.client()
+    source = client.receiver(None, source=Source(address="q", dynamic=True)).remote
+    target = client.sender(None, target=Target(address="q", dynamic=True)).remote
+    assert source is not None
+    assert source.source is not None
+    assert str(source.source.address).startswith("$dynamic/")
+    assert target is not None
+    assert isinstance(target.target, Target)
+    assert str(target.target.address).startswith("$dynamic/")
+    network.leave()
+
+
 def test_a_second_attach_of_a_name_steals_the_link() -> None:
     network = Network()
     first, second, consumer = network.client("same"), network.client("same"), network.client()
