@@ -33,7 +33,8 @@ HEAD_MAX: Final = 64 * 2**10
 WHOLE_MAX: Final = 16 * 2**20
 """Octets of a message that streams and whose body is no data, so that it has to be there whole."""
 
-FAILED: Final = encode_composite(Modified(delivery_failed=True))
+# Both fields in full, here and in `modify`: RabbitMQ 3 ends the session for one that is left out.
+FAILED: Final = encode_composite(Modified(delivery_failed=True, undeliverable_here=False))
 
 
 class DeliveryAbortedError(AmqpMeshError):
@@ -59,6 +60,8 @@ class Delivery:
         self._failure: AmqpMeshError | None = None
         #: Frames of the session's window that it holds.
         self.frames = 0
+        #: It was put where programs take deliveries from.
+        self.is_handed_out = False
         #: A program has it.
         self.is_out = False
         #: It counts against the receiver's credit.
@@ -200,8 +203,8 @@ class Delivery:
         if message_annotations is not None:
             annotations = {Symbol(key): value for key, value in message_annotations.items()}
         state = Modified(
-            delivery_failed=delivery_failed or None,
-            undeliverable_here=undeliverable_here or None,
+            delivery_failed=delivery_failed,
+            undeliverable_here=undeliverable_here,
             message_annotations=annotations,
         )
         return self._receiver.decide(self, encode_composite(state))

@@ -275,7 +275,6 @@ class Receiver(LinkEnd):
             return
         if came.complete:
             self._coming = None
-        could = not event.first and delivery.can_be_handed_out
         if came.aborted:
             self._aborted(delivery)
         elif delivery.is_decided:
@@ -286,7 +285,7 @@ class Receiver(LinkEnd):
             except ProtocolError as error:
                 self._refuse(delivery, error)
             else:
-                if delivery.can_be_handed_out and not could:
+                if delivery.can_be_handed_out and not delivery.is_handed_out:
                     self._hand(delivery)
         self._open_window()
         self._check_drained()
@@ -319,6 +318,7 @@ class Receiver(LinkEnd):
 
     def _hand(self, delivery: Delivery) -> None:
         """It can be handed out."""
+        delivery.is_handed_out = True
         self._ready.append(delivery)
         self._takers.unpark()
 
