@@ -33,6 +33,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from tests.interop.conftest import PATIENCE, Credentials, Lines
 
 INSTALLED = Path("/usr/lib/rabbitmq/lib")

@@ -1,7 +1,8 @@
 // Receive messages, answer each with the outcome asked for, and report what came. As proton_receive.py.
 'use strict';
 
-const {rhea, say, options, connect, done, digest} = require('./rhea_peer.js');
+const {say, options, connect, done, digest} = require('./rhea_peer.js');
+const {answer} = require('./rhea_message.js');
 const values = require('./values.js');
 
 const given = options({
@@ -45,28 +46,6 @@ receiver.on('receiver_drained', () => {
     endIfComplete();
 });
 
-function answer(delivery, wanted) {
-    const {message} = rhea;
-    switch (wanted.outcome) {
-    case 'accepted': delivery.update(!given.second, message.accepted().described()); break;
-    case 'released': delivery.update(!given.second, message.released().described()); break;
-    case 'rejected': {
-        const error = wanted.condition && {condition: wanted.condition, description: wanted.description};
-        if (error && wanted.info) error.info = values.objectOf(wanted.info);
-        delivery.update(!given.second, message.rejected(error ? {error} : {}).described());
-        break;
-    }
-    case 'modified': {
-        const fields = {delivery_failed: wanted.failed, undeliverable_here: wanted.undeliverable};
-        if (wanted.annotations) fields.message_annotations = values.objectOf(wanted.annotations);
-        delivery.update(!given.second, message.modified(fields).described());
-        break;
-    }
-    case 'none': delivery.update(true); break;
-    default: break;  // hold: left alone
-    }
-}
-
 function endIfComplete() {
     // The disposition leaves before the close: rhea writes what a turn asked for at its end.
     const complete = given.drain ? drained : count === wantedCount;
@@ -93,7 +72,7 @@ receiver.on('message', ({message, delivery}) => {
         return;
     }
     if (given.second || wanted.outcome === 'hold') unsettled.set(delivery.id, index);
-    answers.push(() => answer(delivery, wanted));
+    answers.push(() => answer(delivery, wanted, !given.second));
     if (answers.length === 1) setImmediate(answerNext);
 });
 
