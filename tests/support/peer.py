@@ -42,12 +42,16 @@ class Peer:
         self.stream = stream
         #: The id of the first delivery that may not be sent yet, for want of credit or window.
         self.limit = 0
+        #: Of the frame that came last.
+        self.channel = 0
         self._frames = FrameReader(2**20)
         self._credit_limit = self._window_limit = 0
 
-    async def write(self, *parts: bytes | Performative) -> None:
-        """Send bytes and frames, all at once."""
-        await self.stream.send_all(b"".join(part if isinstance(part, bytes) else frame(part) for part in parts))
+    async def write(self, *parts: bytes | Performative, channel: int = 0) -> None:
+        """Send bytes and frames, all at once; frames of performatives go on `channel`."""
+        await self.stream.send_all(
+            b"".join(part if isinstance(part, bytes) else frame(part, channel=channel) for part in parts)
+        )
 
     async def expect_header(self) -> bytes:
         """The next 8 bytes."""
@@ -68,6 +72,7 @@ class Peer:
                     return None
             elif found.body:
                 performative, at = decode_performative(found.body)
+                self.channel = found.channel
                 self._account(performative)
                 return performative, found.body[at:]
 
