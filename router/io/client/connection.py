@@ -27,9 +27,13 @@ from amqpmesh.router.io.client.doors import Doors
 from amqpmesh.router.io.client.link import LinkEnd, again
 from amqpmesh.router.io.streams import READ_SIZE
 from amqpmesh.router.io.tls import client_context
+from amqpmesh.router.tracing import FrameTracer
 from amqpmesh.router.urls import Endpoint
 
 log = logs.EventLog("amqpmesh.client")
+
+OPEN_TIME: Final = 10.0
+"""Seconds for a stream to come about, its TLS handshake included; the peer's `open` has as many again."""
 
 CLOSE_TIME: Final = 1.0
 """Seconds that the peer has to answer our `close`."""
@@ -55,7 +59,7 @@ class Backoff:
     longest: float = 10.0
 
     def pause(self, row: int) -> float:
-        """Seconds to wait after the `row`-th try, counted from 1, in a row of failures."""
+        """Seconds to wait after the `row`-th failure in a row, counted from 1."""
         longest = min(self.longest, self.first * 2.0 ** min(row - 1, 30))
         # Many clients of one router that comes back must not come at once.
         return longest * random.uniform(0.5, 1.0)  # noqa: S311 - it only has to differ
@@ -98,6 +102,7 @@ class Connection(Attacher, Doors):
         idle_time_out: float | None,
         max_frame_size: int,
         backoff: Backoff | None,
+        trace_frames: bool,
         open_stream: Opener,
     ) -> None:
         super().__init__()
@@ -118,6 +123,7 @@ class Connection(Attacher, Doors):
         self._idle_time_out = idle_time_out
         self._max_frame_size = max_frame_size
         self._backoff = backoff
+        self._trace_frames = trace_frames
         self._open_stream = open_stream
         self._failure: AmqpMeshError | None = CommandError("the connection was not opened: `async with` opens it")
         self._entered = False
@@ -212,9 +218,9 @@ class Connection(Attacher, Doors):
 
     async def _run(self) -> None:
         """Connect, serve, and again. Raises: nothing."""
-        tries = 0
+        position = failures = 0
         while True:
-            endpoint = self._endpoints[tries % len(self._endpoints)]
+            endpoint = self._endpoints[position]
             began = trio.current_time()
             was_open = False
             try:
@@ -222,8 +228,10 @@ class Connection(Attacher, Doors):
             except FinalError as refusal:
                 self._fail(refusal.error)
                 return
+            except trio.TooSlowError:
+                error: AmqpMeshError = ConnectionClosedError(f"{endpoint}: timed out")
             except (OSError, trio.BrokenResourceError) as failure:
-                error: AmqpMeshError = ConnectionClosedError(f"{endpoint}: {failure.__cause__ or failure}")
+                error = ConnectionClosedError(f"{endpoint}: {failure.__cause__ or failure}")
             except Exception as fault:
                 log.error("fault", exception=fault, peer=str(endpoint))
                 self._fail(ConnectionClosedError(f"a fault of this library: {fault!r}"))
@@ -231,27 +239,34 @@ class Connection(Attacher, Doors):
             else:
                 assert conversation.failure is not None
                 error, was_open = conversation.failure, conversation.was_open
-            if was_open and trio.current_time() - began >= LASTING:
-                tries = -1
-            tries += 1
-            whole_round = tries % len(self._endpoints) == 0
-            if self._backoff is None and (was_open or whole_round or isinstance(error, SaslError)):
+            if self._closing:
+                return
+            lasted = was_open and trio.current_time() - began >= LASTING
+            position = 0 if lasted else (position + 1) % len(self._endpoints)
+            failures = 0 if lasted else failures
+            # A whole round was made, or a connection: what follows is not the same try any more.
+            is_over = was_open or position == 0
+            if self._backoff is None and (is_over or isinstance(error, SaslError)):
                 self._fail(error)
                 return
             log.info("connection lost" if was_open else "not connected", peer=str(endpoint), reason=str(error))
-            if self._backoff is not None and (was_open or whole_round):
-                await trio.sleep(self._backoff.pause(tries // len(self._endpoints)))
-                self.reconnections += was_open
+            if self._backoff is not None and is_over:
+                failures += 1
+                await trio.sleep(self._backoff.pause(failures))
+            self.reconnections += was_open
 
     async def _serve(self, endpoint: Endpoint) -> Conversation:
         """One connection, from its first byte to its last.
 
-        Raises: OSError, BrokenResourceError: none came about. FinalError: none will.
+        Raises: OSError, BrokenResourceError, TooSlowError: none came about. FinalError: none will.
         """
-        stream = await self._open_stream(endpoint)
+        deadline = trio.current_time() + OPEN_TIME
+        with trio.fail_at(deadline):
+            stream = await self._open_stream(endpoint)
         try:
             if endpoint.secure:
-                stream = await self._secure(stream, endpoint)
+                with trio.fail_at(deadline):
+                    stream = await self._secure(stream, endpoint)
             sasl = self._sasl(endpoint)
             engine = Engine(
                 container_id=self.id,
@@ -260,8 +275,10 @@ class Connection(Attacher, Doors):
                 hostname=self._hostname if self._hostname is not None else endpoint.host,
                 max_frame_size=self._max_frame_size,
                 idle_time_out=self._idle_time_out,
+                open_time_out=OPEN_TIME,
             )
-            self._served = _Served(stream, engine, self)
+            tracer = FrameTracer(peer=str(endpoint)) if self._trace_frames else None
+            self._served = _Served(stream, engine, self, tracer)
             conversation = await self._served.run()
             temporary = sasl is not None and sasl.outcome is SaslCode.SYS_TEMP
             if isinstance(conversation.failure, SaslError) and not temporary:
@@ -341,8 +358,9 @@ class Connection(Attacher, Doors):
 class _Served:
     """The tasks of one connection: one reads, one writes, one keeps the time."""
 
-    def __init__(self, stream: trio.abc.Stream, engine: Engine, owner: Connection) -> None:
+    def __init__(self, stream: trio.abc.Stream, engine: Engine, owner: Connection, tracer: FrameTracer | None) -> None:
         self._stream = stream
+        self._tracer = tracer
         self._owner = owner
         self._engine = engine
         self._wanted = trio.Event()
@@ -375,6 +393,8 @@ class _Served:
     async def _read(self) -> None:
         with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
             while data := await self._stream.receive_some(READ_SIZE):
+                if self._tracer is not None:
+                    self._tracer.received(data)
                 await self.conversation.receive(bytes(data))
                 at = self._engine.next_timer()
                 if at is not None and at < self._alarm.deadline:
@@ -387,6 +407,8 @@ class _Served:
                 await self._wanted.wait()
                 self._wanted = trio.Event()
                 while data := self.conversation.data_to_send():
+                    if self._tracer is not None:
+                        self._tracer.sent(data)
                     await self._stream.send_all(data)
                     self.conversation.written()
                 written, self._written = self._written, trio.Event()
@@ -427,6 +449,7 @@ def connect(
     idle_time_out: float | None = 16.0,
     max_frame_size: int = 16 * 2**10,
     reconnect: bool | Backoff = False,
+    trace_frames: bool = False,
     open_stream: Opener = open_tcp,
 ) -> Connection:
     """Make a connection to any AMQP 1.0 peer, to be entered by `async with`.
@@ -447,6 +470,7 @@ def connect(
         idle_time_out: seconds without a frame after which the peer counts as gone (§2.4.5); None: never.
         max_frame_size: octets of a frame that we take (§2.7.1), 512 at least.
         reconnect: connect again when the connection is lost, and at first until it comes about.
+        trace_frames: log every frame, decoded, without bodies and passwords, at `amqpmesh.frames`.
         open_stream: opens what TLS and AMQP run over: TCP, or a proxy, a tunnel, a test.
 
     Raises: CommandError: what cannot work: a URL that is none, no credentials for any mechanism. OSError: a file that
@@ -468,5 +492,6 @@ def connect(
         idle_time_out=idle_time_out,
         max_frame_size=max_frame_size,
         backoff=Backoff() if reconnect is True else reconnect or None,
+        trace_frames=trace_frames,
         open_stream=open_stream,
     )
