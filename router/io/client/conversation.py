@@ -61,7 +61,6 @@ class Conversation:
         self.writing = 0
         self._opened = opened
         self._ended = ended
-        self._sending: Session | None = None
         self._ends: dict[Session, dict[LinkEnd, None]] = {}
         self._stalled: dict[LinkEnd, None] = {}
         self._leaving: dict[LinkEnd, Session] = {}
@@ -117,17 +116,13 @@ class Conversation:
 
     # ---------------------------------------------------------------------------------------------------- for the links
 
-    def sending_session(self, end: LinkEnd) -> Session:
-        """The session of all senders: they hold nothing of the peer's. Raises: CommandError: the peer takes no more."""
-        if self._sending is None:
-            self._sending = self._begin(None)
-        self._ends[self._sending][end] = None
-        return self._sending
+    def session_for(self, end: LinkEnd, window: int | None = None) -> Session:
+        """A session for a link, its own if the peer has a channel for it.
 
-    def receiving_session(self, end: LinkEnd, window: int) -> Session:
-        """A session for a receiver, its own if the peer has a channel for it: what waits in it stops nobody else.
+        So what waits in a receiver stops nobody else; and a peer that ends the session for what one link did, as
+        RabbitMQ does for each address that it does not have, ends that one.
 
-        Args: window: transfer frames. Raises: CommandError: the peer takes no more.
+        Args: window: transfer frames that come; None: no limit. Raises: CommandError: the peer takes no more.
         """
         session = self._begin(window)
         self._ends[session][end] = None
@@ -139,7 +134,7 @@ class Conversation:
         ends = self._ends.get(session)
         if ends is not None:
             ends.pop(end, None)
-            if not ends and session is not self._sending and session.can_send:
+            if not ends and session.can_send:
                 del self._ends[session]
                 session.end()
 
@@ -194,9 +189,9 @@ class Conversation:
 
     def _connection_closed(self, event: events.ConnectionClosed) -> None:
         sasl = self.engine.negotiation.sasl
-        if isinstance(sasl, SaslClient) and not sasl.succeeded and not self.is_open:
-            reason = self.engine.negotiation.refusal or (event.error.description if event.error else None)
-            self._closed(SaslError(f"not let in: {reason or 'the connection ended'}", event.error))
+        refusal = self.engine.negotiation.refusal
+        if isinstance(sasl, SaslClient) and not sasl.succeeded and refusal:
+            self._closed(SaslError(f"not let in: {refusal}", event.error))
             return
         who = "the peer closed the connection" if event.by_peer else "the connection was closed"
         self._closed(ConnectionClosedError(who, event.error))
@@ -208,8 +203,6 @@ class Conversation:
 
     def _session_ended(self, event: events.SessionEnded) -> None:
         ends = self._ends.pop(event.session, {})
-        if event.session is self._sending:
-            self._sending = None
         for end in ends:
             end.session_ended(SessionEndedError("the session was ended", event.error))
 

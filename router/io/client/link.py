@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING, Final, Self, TypeVar
 import trio
 
 from amqpmesh.router.amqp.definitions import LinkCondition
-from amqpmesh.router.amqp.errors import AmqpMeshError, CommandError, LinkDetachedError, link_detached
+from amqpmesh.router.amqp.errors import (
+    AmqpMeshError,
+    CommandError,
+    LinkDetachedError,
+    SessionEndedError,
+    link_detached,
+)
 from amqpmesh.router.amqp.states import LinkEndpointState
 
 if TYPE_CHECKING:
@@ -162,9 +168,9 @@ class LinkEnd(ABC):
         forced = event.error is not None and event.error.condition == LinkCondition.DETACH_FORCED
         self._lose(error, final=not ((gone_for_now or forced) and event.by_peer))
 
-    def session_ended(self, error: AmqpMeshError) -> None:
-        """Its session is over."""
-        self._lose(error, final=False)
+    def session_ended(self, error: SessionEndedError) -> None:
+        """Its session is over. One that ends with an error before the link was attached is a refusal of the link."""
+        self._lose(error, final=self._stage is Stage.COMING and error.error is not None)
 
     def connection_lost(self, error: AmqpMeshError, *, final: bool) -> None:
         """Its connection is over; `final`: and there will be no other."""

@@ -153,12 +153,14 @@ class Receiver(LinkEnd):
 
         What came is to be received as ever. Raises: CommandError: as `flow`. LinkDetachedError, ConnectionClosedError.
         """
-        await trio.lowlevel.checkpoint()
+        await trio.lowlevel.checkpoint_if_cancelled()
         self._check_manual()
         link = self._link
         if not isinstance(link, EngineReceiver) or not self.is_attached:
             self._granted = 0
+            await trio.lowlevel.cancel_shielded_checkpoint()
             return
+        # Nothing is awaited since the `flow` before: one frame says both.
         self._draining = True
         link.flow(link.credit, drain=True)
         while self._draining:
@@ -197,7 +199,7 @@ class Receiver(LinkEnd):
     # ------------------------------------------------------------------------------------------------------- of LinkEnd
 
     def _choose_session(self, conversation: Conversation) -> Session:
-        return conversation.receiving_session(self, self._window)
+        return conversation.session_for(self, self._window)
 
     def _attach(self, session: Session) -> Link:
         return session.attach(

@@ -220,7 +220,7 @@ class Sender(LinkEnd):
     # ------------------------------------------------------------------------------------------------------- of LinkEnd
 
     def _choose_session(self, conversation: Conversation) -> Session:
-        return conversation.sending_session(self)
+        return conversation.session_for(self)
 
     def _attach(self, session: Session) -> Link:
         return session.attach(
