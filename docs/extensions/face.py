@@ -26,23 +26,29 @@ _ARGUMENT = re.compile(r"^ *(?=[a-z_]+(?:, [a-z_]+)*: )", re.MULTILINE)
 _LABEL = re.compile(r"(?:^|(?<=\. ))(Args|Attributes|Raises|Returns|Source|Yields):(?= |$)", re.MULTILINE)
 
 
+def home(name: str) -> str:
+    """The module in which a public name is defined; empty for what is no definition."""
+    return str(getattr(getattr(amqpmesh, name), "__module__", ""))
+
+
 def room(name: str) -> str:
     """Where a public name lives, below `amqpmesh.`; empty for one of the face itself and for what is no definition."""
-    return str(getattr(getattr(amqpmesh, name), "__module__", "")).removeprefix("amqpmesh").removeprefix(".")
+    return home(name).removeprefix("amqpmesh").removeprefix(".")
+
+
+def is_error(name: str) -> bool:
+    """Whether a public name is an exception."""
+    value = getattr(amqpmesh, name)
+    return inspect.isclass(value) and issubclass(value, BaseException)
 
 
 def definition(name: str) -> Iterator[str]:
     """The autodoc directive for a public name."""
     value = getattr(amqpmesh, name)
-    kind = (
-        "autoexception"
-        if inspect.isclass(value) and issubclass(value, BaseException)
-        else "autoclass"
-        if inspect.isclass(value)
-        else "autofunction"
-        if inspect.isroutine(value)
-        else "autodata"
-    )
+    if inspect.isclass(value):
+        kind = "autoexception" if is_error(name) else "autoclass"
+    else:
+        kind = "autofunction" if inspect.isroutine(value) else "autodata"
     yield f".. {kind}:: amqpmesh.{name}"
     if kind == "autoclass" and not issubclass(value, Table):  # a table's keys are explained in the configuration
         yield "   :members:"
@@ -53,21 +59,29 @@ def definition(name: str) -> Iterator[str]:
 
 
 class PublicNames(SphinxDirective):
-    """`:rooms: a b` are the names defined there or below; without it, the names of no other such directive."""
+    """`:rooms: a b` are the names defined there or below, but for errors; `:errors:` are those; `:rest:` all others."""
 
-    option_spec: ClassVar[OptionSpec] = {"rooms": directives.unchanged_required}
+    option_spec: ClassVar[OptionSpec] = {
+        "rooms": directives.unchanged_required,
+        "errors": directives.flag,
+        "rest": directives.flag,
+    }
     taken: ClassVar[set[str]] = set()
 
     def run(self) -> list[nodes.Node]:
         """The definitions, in alphabetical order."""
-        public = [name for name in sorted(amqpmesh.__all__) if not name.startswith("__")]
-        if rooms := self.options.get("rooms", "").split():
-            names = [name for name in public if any(f"{room(name)}.".startswith(f"{each}.") for each in rooms)]
+        self.env.note_dependency(str(amqpmesh.__file__))
+        names = [name for name in sorted(amqpmesh.__all__, key=str.lower) if not name.startswith("__")]
+        if "rest" in self.options:
+            names = [name for name in names if name not in self.taken]
+        elif "errors" in self.options:
+            names = [name for name in names if is_error(name)]
         else:
-            names = [name for name in public if name not in self.taken]
+            rooms = self.options["rooms"].split()
+            below = [name for name in names if any(f"{room(name)}.".startswith(f"{each}.") for each in rooms)]
+            names = [name for name in below if not is_error(name)]
         self.taken.update(names)
-        lines = [line for name in names for line in definition(name)]
-        return self.parse_text_to_nodes_as_rst(lines)
+        return self.parse_text_to_nodes_as_rst([line for name in names for line in definition(name)])
 
     def parse_text_to_nodes_as_rst(self, lines: Sequence[str]) -> list[nodes.Node]:
         """Autodoc writes reStructuredText, and the page is Markdown."""
@@ -98,7 +112,8 @@ def signature(
 def unlinked(_app: Sphinx, _env: BuildEnvironment, reference: pending_xref, text: nodes.Node) -> nodes.Node | None:
     """Types in signatures that have no page: of other libraries, and of the rooms without being public."""
     target = str(reference["reftarget"])
-    if reference.get("refdomain") != "py" or target.rpartition(".")[2] in amqpmesh.__all__:
+    public = {f"amqpmesh.{name}" for name in amqpmesh.__all__} | {f"{home(name)}.{name}" for name in amqpmesh.__all__}
+    if reference.get("refdomain") != "py" or target in public:
         return None  # a mistake, and Sphinx says so
     return text
 

@@ -1,0 +1,75 @@
+"""What stands in a page: blocks of code, commands with what they print, and lines of a log."""
+
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).parents[2]
+CONFIGURATIONS = ROOT / "examples" / "configurations"
+
+_BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+_HEADING = re.compile(r"^#+ (.*)$", re.MULTILINE)
+
+# What differs from run to run, or between the page and a test that may use no fixed port.
+_VARIES = (
+    (re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z"), "TIME"),
+    (re.compile(r"(?<=://)[\w.]+(:\d+)?"), "HOST"),
+    (re.compile(r"(?<=\bconnection=)\d+"), "N"),
+    (re.compile(r"(?<=_ssl\.c:)\d+"), "N"),
+)
+
+
+class Block(NamedTuple):
+    """A block of code, and the heading that it stands below."""
+
+    heading: str
+    language: str
+    text: str
+
+
+class Command(NamedTuple):
+    """A command, as it is typed, and what it prints."""
+
+    line: str
+    output: list[str]
+
+
+def blocks(page: str, language: str) -> list[Block]:
+    """The blocks of that language in a page of `docs`, in their order. Args: page: the name of its file."""
+    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+    headings = [(found.start(), found[1]) for found in _HEADING.finditer(_BLOCK.sub(lambda b: " " * len(b[0]), text))]
+    return [
+        Block(max(each for each in headings if each[0] < found.start())[1], found[1], found[2])
+        for found in _BLOCK.finditer(text)
+        if found[1] == language
+    ]
+
+
+def commands(block: Block) -> Iterator[Command]:
+    """The commands of a `console` block: each begins with a dollar sign."""
+    for part in re.split(r"^\$ ", block.text, flags=re.MULTILINE)[1:]:
+        line, *output = part.rstrip("\n").split("\n")
+        yield Command(line, output)
+
+
+def on_loopback(folder: Path) -> Path:
+    """A copy of the example configurations, in that folder, which listen on loopback and at free ports."""
+    copy = shutil.copytree(CONFIGURATIONS, folder)
+    for file in copy.glob("*.toml"):
+        text = file.read_text(encoding="utf-8")
+        file.write_text(re.sub(r'(?<=//)[\d.]+:\d+(?=")', "127.0.0.1:0", text), encoding="utf-8")
+    return copy
+
+
+def log_lines(page: str) -> set[str]:
+    """The lines of logs that a page shows in `text` blocks, without what varies."""
+    return {steady(line) for block in blocks(page, "text") for line in block.text.splitlines()}
+
+
+def steady(line: str) -> str:
+    """A line of output without what varies."""
+    for pattern, word in _VARIES:
+        line = pattern.sub(word, line)
+    return line

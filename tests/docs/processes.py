@@ -1,0 +1,56 @@
+"""A process whose lines are waited for; it ends with the test, or when it takes too long."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.docs.pages import ROOT
+
+PATIENCE = 60.0  # seconds; nothing that uses it takes ten
+
+
+def environment(folder: Path) -> dict[str, str]:
+    """An environment in which `amqpmesh` is this checkout's, by a script in `folder`."""
+    folder.mkdir(exist_ok=True)
+    script = folder / "amqpmesh"
+    script.write_text(f'#!/bin/sh\nPYTHONPATH="{ROOT}" exec "{sys.executable}" -m amqpmesh "$@"\n')
+    script.chmod(0o755)
+    return {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}", "LC_ALL": "C"}
+
+
+class Daemon:
+    """A program that runs until it is told to end; what it writes on standard error is read."""
+
+    def __init__(self, *command: str, cwd: Path, env: dict[str, str], before: Callable[[], None] | None = None) -> None:
+        self.process = subprocess.Popen(
+            command, cwd=cwd, env=env, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, preexec_fn=before
+        )
+        self._alarm = threading.Timer(PATIENCE, self.process.kill)
+        self._alarm.start()
+
+    def line(self) -> str:
+        """The next line."""
+        assert self.process.stderr is not None
+        line = self.process.stderr.readline()
+        assert line, "it ended, and should have said something"
+        return line.rstrip("\n")
+
+    def send(self, number: signal.Signals) -> None:
+        """Send a signal."""
+        self.process.send_signal(number)
+
+    def end(self) -> tuple[int, list[str]]:
+        """SIGTERM. Returns: the exit status, and the lines not read yet."""
+        self.process.terminate()
+        _, errors = self.process.communicate(timeout=PATIENCE)
+        return self.process.returncode, errors.splitlines()
+
+    def close(self) -> None:
+        """Whatever happened, it is gone."""
+        self._alarm.cancel()
+        self.process.kill()
+        self.process.communicate()

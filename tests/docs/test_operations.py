@@ -1,0 +1,167 @@
+"""What the page on operations says of commands, the unit file and exit statuses is so; its log is another test's."""
+
+import os
+import re
+import shutil
+import signal
+import socket
+import ssl
+import subprocess
+import tomllib
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from amqpmesh.router.cli.exits import Exit
+from amqpmesh.router.config import parse
+from amqpmesh.router.io.node import CLOSE_TIME
+from tests.docs.pages import CONFIGURATIONS, ROOT, Command, blocks, commands, on_loopback, steady
+from tests.docs.processes import PATIENCE, Daemon, environment
+
+PAGE = "operations.md"
+TEXT = (ROOT / "docs" / PAGE).read_text(encoding="utf-8")
+
+
+# ------------------------------------------------------------------------------------------------------------ commands
+
+
+class Done(NamedTuple):
+    """A command of the page that was run."""
+
+    command: Command
+    printed: list[str]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the configurations, which listen on loopback and at free ports."""
+    return on_loopback(tmp_path_factory.mktemp("operations") / "router")
+
+
+@pytest.fixture(scope="module")
+def done(folder: Path) -> list[Done]:
+    """All commands of the page, run in their order; what runs until it is ended is ended once it has said enough."""
+    return [Done(command, run(command, folder)) for block in blocks(PAGE, "console") for command in commands(block)]
+
+
+def run(command: Command, folder: Path) -> list[str]:
+    env = environment(folder.parent / "bin")
+    if not command.line.startswith("amqpmesh run "):
+        shell = ["bash", "-eu", "-c", command.line]
+        ended = subprocess.run(
+            shell, cwd=folder, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=PATIENCE
+        )
+        return ended.stdout.splitlines()
+    with closing(Daemon(*command.line.split(), cwd=folder, env=env)) as daemon:
+        printed = [daemon.line() for _ in command.output]
+        status, rest = daemon.end()
+        assert status == Exit.DONE
+        assert len(rest) == 2, "the end is two lines"
+    return printed
+
+
+def test_every_command_prints_what_the_page_shows(done: list[Done]) -> None:
+    assert len(done) > 5
+    for command, printed in done:
+        assert [steady(line) for line in printed] == [steady(line) for line in command.output], command.line
+
+
+def test_what_was_made_is_good_by_the_strict_rules(done: list[Done], folder: Path) -> None:
+    strict = ["openssl", "verify", "-x509_strict", "-CAfile", "ca.pem"]
+    for purpose, name in (("sslserver", "router.pem"), ("sslclient", "alice.pem")):
+        subprocess.run([*strict, "-purpose", purpose, name], cwd=folder, check=True, capture_output=True)
+    assert (folder / "users.toml").stat().st_mode & 0o077 == 0
+    assert all(key.stat().st_mode & 0o077 == 0 for key in folder.glob("*.key"))
+
+
+# --------------------------------------------------------------------------------------------------- the unit file
+
+
+def systemd(*arguments: str) -> subprocess.CompletedProcess[str]:
+    if shutil.which("systemd-analyze") is None:
+        pytest.skip("NOT TESTED, missing: systemd-analyze")
+    return subprocess.run(["systemd-analyze", *arguments], capture_output=True, text=True, timeout=PATIENCE)
+
+
+@pytest.fixture
+def unit(tmp_path: Path) -> Path:
+    """The unit file, of a program that is there."""
+    environment(tmp_path / "bin")
+    text = (ROOT / "docs" / "files" / "amqpmesh.service").read_text(encoding="utf-8")
+    assert "/opt/amqpmesh/bin/" in text
+    copy = tmp_path / "amqpmesh.service"
+    copy.write_text(text.replace("/opt/amqpmesh/bin/", f"{tmp_path}/bin/"), encoding="utf-8")
+    return copy
+
+
+def test_systemd_finds_nothing_wrong_with_the_unit(unit: Path) -> None:
+    verified = systemd("verify", str(unit))
+    assert (verified.returncode, verified.stderr) == (0, "")
+
+
+def test_systemd_finds_the_unit_well_closed(unit: Path) -> None:
+    security = systemd("security", "--offline=true", "--threshold=20", str(unit))  # 20: an exposure of 2.0 of 10
+    assert security.returncode == 0, security.stdout
+
+
+def test_the_unit_grants_more_time_than_the_configuration_drains() -> None:
+    text = (ROOT / "docs" / "files" / "amqpmesh.service").read_text(encoding="utf-8")
+    stop = re.search(r"^TimeoutStopSec=(\d+)$", text, re.MULTILINE)
+    memory = re.search(r"^MemoryMax=(\d+)G$", text, re.MULTILINE)
+    files = re.search(r"^LimitNOFILE=(\d+)$", text, re.MULTILINE)
+    assert stop
+    assert memory
+    assert files
+    config = parse(tomllib.loads((CONFIGURATIONS / "service.toml").read_text(encoding="utf-8")), Path("service.toml"))
+    assert int(stop[1]) > config.drain + CLOSE_TIME
+    assert int(files[1]) > config.connections
+    # What the page says a process needs.
+    assert int(memory[1]) * 2**30 > 2 * config.memory + 40e6 + config.connections * 50 * 2**10
+
+
+def test_the_unit_allows_every_system_call_that_the_daemon_makes(done: list[Done], folder: Path, unit: Path) -> None:
+    if shutil.which("strace") is None:
+        pytest.skip("NOT TESTED, missing: strace")
+    allowed: set[str] = set()
+    for filtered in re.findall(r"^SystemCallFilter=(.*)$", unit.read_text(encoding="utf-8"), re.MULTILINE):
+        groups = {call for group in filtered.removeprefix("~").split() for call in calls_of(group)}
+        allowed = allowed - groups if filtered.startswith("~") else allowed | groups
+    trace = folder / "trace"
+    env = environment(folder.parent / "bin")
+    with closing(
+        Daemon("strace", "-f", "-qq", "-o", str(trace), "amqpmesh", "run", "scram.toml", cwd=folder, env=env)
+    ) as traced:
+        url = re.search(r"url=amqps://([\d.]+):(\d+)", traced.line())
+        assert url
+        context = ssl.create_default_context(cafile=folder / "ca.pem")
+        with socket.create_connection((url[1], int(url[2])), timeout=PATIENCE) as plain:
+            context.wrap_socket(plain, server_hostname="localhost").close()
+        child = int(Path(f"/proc/{traced.process.pid}/task/{traced.process.pid}/children").read_text().split()[0])
+        os.kill(child, signal.SIGHUP)
+        assert " INFO read again" in traced.line()
+        os.kill(child, signal.SIGTERM)
+        traced.process.wait(PATIENCE)
+    made = set(re.findall(r"^\d+ +([a-z_0-9]+)\(", trace.read_text(encoding="utf-8"), re.MULTILINE))
+    assert {"accept4", "prlimit64"} <= made
+    assert made <= allowed
+
+
+def calls_of(group: str) -> Iterator[str]:
+    """The system calls of a group such as @system-service."""
+    if not group.startswith("@"):
+        yield group
+        return
+    for line in systemd("syscall-filter", group).stdout.splitlines()[1:]:
+        if (word := line.strip()) and not word.startswith("#"):
+            yield from calls_of(word)
+
+
+# ------------------------------------------------------------------------------------------------------------ statuses
+
+
+def test_every_exit_status_has_a_row() -> None:
+    rows = {int(row) for row in re.findall(r"^\| (\d) \|", TEXT.split("## Exit statuses")[1], re.MULTILINE)}
+    assert set(Exit) <= rows
