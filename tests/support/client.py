@@ -9,11 +9,15 @@ from typing import Any
 import trio
 from trio.testing import memory_stream_pair
 
+from amqpmesh.router.amqp.definitions import Role
 from amqpmesh.router.amqp.errors import CommandError
+from amqpmesh.router.amqp.performatives import Attach, Begin, Open
 from amqpmesh.router.config import ListenerConfig
 from amqpmesh.router.io.client.connection import Connection, connect
 from amqpmesh.router.io.node import Router
 from amqpmesh.router.urls import Endpoint
+from tests.support.peer import AMQP, Peer
+from tests.support.script import begun
 
 #: A host of no address: only `Roads` knows where it is.
 URL = "amqp://router.example:5672"
@@ -70,6 +74,38 @@ class Roads:
     def connect(self, url: str | list[str] = URL, **settings: Any) -> Connection:
         """As `connect`, over these roads."""
         return connect(url, open_stream=self.open, **settings)
+
+
+class Host(Peer):
+    """A scripted peer that a client has connected to; without SASL: `roads.connect(mechanisms=())`."""
+
+    async def open(self, **fields: Any) -> Open:
+        """Answer the client's header and `open`."""
+        assert await self.expect_header() == AMQP
+        opened = await self.expect(Open)
+        await self.write(AMQP, Open(container_id="host", **fields))
+        return opened
+
+    async def begin(self, **fields: int) -> Begin:
+        """Answer its next `begin`; `channel` is then that session's, at either end."""
+        begin = await self.expect(Begin)
+        await self.write(begun(self.channel, **fields), channel=self.channel)
+        return begin
+
+    async def attach(self, **fields: Any) -> Attach:
+        """Answer its next `attach` on the same handle, with what it asked for unless `fields` says otherwise."""
+        attach = await self.expect(Attach)
+        role = Role.SENDER if attach.role is Role.RECEIVER else Role.RECEIVER
+        standard = {
+            "source": attach.source,
+            "target": attach.target,
+            "snd_settle_mode": attach.snd_settle_mode,
+            "rcv_settle_mode": attach.rcv_settle_mode,
+            "initial_delivery_count": 0 if role is Role.SENDER else None,
+        }
+        answer = Attach(name=attach.name, handle=attach.handle, role=role, **{**standard, **fields})
+        await self.write(answer, channel=self.channel)
+        return attach
 
 
 def joined(

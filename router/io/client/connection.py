@@ -131,8 +131,7 @@ class Connection(Attacher, Doors):
         self._closing = False
         self._served: _Served | None = None
         self._manager = trio.open_nursery()
-        #: How often it was made again.
-        self.reconnections = 0
+        self._made = 0
         for endpoint in self._endpoints:
             self._sasl(endpoint)  # what cannot work is said now
 
@@ -171,6 +170,11 @@ class Connection(Attacher, Doors):
     def is_connected(self) -> bool:
         """Whether there is a connection now."""
         return self.conversation is not None
+
+    @property
+    def reconnections(self) -> int:
+        """How often it was made again."""
+        return max(0, self._made - 1)
 
     @property
     def peer(self) -> Open:
@@ -253,7 +257,6 @@ class Connection(Attacher, Doors):
             if self._backoff is not None and is_over:
                 failures += 1
                 await trio.sleep(self._backoff.pause(failures))
-            self.reconnections += was_open
 
     async def _serve(self, endpoint: Endpoint) -> Conversation:
         """One connection, from its first byte to its last.
@@ -328,8 +331,13 @@ class Connection(Attacher, Doors):
         """The connection is over."""
         self.ended(error, final=not self.reconnects)
 
-    def tell(self) -> None:
-        """Something changed that `__aenter__` waits for."""
+    def opened(self, conversation: Conversation) -> None:
+        """There is a connection."""
+        self._made += 1
+        super().opened(conversation)
+        self._tell()
+
+    def _tell(self) -> None:
         changed, self._changed = self._changed, trio.Event()
         changed.set()
 
@@ -337,7 +345,7 @@ class Connection(Attacher, Doors):
         if self._failure is None:
             self._failure = error
         self.ended(error, final=True)
-        self.tell()
+        self._tell()
 
     async def _end(self) -> None:
         self._closing = True
@@ -430,7 +438,6 @@ class _Served:
 
     def _opened(self) -> None:
         self._owner.opened(self.conversation)
-        self._owner.tell()
 
 
 def connect(
