@@ -5,6 +5,7 @@ from __future__ import annotations
 from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, Final
 
+from amqpmesh.policies.access import RESERVED
 from amqpmesh.policies.distribution import Distribution
 from amqpmesh.router.amqp.messaging import DeleteOnClose, LifetimePolicy
 from amqpmesh.router.config import AddressConfig
@@ -108,6 +109,7 @@ class Address:
         "creditors",
         "draining",
         "incoming",
+        "kept",
         "lifetime",
         "maker",
         "name",
@@ -132,6 +134,8 @@ class Address:
         self.config = config
         #: The connection that made this dynamic node and alone may consume it; None for other addresses (§3.5.3).
         self.maker = maker
+        #: A node of the router's own: it is there while nobody uses it.
+        self.kept = False
         #: What a dynamic node outlives (§3.5.10 to §3.5.13).
         self.lifetime: LifetimePolicy = DeleteOnClose()
         self.pool = Pool(config.distribution, max_credit=config.max_credit, drain_time=config.drain_time)
@@ -176,8 +180,8 @@ class AddressTable:
         return list(self._addresses.values())
 
     def config(self, name: str) -> AddressConfig:
-        """What the most specific pattern says of an address."""
-        return self.patterns.lookup(name) or self._default
+        """What the most specific pattern says of an address. Patterns say nothing of the router's own."""
+        return (None if name.startswith(RESERVED) else self.patterns.lookup(name)) or self._default
 
     def find(self, tenant: str, name: str) -> Address | None:
         """The address, if somebody uses it."""
@@ -191,11 +195,16 @@ class AddressTable:
             address = self._addresses[tenant, name] = Address(tenant, name, config, self._memory, maker)
         return address
 
+    def keep(self, name: str) -> None:
+        """Have a node of the router's own from now on."""
+        self.use("", name).kept = True
+
     def drop_if_idle(self, address: Address) -> bool:
         """Forget an address that nobody uses any more; whether it was."""
-        if address.is_idle:
+        idle = address.is_idle and not address.kept
+        if idle:
             self.remove(address)
-        return address.is_idle
+        return idle
 
     def remove(self, address: Address) -> None:
         """Forget an address."""

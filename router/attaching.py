@@ -174,7 +174,7 @@ class Attaching:
             address = self._local(record, named)
             if address.maker is not None and address.maker is not record:
                 raise RefusedError(AmqpCondition.UNAUTHORIZED_ACCESS, "only its maker may consume a dynamic node")
-            if address.maker is None and not may_consume(named):
+            if address.maker is None and not (may_consume(named) or record.own):
                 raise RefusedError(AmqpCondition.UNAUTHORIZED_ACCESS, "addresses that begin with $ are the router's")
         copy = source.distribution_mode is DistributionMode.COPY
         default = encode_composite(source.default_outcome) if source.default_outcome is not None else None

@@ -36,6 +36,7 @@ class ConnectionRecord:
         "octets_in",
         "octets_out",
         "outgoing",
+        "own",
         "peer",
         "sending",
         "stalled",
@@ -44,11 +45,15 @@ class ConnectionRecord:
         "unfinished",
     )
 
-    def __init__(self, number: int, engine: Connection, listener: ListenerConfig, host: str, now: float) -> None:
-        #: For logs: unique within this router.
+    def __init__(
+        self, number: int, engine: Connection, listener: ListenerConfig, host: str, now: float, *, own: bool
+    ) -> None:
+        #: For logs: unique within this router; 0: the router's own.
         self.number = number
         self.engine = engine
         self.listener = listener
+        #: The router itself is at its other end: it may consume what is the router's own, and counts for nobody.
+        self.own = own
         #: The peer's address, without its port.
         self.host = host
         self.peer = Peer(container_id="", listener=listener.name)

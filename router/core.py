@@ -102,11 +102,13 @@ class Core:
         certificate_user: str | None = None,
         certificate_subject: str | None = None,
         users: Users | None = None,
+        own: bool = False,
     ) -> ConnectionRecord:
         """A peer has connected to `listener`.
 
         Args: host: the peer's address without port. secured: TLS is in force below. certificate_user,
             certificate_subject: what the verified client certificate says. users: for PLAIN and SCRAM.
+            own: the router itself is at the other end, to serve its own nodes.
         """
         self.now = now
         sasl = self._sasl(listener, secured, certificate_user, users)
@@ -131,8 +133,9 @@ class Core:
             close_time_out=listener.close_time_out,
             offered_capabilities=CAPABILITIES,
         )
-        self._numbers += 1
-        record = ConnectionRecord(self._numbers, engine, listener, host, now)
+        if not own:
+            self._numbers += 1
+        record = ConnectionRecord(0 if own else self._numbers, engine, listener, host, now, own=own)
         record.certificate_subject = certificate_subject
         engine.context = record
         engine.on_wake = lambda: self.on_output(record)
@@ -416,7 +419,7 @@ class Core:
     def _close_the_largest(self) -> None:
         """Withholding credit was not enough: the connection whose frames fill the memory makes room for the others."""
         largest = max(
-            (record for record in self.connections if not record.lost),
+            (record for record in self.connections if not (record.lost or record.own)),
             key=lambda record: record.held_frames,
             default=None,
         )
@@ -467,7 +470,8 @@ class Core:
         engine.open()
         # From here on idle time-outs count, which may come sooner than what was waited for.
         self._set_timer(record, engine.next_timer())
-        self.log.info(
+        log = self.log.debug if record.own else self.log.info
+        log(
             "connection opened",
             connection=record.number,
             peer=record.host,
@@ -491,7 +495,8 @@ class Core:
                 reason=sasl.reason,
             )
             return
-        self.log.info(
+        log = self.log.debug if record.own else self.log.info
+        log(
             "connection closed",
             connection=record.number,
             peer=record.host,

@@ -43,19 +43,33 @@ _LIFETIMES = {
 
 
 def survey(core: Core) -> Statistics:
-    """Read everything; the work grows with what is there, not with the traffic."""
+    """Read everything; the work grows with what is there, not with the traffic.
+
+    The router's own connection, its links, and what nobody but they use are left out: they are always there.
+    """
     total = core.past.copy()
     by_address = {address: address.past.copy() for address in core.addresses.values()}
     why = {address: why_address(address, draining=core.draining) for address in by_address}
-    connections = [_connection(record) for record in core.connections]
+    connections = [_connection(record) for record in core.connections if not record.own]
     links = []
+    used: set[Address | None] = set()
+    own = 0
     for record in core.connections:
         for taken in (*record.incoming, *record.outgoing, *record.lingering):
             total.add(taken)
             address = taken.address
             if address in by_address:
                 by_address[address].add(taken)
+            if record.own:
+                own += 1
+                continue
+            used.add(address)
             links.append(_incoming(core, taken, why) if isinstance(taken, IncomingLink) else _outgoing(taken))
+    addresses = [
+        _address(address, tally, why[address])
+        for address, tally in by_address.items()
+        if address in used or address.waiting.size or not address.kept
+    ]
     return Statistics(
         router=RouterStatistics(
             id=core.id,
@@ -63,8 +77,8 @@ def survey(core: Core) -> Statistics:
             started_at=core.started_at,
             draining=core.draining,
             connections=len(connections),
-            links=max(len(links), len(core.attaching.links)),
-            addresses=len(by_address),
+            links=max(len(links), len(core.attaching.links) - own),
+            addresses=len(addresses),
             relays=core.relays,
             buffered=core.budget.used,
             memory=core.budget.limit,
@@ -81,8 +95,8 @@ def survey(core: Core) -> Statistics:
         ),
         connections=tuple(connections),
         links=tuple(links),
-        addresses=tuple(_address(address, tally, why[address]) for address, tally in by_address.items()),
-        nodes=tuple(_nodes(core.addresses.values())),
+        addresses=tuple(addresses),
+        nodes=tuple(_nodes(by_address)),
     )
 
 

@@ -21,6 +21,7 @@ from amqpmesh.router.io.credentials import Credentials
 from amqpmesh.router.io.driver import Driver
 from amqpmesh.router.io.handshake import Identity, secure
 from amqpmesh.router.io.listeners import Listener
+from amqpmesh.router.io.management import ManagementNode
 from amqpmesh.router.io.streams import TcpStream
 from amqpmesh.router.io.transport import Transport
 from amqpmesh.router.statistics import Statistics
@@ -73,6 +74,7 @@ class Router(Doors):
         # loopback.
         self._stream_listener = replace(config.with_listeners("amqp://localhost").listeners[-1], name="stream")
         self._inside = Inside(self._stream_listener)
+        self._management = ManagementNode(self._stream_listener, self.statistics)
         self._credentials: dict[ListenerConfig, Credentials] = {}
         self._core: Core | None = None
         self._accepting = False
@@ -106,6 +108,8 @@ class Router(Doors):
         self._nursery = await self._manager.__aenter__()
         self._accepting = True
         self._inside.begin(self._driver, self._start_inside)
+        self._management.begin(self._driver, self._start_inside)
+        self._nursery.start_soon(self._management.serve)
         self._nursery.start_soon(self._driver.keep_time)
         for each in bound:
             self._nursery.start_soon(each.accept, self._admit)
@@ -275,6 +279,7 @@ class Router(Doors):
     def _stop_accepting(self) -> None:
         self._accepting = False
         self._inside.end()
+        self._management.end()
         for listener in self.listeners:
             listener.close()
 

@@ -38,9 +38,10 @@ FRAME_SIZE: Final = 32 * 2**10
 class Inside(Attacher):
     """Makes the connection when the first link wants it; it lives as long as the router."""
 
-    def __init__(self, listener: ListenerConfig) -> None:
-        """Args: listener: whose limits hold."""
+    def __init__(self, listener: ListenerConfig, *, own: bool = False) -> None:
+        """Args: listener: whose limits hold. own: for the router's own nodes, which nobody else may consume."""
         super().__init__()
+        self._own = own
         self._listener = replace(listener, name=NAME, idle_time_out=0.0, sasl=(), max_frame_size=FRAME_SIZE)
         self._driver: Driver | None = None
         self._start: Callable[[Callable[[], Awaitable[None]]], object] | None = None
@@ -92,7 +93,7 @@ class Inside(Attacher):
                 handle_max=self._listener.handle_max,
                 idle_time_out=None,
             )
-            record = self._record = core.accept(self._listener, NAME, trio.current_time(), secured=True)
+            record = self._record = core.accept(self._listener, NAME, trio.current_time(), secured=True, own=self._own)
             conversation = Conversation(
                 engine, wake=self._wake_up, opened=lambda: self.opened(conversation), ended=self._over
             )

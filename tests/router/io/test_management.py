@@ -1,0 +1,175 @@
+"""`$management` of a running router, asked by those who are connected to it and by the program that it is in."""
+
+import logging
+from typing import Any
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from amqpmesh.policies.distribution import Distribution
+from amqpmesh.router import management
+from amqpmesh.router.amqp.definitions import Role
+from amqpmesh.router.amqp.delivery_states import Rejected, Released
+from amqpmesh.router.amqp.errors import LinkDetachedError
+from amqpmesh.router.amqp.performatives import Detach
+from amqpmesh.router.config import AddressConfig
+from amqpmesh.router.io.management import CREDIT, REPLY_TIME
+from amqpmesh.router.io.node import Router
+from amqpmesh.router.message import Message
+from amqpmesh.router.outcomes import RejectedError
+from amqpmesh.router.statistics import Statistics
+from tests.support.client import joined
+from tests.support.peer import connected
+
+ADDRESS = management.ADDRESS
+LINKS = Message(application_properties={"operation": "QUERY", "entityType": "org.amqpmesh.link"})
+
+
+def rows(response: Message) -> list[dict[str, Any]]:
+    assert response.application_properties["statusCode"] == 200
+    names = response.body["attributeNames"]
+    return [dict(zip(names, row, strict=True)) for row in response.body["results"]]
+
+
+async def test_a_client_asks_why_its_sender_has_no_credit(nursery: trio.Nursery, autojump_clock: MockClock) -> None:
+    async with (
+        Router(id="A") as router,
+        joined(nursery, router) as client,
+        client.sender("orders", name="mine"),
+        client.requester(ADDRESS) as requests,
+    ):
+        (mine,) = (row for row in rows(await requests.request(LINKS)) if row["name"] == "mine")
+        assert (mine["address"], mine["credit"], mine["reason"]) == ("orders", 0, "no receiver anywhere")
+        refused = await requests.request(Message(application_properties={"operation": "DELETE"}))
+        assert refused.application_properties["statusCode"] == 405
+    assert router.statistics().is_empty
+
+
+async def test_the_program_that_the_router_is_in_asks_as_well(autojump_clock: MockClock) -> None:
+    async with Router(id="A") as router, router.requester(f"{ADDRESS}@A") as requests:
+        asked = Message(application_properties={"operation": "READ", "identity": "router/A"})
+        read = (await requests.request(asked)).body
+        assert read["id"] == "A"
+        assert read["connections"] == router.statistics().router.connections == 1
+    assert router.statistics().is_empty
+
+
+async def test_an_anonymous_sender_asks_by_the_to_of_its_message(
+    nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
+    async with (
+        Router(id="A") as router,
+        joined(nursery, router) as client,
+        client.receiver(None) as answers,
+        client.sender(None) as sender,
+    ):
+        await sender.send(Message(to=ADDRESS, reply_to=answers.address, correlation_id=7))
+        answer = (await answers.receive()).message
+        assert (answer.correlation_id, answer.application_properties["statusCode"]) == (7, 400)
+
+
+async def test_requests_can_be_sent_as_soon_as_the_router_has_started(
+    nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
+    async with Router(id="A") as router:
+        assert [node.name for node in router.statistics().nodes] == [ADDRESS]
+        peer = connected(nursery, router)
+        attach = await peer.attach(Role.SENDER, ADDRESS)
+        assert attach.target is not None
+        await peer.close()
+
+
+async def test_the_configuration_of_addresses_does_not_touch_it(
+    nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
+    for distribution in Distribution:
+        async with (
+            Router(id="A", addresses=(AddressConfig(pattern="#", distribution=distribution),)) as router,
+            joined(nursery, router) as client,
+            client.requester(ADDRESS) as requests,
+        ):
+            assert rows(await requests.request(LINKS))
+
+
+async def test_nobody_else_may_consume_it(nursery: trio.Nursery, autojump_clock: MockClock) -> None:
+    async with Router(id="A") as router:
+        peer = connected(nursery, router)
+        assert (await peer.attach(Role.RECEIVER, ADDRESS)).source is None
+        detach = await peer.expect(Detach)
+        assert detach.error is not None
+        assert detach.error.condition == "amqp:unauthorized-access"
+        await peer.close()
+        with pytest.raises(LinkDetachedError):
+            async with router.receiver(ADDRESS):
+                pass
+
+
+async def test_other_names_of_the_routers_own_are_not_there(nursery: trio.Nursery, autojump_clock: MockClock) -> None:
+    async with Router(id="A") as router:
+        peer = connected(nursery, router)
+        assert (await peer.attach(Role.SENDER, "$other")).target is None
+        assert (await peer.expect(Detach)).error is not None
+        await peer.close()
+
+
+async def test_the_routers_own_connection_is_not_in_the_statistics(autojump_clock: MockClock) -> None:
+    async with Router(id="A") as router:
+        await trio.sleep(1)
+        told = router.statistics()
+        assert told.is_empty
+        assert (told.connections, told.links, told.addresses) == ((), (), ())
+
+
+async def test_it_is_not_in_the_log_that_the_router_connects_to_itself(
+    autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "amqpmesh")
+    async with Router(id="A"):
+        await trio.sleep(1)
+    assert not caplog.records
+
+
+async def test_a_request_without_reply_to_is_rejected(nursery: trio.Nursery, autojump_clock: MockClock) -> None:
+    async with Router(id="A") as router, joined(nursery, router) as client, client.sender(ADDRESS) as sender:
+        with pytest.raises(RejectedError) as refused:
+            await sender.send(LINKS)
+        assert refused.value.error is not None
+        assert refused.value.error.condition == "amqp:invalid-field"
+
+
+async def test_who_asks_and_takes_no_answer_stops_nobody(nursery: trio.Nursery, autojump_clock: MockClock) -> None:
+    async with (
+        Router(id="A") as router,
+        joined(nursery, router) as client,
+        client.receiver(None, credit=0) as silent,
+        client.sender(ADDRESS) as sender,
+    ):
+        for _ in range(10 * CREDIT):
+            await sender.send(Message(reply_to=silent.address, application_properties={"operation": "QUERY"}))
+        began = trio.current_time()
+        async with client.requester(ADDRESS) as requests:
+            assert rows(await requests.request(LINKS))
+        assert trio.current_time() - began <= REPLY_TIME
+
+
+async def test_a_fault_of_ours_costs_one_request(
+    nursery: trio.Nursery,
+    autojump_clock: MockClock,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    answering = management.respond
+
+    def faulty(request: Message, statistics: Statistics) -> Message:
+        if request.message_id == "trouble":
+            raise RuntimeError("a fault")
+        return answering(request, statistics)
+
+    monkeypatch.setattr(management, "respond", faulty)
+    async with Router(id="A") as router, joined(nursery, router) as client, client.sender(ADDRESS) as sender:
+        sent = await sender.transfer(Message(message_id="trouble", reply_to="x"))
+        assert not isinstance(await sent.outcome(), Rejected | Released)
+        async with client.requester(ADDRESS) as requests:
+            assert rows(await requests.request(LINKS))
+    assert [record.getMessage() for record in caplog.records if record.levelname == "ERROR"] == ["fault"]

@@ -1,0 +1,246 @@
+"""What `$management` answers: queries and readings of the statistics, and refusals that say why."""
+
+from dataclasses import fields, replace
+from typing import Any
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from amqpmesh.router.amqp.messaging import Source
+from amqpmesh.router.amqp.types import Array, Int, Primitive, Symbol, UInt, ULong, Value
+from amqpmesh.router.management import NODE, TYPES, respond
+from amqpmesh.router.message import Message
+from amqpmesh.router.statistics import ListenerStatistics, NodeStatistics, Statistics
+from tests.support.network import Network
+
+
+def statistics() -> Statistics:
+    """Of a router with two connections, three links, two addresses, a dynamic node among them, and a listener."""
+    network = Network()
+    one, other = network.client("one"), network.client("other")
+    one.sender("q", name="out")
+    other.receiver("q", name="in")
+    other.receiver(None, name="mine", source=Source(dynamic=True))
+    one.send(one.sender("q", name="second"))
+    other.take(1)[0].accept()
+    network.run()
+    listener = ListenerStatistics(name="amqp", url="amqp://127.0.0.1:5672", connections=2, refused=0)
+    return replace(network.core.statistics(), listeners=(listener,))
+
+
+STATISTICS = statistics()
+
+
+def ask(operation: str | None, body: Any = None, /, **properties: Value) -> Message:
+    """The response, as it comes over the wire."""
+    if operation is not None:
+        properties["operation"] = operation
+    request = Message(body, application_properties=properties, message_id="m", reply_to="replies")
+    return Message.decode(respond(Message.decode(request.encode()), STATISTICS).encode())
+
+
+def query(names: list[str] | None = None, **properties: Value) -> list[dict[str, Any]]:
+    response = ask("QUERY", {"attributeNames": names or []}, name="self", type=NODE, **properties)
+    assert status(response) == 200
+    table = response.body
+    return [dict(zip(table["attributeNames"], row, strict=True)) for row in table["results"]]
+
+
+def status(response: Message) -> int:
+    code = response.application_properties["statusCode"]
+    assert isinstance(code, Int)
+    assert isinstance(response.application_properties["statusDescription"], str)
+    return int(code)
+
+
+# Responses.
+
+
+@pytest.mark.parametrize("identifier", ["text", 7, b"octets", UUID(int=5)])
+@pytest.mark.parametrize("field", ["message_id", "correlation_id"])
+def test_a_response_bears_the_requests_correlation_id_else_its_message_id(identifier: Any, field: str) -> None:
+    request = Message(reply_to="replies", **{"message_id": "m", field: identifier})
+    response = respond(Message.decode(request.encode()), STATISTICS)
+    assert response.correlation_id == identifier
+    assert response.to == "replies"
+    assert Message.decode(response.encode()).correlation_id == identifier
+
+
+# QUERY.
+
+
+def test_a_query_for_a_type_has_a_row_for_each_of_its_entities() -> None:
+    links = query(entityType="org.amqpmesh.link")
+    assert [link["name"] for link in links] == ["out", "second", "in", "mine"]
+    for row, told in zip(links, STATISTICS.links, strict=True):
+        assert row == {
+            "identity": f"link/{told.number}",
+            "type": "org.amqpmesh.link",
+            **{item.name: getattr(told, item.name) for item in fields(told)},
+        }
+
+
+def test_the_prefix_of_a_type_may_be_left_out() -> None:
+    assert query(entityType="link") == query(entityType="org.amqpmesh.link")
+
+
+def test_a_query_without_a_type_has_every_entity_with_null_for_what_it_has_not() -> None:
+    rows = query()
+    assert [row["type"] for row in rows].count("org.amqpmesh.connection") == 2
+    assert {row["type"] for row in rows} == set(TYPES)
+    assert len({row["identity"] for row in rows}) == len(rows)
+    (router,) = (row for row in rows if row["type"] == "org.amqpmesh.router")
+    assert router["credit"] is None
+    assert router["accepted"] == 1
+
+
+def test_only_the_attributes_that_are_asked_for_are_there_in_that_order() -> None:
+    response = ask("QUERY", {"attributeNames": ["accepted", "nonsense", "name"]}, entityType="link")
+    assert response.body["attributeNames"] == ["accepted", "nonsense", "name"]
+    assert response.body["results"] == [[0, None, "out"], [1, None, "second"], [1, None, "in"], [0, None, "mine"]]
+
+
+@pytest.mark.parametrize("body", [None, b"", "", {}, {"attributeNames": None}, {"attributeNames": []}])
+def test_a_query_that_names_no_attributes_has_all(body: Any) -> None:
+    assert ask("QUERY", body, entityType="router").body["attributeNames"] == list(
+        TYPES["org.amqpmesh.router"].attributes
+    )
+
+
+def test_attribute_names_may_be_an_array_or_symbols() -> None:
+    names = Array(Primitive.SYMBOL, [Symbol("name"), Symbol("id")])
+    assert ask("QUERY", {"attributeNames": names}, entityType="router").body["results"] == [["A", "A"]]
+
+
+@given(st.integers(0, 6), st.none() | st.integers(0, 6))
+def test_offset_and_count_cut_a_page_out_of_the_whole(offset: int, count: int | None) -> None:
+    whole = query(["identity"])
+    page = query(["identity"], offset=UInt(offset), **({} if count is None else {"count": count}))
+    assert page == whole[offset:][: len(whole) if count is None else count]
+
+
+def test_values_have_the_types_of_their_attributes() -> None:
+    classes = {Primitive.STRING: str, Primitive.ULONG: ULong, Primitive.DOUBLE: float, Primitive.BOOLEAN: bool}
+    seen = set()
+    for row in query():
+        for name, primitive in TYPES[row["type"]].attributes.items():
+            if row[name] is not None:
+                assert type(row[name]) is classes[primitive], name
+                seen.add(primitive)
+    assert seen == set(classes)
+
+
+# READ.
+
+
+@pytest.mark.parametrize("with_type", [False, True])
+def test_an_entity_is_read_by_its_identity(with_type: bool) -> None:
+    for row in query():
+        properties = {"identity": row["identity"], **({"type": row["type"]} if with_type else {})}
+        response = ask("READ", **properties)
+        assert status(response) == 200
+        assert response.body == {name: row[name] for name in TYPES[row["type"]].attributes}
+
+
+def test_an_entity_is_read_by_its_name() -> None:
+    assert ask("READ", name="out").body["identity"] == "link/1"
+    assert ask("READ", name="A", type="org.amqpmesh.router").body["identity"] == "router/A"
+    assert ask("READ", name="connection/1").body["container_id"] == "one"
+    assert ask("READ", name="q", identity="address/q").body["producers"] == 2
+
+
+def test_the_management_node_reads_itself() -> None:
+    itself = {"name": "self", "identity": "self", "type": NODE}
+    assert ask("READ", identity="self").body == itself
+    assert ask("READ", name="self", type=NODE).body == itself
+
+
+def test_a_name_that_several_entities_have_needs_a_type() -> None:
+    name = STATISTICS.nodes[0].name
+    refused = ask("READ", name=name)
+    assert status(refused) == 400
+    assert "identity" in refused.application_properties["statusDescription"]
+    assert ask("READ", name=name, type="node").body["dynamic"] is True
+
+
+def test_what_differs_by_tenant_alone_has_its_own_identity() -> None:
+    node = NodeStatistics(name="$n", tenant="", dynamic=False, maker=None, lifetime=None)
+    nodes = (node, replace(node, tenant="a/b"), replace(node, tenant="a", name="b/$n"))
+    identities = [TYPES["org.amqpmesh.node"].identity(each) for each in nodes]
+    assert len(set(identities)) == 3
+    assert identities[0] == "node/$n"
+
+
+# What it can be asked.
+
+
+def test_types_attributes_and_operations_are_told() -> None:
+    everything = [NODE, *TYPES]
+    assert ask("GET-TYPES").body == {name: [] for name in everything}
+    assert ask("GET-ANNOTATIONS").body == {name: [] for name in everything}
+    assert ask("GET-MGMT-NODES").body == []
+    assert list(ask("GET-ATTRIBUTES").body) == everything
+    assert ask("GET-ATTRIBUTES", entityType="listener").body == {
+        "org.amqpmesh.listener": ["name", "identity", "type", "url", "connections", "refused"]
+    }
+    assert ask("GET-OPERATIONS", entityType="listener").body == {
+        "org.amqpmesh.listener": {"READ": ["name", "identity"]}
+    }
+    assert ask("GET-ATTRIBUTES", entityType=NODE).body == {NODE: ["name", "identity", "type"]}
+    operations = ask("GET-OPERATIONS", entityType=NODE).body[NODE]
+    for operation in operations:
+        assert status(ask(operation, identity="self")) == 200
+
+
+# Refusals.
+
+
+@pytest.mark.parametrize(
+    ("operation", "body", "properties", "expected"),
+    [
+        (None, None, {}, 400),
+        ("READ", None, {}, 400),
+        ("READ", None, {"identity": "link/99"}, 404),
+        ("READ", None, {"name": "q", "identity": "link/1"}, 404),
+        ("READ", None, {"identity": "link/1", "type": "org.amqpmesh.connection"}, 404),
+        ("READ", None, {"identity": "link/1", "type": "org.example"}, 404),
+        ("READ", None, {"identity": "self", "type": "link"}, 404),
+        ("READ", None, {"identity": 3}, 400),
+        ("QUERY", None, {"entityType": "org.example"}, 404),
+        ("QUERY", None, {"entityType": 7}, 400),
+        ("QUERY", ["name"], {}, 400),
+        ("QUERY", {"attributeNames": "name"}, {}, 400),
+        ("QUERY", {"attributeNames": [1]}, {}, 400),
+        ("QUERY", None, {"offset": -1}, 400),
+        ("QUERY", None, {"count": "1"}, 400),
+        ("QUERY", None, {"count": True}, 400),
+        ("CREATE", None, {"type": "org.amqpmesh.address"}, 405),
+        ("UPDATE", None, {"identity": "link/1"}, 405),
+        ("DELETE", None, {"identity": "connection/1"}, 405),
+        ("REGISTER", None, {}, 405),
+        ("query", None, {}, 501),
+        ("PURGE", None, {}, 501),
+    ],
+)
+def test_what_cannot_be_done_is_refused_with_a_reason(
+    operation: str | None, body: Any, properties: dict[str, Value], expected: int
+) -> None:
+    response = ask(operation, body, **properties)
+    assert status(response) == expected
+    assert len(response.application_properties["statusDescription"]) > len("Method Not Allowed: ")
+    assert (response.to, response.correlation_id, response.body) == ("replies", "m", {})
+
+
+PLAIN = st.none() | st.booleans() | st.integers(-(2**31), 2**31) | st.text(max_size=5) | st.binary(max_size=5)
+
+
+@given(
+    st.sampled_from(["QUERY", "READ", "GET-TYPES", "GET-ATTRIBUTES", "DELETE", ""]) | PLAIN,
+    st.dictionaries(st.sampled_from(["entityType", "type", "name", "identity", "offset", "count"]), PLAIN),
+    PLAIN | st.dictionaries(st.just("attributeNames") | PLAIN, PLAIN | st.lists(PLAIN, max_size=3), max_size=3),
+)
+def test_whatever_is_asked_there_is_an_answer(operation: Any, properties: dict[str, Any], body: Any) -> None:
+    request = Message(body, application_properties={"operation": operation, **properties}, reply_to="r")
+    assert status(Message.decode(respond(request, STATISTICS).encode())) in (200, 400, 404, 405, 501)
