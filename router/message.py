@@ -18,11 +18,12 @@ read and sent again is of the type that it was.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Final
 
 from amqpmesh.router.amqp.composite import encode_composite
-from amqpmesh.router.amqp.errors import CommandError, decode_error
+from amqpmesh.router.amqp.errors import CommandError, decode_error, shown
 from amqpmesh.router.amqp.message import decode_sections, encode_sections
 from amqpmesh.router.amqp.messaging import (
     AmqpSequence,
@@ -39,7 +40,7 @@ from amqpmesh.router.amqp.messaging import (
 from amqpmesh.router.amqp.types import Symbol, ULong
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
     from uuid import UUID
 
     from amqpmesh.router.amqp.decoder import Buffer
@@ -155,7 +156,7 @@ class Message:
     def _head(self) -> Iterator[Section]:
         ttl = None
         if self.ttl is not None:
-            if not 0 <= self.ttl <= _UINT_MAX / 1000:
+            if not (isinstance(self.ttl, int | float) and 0 <= self.ttl <= _UINT_MAX / 1000):
                 raise CommandError(f"ttl is seconds, 0 to {_UINT_MAX // 1000}, not {self.ttl!r}")
             ttl = round(self.ttl * 1000)
         if self.durable or ttl is not None or self.first_acquirer or self.delivery_count or self.priority != 4:
@@ -167,9 +168,9 @@ class Message:
                 delivery_count=self.delivery_count,
             )
         if self.delivery_annotations:
-            yield DeliveryAnnotations(value=_by_symbol(self.delivery_annotations))
+            yield DeliveryAnnotations(value=_by_symbol("delivery_annotations", self.delivery_annotations))
         if self.message_annotations:
-            yield MessageAnnotations(value=_by_symbol(self.message_annotations))
+            yield MessageAnnotations(value=_by_symbol("message_annotations", self.message_annotations))
         properties = {name: value for name in _PROPERTIES if (value := getattr(self, name)) is not None}
         if properties:
             yield Properties(**properties)
@@ -178,7 +179,7 @@ class Message:
 
     def _foot(self) -> Iterator[Section]:
         if self.footer:
-            yield Footer(value=_by_symbol(self.footer))
+            yield Footer(value=_by_symbol("footer", self.footer))
 
 
 _PROPERTIES: Final = (
@@ -211,11 +212,19 @@ def _default(item: Field[Any]) -> Any:
     return item.default_factory() if item.default_factory is not MISSING else item.default
 
 
-def _by_symbol(annotations: Mapping[Any, Any]) -> dict[Symbol | ULong, Any]:
-    try:
-        return {key if isinstance(key, ULong) else Symbol(key): value for key, value in annotations.items()}
-    except ValueError as error:
-        raise CommandError(f"a key of annotations is a symbol: {error}") from None
+def _by_symbol(field_name: str, annotations: Mapping[Any, Any]) -> dict[Symbol | ULong, Any]:
+    """The annotations as they are sent. Raises: CommandError: a key is neither a symbol nor a ulong (§3.2.10)."""
+    if not isinstance(annotations, Mapping):
+        raise CommandError(f"{field_name}: {shown(annotations)} is no map")
+    keyed: dict[Symbol | ULong, Any] = {}
+    for key, value in annotations.items():
+        if isinstance(key, ULong):
+            keyed[key] = value
+        elif isinstance(key, str) and key.isascii():
+            keyed[Symbol(key)] = value
+        else:
+            raise CommandError(f"{field_name}: {shown(key)} is no symbol, which is ASCII, and no ulong")
+    return keyed
 
 
 def _body_sections(body: Any) -> Sequence[Section]:
