@@ -130,7 +130,6 @@ class Connection(Attacher, Doors):
         self._changed = trio.Event()
         self._closing = False
         self._served: _Served | None = None
-        self._manager = trio.open_nursery()
         self._made = 0
         for endpoint in self._endpoints:
             self._sasl(endpoint)  # what cannot work is said now
@@ -145,6 +144,7 @@ class Connection(Attacher, Doors):
             raise CommandError("a connection is entered once")
         self._entered = True
         self._failure = None
+        self._manager = trio.open_nursery()
         self._nursery = await self._manager.__aenter__()
         self._nursery.start_soon(self._run)
         try:
