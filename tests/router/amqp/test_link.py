@@ -14,7 +14,7 @@ from amqpmesh.router.amqp.definitions import (
 from amqpmesh.router.amqp.errors import CommandError
 from amqpmesh.router.amqp.link import Receiver, Sender
 from amqpmesh.router.amqp.messaging import Source, Target
-from amqpmesh.router.amqp.performatives import Attach, Begin, Detach, Disposition, End, Open
+from amqpmesh.router.amqp.performatives import Attach, Begin, Detach, Disposition, End, Flow, Open
 from amqpmesh.router.amqp.states import LinkEndpointState
 from amqpmesh.router.amqp.terminus import Terminus
 from amqpmesh.router.amqp.types import Symbol
@@ -142,6 +142,25 @@ def test_a_link_of_one_direction_has_nothing_to_do_with_one_of_that_name_in_the_
     assert out.is_attached
     assert back.is_attached
     assert (out.flow_state.handle, back.flow_state.handle) == (0, 1)
+
+
+def test_the_two_ends_of_a_link_have_handles_of_their_own() -> None:
+    scripted = Scripted(server=False)
+    scripted.engine.open()
+    session = scripted.engine.begin()
+    scripted.peer.write(AMQP, Open(container_id="server"), begun(0))
+    link = session.attach(Terminus("x", Role.SENDER))
+    assert isinstance(link, Sender)
+    scripted.peer.write(
+        attached(Role.RECEIVER, name="x", handle=5), flow(handle=5, delivery_count=0, link_credit=3, echo=True)
+    )
+    assert link.credit == 3
+    scripted.peer.expect_header()
+    told = scripted.peer.expect_all(Open, Begin, Attach, Flow)[-1]
+    assert isinstance(told, Flow)
+    assert told.handle == 0
+    scripted.peer.write(Detach(handle=5, closed=True))
+    assert scripted.peer.expect(Detach).handle == 0
 
 
 def test_an_attach_of_ours_that_does_not_fit_into_the_peers_frames_changes_nothing() -> None:
@@ -369,3 +388,17 @@ def test_deliveries_of_a_link_that_is_closed_are_spoken_of_no_more() -> None:
     scripted.peer.write(Disposition(role=Role.SENDER, first=0, settled=True))
     assert scripted.peer.hear() == []
     assert scripted.end.events == []
+
+
+def test_deliveries_of_a_link_that_ended_with_an_error_are_spoken_of_no_more() -> None:
+    # §2.6.5: the link endpoint is destroyed.
+    scripted = producing(credit=1)
+    scripted.peer.write(transferred(0))
+    ((delivery, _),) = scripted.transfers()
+    scripted.receiver().detach(error=WHY)
+    assert scripted.peer.expect(Detach).error == WHY
+    dispose(delivery, ACCEPTED_STATE, settled=True)
+    scripted.peer.write(Disposition(role=Role.SENDER, first=0, settled=True))
+    assert scripted.peer.hear() == []
+    assert scripted.end.events == []
+    assert not scripted.session().flow_state.incoming
