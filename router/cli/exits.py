@@ -1,6 +1,17 @@
-"""Exit statuses, the same for every command."""
+"""How a command ends: exit statuses, the same for every command, and which error ends with which."""
 
+from collections.abc import Mapping
 from enum import IntEnum
+from typing import Final
+
+from amqpmesh.router.amqp.errors import (
+    AmqpMeshError,
+    CommandError,
+    ConfigError,
+    ConnectionClosedError,
+    LinkDetachedError,
+    SessionEndedError,
+)
 
 
 class Exit(IntEnum):
@@ -8,6 +19,40 @@ class Exit(IntEnum):
 
     DONE = 0
     FAILED = 1
-    """What was asked for could not be done: a port in use, a file that cannot be written."""
+    """What was asked for could not be done: a message that was not accepted, a port in use, a file not written."""
     USAGE = 2
     """The arguments or the configuration are wrong."""
+    UNREACHABLE = 3
+    """The peer cannot be reached, does not let us in, or has ended the connection or the link."""
+    TIMED_OUT = 4
+    """Nothing happened for as long as `--timeout` allows."""
+
+
+EPILOG: Final = (
+    "Exit status: 0 done; 1 failed: not accepted, stopped, port in use; 2 usage or configuration; 3 peer unreachable, "
+    "or it refused; 4 timed out."
+)
+"""Below the help of every command."""
+
+
+class TimedOutError(AmqpMeshError):
+    """Nothing happened for as long as `--timeout` allows."""
+
+
+class StoppedError(AmqpMeshError):
+    """A signal ended the command before all was done."""
+
+
+_STATUSES: Final[Mapping[type[AmqpMeshError], Exit]] = {
+    CommandError: Exit.USAGE,
+    ConfigError: Exit.USAGE,
+    ConnectionClosedError: Exit.UNREACHABLE,
+    SessionEndedError: Exit.UNREACHABLE,
+    LinkDetachedError: Exit.UNREACHABLE,
+    TimedOutError: Exit.TIMED_OUT,
+}
+
+
+def status_of(error: AmqpMeshError) -> Exit:
+    """What a command ends with that this error has ended."""
+    return next((status for kind, status in _STATUSES.items() if isinstance(error, kind)), Exit.FAILED)

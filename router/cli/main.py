@@ -5,9 +5,9 @@ import sys
 from collections.abc import Sequence
 
 from amqpmesh import __version__
-from amqpmesh.router.amqp.errors import CommandError, ConfigError
-from amqpmesh.router.cli import check, run, user
-from amqpmesh.router.cli.exits import Exit
+from amqpmesh.router.amqp.errors import AmqpMeshError
+from amqpmesh.router.cli import check, receive, run, send, user
+from amqpmesh.router.cli.exits import Exit, status_of
 
 
 def parser() -> argparse.ArgumentParser:
@@ -15,7 +15,7 @@ def parser() -> argparse.ArgumentParser:
     top = argparse.ArgumentParser(prog="amqpmesh", description="A brokerless AMQP 1.0 router.", allow_abbrev=False)
     top.add_argument("--version", action="version", version=f"amqpmesh {__version__}")
     commands = top.add_subparsers(metavar="COMMAND", required=True)
-    for command in (run, check, user):
+    for command in (run, check, send, receive, user):
         command.add_to(commands)
     return top
 
@@ -28,9 +28,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser().parse_args(arguments)
     try:
         status: int = given.command(given)
-    except (ConfigError, CommandError) as error:
+    except AmqpMeshError as error:
         print(f"amqpmesh: {error}", file=sys.stderr)
-        return Exit.USAGE
+        return status_of(error)
     except OSError as error:
         print(f"amqpmesh: {error}", file=sys.stderr)
         return Exit.FAILED

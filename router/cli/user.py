@@ -1,11 +1,11 @@
 """`amqpmesh user add NAME`: a verifier for `users.toml`. A password never stands among the arguments."""
 
 import argparse
-import getpass
 import sys
 from pathlib import Path
 
 from amqpmesh.router.amqp.errors import CommandError
+from amqpmesh.router.cli import passwords
 from amqpmesh.router.cli.exits import Exit
 from amqpmesh.router.users import add_user
 
@@ -34,19 +34,11 @@ def add_one(given: argparse.Namespace) -> int:
 
 
 def _password(file: Path | None) -> str:
-    try:
-        if file is not None:
-            with file.open(encoding="utf-8") as stream:
-                return _first_line(stream.readline())
-        if not sys.stdin.isatty():
-            return _first_line(sys.stdin.readline())
-    except UnicodeDecodeError:
-        raise CommandError("the password is not UTF-8") from None
-    password = getpass.getpass("password: ")
-    if getpass.getpass("again: ") != password:
+    if file is not None:
+        return passwords.from_file(file)
+    if not sys.stdin.isatty():
+        return passwords.from_stream(sys.stdin)
+    password = passwords.from_person()
+    if passwords.from_person("again: ") != password:
         raise CommandError("the two passwords differ")
     return password
-
-
-def _first_line(line: str) -> str:
-    return line.removesuffix("\n").removesuffix("\r")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import math
+import os
 import random
 import ssl
 from collections.abc import Awaitable, Callable, Sequence
@@ -235,7 +237,7 @@ class Connection(Attacher, Doors):
             except trio.TooSlowError:
                 error: AmqpMeshError = ConnectionClosedError(f"{endpoint}: timed out")
             except (OSError, trio.BrokenResourceError) as failure:
-                error = ConnectionClosedError(f"{endpoint}: {failure.__cause__ or failure}")
+                error = ConnectionClosedError(f"{endpoint}: {_reason(failure)}")
             except Exception as fault:
                 log.error("fault", exception=fault, peer=str(endpoint))
                 self._fail(ConnectionClosedError(f"a fault of this library: {fault!r}"))
@@ -438,6 +440,19 @@ class _Served:
 
     def _opened(self) -> None:
         self._owner.opened(self.conversation)
+
+
+def _reason(failure: BaseException) -> str:
+    """Why no connection came about; where several addresses were tried, each reason once."""
+    cause = failure.__cause__ or failure
+    causes = cause.exceptions if isinstance(cause, BaseExceptionGroup) else (cause,)
+    return ", ".join(dict.fromkeys(map(_said, causes)))
+
+
+def _said(error: BaseException) -> str:
+    if isinstance(error, OSError) and not isinstance(error, ssl.SSLError) and error.errno in errno.errorcode:
+        return os.strerror(error.errno)
+    return str((isinstance(error, OSError) and error.strerror) or error)
 
 
 def connect(

@@ -1,0 +1,29 @@
+"""Passwords come from a file, from standard input, or from a person: never from the arguments."""
+
+import getpass
+from pathlib import Path
+from typing import TextIO
+
+from amqpmesh.router.amqp.errors import CommandError
+
+
+def from_file(file: Path) -> str:
+    """The first line. Raises: OSError: it cannot be read. CommandError: it is not UTF-8."""
+    with file.open(encoding="utf-8", newline="\n") as stream:
+        return from_stream(stream)
+
+
+def from_stream(stream: TextIO) -> str:
+    """The first line. Raises: CommandError: it is not UTF-8."""
+    try:
+        return stream.readline().removesuffix("\n").removesuffix("\r")
+    except UnicodeDecodeError:
+        raise CommandError("the password is not UTF-8") from None
+
+
+def from_person(prompt: str = "password: ") -> str:
+    """Asked for on the terminal, unseen. Raises: CommandError: nobody answered."""
+    try:
+        return getpass.getpass(prompt)
+    except EOFError:
+        raise CommandError("no password was given") from None

@@ -1,0 +1,66 @@
+"""Which peer a command talks to, and as whom: the options that clients share."""
+
+import argparse
+import os
+import sys
+from pathlib import Path
+from typing import Final
+
+from amqpmesh.router.amqp.errors import CommandError
+from amqpmesh.router.cli import passwords
+from amqpmesh.router.config import DEFAULT_URL
+from amqpmesh.router.io.client.connection import Connection, connect
+from amqpmesh.router.urls import Endpoint
+
+URL_VARIABLE: Final = "AMQPMESH_URL"
+
+
+def add_options(command: argparse.ArgumentParser) -> None:
+    """Declare them."""
+    group = command.add_argument_group("the peer")
+    group.add_argument(
+        "--url", help=f"amqp://HOST[:PORT], or amqps:// for TLS; default: ${URL_VARIABLE}, else {DEFAULT_URL}"
+    )
+    group.add_argument("--user", metavar="NAME", help="who we are; the password is asked for on a terminal, unless")
+    group.add_argument("--password-file", metavar="FILE", type=Path, help="... it is the first line of this file")
+    group.add_argument("--trust", metavar="PEM", type=Path, help="authorities to believe, instead of the system's")
+    group.add_argument("--certificate", metavar="PEM", type=Path, help="shown to the peer; without --user, who we are")
+    group.add_argument("--key", metavar="PEM", type=Path, help="the certificate's key")
+    group.add_argument(
+        "--insecure", action="store_true", help="without TLS, let a peer that is not this machine see the password"
+    )
+
+
+def connection(given: argparse.Namespace) -> Connection:
+    """A connection to that peer, to be entered by `async with`.
+
+    Raises: CommandError: the options make no sense, or a file is not what it should be.
+    """
+    url = given.url or os.environ.get(URL_VARIABLE) or DEFAULT_URL
+    try:
+        endpoint = Endpoint.parse(url)
+    except ValueError as error:
+        raise CommandError(f"--url {url}: {error}") from None
+    files = {name: getattr(given, name) for name in ("trust", "certificate", "key")}
+    for name, file in files.items():
+        if file is not None and not endpoint.secure:
+            raise CommandError(f"--{name} does nothing without TLS: {url} is not amqps://")
+    try:
+        return connect(url, user=given.user, password=_password(given), insecure=given.insecure, **files)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise CommandError(
+            f"{error.filename or ', '.join(str(file) for file in files.values() if file)}: {reason}"
+        ) from None
+
+
+def _password(given: argparse.Namespace) -> str | None:
+    if given.user is None:
+        if given.password_file is not None:
+            raise CommandError("--password-file needs --user")
+        return None
+    if given.password_file is not None:
+        return passwords.from_file(given.password_file)
+    if not sys.stdin.isatty():
+        raise CommandError("--user needs --password-file where no terminal is there to ask")
+    return passwords.from_person()

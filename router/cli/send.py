@@ -1,0 +1,199 @@
+"""`amqpmesh send ADDRESS`: messages to any AMQP 1.0 peer, and what became of them."""
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import AsyncIterator
+from typing import Final
+
+import trio
+
+from amqpmesh.router.cli import arguments, peer, standard
+from amqpmesh.router.cli.attempt import Patience, attempt
+from amqpmesh.router.cli.bodies import from_octets
+from amqpmesh.router.cli.exits import EPILOG, Exit
+from amqpmesh.router.cli.progress import Progress
+from amqpmesh.router.cli.summary import Summary, duration
+from amqpmesh.router.io.client.connection import Connection
+from amqpmesh.router.io.client.sender import Pending, Sender, Sent
+from amqpmesh.router.message import encode_message
+from amqpmesh.router.outcomes import OutcomeError
+
+IN_FLIGHT: Final = 10_000
+"""Deliveries that may wait for their outcomes, even where a peer gives more credit: they take memory here."""
+
+BATCH_TIME: Final = 0.001
+"""Seconds in which what is sent is gathered, to be written at once."""
+
+EXPLAINED_AFTER: Final = 1.0
+"""Seconds without credit before it is said what that means."""
+
+
+def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Declare the command."""
+    command = commands.add_parser(
+        "send",
+        help="send messages",
+        description="Sends messages to an address of any AMQP 1.0 peer, as fast as it gives credit, and waits for "
+        "their outcomes. Each line of standard input is a message, unless --body, --size or --count says what to send. "
+        "A body is text, or binary where it is not UTF-8. Standard output stays empty; the summary is the last line "
+        "on standard error.",
+        epilog=EPILOG,
+    )
+    command.add_argument("address", metavar="ADDRESS", help="where to: the target's address")
+    body = command.add_mutually_exclusive_group()
+    body.add_argument("--body", metavar="TEXT", help="send this")
+    body.add_argument("--size", metavar="N", type=arguments.size, help="send N octets of binary")
+    command.add_argument(
+        "--count", metavar="N", type=arguments.count, help="so many times; without a body: the numbers from 1 to N"
+    )
+    command.add_argument("--rate", metavar="R", type=arguments.rate, help="messages a second; default: as many as go")
+    command.add_argument(
+        "--settled", action="store_true", help="send settled: at most once, and nobody tells what became of it"
+    )
+    command.add_argument(
+        "--timeout",
+        metavar="S",
+        type=arguments.seconds,
+        help="seconds to wait for the peer, for credit, for an outcome",
+    )
+    command.add_argument("--json", action="store_true", help="the summary as JSON, with times in seconds")
+    peer.add_options(command)
+    command.set_defaults(command=send)
+
+
+def send(given: argparse.Namespace) -> int:
+    """Returns: 0 if all were accepted, else 1. Raises: AmqpMeshError, OSError: why it was not done."""
+    connection = peer.connection(given)
+    return trio.run(_Sending(given).run, connection)
+
+
+class _Sending:
+    """The work of one command."""
+
+    def __init__(self, given: argparse.Namespace) -> None:
+        self._given = given
+        self._from_input = given.body is None and given.size is None and given.count is None
+        total = None if self._from_input else given.count or 1
+        self._is_one = total == 1
+        self._summary = Summary("sent")
+        typed = self._from_input and sys.stdin is not None and sys.stdin.isatty()
+        self._progress = Progress("sent", total, shown=not (given.json or self._is_one or typed))
+        self._patience = Patience(given.timeout)
+        self._decided = trio.Event()
+        self._explained = False
+        self._batch_ends = 0.0
+
+    async def run(self, connection: Connection) -> int:
+        """Do it, and tell. Returns, Raises: as `send`."""
+        try:
+            await attempt(lambda: self._send_all(connection), self._patience)
+        finally:
+            self._progress.close()
+            if self._summary.count:
+                self._tell()
+        return Exit.DONE if self._summary.all_accepted else Exit.FAILED
+
+    async def _send_all(self, connection: Connection) -> None:
+        self._patience.wait("the connection")
+        async with connection:
+            self._patience.progress()
+            self._patience.wait("the link")
+            async with connection.sender(self._given.address) as sender:
+                self._patience.rest()
+                began = trio.current_time()
+                turn = 0
+                async for payload in self._payloads():
+                    if self._given.rate is not None:
+                        # From the beginning, not from the last: so the rate is kept whatever each takes.
+                        await trio.sleep_until(began + turn / self._given.rate)
+                        turn += 1
+                    await self._send(sender, payload)
+                while self._summary.undecided > 0:
+                    await self._decided.wait()
+                if self._summary.outcomes["in doubt"]:
+                    sender.check()  # it says why
+
+    async def _payloads(self) -> AsyncIterator[bytes]:
+        given = self._given
+        if self._from_input:
+            async for line in standard.lines():
+                yield encode_message(from_octets(line))
+        elif given.body is None and given.size is None:
+            for number in range(1, given.count + 1):
+                yield encode_message(str(number))
+        else:
+            body = bytes(given.size) if given.body is None else from_octets(os.fsencode(given.body))
+            payload = encode_message(body)
+            for _ in range(given.count or 1):
+                yield payload
+
+    async def _send(self, sender: Sender, payload: bytes) -> None:
+        """Send one, once there is credit for it."""
+        summary, since = self._summary, 0.0
+
+        def prepare() -> bytes:
+            nonlocal since
+            since = summary.begin()
+            return payload
+
+        def watch(sent: Sent) -> None:
+            self._end(sent, time.perf_counter() - since)
+
+        while summary.undecided >= IN_FLIGHT:
+            await self._decided.wait()
+        pending = sender.submit(payload, settled=self._given.settled, prepare=prepare, watch=watch)
+        summary.count += 1
+        try:
+            if not pending.done.is_set():
+                await self._wait_for_credit(sender, pending)
+            if pending.error is not None or since > self._batch_ends:
+                await sender.until_sent(pending)
+                self._batch_ends = time.perf_counter() + BATCH_TIME
+        except BaseException:
+            summary.count -= 1  # it was not sent
+            raise
+        if pending.sent.settled:
+            summary.end("settled")
+            self._progress.step()
+            self._patience.rest()
+        elif summary.undecided > 0:
+            self._patience.wait("an outcome")
+
+    async def _wait_for_credit(self, sender: Sender, pending: Pending) -> None:
+        self._patience.wait("credit")
+        with trio.move_on_after(EXPLAINED_AFTER):
+            await pending.done.wait()
+        if not (pending.done.is_set() or sender.credit or self._explained):
+            self._explained = True
+            reason = "a router gives credit only while a receiver is attached"
+            self._progress.say(f'waiting for credit on "{self._given.address}": {reason}')
+        await pending.done.wait()
+
+    def _end(self, sent: Sent, latency: float) -> None:
+        error = sent.error
+        if error is None:
+            self._summary.end("accepted", latency=latency)
+        elif isinstance(error, OutcomeError):
+            self._summary.end(type(error.outcome).__name__.lower(), latency=latency, failure=str(error))
+        else:
+            self._summary.end("in doubt", failure=f"in doubt: {error}")
+        self._progress.step()
+        if self._summary.undecided > 0:
+            self._patience.progress()
+        else:
+            self._patience.rest()
+        decided, self._decided = self._decided, trio.Event()
+        decided.set()
+
+    def _tell(self) -> None:
+        summary = self._summary
+        if self._given.json:
+            self._progress.say(summary.json())
+        elif self._is_one and summary.all_accepted and len(summary.latencies):
+            self._progress.say(f"accepted by receiver in {duration(summary.latencies.percentile(50))}")
+        else:
+            if summary.first_failure is not None:
+                self._progress.say(f"the first that was not accepted: {summary.first_failure}")
+            self._progress.say(summary.text())

@@ -1,0 +1,62 @@
+"""Standard input and output in a program that must not stand still: whoever fills or empties them may be slow."""
+
+import os
+import select
+import sys
+from collections.abc import AsyncIterator
+from typing import Final, TextIO
+
+import trio
+
+from amqpmesh.router.amqp.errors import CommandError
+from amqpmesh.router.cli.bodies import visible
+
+CHUNK: Final = 64 * 2**10
+"""Octets that are read at once."""
+
+
+class Output:
+    """Standard output, a body a line. On a terminal, what would control it is escaped."""
+
+    def __init__(self) -> None:
+        """Raises: CommandError: there is none."""
+        self._file = _number(sys.stdout, "output")
+        self._is_terminal = os.isatty(self._file)
+        self._poll = select.poll()
+        self._poll.register(self._file, select.POLLOUT)
+
+    async def write(self, body: bytes) -> None:
+        """Write a line. Raises: OSError: it cannot be written; BrokenPipeError, if nobody reads it any more."""
+        line = memoryview((visible(body) if self._is_terminal else body) + b"\n")
+        while line:
+            if not self._poll.poll(0):
+                await trio.lowlevel.wait_writable(self._file)
+            # A pipe that has room for anything has room for so much (pipe(7)); a file always has.
+            line = line[os.write(self._file, line[: select.PIPE_BUF]) :]
+
+
+async def lines() -> AsyncIterator[bytes]:
+    """The lines of standard input, without their ends. Raises: CommandError: there is none. OSError."""
+    file = _number(sys.stdin, "input")
+    poll = select.poll()
+    poll.register(file, select.POLLIN)
+    rest: list[bytes] = []
+    while True:
+        if not poll.poll(0):
+            await trio.lowlevel.wait_readable(file)
+        chunk = os.read(file, CHUNK)
+        if not chunk:
+            break
+        first, *more = chunk.split(b"\n")
+        rest.append(first)
+        for following in more:
+            yield b"".join(rest).removesuffix(b"\r")
+            rest = [following]
+    if last := b"".join(rest):
+        yield last
+
+
+def _number(stream: TextIO | None, name: str) -> int:
+    if stream is None:
+        raise CommandError(f"standard {name} is closed")
+    return stream.fileno()
