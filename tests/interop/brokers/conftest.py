@@ -5,21 +5,25 @@ serves the whole run; a test that kills it starts it again, on the same ports an
 
 What this broker does that others do not, as seen with proton 0.40 and with our client:
 
-- Addresses: `/queue/NAME` and `NAME` declare a durable queue, `/amq/queue/NAME` wants one that is there - but a sender
-  to one that is not is attached, and its messages are *accepted and dropped*. `/exchange/NAME/KEY`, `/topic/KEY`.
+- Addresses: `/queue/NAME` and `NAME` declare a queue, which ends with the broker unless the terminus is `durable`;
+  `/amq/queue/NAME` wants one that is there - but a sender to one that is not is attached, and its messages are
+  *accepted and dropped*. `/exchange/NAME/KEY`, `/topic/KEY`.
 - What it does not like ends the session, not the link: a node that is not there (not-found), dynamic nodes, the
   anonymous terminus, `rcv-settle-mode` second (not-implemented), a `user-id` that is not the connection's user
   (precondition-failed). All links of that session go with it.
 - A refused password is answered after three seconds.
 - A drain on a classic queue ends the session with internal-error. On a quorum queue the `flow` that says "drained"
   comes *before* the deliveries that were on their way: only the delivery-count tells when all have come.
-- `modified` puts a message back as `released` does, whatever its fields; `rejected` drops it, or dead-letters it. No
-  delivery-count is kept: that a message comes again shows in `first-acquirer` alone.
+  A second drain on a link it answers without counting what was given back; after a `flow` with the same credit twice
+  it sends twice as many.
+- Its sources do not have the outcome `modified`, as their attach says; it ends the session (invalid-field). `rejected`
+  drops the message, or dead-letters it; `released` puts it back. No delivery-count is kept: what comes again shows in
+  `first-acquirer` alone.
 - Sections are kept, body types too; a message without a body comes back with an empty data section, header and
-  properties are always there. An amqp-value that is a list of two elements or more, and a queue of limited length
-  that refuses, make its connection fall silent: nothing more comes of it, not even a close.
+  properties are always there. Some values make the connection fall silent, without a close: an amqp-value that is a
+  list of two elements or more, arrays of binary, uuid, or integers in their short encodings. So does a queue that
+  refuses for its length.
 - Its `flow` for a new link has no delivery-count. A client's idle-time-out below a second gets no heartbeats at all.
-- Modified is not among the outcomes that its sources say they know; it takes it all the same.
 """
 
 from __future__ import annotations
@@ -48,6 +52,7 @@ QUEUES = {
     "quorum": {"x-queue-type": "quorum"},
     "dying": {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"},
     "dead": {},
+    "lasting": {},
 }
 
 
