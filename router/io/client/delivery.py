@@ -33,8 +33,7 @@ HEAD_MAX: Final = 64 * 2**10
 WHOLE_MAX: Final = 16 * 2**20
 """Octets of a message that streams and whose body is no data, so that it has to be there whole."""
 
-# Both fields in full, here and in `modify`: RabbitMQ 3 ends the session for one that is left out.
-FAILED: Final = encode_composite(Modified(delivery_failed=True, undeliverable_here=False))
+FAILED: Final = encode_composite(Modified(delivery_failed=True))
 
 
 class DeliveryAbortedError(AmqpMeshError):
@@ -197,14 +196,16 @@ class Delivery:
 
         Args: delivery_failed: count the attempt. undeliverable_here: not to this receiver again.
             message_annotations: to be merged into the message's.
-        Returns, Raises: as `accept`.
+        Returns: as `accept`. Raises: CommandError: as `accept`, and where the source does not have that outcome.
         """
+        if not self._receiver.takes_modified:
+            raise CommandError("modified is not among the outcomes of the source: release the delivery, or reject it")
         annotations = None
         if message_annotations is not None:
             annotations = {Symbol(key): value for key, value in message_annotations.items()}
         state = Modified(
-            delivery_failed=delivery_failed,
-            undeliverable_here=undeliverable_here,
+            delivery_failed=delivery_failed or None,
+            undeliverable_here=undeliverable_here or None,
             message_annotations=annotations,
         )
         return self._receiver.decide(self, encode_composite(state))
@@ -252,7 +253,7 @@ class Delivery:
         if error is None:
             self.accept()
         elif isinstance(error, Exception):
-            self._receiver.decide(self, FAILED)
+            self._receiver.fail(self)
         else:
             # Cancelled, or the program ends: it was nobody's fault.
             self.release()

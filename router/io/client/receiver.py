@@ -18,6 +18,7 @@ from amqpmesh.router.amqp.terminus import Terminus
 from amqpmesh.router.io.client.delivery import FAILED, Delivery, DeliveryAbortedError
 from amqpmesh.router.io.client.link import LinkEnd
 from amqpmesh.router.kernel import relay as kernel
+from amqpmesh.router.kernel.relay import RELEASED_STATE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
     from amqpmesh.router.io.client.sender import Sent
 
 log = logs.EventLog("amqpmesh.client")
+
+MODIFIED: Final = "amqp:modified:list"
 
 BUFFER: Final = 2**20
 """Octets that may wait before the program takes them, if it says nothing else."""
@@ -87,6 +90,8 @@ class Receiver(LinkEnd):
         #: Deliveries that the peer was not told the end of, by the engine's.
         self._open: dict[kernel.Delivery, Delivery] = {}
         self._undecided = 0
+        #: Whether the source has the outcome modified; brokers that have not (RabbitMQ 3) end the session for it.
+        self.takes_modified = True
         #: With credit 0: what was given by hand and is not used up.
         self._granted = 0
         self._draining = False
@@ -187,6 +192,10 @@ class Receiver(LinkEnd):
         self._replenish()
         return told
 
+    def fail(self, delivery: Delivery) -> None:
+        """Decide for the program, which began and did not end well: modified (delivery-failed), or what comes next."""
+        self.decide(delivery, FAILED if self.takes_modified else RELEASED_STATE)
+
     def release(self, frames: int) -> None:
         """The octets of so many frames are gone from here."""
         if self._session is not None:
@@ -219,6 +228,8 @@ class Receiver(LinkEnd):
     def _begin_use(self, attach: Attach) -> None:
         assert attach.source is not None
         self.address = attach.source.address
+        # A source that lists none has them all: the list is of what may be chosen (§3.5.3).
+        self.takes_modified = not attach.source.outcomes or MODIFIED in attach.source.outcomes
         assert isinstance(self._link, EngineReceiver)
         if self._credit:
             self._replenish()
@@ -257,7 +268,7 @@ class Receiver(LinkEnd):
                 delivery.release()
         for delivery in list(self._open.values()):
             if not delivery.is_decided:
-                self.decide(delivery, FAILED)
+                self.fail(delivery)
         with trio.move_on_after(DRAIN_TIME, shield=True):
             while self._open and self.is_attached:
                 await self._change.wait()

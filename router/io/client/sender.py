@@ -163,7 +163,7 @@ class Sender(LinkEnd):
             credit, nothing was sent; while it waits for the outcome, that is in doubt.
         """
         sent = await self.transfer(message, settled=settled)
-        if not settled:
+        if not sent.settled:
             outcome = await sent.outcome()
             if not isinstance(outcome, Accepted):
                 raise outcome_error(outcome)
