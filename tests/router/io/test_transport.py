@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 import trio
-from trio.testing import MockClock, lockstep_stream_pair, memory_stream_pair
+from trio.testing import MockClock, lockstep_stream_pair, memory_stream_pair, wait_all_tasks_blocked
 
 from amqpmesh.router.amqp.definitions import Role
 from amqpmesh.router.amqp.frames import EMPTY_FRAME
@@ -229,6 +229,25 @@ async def test_the_answer_reaches_a_peer_that_is_still_sending() -> None:
         assert await peer.expect_header() == AMQP
         await peer.expect_end()
         nursery.cancel_scope.cancel()
+    assert router.statistics().is_empty
+
+
+async def test_a_stream_that_is_refused_is_read_on_until_the_peer_ends_it_or_a_second_has_passed(
+    nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
+    async with Router() as router:
+        patient, rude = connected(nursery, router), connected(nursery, router)
+        for peer in (patient, rude):
+            await peer.write(b"GET / HTTP/1.1\r\n")
+            assert await peer.expect_header() == AMQP
+            await peer.expect_end()
+        await wait_all_tasks_blocked()
+        for peer in (patient, rude):
+            await peer.write(b"Host: a\r\n")
+        await patient.stream.aclose()
+        await trio.sleep(1.1)
+        with pytest.raises(trio.BrokenResourceError):
+            await rude.write(b"\r\n")
     assert router.statistics().is_empty
 
 
