@@ -58,6 +58,7 @@ from amqpmesh.router.io.client.sender import Sender, Sent
 from amqpmesh.router.io.node import Router
 from amqpmesh.router.message import Message
 from amqpmesh.router.outcomes import ModifiedError, Outcome, OutcomeError, RejectedError, ReleasedError
+from amqpmesh.router.reasons import Reason
 from amqpmesh.router.statistics import (
     AddressStatistics,
     ConnectionStatistics,
@@ -121,6 +122,7 @@ __all__ = [
     "Overflow",
     "Primitive",
     "ProtocolError",
+    "Reason",
     "Receiver",
     "ReceiverSettleMode",
     "Rejected",

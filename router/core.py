@@ -470,14 +470,14 @@ class Core:
         engine.open()
         # From here on idle time-outs count, which may come sooner than what was waited for.
         self._set_timer(record, engine.next_timer())
-        log = self.log.debug if record.own else self.log.info
-        log(
-            "connection opened",
-            connection=record.number,
-            peer=record.host,
-            container=record.peer.container_id,
-            user=record.peer.user,
-        )
+        if not record.own:
+            self.log.info(
+                "connection opened",
+                connection=record.number,
+                peer=record.host,
+                container=record.peer.container_id,
+                user=record.peer.user,
+            )
 
     def _closed(self, record: ConnectionRecord, event: events.ConnectionClosed) -> None:
         if record.lost:
@@ -495,15 +495,15 @@ class Core:
                 reason=sasl.reason,
             )
             return
-        log = self.log.debug if record.own else self.log.info
-        log(
-            "connection closed",
-            connection=record.number,
-            peer=record.host,
-            by="peer" if event.by_peer else "router",
-            condition=error.condition if error is not None else None,
-            reason=error.description if error is not None else None,
-        )
+        if not record.own:
+            self.log.info(
+                "connection closed",
+                connection=record.number,
+                peer=record.host,
+                by="peer" if event.by_peer else "router",
+                condition=error.condition if error is not None else None,
+                reason=error.description if error is not None else None,
+            )
         self._connection_gone(record)
         self._set_timer(record, record.engine.next_timer())
 
@@ -710,9 +710,14 @@ class Core:
         """The last receiver is gone: what waits goes back (§3.4.4)."""
         waiting = address.waiting
         while (relay := waiting.first()) is not None:
-            self.undelivered += 1
-            address.undelivered += 1
+            self.count_undelivered(address)
             self.settlement.end_unsent(relay, RELEASED_STATE)
+
+    def count_undelivered(self, address: Address | None) -> None:
+        """A delivery went to nobody. Args: address: where it should have gone; None: there is no such address."""
+        self.undelivered += 1
+        if address is not None:
+            address.undelivered += 1
 
     @staticmethod
     def _made(taken: IncomingLink | OutgoingLink) -> bool:

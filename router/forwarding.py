@@ -175,9 +175,7 @@ class Forwarding:
             return
         address = incoming.address if not anonymous else core.resolve(incoming, to)
         if address is None or not address.outgoing:
-            core.undelivered += 1
-            if address is not None:
-                address.undelivered += 1
+            core.count_undelivered(address)
             self._settlement.end_unsent(relay, RELEASED_STATE)
             return
         relay.address = address
@@ -224,8 +222,7 @@ class Forwarding:
         if incoming.address is None:
             waiting = incoming.waiting.get(address, 0)
             if waiting >= config.window:
-                address.undelivered += 1
-                core.undelivered += 1
+                core.count_undelivered(address)
                 self._settlement.end_unsent(relay, RELEASED_STATE)
                 return
             incoming.waiting[address] = waiting + 1
@@ -254,7 +251,7 @@ class Forwarding:
             if expires_at is not None and expires_at <= now:
                 self._settlement.expired(relay)
             else:
-                self._core.undelivered += 1
+                self._core.count_undelivered(address)
                 self._settlement.end_unsent(relay, RELEASED_STATE)
 
     def unqueue(self, relay: Relay) -> None:

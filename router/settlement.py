@@ -340,7 +340,7 @@ class Settlement:
             return
         dead = core.addresses.find(address.tenant, name)
         if dead is None or not dead.outgoing or core.budget.used + len(data) > core.budget.limit:
-            core.undelivered += 1
+            core.count_undelivered(dead)
             return
         self._send_copy(dead, relay.message_format, heads.without_ttl(data))
 
@@ -402,7 +402,7 @@ class Settlement:
         self._core.forwarding.drop_kept(relay)
         address = self._core.address_of(relay)
         if address is None or not address.outgoing:
-            self._core.undelivered += 1
+            self._core.count_undelivered(address)
             self.end_unsent(relay, RELEASED_STATE)
             return
         self._core.forwarding.requeue(relay, address)

@@ -161,7 +161,7 @@ class LinkStatistics(Outcomes):
     missed: int
     """Deliveries that a `copy` receiver, or one that held up a multicast, did not see."""
     available: int
-    """Deliveries that a sender says it has and lacks the credit for; from us, those that wait at the address."""
+    """Deliveries that the sending side had for it, or for its address, when it last said so (§2.6.7)."""
     credit: int
     """Deliveries that may still be sent on it (link-credit, §2.6.7)."""
     zero_credit_since: float | None

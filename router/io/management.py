@@ -57,7 +57,7 @@ class ManagementNode(Doors):
                     await self._answer(delivery)
         except AmqpMeshError as error:
             if not self._ended:
-                log.error("nobody can be told any more", address=management.ADDRESS, reason=str(error))
+                log.error("fault", exception=error, address=management.ADDRESS)
 
     async def _answer(self, delivery: Delivery) -> None:
         try:

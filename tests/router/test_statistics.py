@@ -27,7 +27,7 @@ from amqpmesh.router.statistics import (
     Outcomes,
     Statistics,
 )
-from tests.support.network import OUTCOMES, Client, Network
+from tests.support.network import OUTCOMES, Client, Network, message
 
 
 def link(network: Network, name: str) -> LinkStatistics:
@@ -173,6 +173,28 @@ def test_a_link_detached_without_being_closed_counts_once(first: str) -> None:
     assert [each.name for each in network.core.statistics().links] == ["out" if first == "in" else "in"]
     router = network.core.statistics().router
     assert (router.deliveries_in, router.deliveries_out, router.accepted) == (1, 1, 1)
+
+
+def test_what_goes_to_nobody_is_counted_at_its_address() -> None:
+    network = Network(AddressConfig(pattern="q", window=1))
+    consumer, producer = network.client(), network.client()
+    out, anonymous = producer.sender("q"), producer.sender(None)
+    receiver = consumer.receiver("q", name="in", credit=1)
+    for _ in range(2):
+        producer.send(out)  # the second one waits
+    producer.send(anonymous, message(to="q"))
+    producer.send(anonymous, message(to="q"))  # one too many
+    assert address(network, "q").undelivered == 1
+    network.advance(2)  # the first of them has waited long enough
+    assert address(network, "q").undelivered == 2
+    receiver.detach()
+    network.run()
+    assert address(network, "q").undelivered == 3
+    producer.send(anonymous, message(to="q"))  # there is no receiver any more
+    assert address(network, "q").undelivered == 4
+    producer.send(anonymous, message(to="nowhere"))
+    assert address(network, "q").undelivered == 4
+    assert network.core.statistics().router.undelivered == 5
 
 
 def test_what_a_lost_receiver_leaves_is_counted_as_modified() -> None:

@@ -1,0 +1,66 @@
+"""The page on seeing a running router says what there is, and its program runs."""
+
+import logging
+import re
+import subprocess
+import sys
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from amqpmesh import ListenerConfig, Reason, Router
+from amqpmesh.router.amqp.definitions import Role
+from amqpmesh.router.amqp.performatives import Attach, Begin, Open
+from amqpmesh.router.logs import TextFormatter
+from amqpmesh.router.management import TYPES
+from amqpmesh.router.tracing import NAME
+from tests.docs.pages import ROOT, blocks, log_lines, steady
+from tests.support.peer import AMQP, attached, begun, connected
+
+PAGE = "management.md"
+TEXT = (ROOT / "docs" / PAGE).read_text(encoding="utf-8")
+PATIENCE = 40.0  # seconds; it takes one
+
+
+def test_every_type_is_there_with_its_attributes_in_order_and_their_types() -> None:
+    sections = TEXT.split("\n## Types and attributes\n")[1].split("\n## ")[0].split("\n### ")[1:]
+    documented = {
+        section.split("`")[1]: re.findall(r"^\| `(\w+)` \| (\w+) \| \S.* \|$", section, re.MULTILINE)
+        for section in sections
+    }
+    assert documented == {
+        name: [(attribute, primitive.value) for attribute, primitive in kind.attributes.items()]
+        for name, kind in TYPES.items()
+    }
+
+
+def test_every_reason_is_explained() -> None:
+    table = TEXT.split("\n## Why nothing moves on a link\n")[1].split("\n## ")[0]
+    rows = re.findall(r"^\| (.+?) \| (?:senders|receivers|both) \| \S.* \|$", table, re.MULTILINE)
+    assert rows == [reason.value for reason in Reason]
+
+
+def test_the_program_prints_what_the_page_says() -> None:
+    (block,) = blocks(PAGE, "python")
+    done = subprocess.run(
+        [sys.executable, "-c", block.text], capture_output=True, text=True, cwd=ROOT, timeout=PATIENCE, check=True
+    )
+    assert f"prints `{done.stdout.strip()}`." in TEXT
+
+
+async def test_the_lines_of_a_trace_are_such_as_a_router_writes(
+    nursery: trio.Nursery, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, NAME)
+    async with Router(id="A") as router:
+        listener = ListenerConfig(url="amqp://127.0.0.1:0", name="amqp", trace_frames=True)
+        peer = connected(nursery, router, listener)
+        await peer.write(AMQP, Open(container_id="shop"), begun())
+        await peer.write(attached(Role.SENDER, "orders", name="orders-out"))
+        assert await peer.expect_header() == AMQP
+        for kind in (Open, Begin, Attach):
+            await peer.expect(kind)
+        await peer.close()
+    written = {steady(TextFormatter().format(record)) for record in caplog.records if record.name == NAME}
+    assert log_lines(PAGE) <= written
