@@ -141,8 +141,8 @@ read there.
 - **does not apply**: there is nothing of ours that the clause could be about, or it is leave that we do not take.
 - **not yet**: something is missing, and the row says what.
 
-Two things of ours are measured here: a router, which relays and stores nothing, and its engine, which is client and
-server alike and is what programs use that connect to other peers.
+Two things are measured here: the router, which relays and stores nothing, and the library with which programs connect
+to any peer. Both are one engine.
 """
 
 

@@ -92,6 +92,7 @@ class Connection:
         open_time_out: float = 10.0,
         properties: Mapping[Symbol, Value] | None = None,
         offered_capabilities: Sequence[Symbol] = (),
+        desired_capabilities: Sequence[Symbol] = (),
         initial_outgoing_id: int = 0,
         initial_delivery_id: int = 0,
     ) -> None:
@@ -103,6 +104,7 @@ class Connection:
         idle_time_out: seconds without a frame after which we close; we announce half of it (§2.4.5); None: never.
         minimum_idle_time_out: seconds; a peer that demands shorter ones is refused.
         close_time_out: seconds that the peer has to answer our `close`; open_time_out: to come as far as `open`.
+        desired_capabilities: those that we use where the peer offers them, and no others (§2.7.1).
         initial_outgoing_id, initial_delivery_id: where the sequence numbers of its sessions begin.
         """
         self.container_id = container_id
@@ -115,6 +117,7 @@ class Connection:
         self.minimum_idle_time_out = minimum_idle_time_out
         self.properties = properties
         self.offered_capabilities = offered_capabilities
+        self.desired_capabilities = desired_capabilities
         self.initial_outgoing_id = initial_outgoing_id
         self.initial_delivery_id = initial_delivery_id
 
@@ -178,6 +181,7 @@ class Connection:
                 channel_max=self.channels.incoming_max,
                 idle_time_out=self._liveness.announced_ms,
                 offered_capabilities=tuple(self.offered_capabilities),
+                desired_capabilities=tuple(self.desired_capabilities),
                 properties={PRODUCT: OURS, **(self.properties or {})},
             ),
         )

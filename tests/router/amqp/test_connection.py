@@ -50,6 +50,7 @@ def test_an_open_says_what_we_take_and_half_of_our_idle_time_out() -> None:
         idle_time_out=8.0,
         properties={Symbol("product"): "test"},
         offered_capabilities=[Symbol("one"), Symbol("two")],
+        desired_capabilities=[Symbol("three")],
     )
     scripted.peer.write(AMQP, Open(container_id="peer"))
     scripted.peer.expect_header()
@@ -60,6 +61,7 @@ def test_an_open_says_what_we_take_and_half_of_our_idle_time_out() -> None:
     assert ours.idle_time_out == 4000
     assert ours.properties == {Symbol("product"): "test"}
     assert ours.offered_capabilities == ("one", "two")
+    assert ours.desired_capabilities == ("three",)
     assert scripted.engine.state is S.OPENED
     theirs = scripted.end.take_one(events.ConnectionOpened).open
     assert (theirs.max_frame_size, theirs.channel_max, theirs.idle_time_out) == (2**32 - 1, 65_535, None)
