@@ -63,7 +63,30 @@ class EventLog:
         self, level: int, event: str, fields: Mapping[str, object], exception: BaseException | None = None
     ) -> None:
         if self._logger.isEnabledFor(level):
-            self._logger.log(level, event, extra={_FIELDS: {**self._bound, **fields}}, exc_info=exception)
+            said = Said(event, {**self._bound, **fields})
+            self._logger.log(level, said, extra={_FIELDS: said.fields}, exc_info=exception)
+
+
+class Said:
+    """An event and its fields, as one line for formatters that know nothing of fields."""
+
+    __slots__ = ("event", "fields")
+
+    def __init__(self, event: str, fields: Mapping[str, object]) -> None:
+        self.event = event
+        self.fields = fields
+
+    def __str__(self) -> str:
+        return _line(self.event, self.fields)
+
+
+def _line(event: str, fields: Mapping[str, object]) -> str:
+    return " ".join([event, *(f"{key}={escaped(value)}" for key, value in fields.items() if value is not None)])
+
+
+def event_of(record: logging.LogRecord) -> str:
+    """The event of a record, without its fields; of one that another library logged, its message."""
+    return record.msg.event if isinstance(record.msg, Said) else record.getMessage()
 
 
 def escaped(value: object) -> str:
@@ -95,12 +118,7 @@ class TextFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """One line, and a traceback below it if the record has one."""
-        line = " ".join(
-            [
-                f"{_time_of(record)} {record.levelname} {record.getMessage()}",
-                *(f"{key}={escaped(value)}" for key, value in fields_of(record).items()),
-            ]
-        )
+        line = f"{_time_of(record)} {record.levelname} {_line(event_of(record), fields_of(record))}"
         return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
 
 
@@ -113,7 +131,7 @@ class JsonFormatter(logging.Formatter):
             key: value if isinstance(value, (bool, int, float)) else _shortened(value)
             for key, value in fields_of(record).items()
         }
-        line = {"time": _time_of(record), "level": record.levelname, "event": record.getMessage(), **fields}
+        line = {"time": _time_of(record), "level": record.levelname, "event": event_of(record), **fields}
         if record.exc_info:
             line["traceback"] = self.formatException(record.exc_info)
         return json.dumps(line)
@@ -138,7 +156,7 @@ class RepeatFilter(logging.Filter):
         fields: dict[str, object] = getattr(record, _FIELDS, {})
         if fields.get("peer") is None:
             return True
-        key = (str(fields["peer"]), record.getMessage())
+        key = (str(fields["peer"]), event_of(record))
         now = self._clock()
         since, suppressed = self._seen.get(key, (None, 0))
         if since is not None and now - since < self._interval:

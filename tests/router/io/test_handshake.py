@@ -16,6 +16,7 @@ from amqpmesh.router.config import ListenerConfig, RouterConfig, TlsConfig
 from amqpmesh.router.io.handshake import HANDSHAKE_TIME_OUT, certificate_subject
 from amqpmesh.router.io.node import Router
 from amqpmesh.router.io.tls import client_context
+from amqpmesh.router.logs import event_of
 from amqpmesh.router.users import add_user
 from tests.support.peer import AMQP, TLS, Peer, connect, connected, frame
 
@@ -166,7 +167,7 @@ async def test_a_handshake_that_fails_ends_the_connection_and_is_no_fault_of_our
         while await peer.stream.receive_some():
             pass
     assert router.statistics().is_empty
-    failed = [record for record in caplog.records if record.getMessage() == "TLS handshake failed"]
+    failed = [record for record in caplog.records if event_of(record) == "TLS handshake failed"]
     assert [(record.levelname, record.exc_info) for record in failed] == [("WARNING", None)]
 
 

@@ -12,13 +12,14 @@ import trio
 from amqpmesh.router.config import ListenerConfig
 from amqpmesh.router.io import listeners
 from amqpmesh.router.io.node import Router
+from amqpmesh.router.logs import event_of
 from tests.support.peer import connect
 
 LOOPBACK = "amqp://127.0.0.1:0"
 
 
 def refusals(caplog: pytest.LogCaptureFixture) -> int:
-    return [record.getMessage() for record in caplog.records].count("connection refused")
+    return [event_of(record) for record in caplog.records].count("connection refused")
 
 
 async def test_a_listener_takes_as_many_connections_as_it_may_and_others_take_more(
@@ -74,9 +75,7 @@ async def test_a_system_that_gives_no_more_connections_ends_no_listener(
     async with Router(listeners=[LOOPBACK]) as router:
         await (await connect(router)).open()
     assert failures == 0
-    assert [record.levelno for record in caplog.records if record.getMessage() == "cannot accept"] == [
-        logging.WARNING
-    ] * 3
+    assert [record.levelno for record in caplog.records if event_of(record) == "cannot accept"] == [logging.WARNING] * 3
 
 
 async def test_a_connection_that_is_gone_before_it_is_accepted_is_nobodys_fault(

@@ -16,6 +16,7 @@ from amqpmesh.router.amqp.performatives import Detach
 from amqpmesh.router.config import AddressConfig
 from amqpmesh.router.io.management import CREDIT, REPLY_TIME
 from amqpmesh.router.io.node import Router
+from amqpmesh.router.logs import event_of
 from amqpmesh.router.message import Message
 from amqpmesh.router.outcomes import RejectedError
 from amqpmesh.router.statistics import Statistics
@@ -172,4 +173,4 @@ async def test_a_fault_of_ours_costs_one_request(
         assert not isinstance(await sent.outcome(), Rejected | Released)
         async with client.requester(ADDRESS) as requests:
             assert rows(await requests.request(LINKS))
-    assert [record.getMessage() for record in caplog.records if record.levelname == "ERROR"] == ["fault"]
+    assert [event_of(record) for record in caplog.records if record.levelname == "ERROR"] == ["fault"]

@@ -18,7 +18,7 @@ from amqpmesh.router.amqp.types import Symbol
 from amqpmesh.router.config import ListenerConfig, TlsConfig
 from amqpmesh.router.io.node import Router
 from amqpmesh.router.io.tls import client_context
-from amqpmesh.router.logs import TextFormatter, fields_of
+from amqpmesh.router.logs import TextFormatter, event_of, fields_of
 from amqpmesh.router.tracing import NAME
 from amqpmesh.router.users import add_user
 from tests.support.peer import AMQP, TLS, Peer, connect, connected, credit, frame
@@ -38,7 +38,7 @@ def frames(caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
 
 def traced(caplog: pytest.LogCaptureFixture, way: str) -> list[str]:
     """What the frames of one direction are called, in order."""
-    return [str(fields_of(each)["frame"]) for each in frames(caplog) if each.getMessage() == way]
+    return [str(fields_of(each)["frame"]) for each in frames(caplog) if event_of(each) == way]
 
 
 async def test_a_connection_is_traced_from_its_header_to_its_close(
