@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import math
 import os
 import random
@@ -450,8 +449,8 @@ def _reason(failure: BaseException) -> str:
 
 
 def _said(error: BaseException) -> str:
-    if isinstance(error, OSError) and not isinstance(error, ssl.SSLError) and error.errno in errno.errorcode:
-        return os.strerror(error.errno)
+    if isinstance(error, OSError) and not isinstance(error, ssl.SSLError) and (error.errno or 0) > 0:
+        return os.strerror(error.errno or 0)  # Trio's own words repeat the address
     return str((isinstance(error, OSError) and error.strerror) or error)
 
 
