@@ -63,12 +63,6 @@ def dump(value: object) -> str:
     return json.dumps(_jsonable(value), ensure_ascii=False, allow_nan=False)
 
 
-def visible(octets: bytes) -> bytes:
-    """For a terminal, which no peer may control: what cannot be printed is escaped, but for ends of lines and tabs."""
-    text = octets.decode(errors="backslashreplace")
-    return "".join(each if each.isprintable() or each in "\n\t" else f"\\u{ord(each):04x}" for each in text).encode()
-
-
 def _value(body: Any) -> Any:
     """A body without the sections around it."""
     if isinstance(body, tuple):

@@ -4,14 +4,17 @@ import argparse
 from pathlib import Path
 
 from amqpmesh.router.cli import configuration
-from amqpmesh.router.cli.exits import Exit
+from amqpmesh.router.cli.exits import EPILOG, Exit
 from amqpmesh.router.config import lines
 
 
 def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Declare the command."""
     command = commands.add_parser(
-        "check", help="check a configuration", description="Checks a configuration; names file, key and reason."
+        "check",
+        help="check a configuration",
+        description="Checks a configuration; names file, key and reason.",
+        epilog=EPILOG,
     )
     command.add_argument("config", metavar="CONFIG", type=Path, help="a TOML file")
     command.add_argument("--print", action="store_true", help="print the configuration with all defaults")

@@ -39,6 +39,10 @@ class TimedOutError(AmqpMeshError):
     """Nothing happened for as long as `--timeout` allows."""
 
 
+class RefusedError(AmqpMeshError):
+    """The peer does not do what is asked of it."""
+
+
 class StoppedError(AmqpMeshError):
     """A signal ended the command before all was done."""
 
@@ -49,6 +53,7 @@ _STATUSES: Final[Mapping[type[AmqpMeshError], Exit]] = {
     ConnectionClosedError: Exit.UNREACHABLE,
     SessionEndedError: Exit.UNREACHABLE,
     LinkDetachedError: Exit.UNREACHABLE,
+    RefusedError: Exit.UNREACHABLE,
     TimedOutError: Exit.TIMED_OUT,
 }
 

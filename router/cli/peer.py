@@ -4,6 +4,7 @@ import argparse
 import os
 import sys
 from pathlib import Path
+from secrets import token_hex
 from typing import Final
 
 from amqpmesh.router.amqp.errors import CommandError
@@ -31,9 +32,10 @@ def add_options(command: argparse.ArgumentParser) -> None:
     )
 
 
-def connection(given: argparse.Namespace) -> Connection:
+def connection(given: argparse.Namespace, command: str) -> Connection:
     """A connection to that peer, to be entered by `async with`.
 
+    Args: command: stands in our container-id, so that others see who it is.
     Raises: CommandError: the options make no sense, or a file is not what it should be.
     """
     url = given.url or os.environ.get(URL_VARIABLE) or DEFAULT_URL
@@ -46,7 +48,14 @@ def connection(given: argparse.Namespace) -> Connection:
         if file is not None and not endpoint.secure:
             raise CommandError(f"--{name} does nothing without TLS: {url} is not amqps://")
     try:
-        return connect(url, user=given.user, password=_password(given), insecure=given.insecure, **files)
+        return connect(
+            url,
+            id=f"amqpmesh-{command}-{token_hex(4)}",
+            user=given.user,
+            password=_password(given),
+            insecure=given.insecure,
+            **files,
+        )
     except OSError as error:
         reason = error.strerror or str(error)
         raise CommandError(

@@ -3,6 +3,8 @@
 import sys
 from typing import TYPE_CHECKING, Any
 
+from amqpmesh.router.cli.terminal import printable
+
 if TYPE_CHECKING:
     from tqdm import tqdm
 
@@ -25,7 +27,7 @@ class Progress:
         """A line of its own."""
         if self._bar is not None:
             self._bar.clear()
-        print(text, file=sys.stderr)
+        print(printable(text), file=sys.stderr)
 
     def close(self) -> None:
         """Take the bar away."""

@@ -67,7 +67,7 @@ def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> N
 
 def receive(given: argparse.Namespace) -> int:
     """Returns: 0. Raises: AmqpMeshError, OSError: why it was not done."""
-    connection = peer.connection(given)
+    connection = peer.connection(given, "receive")
     return trio.run(_Receiving(given).run, connection)
 
 
@@ -88,8 +88,6 @@ class _Receiving:
         except StoppedError:
             if self._given.count is not None:
                 raise
-        except BrokenPipeError:
-            return Exit.FAILED  # whoever read has enough, and asked for no word about it
         finally:
             self._progress.close()
             self._progress.say(self._summary.json() if self._given.json else self._summary.text())

@@ -12,7 +12,8 @@ import trio
 from amqpmesh.router import logs
 from amqpmesh.router.amqp.errors import ConfigError
 from amqpmesh.router.cli import configuration, service
-from amqpmesh.router.cli.exits import Exit
+from amqpmesh.router.cli.exits import EPILOG, Exit
+from amqpmesh.router.cli.hints import first_steps
 from amqpmesh.router.config import DEFAULT_URL, RouterConfig
 from amqpmesh.router.io.node import Router
 
@@ -26,6 +27,7 @@ def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> N
         help="run a router",
         description="Runs a router until SIGTERM or SIGINT; a second signal ends it at once. SIGHUP reads "
         f"certificates and users again. Without CONFIG and --listen it listens at {DEFAULT_URL}.",
+        epilog=EPILOG,
     )
     command.add_argument("config", metavar="CONFIG", nargs="?", type=Path, help="a TOML file")
     command.add_argument("--id", help="the router's id, instead of CONFIG's or the host's name")
@@ -71,6 +73,8 @@ async def serve(config: RouterConfig, read_again: Callable[[], RouterConfig]) ->
         async with Router(config) as router:
             for listener in router.listeners:
                 log.info("listening", url=listener.url, name=listener.name)
+            if sys.stderr.isatty() and config.log.format == "text" and config.log.level in ("debug", "info"):
+                print(*first_steps(router.listeners), sep="\n", file=sys.stderr)
             service.notify("READY=1")
             await _until_told_to_end(signals, router, config, read_again)
             service.notify("STOPPING=1")

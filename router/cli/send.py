@@ -65,7 +65,7 @@ def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> N
 
 def send(given: argparse.Namespace) -> int:
     """Returns: 0 if all were accepted, else 1. Raises: AmqpMeshError, OSError: why it was not done."""
-    connection = peer.connection(given)
+    connection = peer.connection(given, "send")
     return trio.run(_Sending(given).run, connection)
 
 

@@ -9,7 +9,7 @@ from typing import Final, TextIO
 import trio
 
 from amqpmesh.router.amqp.errors import CommandError
-from amqpmesh.router.cli.bodies import visible
+from amqpmesh.router.cli.terminal import ENDS_AND_TABS, printable
 
 CHUNK: Final = 64 * 2**10
 """Octets that are read at once."""
@@ -27,7 +27,9 @@ class Output:
 
     async def write(self, body: bytes) -> None:
         """Write a line. Raises: OSError: it cannot be written; BrokenPipeError, if nobody reads it any more."""
-        line = memoryview((visible(body) if self._is_terminal else body) + b"\n")
+        if self._is_terminal:
+            body = printable(body.decode(errors="backslashreplace"), ENDS_AND_TABS).encode()
+        line = memoryview(body + b"\n")
         while line:
             if not self._poll.poll(0):
                 await trio.lowlevel.wait_writable(self._file)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from amqpmesh.router.amqp.errors import CommandError
 from amqpmesh.router.cli import passwords
-from amqpmesh.router.cli.exits import Exit
+from amqpmesh.router.cli.exits import EPILOG, Exit
 from amqpmesh.router.users import add_user
 
 
@@ -19,6 +19,7 @@ def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> N
         help="add a user, or change a password",
         description="Adds a user, or changes a password, which is asked for on a terminal, else read from the "
         "first line of standard input. The file holds verifiers, no passwords.",
+        epilog=EPILOG,
     )
     add.add_argument("name", metavar="NAME")
     add.add_argument("--file", type=Path, default=Path("users.toml"), help="default: users.toml")

@@ -1,0 +1,67 @@
+"""Tables of text, aligned, as wide as is wanted: columns that hold names give way."""
+
+import unicodedata
+from collections.abc import Collection, Sequence
+from typing import Final
+
+GAP: Final = "  "
+
+NARROWEST: Final = 8
+"""Columns that a name keeps, whatever else there is."""
+
+Cell = str | int | None
+
+
+def table(headings: Sequence[str], rows: Sequence[Sequence[Cell]], width: int, cut: Collection[str]) -> list[str]:
+    """Lines of at most `width` columns, if that can be had by cutting words under the headings `cut`.
+
+    Numbers stand at the right of their column, words at the left; None is a hyphen. What is cut ends with an ellipsis.
+    """
+    texts = [[_text(cell) for cell in row] for row in rows]
+    numeric = [
+        all(isinstance(row[at], int) or row[at] is None for row in rows) and any(row[at] is not None for row in rows)
+        for at in range(len(headings))
+    ]
+    widths = [
+        max(_width(heading), *(_width(row[at]) for row in texts), 0) if texts else _width(heading)
+        for at, heading in enumerate(headings)
+    ]
+    _narrow(widths, [at for at, heading in enumerate(headings) if heading in cut], width)
+    return [
+        GAP.join(_fit(cell, widths[at], right=numeric[at]) for at, cell in enumerate(line)).rstrip()
+        for line in (headings, *texts)
+    ]
+
+
+def _narrow(widths: list[int], words: Sequence[int], width: int) -> None:
+    """Take from the widest of these columns, until all find room."""
+    over = sum(widths) + len(GAP) * (len(widths) - 1) - width
+    while over > 0 and words:
+        widest = max(words, key=lambda at: widths[at])
+        if widths[widest] <= NARROWEST:
+            return
+        widths[widest] -= 1
+        over -= 1
+
+
+def _text(cell: Cell) -> str:
+    if cell is None:
+        return "-"
+    return f"{cell:,}" if isinstance(cell, int) else cell
+
+
+def _fit(text: str, width: int, *, right: bool) -> str:
+    if _width(text) > width:
+        kept = ""
+        for each in text:
+            if _width(kept + each) >= width:
+                break
+            kept += each
+        text = f"{kept}…"
+    blank = " " * (width - _width(text))
+    return blank + text if right else text + blank
+
+
+def _width(text: str) -> int:
+    """Columns of a terminal; East Asian characters take two."""
+    return len(text) if text.isascii() else sum(1 + (unicodedata.east_asian_width(each) in "WF") for each in text)

@@ -1,0 +1,40 @@
+"""What to type next: commands that can be copied from under the line that says where a router listens."""
+
+import os
+import shlex
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from amqpmesh.router.cli.peer import URL_VARIABLE
+from amqpmesh.router.config import DEFAULT_URL
+from amqpmesh.router.io.listeners import Listener
+
+
+def first_steps(listeners: Sequence[Listener]) -> list[str]:
+    """Lines to show, for the first of these listeners that anybody may use; none, where there is no such."""
+    for listener in listeners:
+        if listener.config.endpoint.secure or listener.config.authenticates:
+            continue
+        url = listener.url
+        # Whoever copies them has the default, unless the variable says otherwise there as it does here.
+        where = [] if url == DEFAULT_URL and URL_VARIABLE not in os.environ else ["--url", url]
+        commands = (["receive", "hello"], ["send", "hello", "--body", "hi"], ["status"])
+        return [
+            "",
+            "In other terminals, the receiver first:",
+            "",
+            *(f"    {shlex.join([*program(), *command, *where])}" for command in commands),
+            "",
+        ]
+    return []
+
+
+def program() -> list[str]:
+    """The words that call this program again."""
+    called = Path(sys.argv[0])
+    if called.name == "__main__.py":
+        return [sys.executable, "-m", "amqpmesh"]
+    found = shutil.which(called.name)
+    return [called.name if found is not None and Path(found) == called else sys.argv[0]]

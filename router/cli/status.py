@@ -1,0 +1,229 @@
+"""`amqpmesh status [ROUTER]`: what a running router tells of itself."""
+
+import argparse
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import trio
+
+from amqpmesh.router.cli import arguments, peer
+from amqpmesh.router.cli.attempt import Patience, attempt
+from amqpmesh.router.cli.bodies import dump
+from amqpmesh.router.cli.columns import Cell, table
+from amqpmesh.router.cli.exits import EPILOG, Exit, RefusedError
+from amqpmesh.router.cli.terminal import printable
+from amqpmesh.router.io.client.connection import Connection
+from amqpmesh.router.management import ADDRESS, OK, PREFIX, TYPES
+from amqpmesh.router.message import Message
+
+TIME_OUT: Final = 10.0
+"""Seconds to wait for the answer, if nothing else is said."""
+
+MAX_ANSWER: Final = 256 * 2**20
+"""Octets; a router with ten thousand connections tells some three million."""
+
+WIDTH: Final = 100
+"""Columns, where no terminal says how many it has."""
+
+Entity = Mapping[str, Any]
+Entities = Mapping[str, Sequence[Entity]]
+
+
+def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Declare the command."""
+    command = commands.add_parser(
+        "status",
+        help="show how a running router stands",
+        description=f"Asks a router's {ADDRESS} how it stands: its listeners, connections, addresses, and links, with "
+        "the reason why one has no credit.",
+        epilog=EPILOG,
+    )
+    command.add_argument(
+        "router", metavar="ROUTER", nargs="?", help="the id of the router to ask; default: the one at --url"
+    )
+    command.add_argument(
+        "--timeout",
+        metavar="S",
+        type=arguments.seconds,
+        default=TIME_OUT,
+        help=f"seconds to wait; default: {TIME_OUT:g}",
+    )
+    command.add_argument(
+        "--json", action="store_true", help="all that it tells, as one JSON object; times are seconds of its clock"
+    )
+    peer.add_options(command)
+    command.set_defaults(command=status)
+
+
+def status(given: argparse.Namespace) -> int:
+    """Returns: 0. Raises: AmqpMeshError: why there is nothing to show."""
+    connection = peer.connection(given, "status")
+    entities = trio.run(
+        _ask, connection, ADDRESS if given.router is None else f"{ADDRESS}@{given.router}", given.timeout
+    )
+    if given.json:
+        print(dump({_plural(kind): found if kind != "router" else found[0] for kind, found in entities.items()}))
+    else:
+        width = shutil.get_terminal_size((WIDTH, 0)).columns
+        print("\n".join(printable(line) for line in lines(entities, width)))
+    return Exit.DONE
+
+
+async def _ask(connection: Connection, address: str, timeout: float) -> Entities:
+    patience = Patience(timeout)
+    answers: list[Message] = []
+
+    async def ask() -> None:
+        patience.wait("an answer")
+        async with connection, connection.requester(address, max_message_size=MAX_ANSWER) as management:
+            # All at once, so that it is one moment that is shown.
+            request = Message({"attributeNames": []}, application_properties={"operation": "QUERY"})
+            answers.append(await management.request(request))
+
+    await attempt(ask, patience)
+    return _entities(answers[0])
+
+
+def _entities(answer: Message) -> Entities:
+    """What was found, by type without its prefix. Raises: RefusedError: the answer is none."""
+    code = answer.application_properties.get("statusCode")
+    if code != OK:
+        raise RefusedError(f"no answer: {code}: {answer.application_properties.get('statusDescription')}")
+    names = answer.body["attributeNames"]
+    found: dict[str, list[Entity]] = {name.removeprefix(PREFIX): [] for name in TYPES}
+    for row in answer.body["results"]:
+        values = dict(zip(names, row, strict=True))
+        kind = TYPES.get(values["type"])
+        if kind is not None:
+            own = {name: values.get(name) for name in kind.attributes}
+            found[kind.name.removeprefix(PREFIX)].append(own)
+    return found
+
+
+# ------------------------------------------------------------------------------------------------------------ as text
+
+
+def lines(entities: Entities, width: int) -> Iterator[str]:
+    """As people read it. Args: width: columns that there are."""
+    (router,) = entities["router"]
+    yield from _router(router)
+    containers = {each["number"]: _container(each) for each in entities["connection"]}
+    for kind, title, columns in _TABLES:
+        if entities[kind]:
+            rows = [[column(each, router["now"], containers) for column in columns.values()] for each in entities[kind]]
+            yield from ("", title, *table(tuple(columns), rows, width, _NAMES))
+
+
+def _router(router: Entity) -> Iterator[str]:
+    state = ", draining" if router["draining"] else ""
+    yield f"router {router['id']}, up {_age(router['now'] - router['started_at'])}{state}"
+    for names in (
+        ("connections", "links", "addresses", "relays"),
+        ("deliveries_in", "deliveries_out", "undelivered", "expired"),
+        ("accepted", "rejected", "released", "modified", "presettled"),
+    ):
+        yield ", ".join(f"{name.replace('_', ' ')} {router[name]:,}" for name in names)
+    used_up = ", used up" if router["memory_used_up"] else ""
+    yield f"buffered {_octets(router['buffered'])} of {_octets(router['memory'])}{used_up}"
+
+
+def _plural(kind: str) -> str:
+    return {"router": "router", "address": "addresses"}.get(kind, f"{kind}s")
+
+
+def _container(connection: Entity) -> str:
+    return connection["container_id"] or f"#{connection['number']}"
+
+
+def _age(seconds: float) -> str:
+    """A time in its two largest units."""
+    whole = int(seconds)
+    for name, unit, below, part in (("d", 86400, "h", 3600), ("h", 3600, "min", 60), ("min", 60, "s", 1)):
+        if whole >= unit:
+            return f"{whole // unit} {name} {whole % unit // part} {below}"
+    return f"{seconds:.1f} s" if seconds < 10 else f"{whole} s"
+
+
+def _octets(number: int) -> str:
+    if number < 1024:
+        return f"{number} B"
+    size, units = number / 1024, ["KiB", "MiB", "GiB", "TiB"]
+    while size >= 1024 and len(units) > 1:
+        size /= 1024
+        del units[0]
+    return f"{size:.1f} {units[0]}" if size < 10 else f"{size:,.0f} {units[0]}"
+
+
+def _credit(link: Entity, now: float, _containers: Mapping[int, str]) -> Cell:
+    since = _since(link["zero_credit_since"], now)
+    return f"{link['credit']:,}" if since is None else f"none, {since}"
+
+
+def _since(at: float | None, now: float) -> str | None:
+    return None if at is None else _age(now - at)
+
+
+_NAMES: Final = frozenset({"name", "container", "address", "host", "user", "url"})
+
+Column = Callable[[Entity, float, Mapping[int, str]], Cell]
+
+
+def _plain(name: str) -> Column:
+    return lambda entity, _now, _containers: entity[name]
+
+
+_TABLES: Final[tuple[tuple[str, str, Mapping[str, Column]], ...]] = (
+    (
+        "listener",
+        "LISTENERS",
+        {
+            "name": _plain("name"),
+            "url": _plain("url"),
+            "connections": _plain("connections"),
+            "refused": _plain("refused"),
+        },
+    ),
+    (
+        "connection",
+        "CONNECTIONS",
+        {
+            "container": lambda entity, _now, _containers: _container(entity),
+            "host": _plain("host"),
+            "user": _plain("user"),
+            "listener": _plain("listener"),
+            "tls": _plain("tls"),
+            "links": _plain("links"),
+            "in": lambda entity, _now, _containers: _octets(entity["octets_in"]),
+            "out": lambda entity, _now, _containers: _octets(entity["octets_out"]),
+            "age": lambda entity, now, _containers: _since(entity["connected_at"], now),
+        },
+    ),
+    (
+        "address",
+        "ADDRESSES",
+        {
+            "address": _plain("name"),
+            "distribution": _plain("distribution"),
+            "senders": _plain("producers"),
+            "receivers": _plain("consumers"),
+            "in": _plain("deliveries_in"),
+            "out": _plain("deliveries_out"),
+            "waiting": _plain("waiting"),
+            "why nothing goes": _plain("reason"),
+        },
+    ),
+    (
+        "link",
+        "LINKS",
+        {
+            "container": lambda entity, _now, containers: containers.get(entity["connection"]),
+            "is": lambda entity, _now, _containers: "sender" if entity["direction"] == "incoming" else "receiver",
+            "address": _plain("address"),
+            "deliveries": _plain("deliveries"),
+            "unsettled": _plain("unsettled"),
+            "credit": _credit,
+            "why none is used": _plain("reason"),
+        },
+    ),
+)
