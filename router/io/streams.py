@@ -91,6 +91,20 @@ class TcpStream(trio.abc.HalfCloseableStream):
             raise trio.ClosedResourceError("the socket was closed here")
 
 
+async def take_leave(stream: trio.abc.Stream) -> None:
+    """End our direction of a stream, then read on until the peer has ended its own (§2.2, §5.1).
+
+    Closed with bytes unread, a socket is reset, and what was written last would be lost. It may wait for ever.
+    """
+    with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
+        if isinstance(stream, trio.SSLStream):
+            stream, _ = await stream.unwrap()
+        if isinstance(stream, trio.abc.HalfCloseableStream):
+            await stream.send_eof()
+            while await stream.receive_some(READ_SIZE):
+                pass
+
+
 class PutBack(trio.abc.Stream):
     """A stream of which too much was read: those bytes come again, then what follows them."""
 

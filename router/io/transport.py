@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from typing import Protocol
 
 import trio
@@ -12,7 +11,7 @@ from amqpmesh.router.connections import ConnectionRecord
 from amqpmesh.router.io.credentials import Credentials
 from amqpmesh.router.io.driver import Driver
 from amqpmesh.router.io.handshake import secure
-from amqpmesh.router.io.streams import READ_SIZE, PutBack, TcpStream
+from amqpmesh.router.io.streams import READ_SIZE, PutBack, TcpStream, take_leave
 from amqpmesh.router.tracing import FrameTracer
 
 log = logs.EventLog("amqpmesh.io")
@@ -245,10 +244,5 @@ class Transport:
             await self._until_written()
         if self._writing is not None or self._held or self._broken:
             return
-        with trio.move_on_after(LINGER), suppress(trio.BrokenResourceError, trio.ClosedResourceError):
-            if isinstance(self._stream, trio.SSLStream):
-                await self._stream.unwrap()
-            elif isinstance(self._stream, trio.abc.HalfCloseableStream):
-                await self._stream.send_eof()
-                while await self._stream.receive_some(READ_SIZE):
-                    pass
+        with trio.move_on_after(LINGER):
+            await take_leave(self._stream)

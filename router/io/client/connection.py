@@ -26,7 +26,7 @@ from amqpmesh.router.io.client.attacher import Attacher
 from amqpmesh.router.io.client.conversation import Conversation
 from amqpmesh.router.io.client.doors import Doors
 from amqpmesh.router.io.client.link import LinkEnd, again
-from amqpmesh.router.io.streams import READ_SIZE
+from amqpmesh.router.io.streams import READ_SIZE, take_leave
 from amqpmesh.router.io.tls import client_context
 from amqpmesh.router.tracing import FrameTracer
 from amqpmesh.router.urls import Endpoint
@@ -394,6 +394,8 @@ class _Served:
                     while self._engine.out or conversation.writing:
                         await self._written.wait()
                 nursery.cancel_scope.cancel()
+            with trio.move_on_after(CLOSE_TIME):
+                await take_leave(self._stream)
         finally:
             conversation.lost("the connection was left")
             self.ended.set()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from amqpmesh.router.amqp.definitions import ReceiverSettleMode, SenderSettleMode
 from amqpmesh.router.amqp.errors import CommandError
-from amqpmesh.router.amqp.types import Symbol
+from amqpmesh.router.amqp.types import Described, Symbol
 from amqpmesh.router.io.client.receiver import BUFFER, MAX_MESSAGE_SIZE, Receiver
 from amqpmesh.router.io.client.requester import Requester
 from amqpmesh.router.io.client.sender import Sender
@@ -82,7 +82,8 @@ class Doors(ABC):
             streaming: hand a delivery out at its first frames; its body comes by `async for`.
             max_message_size: octets; larger ones are refused by the peer (§2.7.3). None: 16 MiB, and without limit
                 where they stream; 0: no limit.
-            filter: of the source, by name (§3.5.8). source: in the place of the one that names `address` and `filter`.
+            filter: of the source, by name, each value described (§3.5.8); a peer that does not apply one is not
+                received from. source: in the place of the one that names `address` and `filter`.
             name, snd_settle_mode, rcv_settle_mode, desired_capabilities, properties: as for `sender`.
         """
         if max_message_size is None:
@@ -98,7 +99,7 @@ class Doors(ABC):
             rcv_settle_mode=rcv_settle_mode,
             max_message_size=max_message_size,
             source=source,
-            filter=_fields(filter),
+            filter=_filters(filter),
             desired_capabilities=_symbols(desired_capabilities),
             properties=_fields(properties),
         )
@@ -128,3 +129,10 @@ def _fields(fields: Mapping[str, Any] | None) -> dict[Symbol, Any] | None:
         return None if fields is None else {Symbol(key): value for key, value in fields.items()}
     except ValueError as error:
         raise CommandError(f"a key is a symbol: {error}") from None
+
+
+def _filters(filters: Mapping[str, Any] | None) -> dict[Symbol, Any] | None:
+    for name, value in (filters or {}).items():
+        if not isinstance(value, Described | None):
+            raise CommandError(f"filter {name}: a filter is a described value (§3.5.8)")
+    return _fields(filters)

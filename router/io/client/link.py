@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, Self, TypeVar
 
 import trio
 
-from amqpmesh.router.amqp.definitions import LinkCondition
+from amqpmesh.router.amqp.definitions import AmqpCondition, Error, LinkCondition
 from amqpmesh.router.amqp.errors import (
     AmqpMeshError,
     CommandError,
@@ -155,6 +155,12 @@ class LinkEnd(ABC):
         """The peer's attach came (§2.6.3)."""
         if not self._accepts(attach):
             return  # refused: its detach says why
+        wanting = self._wanting(attach)
+        if wanting is not None:
+            assert self._link is not None
+            self._link.detach(error=Error(condition=AmqpCondition.NOT_IMPLEMENTED, description=wanting))
+            self._lose(LinkDetachedError(wanting), final=True)
+            return
         self._stage = Stage.ATTACHED
         self._begin_use(attach)
         self._changed()
@@ -211,6 +217,10 @@ class LinkEnd(ABC):
     @abstractmethod
     def _accepts(self, attach: Attach) -> bool:
         """Whether the peer's attach has what was asked for; without, its detach follows (§2.6.3)."""
+
+    def _wanting(self, attach: Attach) -> str | None:  # noqa: ARG002 - of receivers
+        """What the peer's attach leaves out and the program cannot do without; None: nothing."""
+        return None
 
     @abstractmethod
     def _begin_use(self, attach: Attach) -> None:

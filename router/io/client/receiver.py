@@ -74,6 +74,9 @@ class Receiver(LinkEnd):
             raise CommandError(f"credit is 0 to {2**31 - 1}, not {credit}")
         #: What the peer attached: of a dynamic node, the address that it was given.
         self.address = address
+        #: The filters that the peer applies (§3.5.8).
+        self.filter: Mapping[Symbol, Value] = {}
+        self._filter = filter
         self._asked = source or Source(
             address=address, dynamic=address is None, filter=None if filter is None else dict(filter)
         )
@@ -225,9 +228,17 @@ class Receiver(LinkEnd):
     def _accepts(self, attach: Attach) -> bool:
         return attach.source is not None
 
+    def _wanting(self, attach: Attach) -> str | None:
+        """A filter that was asked for by name and is not in place: what comes would be something else (§3.5.3)."""
+        assert attach.source is not None
+        in_place = attach.source.filter or {}
+        missing = [name for name, value in (self._filter or {}).items() if value is not None and name not in in_place]
+        return f"the peer does not apply the filter {', '.join(missing)}" if missing else None
+
     def _begin_use(self, attach: Attach) -> None:
         assert attach.source is not None
         self.address = attach.source.address
+        self.filter = attach.source.filter or {}
         # A source that lists none has them all: the list is of what may be chosen (§3.5.3).
         self.takes_modified = not attach.source.outcomes or MODIFIED in attach.source.outcomes
         assert isinstance(self._link, EngineReceiver)
