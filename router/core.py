@@ -29,6 +29,7 @@ from amqpmesh.router.links import IncomingLink, OutgoingLink
 from amqpmesh.router.logs import EventLog
 from amqpmesh.router.names import split
 from amqpmesh.router.settlement import Settlement
+from amqpmesh.router.steps import at_once
 from amqpmesh.router.survey import survey
 from amqpmesh.router.tally import Tally
 from amqpmesh.router.users import Users
@@ -314,7 +315,7 @@ class Core:
 
     def statistics(self) -> Statistics:
         """How things stand now."""
-        return survey(self)
+        return at_once(survey(self))
 
     # ----------------------------------------------------------------------------------------------------- the batch
 

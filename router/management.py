@@ -27,9 +27,10 @@ from amqpmesh.router.statistics import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from amqpmesh.router.amqp.types import Value
+    from amqpmesh.router.steps import Steps
 
 ADDRESS: Final = f"{RESERVED}management"
 """The address that requests are sent to."""
@@ -105,19 +106,22 @@ class EntityType:
         """What people call it; not always unique."""
         return self._called(entity) if self._called is not None else self.identity(entity)
 
-    def read(self, entity: Any, names: Iterable[str]) -> Iterator[Value]:
-        """The values of these attributes; null for those that it has not."""
-        for name in names:
-            if name == "type":
-                yield self.name
-            elif name == "identity":
-                yield self.identity(entity)
-            elif name == "name":
-                yield self.entity_name(entity)
-            else:
-                primitive = self.attributes.get(name)
-                value = getattr(entity, name) if primitive is not None else None
-                yield None if value is None or primitive is None else _WRITTEN[primitive](value)
+    def reader(self, names: Iterable[str]) -> Callable[[Any], list[Value]]:
+        """What reads these attributes of an entity; null for those that it has not."""
+        readers = [self._reader(name) for name in names]
+        return lambda entity: [read(entity) for read in readers]
+
+    def _reader(self, name: str) -> Callable[[Any], Value]:
+        if name == "type":
+            return lambda _: self.name
+        if name == "identity":
+            return self.identity
+        if name == "name":
+            return self.entity_name
+        if name not in self.attributes:
+            return lambda _: None
+        write = _WRITTEN[self.attributes[name]]
+        return lambda entity: None if (value := getattr(entity, name)) is None else write(value)
 
 
 def _typed(cls: type) -> dict[str, Primitive]:
@@ -159,8 +163,8 @@ TYPES: Final[Mapping[str, EntityType]] = {
 }
 
 
-def respond(request: Message, statistics: Statistics) -> Message:
-    """The answer to a request; an error is an answer, too.
+def respond(request: Message, statistics: Statistics) -> Steps[Message]:
+    """The answer to a request, in steps, since there may be much to tell; an error is an answer, too.
 
     Its `to` and its correlation-id are the request's reply-to and correlation-id, or message-id where it has none.
     """
@@ -170,7 +174,10 @@ def respond(request: Message, statistics: Statistics) -> Message:
         operation = _text(properties, "operation")
         if operation is None:
             raise RefusedError(BAD_REQUEST, "the application-property `operation` is missing")
-        body = _operation(operation)(request, statistics)
+        if operation == "QUERY":
+            body = yield from _query(request, statistics)
+        else:
+            body = _operation(operation)(request, statistics)
         description = _DESCRIPTIONS[OK]
     except RefusedError as refusal:
         status, body, description = refusal.status, {}, f"{_DESCRIPTIONS[refusal.status]}: {refusal}"
@@ -194,7 +201,7 @@ def _operation(name: str) -> Callable[[Message, Statistics], Value]:
 # ----------------------------------------------------------------------------------------------------- the operations
 
 
-def _query(request: Message, statistics: Statistics) -> Value:
+def _query(request: Message, statistics: Statistics) -> Steps[Value]:
     """Some attributes of many entities, as a table: `attributeNames`, and a row for each in `results`."""
     kinds = _entity_types(request)
     names = _attribute_names(request) or list(dict.fromkeys(name for kind in kinds for name in kind.attributes))
@@ -202,7 +209,12 @@ def _query(request: Message, statistics: Statistics) -> Value:
     offset = _number(request, "offset") or 0
     count = _number(request, "count")
     page = found[offset:] if count is None else found[offset : offset + count]
-    return {"attributeNames": names, "results": [list(kind.read(entity, names)) for kind, entity in page]}
+    readers = {kind: kind.reader(names) for kind in kinds}
+    results: list[Value] = []
+    for kind, entity in page:
+        results.append(readers[kind](entity))
+        yield
+    return {"attributeNames": names, "results": results}
 
 
 def _read(request: Message, statistics: Statistics) -> Value:
@@ -225,7 +237,7 @@ def _read(request: Message, statistics: Statistics) -> Value:
     if len(found) > 1:
         raise RefusedError(BAD_REQUEST, f"{len(found)} entities have that name: say its `type`, or its `identity`")
     kind, entity = found[0]
-    return dict(zip(kind.attributes, kind.read(entity, kind.attributes), strict=True))
+    return dict(zip(kind.attributes, kind.reader(kind.attributes)(entity), strict=True))
 
 
 def _get_types(request: Message, _statistics: Statistics) -> Value:
@@ -255,7 +267,6 @@ def _get_mgmt_nodes(_request: Message, _statistics: Statistics) -> Value:
 
 
 _OPERATIONS: Final[Mapping[str, Callable[[Message, Statistics], Value]]] = {
-    "QUERY": _query,
     "READ": _read,
     "GET-TYPES": _get_types,
     "GET-ATTRIBUTES": _get_attributes,

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from amqpmesh.router.addresses import Address
     from amqpmesh.router.connections import ConnectionRecord
     from amqpmesh.router.core import Core
+    from amqpmesh.router.steps import Steps
     from amqpmesh.router.tally import Tally
 
 _LIFETIMES = {
@@ -42,19 +43,21 @@ _LIFETIMES = {
 }
 
 
-def survey(core: Core) -> Statistics:
-    """Read everything; the work grows with what is there, not with the traffic.
+def survey(core: Core) -> Steps[Statistics]:
+    """Read everything, in steps; the work grows with what is there, not with the traffic.
 
     The router's own connection, its links, and what nobody but they use are left out: they are always there.
     """
     total = core.past.copy()
     by_address = {address: address.past.copy() for address in core.addresses.values()}
     why = {address: why_address(address, draining=core.draining) for address in by_address}
-    connections = [_connection(record) for record in core.connections if not record.own]
+    connections = []
     links = []
     used: set[Address | None] = set()
     own = 0
-    for record in core.connections:
+    for record in list(core.connections):
+        if not record.own:
+            connections.append(_connection(record))
         for taken in (*record.incoming, *record.outgoing, *record.lingering):
             total.add(taken)
             address = taken.address
@@ -65,6 +68,7 @@ def survey(core: Core) -> Statistics:
                 continue
             used.add(address)
             links.append(_incoming(core, taken, why) if isinstance(taken, IncomingLink) else _outgoing(taken))
+        yield
     addresses = [
         _address(address, tally, why[address])
         for address, tally in by_address.items()

@@ -1,6 +1,8 @@
 """The node `$management` of a running router: the first receiver within it, on a connection of its own."""
 
+import time
 from collections.abc import Awaitable, Callable
+from typing import TypeVar
 
 import trio
 
@@ -8,11 +10,15 @@ from amqpmesh.router import logs, management
 from amqpmesh.router.amqp.errors import AmqpMeshError
 from amqpmesh.router.config import ListenerConfig
 from amqpmesh.router.io.client.attacher import Attacher
+from amqpmesh.router.io.client.conversation import BATCH_TIME
 from amqpmesh.router.io.client.delivery import Delivery
 from amqpmesh.router.io.client.doors import Doors
 from amqpmesh.router.io.client.inside import Inside
 from amqpmesh.router.io.driver import Driver
 from amqpmesh.router.statistics import Statistics
+from amqpmesh.router.steps import Steps
+
+T = TypeVar("T")
 
 log = logs.EventLog("amqpmesh.io")
 
@@ -29,10 +35,10 @@ REPLY_TIME = 2.0
 class ManagementNode(Doors):
     """Takes requests, one after the other, and answers each."""
 
-    def __init__(self, listener: ListenerConfig, statistics: Callable[[], Statistics]) -> None:
-        """Args: listener: whose limits hold. statistics: how the router stands."""
+    def __init__(self, listener: ListenerConfig, survey: Callable[[], Steps[Statistics]]) -> None:
+        """Args: listener: whose limits hold. survey: finds out how the router stands."""
         self._inside = Inside(listener, own=True)
-        self._statistics = statistics
+        self._survey = survey
         self._ended = False
 
     @property
@@ -64,7 +70,8 @@ class ManagementNode(Doors):
             if delivery.message.reply_to is None:
                 delivery.reject("amqp:invalid-field", "there is no reply-to")
                 return
-            response = management.respond(delivery.message, self._statistics())
+            statistics = await _in_turns(self._survey())
+            response = await _in_turns(management.respond(delivery.message, statistics))
             delivery.accept()
             with trio.move_on_after(REPLY_TIME):
                 await delivery.reply(response)
@@ -76,3 +83,17 @@ class ManagementNode(Doors):
             log.error("fault", exception=error, address=management.ADDRESS)
             if not delivery.is_decided:
                 delivery.modify(delivery_failed=True)
+
+
+async def _in_turns(steps: Steps[T]) -> T:
+    """The result; whatever else there is to do gets its turn in between."""
+    began = time.perf_counter()
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            result: T = end.value
+            return result
+        if time.perf_counter() - began > BATCH_TIME:
+            await trio.lowlevel.checkpoint()
+            began = time.perf_counter()

@@ -25,6 +25,8 @@ from amqpmesh.router.io.management import ManagementNode
 from amqpmesh.router.io.streams import TcpStream
 from amqpmesh.router.io.transport import Transport
 from amqpmesh.router.statistics import Statistics
+from amqpmesh.router.steps import Steps, at_once
+from amqpmesh.router.survey import survey
 from amqpmesh.router.tables import differing
 
 log = logs.EventLog("amqpmesh.io")
@@ -74,7 +76,7 @@ class Router(Doors):
         # loopback.
         self._stream_listener = replace(config.with_listeners("amqp://localhost").listeners[-1], name="stream")
         self._inside = Inside(self._stream_listener)
-        self._management = ManagementNode(self._stream_listener, self.statistics)
+        self._management = ManagementNode(self._stream_listener, self._survey)
         self._credentials: dict[ListenerConfig, Credentials] = {}
         self._core: Core | None = None
         self._accepting = False
@@ -196,8 +198,11 @@ class Router(Doors):
 
         Raises: CommandError: it was never started.
         """
-        listeners = tuple(each.statistics() for each in self.listeners)
-        return replace(self._started().statistics(), listeners=listeners)
+        return at_once(self._survey())
+
+    def _survey(self) -> Steps[Statistics]:
+        told = yield from survey(self._started())
+        return replace(told, listeners=tuple(each.statistics() for each in self.listeners))
 
     @property
     def _home(self) -> Attacher:

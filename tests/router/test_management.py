@@ -13,6 +13,7 @@ from amqpmesh.router.amqp.types import Array, Int, Primitive, Symbol, UInt, ULon
 from amqpmesh.router.management import NODE, TYPES, respond
 from amqpmesh.router.message import Message
 from amqpmesh.router.statistics import ListenerStatistics, NodeStatistics, Statistics
+from amqpmesh.router.steps import at_once
 from tests.support.network import Network
 
 
@@ -38,7 +39,7 @@ def ask(operation: str | None, body: Any = None, /, **properties: Value) -> Mess
     if operation is not None:
         properties["operation"] = operation
     request = Message(body, application_properties=properties, message_id="m", reply_to="replies")
-    return Message.decode(respond(Message.decode(request.encode()), STATISTICS).encode())
+    return Message.decode(at_once(respond(Message.decode(request.encode()), STATISTICS)).encode())
 
 
 def query(names: list[str] | None = None, **properties: Value) -> list[dict[str, Any]]:
@@ -62,7 +63,7 @@ def status(response: Message) -> int:
 @pytest.mark.parametrize("field", ["message_id", "correlation_id"])
 def test_a_response_bears_the_requests_correlation_id_else_its_message_id(identifier: Any, field: str) -> None:
     request = Message(reply_to="replies", **{"message_id": "m", field: identifier})
-    response = respond(Message.decode(request.encode()), STATISTICS)
+    response = at_once(respond(Message.decode(request.encode()), STATISTICS))
     assert response.correlation_id == identifier
     assert response.to == "replies"
     assert Message.decode(response.encode()).correlation_id == identifier
@@ -243,4 +244,4 @@ PLAIN = st.none() | st.booleans() | st.integers(-(2**31), 2**31) | st.text(max_s
 )
 def test_whatever_is_asked_there_is_an_answer(operation: Any, properties: dict[str, Any], body: Any) -> None:
     request = Message(body, application_properties={"operation": operation, **properties}, reply_to="r")
-    assert status(Message.decode(respond(request, STATISTICS).encode())) in (200, 400, 404, 405, 501)
+    assert status(Message.decode(at_once(respond(request, STATISTICS)).encode())) in (200, 400, 404, 405, 501)

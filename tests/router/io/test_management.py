@@ -1,6 +1,9 @@
 """`$management` of a running router, asked by those who are connected to it and by the program that it is in."""
 
 import logging
+import time
+from contextlib import AsyncExitStack
+from itertools import count
 from typing import Any
 
 import pytest
@@ -20,6 +23,7 @@ from amqpmesh.router.logs import event_of
 from amqpmesh.router.message import Message
 from amqpmesh.router.outcomes import RejectedError
 from amqpmesh.router.statistics import Statistics
+from amqpmesh.router.steps import Steps
 from tests.support.client import joined
 from tests.support.peer import connected
 
@@ -154,6 +158,41 @@ async def test_who_asks_and_takes_no_answer_stops_nobody(nursery: trio.Nursery, 
         assert trio.current_time() - began <= REPLY_TIME
 
 
+async def test_others_have_their_turn_while_a_long_answer_is_made(
+    nursery: trio.Nursery, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seconds = count()
+    turns = 0
+    ended = False
+
+    async def others() -> None:
+        nonlocal turns
+        while not ended:
+            turns += 1
+            await trio.lowlevel.checkpoint()
+
+    async with (
+        Router(id="A") as router,
+        joined(nursery, router) as client,
+        client.requester(ADDRESS) as requests,
+        AsyncExitStack() as links,
+    ):
+
+        async def turns_of_an_answer() -> int:
+            await requests.request(LINKS)
+            began = turns
+            assert rows(await requests.request(LINKS))
+            return turns - began
+
+        monkeypatch.setattr(time, "perf_counter", lambda: float(next(seconds)))  # every step takes too long
+        nursery.start_soon(others)
+        short = await turns_of_an_answer()
+        for _ in range(100):
+            await links.enter_async_context(client.sender("q"))
+        assert await turns_of_an_answer() >= 100 > 2 * short
+        ended = True
+
+
 async def test_a_fault_of_ours_costs_one_request(
     nursery: trio.Nursery,
     autojump_clock: MockClock,
@@ -162,7 +201,7 @@ async def test_a_fault_of_ours_costs_one_request(
 ) -> None:
     answering = management.respond
 
-    def faulty(request: Message, statistics: Statistics) -> Message:
+    def faulty(request: Message, statistics: Statistics) -> Steps[Message]:
         if request.message_id == "trouble":
             raise RuntimeError("a fault")
         return answering(request, statistics)
