@@ -22,7 +22,7 @@ from amqpmesh.router.amqp.errors import AmqpMeshError, CommandError, ConnectionC
 from amqpmesh.router.amqp.negotiation import Negotiation
 from amqpmesh.router.amqp.performatives import Open
 from amqpmesh.router.amqp.sasl import SaslClient, SaslCode
-from amqpmesh.router.io.client.attacher import Attacher
+from amqpmesh.router.io.client.attacher import ANONYMOUS_RELAY, Attacher
 from amqpmesh.router.io.client.conversation import Conversation
 from amqpmesh.router.io.client.doors import Doors
 from amqpmesh.router.io.client.link import LinkEnd, again
@@ -78,6 +78,7 @@ async def open_tcp(endpoint: Endpoint) -> trio.abc.Stream:
     """A TCP connection, by IPv6 or IPv4, whichever answers first. Raises: OSError."""
     stream = await trio.open_tcp_stream(endpoint.host, endpoint.port)
     stream.setsockopt(trio.socket.IPPROTO_TCP, trio.socket.TCP_NODELAY, 1)
+    stream.setsockopt(trio.socket.SOL_SOCKET, trio.socket.SO_KEEPALIVE, 1)
     return stream
 
 
@@ -280,6 +281,7 @@ class Connection(Attacher, Doors):
                 max_frame_size=self._max_frame_size,
                 idle_time_out=self._idle_time_out,
                 open_time_out=OPEN_TIME,
+                desired_capabilities=(ANONYMOUS_RELAY,),
             )
             tracer = FrameTracer(peer=str(endpoint)) if self._trace_frames else None
             self._served = _Served(stream, engine, self, tracer)
