@@ -326,12 +326,12 @@ class Sender(LinkEnd):
         assert conversation is not None
         delivery = pending.delivery
         if delivery is None:
+            self._check_size(pending.payload)  # credit would not help
             if link.credit <= 0:
                 return False
             if pending.prepare is not None:
                 pending.payload = pending.prepare()
-            if self._largest and len(pending.payload) > self._largest:
-                raise CommandError(f"a message of {len(pending.payload)} octets: the peer takes {self._largest}")
+                self._check_size(pending.payload)
             tag = next(self._tags).to_bytes(8, "big").lstrip(b"\0") or b"\0"
             delivery = link.delivery(tag, settled=pending.sent.settled)
         if pending.aborting:
@@ -354,6 +354,10 @@ class Sender(LinkEnd):
                 # The receiver knew what it thinks of it before it had all.
                 self.disposed(delivery, delivery.remote_state, delivery.remote_settled)
         return True
+
+    def _check_size(self, payload: bytes) -> None:
+        if self._largest and len(payload) > self._largest:
+            raise CommandError(f"a message of {len(payload)} octets: the peer takes {self._largest}")
 
     def _withdraw(self, pending: Pending) -> None:
         """Whoever waited for `pending` was cancelled."""
