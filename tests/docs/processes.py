@@ -32,12 +32,24 @@ class Daemon:
         self._alarm = threading.Timer(PATIENCE, self.process.kill)
         self._alarm.start()
 
+    @property
+    def child(self) -> int:
+        """The process that it started, if it is a program that starts another."""
+        number = self.process.pid
+        return int(Path(f"/proc/{number}/task/{number}/children").read_text(encoding="ascii").split()[0])
+
     def line(self) -> str:
         """The next line."""
         assert self.process.stderr is not None
         line = self.process.stderr.readline()
         assert line, "it ended, and should have said something"
         return line.rstrip("\n")
+
+    def said(self, words: str) -> str:
+        """The next line with these words; those before it are read, too."""
+        while words not in (line := self.line()):
+            pass
+        return line
 
     def send(self, number: signal.Signals) -> None:
         """Send a signal."""

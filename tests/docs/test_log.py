@@ -279,7 +279,8 @@ def played(scene: Callable[[Site], Awaitable[None]], config: str | RouterConfig,
             Router(folder / config if isinstance(config, str) else config) as router,
             trio.open_nursery() as nursery,
         ):
-            await scene(Site(router, nursery, folder))
+            with trio.fail_after(PATIENCE):  # of the clock that jumps
+                await scene(Site(router, nursery, folder))
 
     with written() as stream:
         trio.run(play, clock=MockClock(autojump_threshold=0.01))
