@@ -15,11 +15,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from inspect import iscoroutinefunction
 from pathlib import Path
 from typing import IO, Any
 
 import pytest
 import trustme
+
+from tests.support.bounded import bounded
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
@@ -28,6 +31,12 @@ CLIENTS = HERE / "clients"
 PATIENCE = 20.0  # seconds for anything that is expected to happen at once, on a machine that does other things too
 
 Event = dict[str, Any]
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Tests that wait for themselves end, whatever the peer does."""
+    if isinstance(item, pytest.Function) and iscoroutinefunction(item.obj):
+        item.obj = bounded(3 * PATIENCE)(item.obj)
 
 
 class Lines:
@@ -60,7 +69,7 @@ class Lines:
 
 
 class Program:
-    """A client: it says on stdout, in lines of JSON, what happens to it."""
+    """A client, or a container that listens: it says on stdout, in lines of JSON, what happens to it."""
 
     def __init__(self, command: list[str], stdin: Path) -> None:
         self.name = Path(command[1]).name
@@ -182,7 +191,7 @@ url = "amqp://127.0.0.1:0"
 """
 
 RouterFactory = Callable[..., RouterProcess]
-ClientFactory = Callable[..., Program]
+ProgramFactory = Callable[..., Program]
 
 
 @pytest.fixture
@@ -222,21 +231,31 @@ def node() -> str:
 
 
 @pytest.fixture
-def client(tmp_path: Path, node: str) -> Iterator[ClientFactory]:
-    """`client("proton_send", url, "--address", "a", messages=[...])`: a program of `clients/`, ended with the test."""
+def program(tmp_path: Path, node: str) -> Iterator[ProgramFactory]:
+    """`program("proton_send", *arguments, messages=[...])`: one of `clients/`, ended with the test."""
     running: list[Program] = []
 
-    def start(name: str, url: str, *arguments: str, messages: list[Any] | None = None) -> Program:
+    def start(name: str, *arguments: str, messages: list[Any] | None = None) -> Program:
         stdin = tmp_path / f"stdin-{len(running)}"
         stdin.write_text("".join(json.dumps(message) + "\n" for message in messages or ()))
         script = CLIENTS / (name + (".js" if name.startswith("rhea") else ".py"))
         interpreter = node if script.suffix == ".js" else sys.executable
-        running.append(Program([interpreter, str(script), "--url", url, *arguments], stdin))
+        running.append(Program([interpreter, str(script), *arguments], stdin))
         return running[-1]
 
     yield start
-    for program in running:
-        program.end()
+    for each in running:
+        each.end()
+
+
+@pytest.fixture
+def client(program: ProgramFactory) -> ProgramFactory:
+    """`client("proton_send", url, "--address", "a", messages=[...])`: a program that connects to that URL."""
+
+    def start(name: str, url: str, *arguments: str, messages: list[Any] | None = None) -> Program:
+        return program(name, "--url", url, *arguments, messages=messages)
+
+    return start
 
 
 @dataclass(frozen=True)

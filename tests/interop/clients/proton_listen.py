@@ -93,8 +93,8 @@ class Listening(MessagingHandler):
             say("sent", index=index, sha256=hashlib.sha256(encoded).hexdigest())
             link.advance()
             self.unsettled[link.name, delivery.tag] = index
-        if waiting is not None and not waiting and link.drained():
-            say("drained")
+        if waiting is not None and not waiting:
+            link.drained()
 
     # ----------------------------------------------------------------------------------------------- deliveries
 
@@ -110,6 +110,8 @@ class Listening(MessagingHandler):
             parts = self.parts.setdefault(delivery.link, [])
             if delivery.pending:
                 parts.append(delivery.link.recv(delivery.pending))
+            if delivery.partial and len(parts) == 1:
+                say("partial")
             if not delivery.partial:
                 del self.parts[delivery.link]
                 delivery.link.advance()

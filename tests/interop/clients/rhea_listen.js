@@ -55,7 +55,6 @@ container.on('sender_open', ({sender}) => {
         missing(sender);
         return;
     }
-    sender.set_target(sender.target || {});
     if (sender.source.dynamic) {
         address = `reply-${replies.size}`;
         replies.set(address, sender);
@@ -71,9 +70,10 @@ container.on('sender_open', ({sender}) => {
 
 function send(sender) {
     if (!sender.waiting) return;
-    if (!sender.waiting.length && sender.drain) {
+    if (!sender.waiting.length && sender.draining) {
+        sender.draining = false;
         sender.set_drained(true);
-        say('drained', {});
+        sender.connection._register();  // outside of its events rhea does not look what is to be written
     } else if (sender.waiting.length && sender.sendable()) {
         const encoded = rhea.message.encode(messageOf(sender.waiting.shift()));
         say('sent', {index: sender.index, sha256: digest(encoded)});
@@ -85,7 +85,10 @@ function send(sender) {
 }
 // Not in this turn: the peer may have given credit with its attach, and ours has to leave before a transfer.
 container.on('sendable', ({sender}) => setImmediate(send, sender));
-container.on('sender_flow', ({sender}) => send(sender));
+container.on('sender_draining', ({sender}) => {
+    sender.draining = true;
+    setImmediate(send, sender);
+});
 
 function updated({sender, delivery}) {
     if (!sender.unsettled || !sender.unsettled.has(delivery.id)) return;
@@ -105,7 +108,6 @@ container.on('receiver_open', ({receiver}) => {
         missing(receiver);
         return;
     }
-    receiver.set_source(receiver.source || {});
     receiver.set_target({address});
     receiver.add_credit(Number(given.credit));
     say('attached', {address, role: 'receiver'});
