@@ -8,6 +8,7 @@ from typing import Any
 import trio
 
 from amqpmesh.router import logs
+from amqpmesh.router.io.streams import LINGER, take_leave
 from amqpmesh.router.io.tls import certificate_user
 
 log = logs.EventLog("amqpmesh.io")
@@ -44,6 +45,8 @@ async def secure(stream: trio.abc.Stream, context: SSLContext, host: str) -> tup
             certificate = secured.getpeercert()
             return secured, Identity(certificate_user(certificate), certificate_subject(certificate))
     log.warning("TLS handshake failed", peer=host, reason=reason)
+    with trio.move_on_after(LINGER):
+        await take_leave(stream)
     return None
 
 

@@ -8,6 +8,10 @@ import trio
 READ_SIZE = 64 * 2**10
 """Octets that are read at once at most: a batch."""
 
+LINGER = 1.0
+"""Seconds to wait for the peer's end of the stream after ours: closing a socket of which not everything was read
+resets it, and the reason in our `close` would be lost with it."""
+
 
 class TcpStream(trio.abc.HalfCloseableStream):
     """A connected socket. Besides what a stream of `trio` does, a write can be tried without waiting.

@@ -11,7 +11,7 @@ from amqpmesh.router.connections import ConnectionRecord
 from amqpmesh.router.io.credentials import Credentials
 from amqpmesh.router.io.driver import Driver
 from amqpmesh.router.io.handshake import secure
-from amqpmesh.router.io.streams import READ_SIZE, PutBack, TcpStream, take_leave
+from amqpmesh.router.io.streams import LINGER, READ_SIZE, PutBack, TcpStream, take_leave
 from amqpmesh.router.tracing import FrameTracer
 
 log = logs.EventLog("amqpmesh.io")
@@ -28,10 +28,6 @@ reads no answer. Deliveries stop at far less, so two routers cannot wait for eac
 
 WRITE_TIME_OUT = 5.0
 """Seconds for a peer to take the last bytes, once the connection has ended."""
-
-LINGER = 1.0
-"""Seconds to wait for the peer's end of the stream after ours: closing a socket of which not everything was read
-resets it, and the reason in our `close` would be lost with it."""
 
 
 class Starter(Protocol):

@@ -1,0 +1,100 @@
+"""How a stream is left: outwards first, then read to its end, then closed (§2.2, §5.1)."""
+
+import ssl
+
+import pytest
+import trio
+import trustme
+from trio.testing import MockClock, memory_stream_pair
+
+from amqpmesh.router.io.client.connection import open_tcp
+from amqpmesh.router.io.handshake import secure
+from amqpmesh.router.io.streams import LINGER, take_leave
+from amqpmesh.router.urls import Endpoint
+
+
+class Recorded(trio.abc.HalfCloseableStream):
+    """A stream that notes what is done with it."""
+
+    def __init__(self, stream: trio.StapledStream[trio.abc.SendStream, trio.abc.ReceiveStream]) -> None:
+        self._stream = stream
+        self.done: list[str] = []
+
+    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
+        await self._stream.send_all(data)
+
+    async def wait_send_all_might_not_block(self) -> None:
+        await self._stream.wait_send_all_might_not_block()
+
+    async def receive_some(self, max_bytes: int | None = None) -> bytes | bytearray:
+        data = await self._stream.receive_some(max_bytes)
+        if not data:
+            self.done.append("read to the end")
+        return data
+
+    async def send_eof(self) -> None:
+        self.done.append("ended")
+        await self._stream.send_eof()
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+
+async def test_a_stream_is_ended_outwards_then_read_to_its_end() -> None:
+    ours, theirs = memory_stream_pair()
+    recorded = Recorded(ours)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(take_leave, recorded)
+        assert await theirs.receive_some() == b""
+        await theirs.send_all(b"still on its way")
+        await theirs.send_eof()
+    assert recorded.done == ["ended", "read to the end"]
+
+
+@pytest.fixture(scope="module")
+def authority() -> trustme.CA:
+    return trustme.CA()
+
+
+async def test_below_tls_it_is_so_too(authority: trustme.CA) -> None:
+    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("router.example").configure_cert(server)
+    client = ssl.create_default_context()
+    authority.configure_trust(client)
+    ours, theirs = memory_stream_pair()
+    recorded = Recorded(ours)
+    secured = trio.SSLStream(recorded, server, server_side=True, https_compatible=True)
+    peer = trio.SSLStream(theirs, client, server_hostname="router.example", https_compatible=True)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(secured.do_handshake)
+        await peer.do_handshake()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(take_leave, secured)
+        rest, _ = await peer.unwrap()
+        assert recorded.done == []
+        assert await rest.receive_some() == b""
+        await theirs.send_eof()
+    assert recorded.done == ["ended", "read to the end"]
+
+
+async def test_after_a_handshake_that_failed_it_is_so_too_for_a_second(autojump_clock: MockClock) -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    ours, theirs = memory_stream_pair()
+    recorded = Recorded(ours)
+    await theirs.send_all(b"GET / HTTP/1.1\r\n\r\n")
+    began = trio.current_time()
+    assert await secure(recorded, context, "peer") is None
+    assert recorded.done == ["ended"]
+    assert trio.current_time() - began == pytest.approx(LINGER)
+
+
+async def test_a_clients_socket_has_no_delay_and_is_kept_alive() -> None:
+    listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    port = listeners[0].socket.getsockname()[1]
+    stream = await open_tcp(Endpoint("amqp", "127.0.0.1", port))
+    assert isinstance(stream, trio.SocketStream)
+    assert stream.getsockopt(trio.socket.SOL_SOCKET, trio.socket.SO_KEEPALIVE)
+    assert stream.getsockopt(trio.socket.IPPROTO_TCP, trio.socket.TCP_NODELAY)
+    await stream.aclose()
+    for listener in listeners:
+        await listener.aclose()
