@@ -1,0 +1,73 @@
+"""A gateway in a web service: an HTTP POST becomes a request, and its reply the HTTP response.
+
+    python examples/gateway.py [HOST:PORT [URL]]        (pip install 'hypercorn[trio]')
+    python examples/service.py
+    curl --data EUR/CHF http://127.0.0.1:8080/
+
+The router is in the program: services connect to it, and the web side is a link in the process, without a socket.
+Where nobody serves within two seconds, the answer is 503.
+"""
+
+import sys
+from functools import partial
+from typing import Any
+
+import trio
+from hypercorn.config import Config
+from hypercorn.trio import serve
+
+from amqpmesh import Message, OutcomeError, RejectedError, Requester, Router
+
+HTTP, AMQP = [*sys.argv[1:], *["127.0.0.1:8080", "amqp://127.0.0.1:5672"][len(sys.argv) - 1 :]]
+PATIENCE = 2.0  # seconds
+
+
+async def answer(quotes: Requester, body: bytes) -> tuple[int, bytes]:
+    """The HTTP status and the body that answer a request."""
+    try:
+        with trio.fail_after(PATIENCE):
+            reply = await quotes.request(Message(body))
+    except trio.TooSlowError:
+        return 503, b"nobody serves\n"  # no service, hence no credit; or one that does not answer
+    except RejectedError as error:
+        return 400, f"{error}\n".encode()
+    except OutcomeError as error:
+        return 503, f"{error}\n".encode()
+    return 200, reply.body
+
+
+async def web(quotes: Requester, scope: Any, receive: Any, send: Any) -> None:
+    """The web service, as ASGI has it: hypercorn calls it for each HTTP request."""
+    if scope["type"] == "lifespan":
+        for _ in ("startup", "shutdown"):
+            event = await receive()
+            await send({"type": f"{event['type']}.complete"})
+        return
+    body, more = b"", True
+    while more:
+        event = await receive()
+        body, more = body + event.get("body", b""), event.get("more_body", False)
+    status, text = await answer(quotes, body) if scope["method"] == "POST" else (405, b"POST a request\n")
+    await send({"type": "http.response.start", "status": status, "headers": [(b"content-type", b"text/plain")]})
+    await send({"type": "http.response.body", "body": text})
+
+
+async def main() -> None:
+    """The router, a requester within it that all HTTP requests share, and the web server."""
+    config = Config()
+    config.bind = [HTTP]
+    config.errorlog = None  # hypercorn's own words
+    async with (
+        Router(id="gateway", listeners=[AMQP]) as router,
+        router.requester("quotes") as quotes,
+        trio.open_nursery() as nursery,
+    ):
+        (url,) = await nursery.start(partial(serve, partial(web, quotes), config, mode="asgi"))
+        print(f"{url} asks {router.listeners[0].url}", flush=True)
+
+
+if __name__ == "__main__":
+    try:
+        trio.run(main)
+    except* KeyboardInterrupt:
+        print("stopped")

@@ -1,0 +1,48 @@
+"""A service: it answers requests, twenty at a time, until it is stopped by Ctrl-C.
+
+    amqpmesh run
+    python examples/service.py [URL]
+    python examples/service_client.py [URL]
+
+Start it twice, and the router shares the requests out. Restart the router, and both come back to it.
+"""
+
+import sys
+
+import trio
+
+from amqpmesh import Delivery, Message, connect
+
+URL = sys.argv[1] if len(sys.argv) > 1 else "amqp://127.0.0.1:5672"
+
+PRICES = {"EUR/CHF": 0.9312, "EUR/USD": 1.0841, "GBP/CHF": 1.1107}
+
+
+async def answer(delivery: Delivery) -> None:
+    """Answer one request: its pair of currencies, as text or as octets, with the price in the same way."""
+    async with delivery as message:
+        pair = message.body.decode() if isinstance(message.body, bytes) else message.body
+        if pair not in PRICES:
+            delivery.reject("amqp:not-found", f"no price for {pair}")
+            return
+        await trio.sleep(0.01)  # stands for the work
+        price = str(PRICES[pair])
+        # Where to, and to which request, the message says itself: its reply-to, and its message-id.
+        await delivery.reply(Message(price.encode() if isinstance(message.body, bytes) else price))
+        print(f"{pair} {price}", flush=True)
+
+
+async def main() -> None:
+    """Serve. The credit bounds the requests at work: no more are sent to us before some are decided."""
+    async with connect(URL, reconnect=True) as connection, connection.receiver("quotes", credit=20) as requests:
+        print("serving quotes", flush=True)
+        async with trio.open_nursery() as nursery:
+            async for delivery in requests:
+                nursery.start_soon(answer, delivery)
+
+
+if __name__ == "__main__":
+    try:
+        trio.run(main)
+    except* KeyboardInterrupt:
+        print("stopped")
