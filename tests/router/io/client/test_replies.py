@@ -5,7 +5,7 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from amqpmesh import Message
-from amqpmesh.router.amqp.performatives import Close, Transfer
+from amqpmesh.router.amqp.performatives import Close, Disposition, Transfer
 from amqpmesh.router.io.client.attacher import ANONYMOUS_RELAY, REPLY_SENDERS
 from tests.support.client import Host, Roads
 from tests.support.counterpart import Counterpart
@@ -42,6 +42,7 @@ async def test_the_anonymous_terminus_is_used_for_answers_where_it_is_offered(
             await delivery.reply(number)
             assert (await peer.expect(Transfer)).settled
             delivery.accept()
+            assert (await peer.expect(Disposition)).settled
         targets = [far.attach.target.address for far in peer.links[1:]]
         assert targets == ([None] if offered else ["one", "two"])
 
