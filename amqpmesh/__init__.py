@@ -50,7 +50,8 @@ from amqpmesh.router.config import (
     RouterConfig,
     TlsConfig,
 )
-from amqpmesh.router.io.client.connection import Backoff, Connection, connect
+from amqpmesh.router.io.client.backoff import Backoff
+from amqpmesh.router.io.client.connection import Connection, connect
 from amqpmesh.router.io.client.delivery import Delivery, DeliveryAbortedError
 from amqpmesh.router.io.client.receiver import Receiver
 from amqpmesh.router.io.client.requester import Requester

@@ -51,8 +51,8 @@ class Attacher(ABC):
         """Octets of a frame that we take."""
 
     @abstractmethod
-    def attach_later(self, end: LinkEnd) -> None:
-        """`end` was detached, and is to be attached again, after a pause."""
+    def attach_later(self, end: LinkEnd, losses: int) -> None:
+        """`end` was detached, and is to be attached again, after a pause. Args: losses: for how many times in a row."""
 
     @abstractmethod
     def wake(self) -> None:

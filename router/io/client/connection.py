@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import math
 import os
-import random
 import ssl
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
@@ -23,10 +19,11 @@ from amqpmesh.router.amqp.negotiation import Negotiation
 from amqpmesh.router.amqp.performatives import Open
 from amqpmesh.router.amqp.sasl import SaslClient, SaslCode
 from amqpmesh.router.io.client.attacher import ANONYMOUS_RELAY, Attacher
+from amqpmesh.router.io.client.backoff import LASTING, Backoff
 from amqpmesh.router.io.client.conversation import Conversation
 from amqpmesh.router.io.client.doors import Doors
 from amqpmesh.router.io.client.link import LinkEnd, again
-from amqpmesh.router.io.streams import READ_SIZE, take_leave
+from amqpmesh.router.io.client.served import CLOSE_TIME, Served
 from amqpmesh.router.io.tls import client_context
 from amqpmesh.router.tracing import FrameTracer
 from amqpmesh.router.urls import Endpoint
@@ -36,34 +33,11 @@ log = logs.EventLog("amqpmesh.client")
 OPEN_TIME: Final = 10.0
 """Seconds for a stream to come about, its TLS handshake included; the peer's `open` has as many again."""
 
-CLOSE_TIME: Final = 1.0
-"""Seconds that the peer has to answer our `close`."""
-
-LASTING: Final = 5.0
-"""Seconds after which a connection counts as one that worked: the next one is tried without a long pause."""
-
 PASSWORDS: Final = ("SCRAM-SHA-256", "SCRAM-SHA-1", "PLAIN")
 """Mechanisms that need a password, the best liked first."""
 
 Opener = Callable[[Endpoint], Awaitable[trio.abc.Stream]]
 """Opens the stream that TLS and AMQP run over."""
-
-
-@dataclass(frozen=True, slots=True)
-class Backoff:
-    """How long to wait before a connection is tried again: twice as long each time, a random part less.
-
-    Args: first, longest: seconds.
-    """
-
-    first: float = 0.1
-    longest: float = 10.0
-
-    def pause(self, row: int) -> float:
-        """Seconds to wait after the `row`-th failure in a row, counted from 1."""
-        longest = min(self.longest, self.first * 2.0 ** min(row - 1, 30))
-        # Many clients of one router that comes back must not come at once.
-        return longest * random.uniform(0.5, 1.0)  # noqa: S311 - it only has to differ
 
 
 class FinalError(Exception):
@@ -131,7 +105,7 @@ class Connection(Attacher, Doors):
         self._entered = False
         self._changed = trio.Event()
         self._closing = False
-        self._served: _Served | None = None
+        self._served: Served | None = None
         self._made = 0
         for endpoint in self._endpoints:
             self._sasl(endpoint)  # what cannot work is said now
@@ -210,13 +184,13 @@ class Connection(Attacher, Doors):
     def wake(self) -> None:
         """A connection is there, or on its way."""
 
-    def attach_later(self, end: LinkEnd) -> None:
+    def attach_later(self, end: LinkEnd, losses: int) -> None:
         """Attach it again after a pause."""
-        self._nursery.start_soon(self._attach_later, end)
+        self._nursery.start_soon(self._attach_later, end, losses)
 
-    async def _attach_later(self, end: LinkEnd) -> None:
+    async def _attach_later(self, end: LinkEnd, losses: int) -> None:
         assert self._backoff is not None
-        await trio.sleep(self._backoff.pause(1))
+        await trio.sleep(self._backoff.pause(losses))
         if self.conversation is not None:
             end.attach_to(self.conversation)
 
@@ -284,7 +258,7 @@ class Connection(Attacher, Doors):
                 desired_capabilities=(ANONYMOUS_RELAY,),
             )
             tracer = FrameTracer(peer=str(endpoint)) if self._trace_frames else None
-            self._served = _Served(stream, engine, self, tracer)
+            self._served = Served(stream, engine, tracer, opened=self.opened, ended=self.lost)
             conversation = await self._served.run()
             temporary = sasl is not None and sasl.outcome is SaslCode.SYS_TEMP
             if isinstance(conversation.failure, SaslError) and not temporary:
@@ -364,85 +338,6 @@ class Connection(Attacher, Doors):
         self._nursery.cancel_scope.shield = True
         self._nursery.cancel_scope.cancel()
         await self._manager.__aexit__(None, None, None)
-
-
-class _Served:
-    """The tasks of one connection: one reads, one writes, one keeps the time."""
-
-    def __init__(self, stream: trio.abc.Stream, engine: Engine, owner: Connection, tracer: FrameTracer | None) -> None:
-        self._stream = stream
-        self._tracer = tracer
-        self._owner = owner
-        self._engine = engine
-        self._wanted = trio.Event()
-        self._written = trio.Event()
-        self._alarm = trio.CancelScope()
-        #: Set when nothing of it is left.
-        self.ended = trio.Event()
-        self.conversation = Conversation(engine, wake=self._wake, opened=self._opened, ended=owner.lost)
-        engine.open()
-        self._wake()  # its protocol header was there before anybody could be told
-
-    async def run(self) -> Conversation:
-        """Serve until it ends. Raises: nothing of the peer's."""
-        conversation = self.conversation
-        try:
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._read)
-                nursery.start_soon(self._write)
-                nursery.start_soon(self._keep_time)
-                await conversation.over.wait()
-                with trio.move_on_after(CLOSE_TIME):
-                    while self._engine.out or conversation.writing:
-                        await self._written.wait()
-                nursery.cancel_scope.cancel()
-            with trio.move_on_after(CLOSE_TIME):
-                await take_leave(self._stream)
-        finally:
-            conversation.lost("the connection was left")
-            self.ended.set()
-        return conversation
-
-    async def _read(self) -> None:
-        with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
-            while data := await self._stream.receive_some(READ_SIZE):
-                if self._tracer is not None:
-                    self._tracer.received(data)
-                await self.conversation.receive(bytes(data))
-                at = self._engine.next_timer()
-                if at is not None and at < self._alarm.deadline:
-                    self._alarm.deadline = at
-        self.conversation.lost("the connection was lost")
-
-    async def _write(self) -> None:
-        try:
-            while True:
-                await self._wanted.wait()
-                self._wanted = trio.Event()
-                while data := self.conversation.data_to_send():
-                    if self._tracer is not None:
-                        self._tracer.sent(data)
-                    await self._stream.send_all(data)
-                    self.conversation.written()
-                written, self._written = self._written, trio.Event()
-                written.set()
-        except (trio.BrokenResourceError, trio.ClosedResourceError):
-            # What the peer sent before may still be here, a reason in its `close` among it.
-            await trio.sleep(CLOSE_TIME)
-            self.conversation.lost("the connection was lost")
-
-    async def _keep_time(self) -> None:
-        while True:
-            at = self._engine.next_timer()
-            with trio.CancelScope(deadline=math.inf if at is None else at) as self._alarm:
-                await trio.sleep_forever()
-            self.conversation.handle_timer()
-
-    def _wake(self) -> None:
-        self._wanted.set()
-
-    def _opened(self) -> None:
-        self._owner.opened(self.conversation)
 
 
 def _reason(failure: BaseException) -> str:

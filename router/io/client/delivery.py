@@ -315,7 +315,12 @@ class Delivery:
 
     def _drop(self) -> None:
         self._came.clear()
-        self._release(self.frames)
+        self.release_frames()
+
+    def release_frames(self) -> None:
+        """It holds nothing of the session's window any more."""
+        if self.frames:
+            self._release(self.frames)
 
     def _release(self, frames: int) -> None:
         self.frames -= frames

@@ -75,7 +75,7 @@ class Inside(Attacher):
         """Octets of a frame that we take."""
         return FRAME_SIZE
 
-    def attach_later(self, end: LinkEnd) -> None:
+    def attach_later(self, end: LinkEnd, losses: int) -> None:
         """Nothing is attached again: the router that detached it had a reason."""
 
     def wake(self) -> None:

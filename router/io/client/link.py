@@ -17,6 +17,7 @@ from amqpmesh.router.amqp.errors import (
     link_detached,
 )
 from amqpmesh.router.amqp.states import LinkEndpointState
+from amqpmesh.router.io.client.backoff import LASTING
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -65,6 +66,9 @@ class LinkEnd(ABC):
         self._link: Link | None = None
         #: Where the peer's answer to our detach is to come.
         self._leaving: Conversation | None = None
+        #: When it was attached, and how often in a row it did not stay so for long.
+        self._since = 0.0
+        self._losses = 0
         #: Replaced when something changed that somebody may wait for.
         self._change = trio.Event()
 
@@ -162,6 +166,7 @@ class LinkEnd(ABC):
             self._lose(LinkDetachedError(wanting), final=True)
             return
         self._stage = Stage.ATTACHED
+        self._since = trio.current_time()
         self._begin_use(attach)
         self._changed()
 
@@ -252,6 +257,7 @@ class LinkEnd(ABC):
         if self._stage is Stage.OVER:
             self.seen_off()
             return
+        lasted = self._stage is Stage.ATTACHED and trio.current_time() - self._since >= LASTING
         session, conversation = self._session, self._conversation
         self._link = self._session = self._conversation = None
         if conversation is not None and session is not None:
@@ -263,7 +269,8 @@ class LinkEnd(ABC):
         self._lost(error, final=False)
         self._changed()
         if again:
-            self._home.attach_later(self)
+            self._losses = 1 if lasted else self._losses + 1
+            self._home.attach_later(self, self._losses)
 
     async def _leave(self, *, clean: bool) -> None:
         if self._stage is Stage.OVER and self._link is None:

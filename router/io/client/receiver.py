@@ -259,7 +259,9 @@ class Receiver(LinkEnd):
             delivery.lose(error)
         self._open.clear()
         self._coming = None
-        self._draining = False
+        if self._draining:
+            self._draining = False
+            self._granted = 0
         if final:
             self._takers.unpark_all()
 
@@ -313,6 +315,9 @@ class Receiver(LinkEnd):
                     self._hand(delivery)
         self._open_window()
         self._check_drained()
+        if event.link.credit == 0:
+            # What is free and was too little for a flow of its own: now the sender waits for it.
+            self._replenish()
 
     def disposed(
         self,
@@ -348,9 +353,8 @@ class Receiver(LinkEnd):
 
     def _take(self) -> Delivery:
         delivery = self._ready.popleft()
-        if not self._streaming and delivery.frames:
-            self.release(delivery.frames)
-            delivery.frames = 0
+        if not self._streaming:
+            delivery.release_frames()
         delivery.is_out = True
         if delivery.is_settled and not self._streaming:
             # Nobody waits for what the program thinks of it.
@@ -362,9 +366,8 @@ class Receiver(LinkEnd):
     def _open_window(self) -> None:
         """What is coming and nothing is before it may be larger than the window: it holds nothing of it."""
         coming = self._coming
-        if coming is not None and not self._ready and not self._streaming and coming.frames:
-            self.release(coming.frames)
-            coming.frames = 0
+        if coming is not None and not self._ready and not self._streaming:
+            coming.release_frames()
 
     def _aborted(self, delivery: Delivery) -> None:
         self.release(1)
