@@ -17,6 +17,7 @@ _VARIES = (
     (re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z"), "TIME"),
     (re.compile(r"(?<=://)[\w.]+(:\d+)?"), "HOST"),
     (re.compile(r"(?<=\bconnection=)\d+"), "N"),
+    (re.compile(r"(?<=\bup )\d+\.\d+(?= s$)"), "N"),
     (re.compile(r"(?<=_ssl\.c:)\d+"), "N"),
 )
 

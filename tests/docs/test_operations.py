@@ -9,7 +9,7 @@ import ssl
 import subprocess
 import tomllib
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import NamedTuple
 
@@ -43,24 +43,35 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def done(folder: Path) -> list[Done]:
-    """All commands of the page, run in their order; what runs until it is ended is ended once it has said enough."""
-    return [Done(command, run(command, folder)) for block in blocks(PAGE, "console") for command in commands(block)]
-
-
-def run(command: Command, folder: Path) -> list[str]:
+    """All commands of the page, run in their order; a router runs until the next one does."""
     env = environment(folder.parent / "bin")
-    if not command.line.startswith("amqpmesh run "):
-        shell = ["bash", "-eu", "-c", command.line]
-        ended = subprocess.run(
-            shell, cwd=folder, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=PATIENCE
-        )
-        return ended.stdout.splitlines()
-    with closing(Daemon(*command.line.split(), cwd=folder, env=env)) as daemon:
-        printed = [daemon.line() for _ in command.output]
-        status, rest = daemon.end()
-        assert status == Exit.DONE
-        assert len(rest) == 2, "the end is two lines"
-    return printed
+    found = []
+    url = "amqps://localhost"
+    with ExitStack() as running:
+        for command in (command for block in blocks(PAGE, "console") for command in commands(block)):
+            if command.line.startswith("amqpmesh run "):
+                running.close()
+                daemon = running.enter_context(closing(Daemon(*command.line.split(), cwd=folder, env=env)))
+                printed = [daemon.line() for _ in command.output]
+                url = f"amqps://localhost:{re.findall(r'//[0-9.]+:([0-9]+)', printed[0])[0]}"
+            else:
+                printed = shell(command.line.replace("amqps://localhost", url), folder, env)
+            found.append(Done(command, printed))
+    return found
+
+
+def shell(line: str, folder: Path, env: dict[str, str]) -> list[str]:
+    """What a command prints, on both its outputs."""
+    ended = subprocess.run(
+        ["bash", "-c", line],
+        cwd=folder,
+        env=env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=PATIENCE,
+    )
+    return ended.stdout.splitlines()
 
 
 def test_every_command_prints_what_the_page_shows(done: list[Done]) -> None:
