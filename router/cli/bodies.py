@@ -2,7 +2,8 @@
 
 JSON has fewer types than AMQP: numbers of all widths are numbers, symbols and UUIDs strings, timestamps milliseconds
 since 1970. Binary is a string where it is UTF-8, else `{"base64": "..."}`; a described value is
-`{"descriptor": ..., "value": ...}`; a number that JSON lacks is a string, "NaN" for one.
+`{"descriptor": ..., "value": ...}`; a number that JSON lacks is a string, "NaN" for one. Keys that are no strings are
+their JSON as a string; a map in which two keys are the same by that is a list of pairs.
 """
 
 import base64
@@ -89,7 +90,9 @@ def _jsonable(value: Any) -> Any:
         text = from_octets(value)
         return text if isinstance(text, str) else {"base64": base64.b64encode(value).decode()}
     if isinstance(value, Mapping):
-        return {_key(key): _jsonable(each) for key, each in value.items()}
+        pairs = [(_key(key), _jsonable(each)) for key, each in value.items()]
+        named = dict(pairs)
+        return named if len(named) == len(pairs) else pairs
     if isinstance(value, list):
         return [_jsonable(each) for each in value]
     if isinstance(value, Array):

@@ -8,6 +8,7 @@ from typing import Final
 
 import trio
 
+from amqpmesh.router.amqp.errors import AmqpMeshError
 from amqpmesh.router.cli import arguments, bodies, peer
 from amqpmesh.router.cli.attempt import Patience, attempt
 from amqpmesh.router.cli.exits import EPILOG, Exit, StoppedError
@@ -34,8 +35,8 @@ def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> N
         help="receive messages",
         description="Receives messages from an address of any AMQP 1.0 peer, until --count have come, or SIGINT or "
         "SIGTERM. Standard output is a body a line: text and binary as they are, other values as JSON; on a "
-        "terminal, what would control it is escaped. A message is accepted once it is written. The summary is the last "
-        "line on standard error, with the latency of those messages that say when they were created.",
+        "terminal, what would control it is escaped. A message is accepted once it is written. A summary stands "
+        "on standard error, with the latency of those messages that say when they were created.",
         epilog=f"{EPILOG} A signal ends it with 0, or with 1 if fewer than --count came.",
     )
     command.add_argument("address", metavar="ADDRESS", help="where from: the source's address")
@@ -86,12 +87,20 @@ class _Receiving:
         try:
             await attempt(lambda: self._receive_all(connection), self._patience)
         except StoppedError:
+            self._tell()
             if self._given.count is not None:
                 raise
-        finally:
-            self._progress.close()
-            self._progress.say(self._summary.json() if self._given.json else self._summary.text())
+        except (AmqpMeshError, OSError):
+            if self._summary.count:
+                self._tell()
+            raise
+        else:
+            self._tell()
         return Exit.DONE
+
+    def _tell(self) -> None:
+        self._progress.close()
+        self._progress.say(self._summary.json() if self._given.json else self._summary.text())
 
     async def _receive_all(self, connection: Connection) -> None:
         self._patience.wait("the connection")

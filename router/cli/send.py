@@ -9,6 +9,7 @@ from typing import Final
 
 import trio
 
+from amqpmesh.router.amqp.errors import AmqpMeshError
 from amqpmesh.router.cli import arguments, peer, standard
 from amqpmesh.router.cli.attempt import Patience, attempt
 from amqpmesh.router.cli.bodies import from_octets
@@ -37,8 +38,8 @@ def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> N
         help="send messages",
         description="Sends messages to an address of any AMQP 1.0 peer, as fast as it gives credit, and waits for "
         "their outcomes. Each line of standard input is a message, unless --body, --size or --count says what to send. "
-        "A body is text, or binary where it is not UTF-8. Standard output stays empty; the summary is the last line "
-        "on standard error.",
+        "A body is text, or binary where it is not UTF-8. Standard output stays empty; a summary stands on standard "
+        "error.",
         epilog=EPILOG,
     )
     command.add_argument("address", metavar="ADDRESS", help="where to: the target's address")
@@ -89,10 +90,11 @@ class _Sending:
         """Do it, and tell. Returns, Raises: as `send`."""
         try:
             await attempt(lambda: self._send_all(connection), self._patience)
-        finally:
-            self._progress.close()
+        except (AmqpMeshError, OSError):
             if self._summary.count:
                 self._tell()
+            raise
+        self._tell()
         return Exit.DONE if self._summary.all_accepted else Exit.FAILED
 
     async def _send_all(self, connection: Connection) -> None:
@@ -189,6 +191,7 @@ class _Sending:
 
     def _tell(self) -> None:
         summary = self._summary
+        self._progress.close()
         if self._given.json:
             self._progress.say(summary.json())
         elif self._is_one and summary.all_accepted and len(summary.latencies):

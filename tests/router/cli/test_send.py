@@ -1,0 +1,328 @@
+"""`amqpmesh send`, beside a router: what it sends, what it says, and how it ends."""
+
+import json
+import os
+import re
+import signal
+import socket
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+import trio
+
+from amqpmesh.router.config import ListenerConfig
+from amqpmesh.router.io.client.delivery import Delivery
+from amqpmesh.router.users import add_user
+from tests.support.served import Command, Serve, Served
+
+EXPLANATION = 'waiting for credit on "hello": a router gives credit only while a receiver is attached'
+
+
+def bodies(came: list) -> list:
+    return [message.body for message in came]
+
+
+def standard_input(monkeypatch: pytest.MonkeyPatch, folder: Path, content: bytes) -> None:
+    (folder / "stdin").write_bytes(content)
+    monkeypatch.setattr(sys, "stdin", (folder / "stdin").open())
+
+
+# --------------------------------------------------------------------------------------------------------- what is sent
+
+
+def test_one_message_is_accepted_by_a_receiver(served: Served, command: Command) -> None:
+    came = served.receive("hello")
+    said = command("send", "hello", "--body", "hi")
+    assert (said.status, said.out) == (0, "")
+    assert re.fullmatch(r"accepted by receiver in \d+\.\d ms\n", said.err)
+    assert bodies(came) == ["hi"]
+
+
+def test_each_line_of_standard_input_is_a_message(
+    served: Served, command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    came = served.receive("hello")
+    standard_input(monkeypatch, tmp_path, b"one\n\n two \r\nb\xffd\n" + b"x" * 200_000 + b"\nlast")
+    said = command("send", "hello")
+    assert said.status == 0
+    assert bodies(came) == ["one", "", " two ", b"b\xffd", "x" * 200_000, "last"]
+    assert said.lines[-1].startswith("sent 6 in ")
+
+
+def test_lines_are_sent_as_they_come(served: Served, command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    reading, writing = os.pipe()
+    monkeypatch.setattr(sys, "stdin", os.fdopen(reading))
+
+    def decide(delivery: Delivery) -> None:
+        delivery.accept()
+        if delivery.message.body == "first":
+            os.write(writing, b"second\n")
+        else:
+            os.close(writing)
+
+    came = served.receive("hello", decide)
+    os.write(writing, b"first\n")
+    assert command("send", "hello").status == 0
+    assert bodies(came) == ["first", "second"]
+
+
+def test_no_line_is_no_message(
+    served: Served, command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    standard_input(monkeypatch, tmp_path, b"")
+    said = command("send", "hello")
+    assert (said.status, said.lines) == (0, ["sent 0"])
+
+
+def test_a_count_alone_sends_numbers(served: Served, command: Command) -> None:
+    came = served.receive("hello")
+    assert command("send", "hello", "--count", "3").status == 0
+    assert bodies(came) == ["1", "2", "3"]
+
+
+def test_a_size_sends_binary_so_many_times(served: Served, command: Command) -> None:
+    came = served.receive("hello")
+    assert command("send", "hello", "--count", "2", "--size", "100000").status == 0
+    assert bodies(came) == [bytes(100_000)] * 2
+
+
+def test_ten_thousand_are_pipelined(served: Served, command: Command) -> None:
+    came = served.receive("hello")
+    said = command("send", "hello", "--count", "10000")
+    assert said.status == 0
+    assert bodies(came) == [str(number) for number in range(1, 10_001)]
+    assert re.fullmatch(
+        r"sent 10,000 in [\d.]+ s \([\d,]+/s\): accepted 10,000; latency p50 [\d.]+ m?s, p99 [\d.]+ m?s", said.lines[-1]
+    )
+
+
+def test_no_more_wait_for_their_outcomes_than_find_room(
+    served: Served, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("amqpmesh.router.cli.send.IN_FLIGHT", 3)
+    held: list[Delivery] = []
+
+    def decide(delivery: Delivery) -> None:
+        held.append(delivery)
+        assert len(held) <= 3
+        if len(held) == 3 or delivery.message.body == "8":
+            while held:
+                held.pop().accept()
+
+    served.receive("hello", decide)
+    assert command("send", "hello", "--count", "8").status == 0
+
+
+def test_what_is_sent_settled_has_no_outcome(served: Served, command: Command) -> None:
+    settled: list[bool] = []
+    served.receive("hello", lambda delivery: settled.append(delivery.is_settled) or delivery.accept())
+    said = command("send", "hello", "--settled", "--count", "20")
+    assert said.status == 0
+    assert said.lines[-1].endswith("/s): settled 20")
+    assert settled == [True] * 20
+
+
+def test_a_rate_is_kept_on_the_average(served: Served, command: Command) -> None:
+    """Late turns do not move the turns after them."""
+    at: list[float] = []
+
+    def decide(delivery: Delivery) -> None:
+        at.append(time.monotonic())
+        if len(at) == 5:
+            time.sleep(0.1)  # the router stands still, and so does the receiver
+        delivery.accept()
+
+    served.receive("hello", decide)
+    assert command("send", "hello", "--count", "21", "--rate", "50").status == 0
+    assert at[-1] - at[0] == pytest.approx(20 / 50, abs=0.15)
+    assert at[-1] - at[0] > 19 / 50
+
+
+# ------------------------------------------------------------------------------------------------------------ summaries
+
+
+def test_what_was_not_accepted_ends_with_1_and_the_first_reason(served: Served, command: Command) -> None:
+    decisions = iter(
+        [Delivery.accept, lambda d: d.reject("amqp:not-allowed", "spam"), Delivery.release, Delivery.modify]
+    )
+    served.receive("hello", lambda delivery: next(decisions)(delivery), credit=1)
+    said = command("send", "hello", "--count", "4")
+    assert (said.status, said.out) == (1, "")
+    assert said.lines[-2] == "the first that was not accepted: rejected: amqp:not-allowed: spam"
+    assert "/s): accepted 1, rejected 1, released 1, modified 1; latency p50 " in said.lines[-1]
+
+
+def test_a_reason_cannot_control_the_terminal(served: Served, command: Command) -> None:
+    served.receive("hello", lambda delivery: delivery.reject("amqp:not-allowed", "\x1b]0;title\x07\nforged"))
+    said = command("send", "hello", "--body", "hi")
+    assert said.lines[0].endswith(r"rejected: amqp:not-allowed: \u001b]0;title\u0007\u000aforged")
+
+
+def test_the_summary_may_be_json(served: Served, command: Command) -> None:
+    served.receive("hello")
+    said = command("send", "hello", "--count", "5", "--json")
+    assert (said.status, said.out) == (0, "")
+    (line,) = said.lines
+    summary = json.loads(line)
+    assert {key: summary[key] for key in ("sent", "accepted", "rejected", "first_failure")} == {
+        "sent": 5,
+        "accepted": 5,
+        "rejected": 0,
+        "first_failure": None,
+    }
+    assert 0 < summary["latency"]["p50"] <= summary["latency"]["p99"] <= summary["seconds"] * 1.01
+
+
+# ------------------------------------------------------------------------------------------------------- the other ends
+
+
+def test_a_sender_that_waits_is_told_why_and_ends_with_4(served: Served, command: Command) -> None:
+    said = command("send", "hello", "--body", "hi", "--timeout", "1.5")
+    assert (said.status, said.out) == (4, "")
+    assert said.lines == [EXPLANATION, "amqpmesh: timed out: waited 1.5 s for credit"]
+
+
+def test_it_is_said_once_and_the_sender_goes_on_when_there_is_credit(served: Served, command: Command) -> None:
+    receiving = threading.Timer(1.5, lambda: served.receive("hello"))
+    receiving.start()
+    said = command("send", "hello", "--body", "hi", "--timeout", "20")
+    assert said.status == 0
+    assert [said.lines[0], len(said.lines)] == [EXPLANATION, 2]
+    receiving.join()
+
+
+def test_an_outcome_that_does_not_come_ends_with_4_and_is_in_doubt(served: Served, command: Command) -> None:
+    held: list[Delivery] = []
+    served.receive("hello", held.append)
+    said = command("send", "hello", "--count", "2", "--timeout", "0.3")
+    assert said.status == 4
+    assert said.lines[-1] == "amqpmesh: timed out: waited 0.3 s for an outcome"
+    assert "in doubt 2" in said.lines[-2]
+
+
+def test_the_time_begins_anew_with_each_outcome(served: Served, command: Command) -> None:
+    def decide(delivery: Delivery) -> None:
+        time.sleep(0.15)
+        delivery.accept()
+
+    served.receive("hello", decide, credit=1)
+    assert command("send", "hello", "--count", "4", "--timeout", "0.5").status == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_stops_it_with_1_and_a_summary(served: Served, command: Command, number: signal.Signals) -> None:
+    count = 0
+
+    def decide(delivery: Delivery) -> None:
+        nonlocal count
+        count += 1
+        if count <= 3:
+            delivery.accept()
+        elif count == 4:
+            os.kill(os.getpid(), number)
+
+    served.receive("hello", decide)
+    said = command("send", "hello", "--count", "1000", "--rate", "100")
+    assert said.status == 1
+    assert said.lines[-1] == "amqpmesh: stopped"
+    assert "accepted 3, in doubt " in said.lines[-2]
+
+
+def test_a_port_where_nobody_listens_ends_with_3(command: Command) -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        url = f"amqp://127.0.0.1:{unused.getsockname()[1]}"
+        said = command("send", "hello", "--body", "hi", "--url", url)
+    assert (said.status, said.err) == (3, f"amqpmesh: {url}: Connection refused\n")
+
+
+def test_a_peer_that_does_not_speak_ends_with_4(command: Command) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"amqp://127.0.0.1:{silent.getsockname()[1]}"
+        said = command("send", "hello", "--body", "hi", "--url", url, "--timeout", "0.3")
+    assert (said.status, said.err) == (4, "amqpmesh: timed out: waited 0.3 s for the connection\n")
+
+
+def test_a_link_that_is_refused_ends_with_3(served: Served, command: Command) -> None:
+    said = command("send", "hello@elsewhere", "--body", "hi")
+    assert said.status == 3
+    assert "amqp:not-found" in said.lines[-1]
+
+
+def test_a_router_that_ends_while_we_wait_ends_it_with_3(served: Served, command: Command) -> None:
+    async def end_it(*, task_status: trio.TaskStatus[None]) -> None:
+        task_status.started()
+        while not served.router.statistics().links:
+            await trio.sleep(0.01)
+        served.stop()
+
+    served.begin(end_it)
+    said = command("send", "hello", "--body", "hi")
+    assert (said.status, len(said.lines)) == (3, 1)
+    assert "amqp:connection:forced" in said.err
+
+
+# ----------------------------------------------------------------------------------------------------------- who we are
+
+
+@pytest.fixture
+def guarded(serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Served:
+    """A router that asks for a password."""
+    add_user(tmp_path / "users.toml", "alice", "correct horse")
+    listener = ListenerConfig(url="amqp://127.0.0.1:0", sasl=("SCRAM-SHA-256",), users=tmp_path / "users.toml")
+    served = serve(listeners=[listener])
+    monkeypatch.setenv("AMQPMESH_URL", served.url)
+    return served
+
+
+def test_a_password_from_a_file_lets_us_in_and_a_wrong_one_ends_with_3(
+    guarded: Served, command: Command, tmp_path: Path
+) -> None:
+    guarded.receive("hello")
+    (tmp_path / "password").write_text("correct horse\n")
+    arguments = ("send", "hello", "--body", "hi", "--user", "alice", "--password-file", str(tmp_path / "password"))
+    assert command(*arguments).status == 0
+    (tmp_path / "password").write_text("wrong\n")
+    said = command(*arguments)
+    assert (said.status, said.out) == (3, "")
+    assert said.err.startswith("amqpmesh: not let in")
+    assert "wrong" not in said.err
+
+
+def test_nobody_in_particular_is_not_let_in(guarded: Served, command: Command) -> None:
+    assert command("send", "hello", "--body", "hi").status == 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (["--url", "http://127.0.0.1"], "--url http://127.0.0.1: must begin with amqp:// or amqps://"),
+        (["--url", "amqp://alice:secret@127.0.0.1"], "takes no user and no password"),
+        (["--password-file", "f"], "--password-file needs --user"),
+        (["--user", "alice"], "--user needs --password-file where no terminal is there to ask"),
+        (["--user", "alice", "--password-file", "/nowhere"], "/nowhere: No such file or directory"),
+        (["--trust", "a.pem"], "--trust does nothing without TLS"),
+        (["--url", "amqps://127.0.0.1", "--trust", "/nowhere.pem"], "/nowhere.pem: No such file or directory"),
+        (["--url", "amqps://127.0.0.1", "--key", "a.key"], "a key its certificate"),
+    ],
+)
+def test_options_that_make_no_sense_end_with_2(
+    arguments: list[str], reason: str, command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    standard_input(monkeypatch, tmp_path, b"")
+    said = command("send", "hello", "--body", "hi", *arguments)
+    assert (said.status, said.out) == (2, "")
+    assert reason in said.err
+    assert len(said.lines) == 1
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["--count", "0"], ["--size", "-1"], ["--rate", "0"], ["--timeout", "nan"], ["--body", "a", "--size", "1"]],
+)
+def test_numbers_that_make_no_sense_end_with_2(arguments: list[str], command: Command) -> None:
+    said = command("send", "hello", *arguments)
+    assert (said.status, said.out) == (2, "")

@@ -1,0 +1,141 @@
+"""A router beside a command: it runs in a thread, so that the command has the main one, and the signals."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import trio
+
+from amqpmesh.router.io.client.delivery import Delivery
+from amqpmesh.router.io.node import Router
+from amqpmesh.router.message import Message
+
+PATIENCE = 40.0  # seconds; nothing here takes one
+
+T = TypeVar("T")
+
+
+class Served:
+    """A router that serves at `url`; what is asked of it is done in its thread."""
+
+    def __init__(self, **settings: Any) -> None:
+        self._ready: queue.Queue[BaseException | None] = queue.Queue()
+        self._thread = threading.Thread(target=self._serve, args=(settings,), daemon=True)
+        self._thread.start()
+        failure = self._ready.get(timeout=PATIENCE)
+        if failure is not None:
+            raise failure
+
+    def _serve(self, settings: dict[str, Any]) -> None:
+        try:
+            trio.run(self._run, settings)
+        except BaseException as error:
+            self._ready.put(error)
+            raise
+
+    async def _run(self, settings: dict[str, Any]) -> None:
+        self._token = trio.lowlevel.current_trio_token()
+        self._ended = trio.Event()
+        listeners = settings.pop("listeners", ["amqp://127.0.0.1:0"])
+        async with (
+            Router(listeners=listeners, **{"id": "A", "drain": 0.2, **settings}) as self.router,
+            trio.open_nursery() as self._nursery,
+        ):
+            self._ready.put(None)
+            await self._ended.wait()
+            self._nursery.cancel_scope.cancel()
+
+    @property
+    def url(self) -> str:
+        return self.router.listeners[0].url
+
+    def do(self, work: Callable[..., Awaitable[T]], *arguments: Any) -> T:
+        """Do it in the router's thread, and wait until it is done."""
+
+        async def bounded() -> T:
+            with trio.fail_after(PATIENCE):
+                return await work(*arguments)
+
+        return trio.from_thread.run(bounded, trio_token=self._token)
+
+    def begin(self, work: Callable[..., Awaitable[Any]], *arguments: Any) -> Any:
+        """Begin it there, and wait until it says so: as `Nursery.start`."""
+
+        async def start() -> Any:
+            return await self._nursery.start(work, *arguments)
+
+        return self.do(start)
+
+    def receive(
+        self, address: str, decide: Callable[[Delivery], object] = Delivery.accept, credit: int = 100
+    ) -> list[Message]:
+        """Receive from now on. Returns: what has come, also later."""
+        came: list[Message] = []
+
+        async def receive(*, task_status: trio.TaskStatus[None]) -> None:
+            async with self.router.receiver(address, credit=credit) as receiver:
+                task_status.started()
+                async for delivery in receiver:
+                    came.append(delivery.message)
+                    decide(delivery)
+
+        self.begin(receive)
+        return came
+
+    def send(self, address: str, *messages: Any, settled: bool = False) -> list[Any]:
+        """Send these as soon as there is credit. Returns: the outcomes, as they come."""
+        outcomes: list[Any] = []
+
+        async def send(*, task_status: trio.TaskStatus[None]) -> None:
+            async with self.router.sender(address) as sender:
+                task_status.started()
+                for sent in [await sender.transfer(message, settled=settled) for message in messages]:
+                    outcomes.append(None if settled else await sent.outcome())  # noqa: PERF401 - seen as they come
+
+        self.begin(send)
+        return outcomes
+
+    def settled(self, outcomes: list[Any], count: int) -> list[Any]:
+        """The outcomes of `send`, once so many are there."""
+
+        async def until() -> list[Any]:
+            while len(outcomes) < count:
+                await trio.sleep(0.01)
+            return outcomes
+
+        return self.do(until)
+
+    def stop(self) -> None:
+        """End it, without waiting."""
+        self._token.run_sync_soon(self._ended.set)
+
+    def end(self) -> None:
+        """End it."""
+        if self._thread.is_alive():
+            self.stop()
+        self._thread.join(PATIENCE)
+        assert not self._thread.is_alive()
+
+
+Serve = Callable[..., Served]
+
+
+@dataclass(frozen=True)
+class Said:
+    """What a command ended with."""
+
+    status: int
+    out: str
+    err: str
+
+    @property
+    def lines(self) -> list[str]:
+        """What it wrote on standard error."""
+        return self.err.splitlines()
+
+
+Command = Callable[..., Said]
