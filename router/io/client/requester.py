@@ -81,6 +81,8 @@ class _Replies(Receiver):
                 call.fail(InDoubtError("the way back for the answer was lost", getattr(error, "error", None)))
             elif final:
                 call.fail(error)
+        if self.requests is not None:
+            self.requests.begin_anew()  # it names the address that is no more
 
 
 class _Requests(Sender):

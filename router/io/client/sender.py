@@ -92,7 +92,7 @@ class Sent:
 class Pending:
     """A delivery that waits for credit, or is in the middle of its frames."""
 
-    __slots__ = ("aborting", "at", "delivery", "done", "error", "payload", "prepare", "sent")
+    __slots__ = ("aborting", "at", "delivery", "done", "error", "outdated", "payload", "prepare", "sent")
 
     def __init__(self, payload: bytes, sent: Sent, prepare: Callable[[], bytes] | None) -> None:
         self.payload = payload
@@ -104,6 +104,8 @@ class Pending:
         self.at = 0
         #: Nobody wants it any more, and part of it was sent.
         self.aborting = False
+        #: Part of it was sent, and the payload is to be made anew.
+        self.outdated = False
         #: Set when its last frame is written, or `error` says why it never will.
         self.done = trio.Event()
         self.error: AmqpMeshError | None = None
@@ -217,6 +219,11 @@ class Sender(LinkEnd):
         if pending.error is not None:
             raise again(pending.error)
 
+    def begin_anew(self) -> None:
+        """What is half sent is to be aborted, and made and sent anew."""
+        if self._waiting and self._waiting[0].delivery is not None:
+            self._waiting[0].outdated = True
+
     # ------------------------------------------------------------------------------------------------------- of LinkEnd
 
     def _choose_session(self, conversation: Conversation) -> Session:
@@ -249,7 +256,7 @@ class Sender(LinkEnd):
         if self._waiting and self._waiting[0].delivery is not None:
             # Its last frame was never sent, so nobody can have taken it: it can begin anew.
             first = self._waiting[0]
-            first.delivery, first.at = None, 0
+            first.delivery, first.at, first.outdated = None, 0, False
             if first.aborting:
                 self._waiting.popleft()
         if final:
@@ -334,9 +341,12 @@ class Sender(LinkEnd):
                 self._check_size(pending.payload)
             tag = next(self._tags).to_bytes(8, "big").lstrip(b"\0") or b"\0"
             delivery = link.delivery(tag, settled=pending.sent.settled)
-        if pending.aborting:
+        if pending.aborting or pending.outdated:
             link.transfer(delivery, aborted=True)
-            return delivery.complete
+            if pending.aborting or not delivery.complete:
+                return delivery.complete
+            pending.delivery, pending.at, pending.outdated = None, 0, False
+            return self._advance(pending)
         payload = memoryview(pending.payload)
         while not delivery.complete:
             if conversation.stall(self):
