@@ -1,5 +1,5 @@
 #!/bin/sh
-# Makes, in the folder it is run in, an authority and what it signs: a certificate for a router and one for a client.
+# Makes, in the folder it is run in, an authority, if none is there, and certificates for a router and for a client.
 #   certificates.sh HOST... -- CLIENT     the names that clients call the router by, and the user that a client is
 set -eu
 
@@ -21,9 +21,11 @@ sign() { # NAME: OpenSSL tells of success, too; only what fails is shown
     rm "$1.csr"
 }
 
-new_key ca
-openssl req -x509 -new -key ca.key -days 3650 -subj "/CN=Example authority" \
-    -addext "keyUsage=critical,keyCertSign,cRLSign" -out ca.pem
+if [ ! -e ca.key ]; then
+    new_key ca
+    openssl req -x509 -new -key ca.key -days 3650 -subj "/CN=Example authority" \
+        -addext "keyUsage=critical,keyCertSign,cRLSign" -out ca.pem
+fi
 
 new_key router
 openssl req -new -key router.key -subj "/CN=$first" -addext "subjectAltName=$hosts" \

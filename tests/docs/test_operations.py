@@ -88,6 +88,17 @@ def test_what_was_made_is_good_by_the_strict_rules(done: list[Done], folder: Pat
     assert all(key.stat().st_mode & 0o077 == 0 for key in folder.glob("*.key"))
 
 
+def test_certificates_are_renewed_by_the_same_authority(tmp_path: Path) -> None:
+    folder = on_loopback(tmp_path / "router")
+    made = []
+    for _ in range(2):
+        subprocess.run(["./certificates.sh", "localhost", "--", "alice"], cwd=folder, check=True, timeout=PATIENCE)
+        made.append({name: (folder / name).read_bytes() for name in ("ca.pem", "router.pem", "alice.pem")})
+    assert {name for name in made[0] if made[0][name] != made[1][name]} == {"router.pem", "alice.pem"}
+    verify = ["openssl", "verify", "-CAfile", "ca.pem", "router.pem", "alice.pem"]
+    subprocess.run(verify, cwd=folder, check=True, capture_output=True, timeout=PATIENCE)
+
+
 # --------------------------------------------------------------------------------------------------- the unit file
 
 
