@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from contextlib import AbstractAsyncContextManager, suppress
 from typing import Any
 
 import trio
@@ -106,6 +106,12 @@ class Host(Peer):
         answer = Attach(name=attach.name, handle=attach.handle, role=role, **{**standard, **fields})
         await self.write(answer, channel=self.channel)
         return attach
+
+
+async def enter(resource: AbstractAsyncContextManager[object]) -> None:
+    """Enter and leave, for what is expected to fail: where it does not, nothing stays open."""
+    async with resource:
+        pass
 
 
 def joined(

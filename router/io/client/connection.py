@@ -33,7 +33,9 @@ log = logs.EventLog("amqpmesh.client")
 OPEN_TIME: Final = 10.0
 """Seconds for a stream to come about, its TLS handshake included; the peer's `open` has as many again."""
 
-PASSWORDS: Final = ("SCRAM-SHA-256", "SCRAM-SHA-1", "PLAIN")
+PLAIN: Final = "PLAIN"
+
+PASSWORDS: Final = ("SCRAM-SHA-256", "SCRAM-SHA-1", PLAIN)
 """Mechanisms that need a password, the best liked first."""
 
 Opener = Callable[[Endpoint], Awaitable[trio.abc.Stream]]
@@ -121,8 +123,9 @@ class Connection(Attacher, Doors):
         self._entered = True
         self._failure = None
         self._manager = trio.open_nursery()
+        self._running = trio.CancelScope(shield=True)
         self._nursery = await self._manager.__aenter__()
-        self._nursery.start_soon(self._run)
+        self._nursery.start_soon(self._run_on)
         try:
             await trio.lowlevel.checkpoint()
             while self.conversation is None:
@@ -195,6 +198,11 @@ class Connection(Attacher, Doors):
             end.attach_to(self.conversation)
 
     # ------------------------------------------------------------------------------------------------------ connecting
+
+    async def _run_on(self) -> None:
+        """Go on when the body is cancelled, until it has been left: links abort, release and detach."""
+        with self._running:
+            await self._run()
 
     async def _run(self) -> None:
         """Connect, serve, and again. Raises: nothing."""
@@ -286,14 +294,17 @@ class Connection(Attacher, Doors):
         mechanisms = self._mechanisms
         if mechanisms is None:
             if self._user is not None:
-                clear = endpoint.secure or endpoint.loopback or self._insecure
-                mechanisms = PASSWORDS if clear else PASSWORDS[:-1]
+                mechanisms = PASSWORDS
             elif self._external and endpoint.secure:
                 mechanisms = ("EXTERNAL", "ANONYMOUS")
             else:
                 mechanisms = ("ANONYMOUS",)
         if not mechanisms:
             return None
+        if not (endpoint.secure or endpoint.loopback or self._insecure):
+            mechanisms = [name for name in mechanisms if name != PLAIN]
+            if not mechanisms:
+                raise CommandError(f"PLAIN without TLS would show the password to the network: {endpoint}")
         return SaslClient(
             mechanisms,
             self._user,
@@ -335,6 +346,7 @@ class Connection(Attacher, Doors):
                 await self._served.ended.wait()
         # Not told of the body's error the nursery does not wrap it, and shielded it keeps to itself that its tasks
         # were cancelled.
+        self._running.cancel()
         self._nursery.cancel_scope.shield = True
         self._nursery.cancel_scope.cancel()
         await self._manager.__aexit__(None, None, None)

@@ -19,7 +19,7 @@ from amqpmesh.router.amqp.types import Symbol
 from amqpmesh.router.io.client.backoff import Backoff
 from amqpmesh.router.io.client.connection import OPEN_TIME, connect
 from amqpmesh.router.io.node import Router
-from tests.support.client import URL, Host, Roads
+from tests.support.client import URL, Host, Roads, enter
 from tests.support.script import SASL, frame
 
 A, B, C = (f"amqp://{name}.example:5672" for name in "abc")
@@ -160,7 +160,7 @@ async def test_without_reconnect_every_url_gets_one_chance(nursery: trio.Nursery
         assert tried(roads) == [A, B, C]
         roads.close(C)
         with pytest.raises(ConnectionClosedError, match="c.example:5672.*refused"):
-            await roads.connect([A, B, C]).__aenter__()
+            await enter(roads.connect([A, B, C]))
         assert tried(roads) == [A, B, C] * 2
 
 
@@ -176,7 +176,7 @@ async def test_without_reconnect_a_lost_connection_stays_lost(nursery: trio.Nurs
                 with pytest.raises(ConnectionClosedError, match="lost"):
                     await sender.send(b"")
                 with pytest.raises(ConnectionClosedError, match="lost"):
-                    await connection.receiver("q").__aenter__()
+                    await enter(connection.receiver("q"))
             with pytest.raises(ConnectionClosedError, match="lost"):
                 connection.peer  # noqa: B018 - it raises
         assert len(roads.tries) == 1
@@ -249,7 +249,7 @@ async def test_a_peer_that_does_not_come_as_far_as_open_is_given_up(
     if stalls == "open_stream":
         connection = connect(URL, open_stream=lambda endpoint: trio.sleep_forever())
     with pytest.raises(ConnectionClosedError, match="in time|timed out") as raised:
-        await connection.__aenter__()
+        await enter(connection)
     # It takes its time, but nobody was refused: with `reconnect` it would be tried again.
     assert not isinstance(raised.value, SaslError)
     assert trio.current_time() <= OPEN_TIME + 1
@@ -290,7 +290,7 @@ async def test_whom_a_peer_does_not_let_in_does_not_ask_again(
     roads = Roads(nursery)
     roads.lead_to(lambda stream: refuse(stream, code))
     with pytest.raises(SaslError):
-        await roads.connect(reconnect=True).__aenter__()
+        await enter(roads.connect(reconnect=True))
     assert len(roads.tries) == 1
 
 
@@ -311,7 +311,7 @@ async def test_a_peer_that_cannot_tell_now_is_asked_again(nursery: trio.Nursery,
         roads = Roads(nursery)
         roads.lead_to(lambda stream: refuse(stream, SaslCode.SYS_TEMP))
         with pytest.raises(SaslError):
-            await roads.connect().__aenter__()
+            await enter(roads.connect())
 
 
 async def test_a_certificate_that_is_not_believed_is_final(nursery: trio.Nursery, autojump_clock: MockClock) -> None:
@@ -327,7 +327,7 @@ async def test_a_certificate_that_is_not_believed_is_final(nursery: trio.Nursery
     url = URL.replace("amqp", "amqps")
     roads.lead_to(serve, url)
     with pytest.raises(ConnectionClosedError, match="TLS"):
-        await roads.connect(url, reconnect=True).__aenter__()
+        await enter(roads.connect(url, reconnect=True))
     assert len(roads.tries) == 1
 
 
@@ -355,10 +355,10 @@ async def test_a_connection_is_entered_once_and_makes_nothing_outside(
         roads.lead_to(router)
         connection = roads.connect()
         with pytest.raises(CommandError, match="not opened"):
-            await connection.sender("q").__aenter__()
+            await enter(connection.sender("q"))
         async with connection:
             with pytest.raises(CommandError, match="once"):
-                await connection.__aenter__()
+                await enter(connection)
         with pytest.raises(CommandError, match="left"):
-            await connection.sender("q").__aenter__()
+            await enter(connection.sender("q"))
     assert router.statistics().is_empty
