@@ -19,6 +19,7 @@ What this broker does that others do not, as seen with proton 0.40 and with our 
 - Its sources do not have the outcome `modified`, as their attach says; it ends the session (invalid-field). `rejected`
   drops the message, or dead-letters it; `released` puts it back. No delivery-count is kept: what comes again shows in
   `first-acquirer` alone.
+- It does not know aborted transfers: one ends the session (internal-error).
 - Sections are kept, body types too; a message without a body comes back with an empty data section, header and
   properties are always there. Some values make the connection fall silent, without a close: an amqp-value that is a
   list of two elements or more, arrays of binary, uuid, or integers in their short encodings. So does a queue that
