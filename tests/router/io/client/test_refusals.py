@@ -61,7 +61,8 @@ async def test_each_link_has_a_session_as_long_as_the_peer_has_channels(
 
 
 @pytest.mark.parametrize(
-    ("outcomes", "expected"), [(FEW, Released()), (ALL, Modified(delivery_failed=True)), ((), None)]
+    ("outcomes", "expected"),
+    [(FEW, Released()), (ALL, Modified(delivery_failed=True)), ((), Modified(delivery_failed=True))],
 )
 async def test_what_nobody_decided_is_told_by_an_outcome_that_the_source_has(
     outcomes: tuple[Symbol, ...], expected: object, nursery: trio.Nursery, autojump_clock: MockClock
