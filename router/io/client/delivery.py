@@ -240,8 +240,12 @@ class Delivery:
         return await self._receiver.reply(asked.reply_to, payload, settled=settled)
 
     async def __aenter__(self) -> Message:
-        """The message."""
-        await trio.lowlevel.checkpoint()
+        """The message. Cancelled here, the delivery is released as it would be inside."""
+        try:
+            await trio.lowlevel.checkpoint()
+        except trio.Cancelled as cancelled:
+            await self.__aexit__(type(cancelled), cancelled, None)
+            raise
         return self.message
 
     async def __aexit__(

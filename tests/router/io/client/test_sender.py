@@ -443,4 +443,4 @@ async def test_an_attach_says_what_was_asked_for(nursery: trio.Nursery, autojump
             assert sender.address == "q"
         for wrong in ({"desired_capabilities": ["é"]}, {"properties": {"é": 1}}):
             with pytest.raises(CommandError, match="symbol"):
-                connection.sender("q", **wrong)  # type: ignore[arg-type]  # one of two keywords
+                connection.sender("q", **wrong)
