@@ -420,11 +420,11 @@ class Core:
     def _close_the_largest(self) -> None:
         """Withholding credit was not enough: the connection whose frames fill the memory makes room for the others."""
         largest = max(
-            (record for record in self.connections if not (record.lost or record.own)),
+            (record for record in self.connections if not record.lost),
             key=lambda record: record.held_frames,
             default=None,
         )
-        if largest is not None and largest.engine.can_send:
+        if largest is not None and largest.engine.can_send and not largest.own:
             error = Error(
                 condition=AmqpCondition.RESOURCE_LIMIT_EXCEEDED, description="too much of the router's memory is held"
             )

@@ -155,7 +155,7 @@ class LinkStatistics(Outcomes):
     octets: int
     """Octets of their messages."""
     undelivered: int
-    """Deliveries that wait here to be sent on."""
+    """Deliveries that came by it and wait to be sent on; for a `copy` receiver, those that wait for its credit."""
     unsettled: int
     """Deliveries of which one side still has something to say."""
     missed: int

@@ -152,12 +152,11 @@ def _incoming(core: Core, incoming: IncomingLink, why: Mapping[Address, Reason |
 
 
 def _outgoing(outgoing: OutgoingLink) -> LinkStatistics:
-    current = outgoing.current
     return _link(
         outgoing,
         Direction.OUTGOING,
         copy=outgoing.copy,
-        undelivered=len(outgoing.backlog) + (current is not None and not current.started),
+        undelivered=len(outgoing.backlog),
         missed=outgoing.missed,
         reason=why_outgoing(outgoing),
     )

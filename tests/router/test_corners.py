@@ -569,6 +569,23 @@ def test_one_connection_that_fills_the_memory_twice_is_closed_and_the_others_go_
     network.leave()
 
 
+def test_the_routers_own_connection_is_not_closed_for_memory() -> None:
+    network = Network(memory=2**20)
+    own, stopped = network.client(window=1), network.client(window=1)
+    own.record.own = True
+    stopped.receiver("q")
+    stopped.stopped = True
+    link = own.sender("q")
+    link.transfer(link.delivery(b"1"), message(b"x" * 4_000_000), more=True)
+    network.run()
+    assert network.core.budget.used > 2 * 2**20
+    assert own.engine.can_send
+    assert stopped.engine.can_send
+    stopped.stopped = False
+    own.lose()
+    network.leave()
+
+
 def test_receivers_that_left_with_credit_are_forgotten_while_others_stay() -> None:
     network = Network()
     steady, passing = network.client(), network.client()

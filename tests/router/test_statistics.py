@@ -178,13 +178,14 @@ def test_a_link_detached_without_being_closed_counts_once(first: str) -> None:
 def test_what_goes_to_nobody_is_counted_at_its_address() -> None:
     network = Network(AddressConfig(pattern="q", window=1))
     consumer, producer = network.client(), network.client()
-    out, anonymous = producer.sender("q"), producer.sender(None)
+    out, anonymous = producer.sender("q"), producer.sender(None, name="anonymous")
     receiver = consumer.receiver("q", name="in", credit=1)
     for _ in range(2):
         producer.send(out)  # the second one waits
     producer.send(anonymous, message(to="q"))
     producer.send(anonymous, message(to="q"))  # one too many
     assert address(network, "q").undelivered == 1
+    assert link(network, "anonymous").undelivered == 1
     network.advance(2)  # the first of them has waited long enough
     assert address(network, "q").undelivered == 2
     receiver.detach()
@@ -195,6 +196,40 @@ def test_what_goes_to_nobody_is_counted_at_its_address() -> None:
     producer.send(anonymous, message(to="nowhere"))
     assert address(network, "q").undelivered == 4
     assert network.core.statistics().router.undelivered == 5
+
+
+@pytest.mark.parametrize("first", ["in", "out"])
+def test_what_a_link_counted_that_was_detached_and_settled_or_lost_stays_once(first: str) -> None:
+    network = Network()
+    consumer, producer = network.client(), network.client()
+    receiver, sender = consumer.receiver("q", name="in"), producer.sender("q", name="out")
+    producer.send(sender)
+    consumer.take(1)[0].accept()
+    network.run()
+    producer.send(sender)  # it is not settled when the connection is lost
+    (receiver if first == "in" else sender).detach(closed=False)
+    network.run()
+    (consumer if first == "in" else producer).lose()
+    router = network.core.statistics().router
+    assert (router.deliveries_in, router.deliveries_out, router.accepted) == (2, 2, 1)
+    again, last = network.client(), network.client()
+    receiver, sender = again.receiver("p"), last.sender("p")
+    last.send(sender)
+    again.take(1)[0].accept()
+    network.run()
+    (receiver if first == "in" else sender).detach(closed=False)  # nothing is unsettled: it is gone at once
+    network.run()
+    router = network.core.statistics().router
+    assert (router.deliveries_in, router.deliveries_out, router.accepted) == (3, 3, 2)
+
+
+def test_what_a_sender_says_it_has_is_told() -> None:
+    network = Network()
+    out = network.client().sender("q", name="out")
+    out.offer(7)
+    out.request_flow()
+    network.run()
+    assert link(network, "out").available == 7
 
 
 def test_what_a_lost_receiver_leaves_is_counted_as_modified() -> None:
@@ -271,6 +306,21 @@ def test_credit_that_is_taken_back_or_drained_is_timed() -> None:
     receiver.flow(5, drain=True)
     network.run()
     assert link(network, "in").zero_credit_since == network.now
+
+
+def test_credit_that_a_sender_gives_back_unasked_is_timed() -> None:
+    network = Network()
+    consumer, producer = network.client(window=1), network.client()
+    consumer.receiver("q", credit=5)
+    consumer.stopped = True
+    out = producer.sender("q", name="out")
+    for _ in range(2):
+        producer.send(out)  # the second one waits, and nothing is free for it to be given
+    network.now += 0.001
+    out.flow_state.drain = True
+    out.drained()
+    network.run()
+    assert (link(network, "out").credit, link(network, "out").zero_credit_since) == (0, network.now)
 
 
 # Why nothing moves.
@@ -388,16 +438,17 @@ def test_a_receiver_that_was_left_out_is_no_reason() -> None:
     config = AddressConfig(pattern="q", distribution=Distribution.MULTICAST, overflow=Overflow.DROP, overflow_time=1.0)
     network = Network(config)
     fast, slow, producer = network.client(), network.client(), network.client()
-    fast.receiver("q", name="fast", credit=0)
-    slow.receiver("q", name="slow", credit=0)
-    producer.sender("q", name="out")
-    assert link(network, "out").reason is Reason.NO_CREDIT
-    fast_link = fast.receiver("q", name="faster")
+    fast_link = fast.receiver("q", name="fast")
+    slow.receiver("q", name="slow", credit=1)
+    out = producer.sender("q", name="out")
+    producer.send(out)
+    assert link(network, "slow").reason is Reason.RECEIVER_SPENT
+    assert address(network, "q").reason is Reason.SLOWEST
     network.advance(2)
-    assert link(network, "out").reason is None
+    assert address(network, "q").reason is None
     fast_link.flow(0)
     network.run()
-    assert link(network, "out").reason is Reason.NO_CREDIT
+    assert address(network, "q").reason is Reason.NO_CREDIT
 
 
 def test_memory_that_is_used_up() -> None:
@@ -530,6 +581,20 @@ def test_a_sender_to_a_dynamic_node_is_told_its_name() -> None:
     assert made.is_attached
     (node,) = network.core.statistics().nodes
     assert link(network, "out").address == node.name
+
+
+def test_a_node_that_is_kept_is_there_whoever_comes_and_goes() -> None:
+    network = Network()
+    network.core.addresses.keep("$node")
+    client = network.client()
+    for _ in range(2):
+        sender = client.sender("$node")
+        assert sender.is_attached
+        sender.detach()
+        network.run()
+    told = network.core.statistics()
+    assert [node.name for node in told.nodes] == ["$node"]
+    assert not told.addresses
 
 
 # Reading.

@@ -212,6 +212,7 @@ def test_within_tls_it_begins_anew(lines: Lines) -> None:
     [
         (b"GET / HTTP/1.1\r\n\r\n", "no protocol header"),
         (AMQP + b"\x00\x00\x00\x07\x02\x00\x00\x00", "frame of size 7"),
+        (AMQP + AMQP, "data offset 0"),
         (AMQP + b"\x00\x00\x00\x08\x02\x05\x00\x00", "unknown type 5"),
         (AMQP + b"\x00\x00\x00\x0c\x02\x00\x00\x00\x00\x53\x99\x45", "descriptor"),
         (SASL + b"\x00\x00\x00\x0c\x02\x01\x00\x00\x00\x53\x10\x45", "descriptor"),
