@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 
+from amqpmesh.router import logs
 from amqpmesh.router.amqp.connection import Connection as Engine
 from amqpmesh.router.amqp.errors import AmqpMeshError, CommandError, ConnectionClosedError
 from amqpmesh.router.amqp.negotiation import Negotiation
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from amqpmesh.router.connections import ConnectionRecord
     from amqpmesh.router.io.client.link import LinkEnd
     from amqpmesh.router.io.driver import Driver
+
+log = logs.EventLog("amqpmesh.client")
 
 NAME: Final = "in-process"
 """What such a connection is called where others have a listener, a host and a container-id."""
@@ -48,6 +51,7 @@ class Inside(Attacher):
         self._failure: AmqpMeshError | None = CommandError("the router was not started: `async with` starts it")
         self._record: ConnectionRecord | None = None
         self._wanted = trio.Event()
+        self._is_broken = False
 
     def begin(self, driver: Driver, start: Callable[[Callable[[], Awaitable[None]]], object]) -> None:
         """The router has started. Args: start: runs a task that ends with the router."""
@@ -109,9 +113,15 @@ class Inside(Attacher):
         assert self._driver is not None
         assert self._record is not None
         core = self._driver.core
-        while data := core.data_to_send(self._record, trio.current_time()):
-            self._conversation.receive_now(data)
-            core.sent(self._record, trio.current_time())
+        try:
+            while data := core.data_to_send(self._record, trio.current_time()):
+                self._conversation.receive_now(data)
+                core.sent(self._record, trio.current_time())
+        except Exception as error:
+            # A fault of ours: it costs the links within the process, and not whoever's bytes brought it about.
+            log.error("fault", exception=error, listener=NAME)
+            self._is_broken = True
+            self._wanted.set()
 
     async def _carry(self) -> None:
         """Hand over what the links have to send, until the connection ends."""
@@ -120,7 +130,7 @@ class Inside(Attacher):
         assert record is not None
         try:
             driver.settle()
-            while not record.engine.finished:
+            while not (record.engine.finished or self._is_broken):
                 await self._wanted.wait()
                 self._wanted = trio.Event()
                 began = time.perf_counter()
