@@ -2,7 +2,7 @@
 
 JSON has fewer types than AMQP: numbers of all widths are numbers, symbols and UUIDs strings, timestamps milliseconds
 since 1970. Binary is a string where it is UTF-8, else `{"base64": "..."}`; a described value is
-`{"descriptor": ..., "value": ...}`; a number that JSON lacks is a string, "NaN" for one. Keys that are no strings are
+`{"descriptor": ..., "value": ...}`; a number that JSON lacks is a string, "nan" for one. Keys that are no strings are
 their JSON as a string; a map in which two keys are the same by that is a list of pairs.
 """
 

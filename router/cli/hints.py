@@ -4,20 +4,21 @@ import os
 import shlex
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable
 from pathlib import Path
 
 from amqpmesh.router.cli.peer import URL_VARIABLE
-from amqpmesh.router.config import DEFAULT_URL
-from amqpmesh.router.io.listeners import Listener
+from amqpmesh.router.config import DEFAULT_URL, ListenerConfig
 
 
-def first_steps(listeners: Sequence[Listener]) -> list[str]:
-    """Lines to show, for the first of these listeners that anybody may use; none, where there is no such."""
-    for listener in listeners:
-        if listener.config.endpoint.secure or listener.config.authenticates:
+def first_steps(listeners: Iterable[tuple[str, ListenerConfig]]) -> list[str]:
+    """Lines to show, for the first listener that anybody may use; none, where there is no such.
+
+    Args: listeners: each with the URL that it is at.
+    """
+    for url, config in listeners:
+        if config.endpoint.secure or config.authenticates:
             continue
-        url = listener.url
         # Whoever copies them has the default, unless the variable says otherwise there as it does here.
         where = [] if url == DEFAULT_URL and URL_VARIABLE not in os.environ else ["--url", url]
         commands = (["receive", "hello"], ["send", "hello", "--body", "hi"], ["status"])

@@ -74,7 +74,7 @@ async def serve(config: RouterConfig, read_again: Callable[[], RouterConfig]) ->
             for listener in router.listeners:
                 log.info("listening", url=listener.url, name=listener.name)
             if sys.stderr.isatty() and config.log.format == "text" and config.log.level in ("debug", "info"):
-                print(*first_steps(router.listeners), sep="\n", file=sys.stderr)
+                print(*first_steps((each.url, each.config) for each in router.listeners), sep="\n", file=sys.stderr)
             service.notify("READY=1")
             await _until_told_to_end(signals, router, config, read_again)
             service.notify("STOPPING=1")

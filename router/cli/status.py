@@ -82,22 +82,28 @@ async def _ask(connection: Connection, address: str, timeout: float) -> Entities
             answers.append(await management.request(request))
 
     await attempt(ask, patience)
-    return _entities(answers[0])
+    return entities_of(answers[0])
 
 
-def _entities(answer: Message) -> Entities:
-    """What was found, by type without its prefix. Raises: RefusedError: the answer is none."""
+def entities_of(answer: Message) -> Entities:
+    """What was found, by type without its prefix; types that are not known here are left out.
+
+    Raises: RefusedError: it is an error, or no answer to a QUERY.
+    """
     code = answer.application_properties.get("statusCode")
     if code != OK:
-        raise RefusedError(f"no answer: {code}: {answer.application_properties.get('statusDescription')}")
-    names = answer.body["attributeNames"]
+        raise RefusedError(f"the router answers {code}: {answer.application_properties.get('statusDescription')}")
     found: dict[str, list[Entity]] = {name.removeprefix(PREFIX): [] for name in TYPES}
-    for row in answer.body["results"]:
-        values = dict(zip(names, row, strict=True))
-        kind = TYPES.get(values["type"])
-        if kind is not None:
-            own = {name: values.get(name) for name in kind.attributes}
-            found[kind.name.removeprefix(PREFIX)].append(own)
+    try:
+        for row in answer.body["results"]:
+            values = dict(zip(answer.body["attributeNames"], row, strict=True))
+            kind = TYPES.get(values["type"])
+            if kind is not None:
+                found[kind.name.removeprefix(PREFIX)].append({name: values[name] for name in kind.attributes})
+    except (KeyError, TypeError, ValueError) as error:
+        raise RefusedError(f"the router's answer is not understood: {error!r}") from None
+    if len(found["router"]) != 1:
+        raise RefusedError("the router's answer does not tell of one router")
     return found
 
 

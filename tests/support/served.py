@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import trio
 
 from amqpmesh.router.io.client.delivery import Delivery
+from amqpmesh.router.io.client.sender import Sent
 from amqpmesh.router.io.node import Router
 from amqpmesh.router.message import Message
 
@@ -86,26 +87,31 @@ class Served:
         self.begin(receive)
         return came
 
-    def send(self, address: str, *messages: Any, settled: bool = False) -> list[Any]:
-        """Send these as soon as there is credit. Returns: the outcomes, as they come."""
-        outcomes: list[Any] = []
+    def send(self, address: str, *messages: Any, settled: bool = False) -> dict[int, Any]:
+        """Send these as soon as there is credit. Returns: the outcomes by the place of their message, as they come."""
+        outcomes: dict[int, Any] = {}
+
+        async def wait(place: int, sent: Sent) -> None:
+            outcomes[place] = await sent.outcome()
 
         async def send(*, task_status: trio.TaskStatus[None]) -> None:
-            async with self.router.sender(address) as sender:
+            async with self.router.sender(address) as sender, trio.open_nursery() as nursery:
                 task_status.started()
-                for sent in [await sender.transfer(message, settled=settled) for message in messages]:
-                    outcomes.append(None if settled else await sent.outcome())  # noqa: PERF401 - seen as they come
+                for place, message in enumerate(messages):
+                    sent = await sender.transfer(message, settled=settled)
+                    if not settled:
+                        nursery.start_soon(wait, place, sent)
 
         self.begin(send)
         return outcomes
 
-    def settled(self, outcomes: list[Any], count: int) -> list[Any]:
-        """The outcomes of `send`, once so many are there."""
+    def first(self, count: int, outcomes: dict[int, Any]) -> list[Any]:
+        """The first of what `send` returned, once they are there."""
 
         async def until() -> list[Any]:
-            while len(outcomes) < count:
+            while not all(place in outcomes for place in range(count)):
                 await trio.sleep(0.01)
-            return outcomes
+            return [outcomes[place] for place in range(count)]
 
         return self.do(until)
 

@@ -1,0 +1,121 @@
+"""`amqpmesh status`, beside a router."""
+
+import json
+import re
+from dataclasses import asdict
+from typing import Any
+
+import pytest
+import trio
+
+from amqpmesh.router.cli.exits import RefusedError
+from amqpmesh.router.cli.status import entities_of
+from amqpmesh.router.message import Message
+from tests.support.served import Command, Served
+
+
+@pytest.fixture(autouse=True)
+def hundred_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+
+
+def waits(served: Served, address: str) -> None:
+    """A sender waits for credit."""
+
+    async def send(*, task_status: trio.TaskStatus[None]) -> None:
+        async with served.router.sender(address) as sender:
+            task_status.started()
+            await sender.send("hi")
+
+    served.begin(send)
+
+
+def row(said: str, *beginning: str) -> str:
+    """The first line that begins with these words."""
+    pattern = r"\s+".join(map(re.escape, beginning))
+    found = re.search(rf"^{pattern}.*$", said, re.MULTILINE)
+    assert found is not None, said
+    return found.group()
+
+
+def test_it_shows_why_a_sender_has_no_credit(served: Served, command: Command) -> None:
+    served.receive("hello", credit=3)
+    waits(served, "other")
+    said = command("status")
+    assert (said.status, said.err) == (0, "")
+    assert said.out.startswith("router A, up ")
+    assert re.search(r"^amqp +amqp://127\.0\.0\.1:\d+ +1 +0$", said.out, re.MULTILINE)
+    assert row(said.out, "hello", "balanced").split() == ["hello", "balanced", "0", "1", "0", "0", "0", "-"]
+    assert row(said.out, "in-process", "receiver", "hello").split() == [
+        "in-process",
+        "receiver",
+        "hello",
+        *["0", "0", "3", "-"],
+    ]
+    assert re.fullmatch(
+        r"in-process  +sender  +other +0 +0 +none, \d\.\d s +no receiver anywhere",
+        row(said.out, "in-process", "sender", "other"),
+    )
+    assert re.search(r"^amqpmesh-status-[0-9a-f]{8} +127\.0\.0\.1 +- +amqp +- +2 ", said.out, re.MULTILINE)
+
+
+def test_names_give_way_to_reasons_in_a_hundred_columns(served: Served, command: Command) -> None:
+    waits(served, "a-very-long-address/" * 10)
+    said = command("status")
+    assert max(map(len, said.out.splitlines())) <= 100
+    assert row(said.out, "in-process", "sender", "a-very-long").endswith("  no receiver anywhere")
+
+
+def test_a_name_cannot_control_the_terminal(served: Served, command: Command) -> None:
+    served.receive("\x1b[31mred\x07")
+    said = command("status")
+    assert r"\u001b[31mred\u0007" in said.out
+    assert "\x1b" not in said.out
+
+
+def test_all_may_be_json(served: Served, command: Command) -> None:
+    served.receive("hello", credit=3)
+    told = json.loads(command("status", "--json").out)
+    statistics = served.router.statistics()
+    assert sorted(told) == ["addresses", "connections", "links", "listeners", "nodes", "router"]
+    assert told["router"]["id"] == "A"
+    assert told["router"]["started_at"] == statistics.router.started_at
+    listener = dict(told["listeners"][0])
+    assert [listener.pop(name) for name in ("type", "identity")] == ["org.amqpmesh.listener", "listener/amqp"]
+    assert listener == asdict(statistics.listeners[0]) | {"connections": 1}
+    (link,) = (link for link in told["links"] if link["address"] == "hello")
+    assert (link["direction"], link["credit"], link["reason"]) == ("outgoing", 3, None)
+
+
+def test_a_router_may_be_named(served: Served, command: Command) -> None:
+    assert command("status", "A").out.startswith("router A, up ")
+
+
+def test_a_router_that_is_not_known_ends_with_3(served: Served, command: Command) -> None:
+    said = command("status", "elsewhere")
+    assert (said.status, said.out) == (3, "")
+    assert "elsewhere" in said.err
+
+
+def test_nobody_there_ends_with_3(command: Command) -> None:
+    assert command("status", "--url", "amqp://127.0.0.1:1").status == 3
+
+
+def answer(body: Any, code: int = 200) -> Message:
+    return Message(body, application_properties={"statusCode": code, "statusDescription": "Not Implemented"})
+
+
+@pytest.mark.parametrize(
+    ("message", "reason"),
+    [
+        (answer({}, 501), "answers 501: Not Implemented"),
+        (Message("hi"), "answers None: None"),
+        (answer("hi"), "not understood"),
+        (answer({"attributeNames": [], "results": [["x"]]}), "not understood"),
+        (answer({"attributeNames": ["type"], "results": [["org.amqpmesh.link"]]}), "not understood"),
+        (answer({"attributeNames": ["type"], "results": [["org.example.thing"]]}), "does not tell of one router"),
+    ],
+)
+def test_what_is_no_answer_is_said_to_be_none(message: Message, reason: str) -> None:
+    with pytest.raises(RefusedError, match=reason):
+        entities_of(message)
