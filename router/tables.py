@@ -65,6 +65,14 @@ class Table:
         Raises: ConfigError: a value outside its limits, or keys that contradict each other; its `file` is the name of
             the class, until `read` knows better.
         """
+        for name, kind in _words(type(self)).items():
+            # A program may write the words that a file would.
+            value = getattr(self, name)
+            if isinstance(value, str) and not isinstance(value, kind):
+                try:
+                    object.__setattr__(self, name, Path(value) if kind is Path else _choice(_members(kind), value))
+                except _RefusedError as refused:
+                    raise ConfigError(type(self).__name__, name, refused.reason) from None
         for item in declared(type(self)):
             value = getattr(self, item.name)
             reason = None if value is None else _refusal(value, item.metadata)
@@ -78,6 +86,27 @@ class Table:
 def declared(cls: type[Table]) -> tuple[Field[Any], ...]:
     """The keys of a table, in the order of their declaration."""
     return fields(cls) if is_dataclass(cls) else ()
+
+
+_word_keys: dict[type[Table], Mapping[str, type]] = {}
+
+
+def _words(cls: type[Table]) -> Mapping[str, type]:
+    """The keys whose values are paths or one of several words, and the class of those."""
+    if cls in _word_keys:
+        return _word_keys[cls]
+    hints = typing.get_type_hints(cls)
+    found: dict[str, type] = {}
+    for item in declared(cls):
+        hint = hints[item.name]
+        for kind in (hint, *typing.get_args(hint)):
+            if isinstance(kind, type) and (kind is Path or issubclass(kind, Enum)):
+                found[item.name] = kind
+    return _word_keys.setdefault(cls, found)
+
+
+def _members(kind: type[Enum]) -> Mapping[str, Enum]:
+    return {member.value: member for member in kind}
 
 
 def _refusal(value: Any, limits: Mapping[str, Any]) -> str | None:
@@ -160,7 +189,7 @@ def _value(kind: Any, value: object, folder: Path) -> object:
     if issubclass(kind, Table):
         return _table(kind, value, folder, {})
     if issubclass(kind, Enum):
-        return _choice({member.value: member for member in kind}, value)
+        return _choice(_members(kind), value)
     return _SCALARS[kind](value, folder)
 
 

@@ -413,3 +413,12 @@ def test_differences_are_named_by_key() -> None:
     assert differing(old, old) == []
     assert differing(old, new) == ["id", "listeners[0].url", "addresses[0].window"]
     assert differing(old, new.with_listeners("amqp://127.0.0.1:3")) == ["id", "listeners", "addresses[0].window"]
+
+
+def test_a_program_may_write_the_words_of_a_file() -> None:
+    address = AddressConfig(pattern="news", distribution="multicast", overflow="drop")  # type: ignore[arg-type]  # as one does
+    assert (address.distribution, address.overflow) == (Distribution.MULTICAST, Overflow.DROP)
+    tls = TlsConfig(certificate="a.pem", key=Path("a.key"))  # type: ignore[arg-type]  # as one does
+    assert (tls.certificate, tls.key, tls.trust) == (Path("a.pem"), Path("a.key"), None)
+    with pytest.raises(ConfigError, match="distribution: must be one of"):
+        AddressConfig(pattern="news", distribution="everybody")  # type: ignore[arg-type]  # as one does
