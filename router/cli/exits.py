@@ -9,6 +9,7 @@ from amqpmesh.router.amqp.errors import (
     CommandError,
     ConfigError,
     ConnectionClosedError,
+    InDoubtError,
     LinkDetachedError,
     SessionEndedError,
 )
@@ -53,6 +54,7 @@ _STATUSES: Final[Mapping[type[AmqpMeshError], Exit]] = {
     ConnectionClosedError: Exit.UNREACHABLE,
     SessionEndedError: Exit.UNREACHABLE,
     LinkDetachedError: Exit.UNREACHABLE,
+    InDoubtError: Exit.UNREACHABLE,
     RefusedError: Exit.UNREACHABLE,
     TimedOutError: Exit.TIMED_OUT,
 }
