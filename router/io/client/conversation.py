@@ -191,7 +191,7 @@ class Conversation:
         sasl = self.engine.negotiation.sasl
         refusal = self.engine.negotiation.refusal
         if isinstance(sasl, SaslClient) and not sasl.succeeded and refusal:
-            self._closed(SaslError(f"not let in: {refusal}", event.error))
+            self._closed(SaslError(f"not let in: {refusal}"))  # the error of the event says the same, and is our own
             return
         who = "the peer closed the connection" if event.by_peer else "the connection was closed"
         self._closed(ConnectionClosedError(who, event.error))
