@@ -7,8 +7,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from amqpmesh.router.amqp.errors import decode_error
+from amqpmesh.router.amqp.codec import decode
+from amqpmesh.router.amqp.composite import declaration
+from amqpmesh.router.amqp.definitions import LinkCondition
+from amqpmesh.router.amqp.errors import ProtocolError, Scope, decode_error
 from amqpmesh.router.amqp.message import decode_sections
+from amqpmesh.router.amqp.messaging import AmqpSequence, AmqpValue, Data
+from amqpmesh.router.amqp.types import Symbol, ULong
 from amqpmesh.router.kernel.relay import Incomplete, Violation, skip
 from amqpmesh.router.message import Message
 
@@ -17,27 +22,32 @@ if TYPE_CHECKING:
 
     from amqpmesh.router.amqp.messaging import Section
 
-DATA: Final = 0x75
-#: The first body section's code (§3.2.6 to §3.2.8), and the last.
-_BODY: Final = range(0x75, 0x78)
-_DESCRIPTOR_SIZE: Final = 3
+#: Body sections, by either descriptor (§3.2.6 to §3.2.8).
+_BODIES: Final[dict[ULong | Symbol, type[Section]]] = {
+    key: kind
+    for kind in (Data, AmqpSequence, AmqpValue)
+    for key in (ULong(declaration(kind).code), declaration(kind).name)
+}
+#: How octets of a binary begin: the format code, and the width of the size behind it (§1.6.19).
+_SIZES: Final = {0xA0: 1, 0xB0: 4}
 
 
 class Parts:
     """Takes a payload in pieces; gives its head, then the octets of its data sections.
 
-    Args: head_max: octets that the sections before the body may have.
+    Args: section_max: octets that the sections before the body may have which have not come whole, and those behind it.
     """
 
-    def __init__(self, head_max: int) -> None:
-        self._head_max = head_max
+    def __init__(self, section_max: int) -> None:
+        self._section_max = section_max
         self._buffer = bytearray()
+        #: Of the data sections there is an empty one.
         self._sections: list[Section] = []
         #: Octets of the data section that is being read which are still to come.
         self._left = 0
         #: What is said about the message, once it is known: a message without body.
         self.head: Message | None = None
-        #: The body is data; else it has to be there whole.
+        #: The body is data, or there is none; else it has to be there whole.
         self.is_data = False
 
     def feed(self, piece: bytes) -> Iterator[bytes]:
@@ -49,52 +59,63 @@ class Parts:
                 del self._buffer[: len(part)]
                 self._left -= len(part)
                 yield part
-                continue
-            if not self._next_section():
+            elif not self._next_section():
                 return
+
+    @property
+    def has_body(self) -> bool:
+        """Whether there is a data section; some peers leave out a body that says nothing."""
+        return any(isinstance(section, Data) for section in self._sections)
 
     def _next_section(self) -> bool:
         """Go into or over the next section. Returns: False: more has to come first."""
-        buffer = self._buffer
-        if len(buffer) < _DESCRIPTOR_SIZE:
-            return False
-        # What is not written in the compact form is left to the decoder, which needs all of it.
-        code = buffer[2] if buffer[0] == 0 and buffer[1] == 0x53 else -1
-        if self.head is None and (code in _BODY or code == -1):
-            self.head = Message.of_sections(self._sections)
-            self.is_data = code == DATA
         if self.head is not None and not self.is_data:
             return False
-        if code == DATA:
-            return self._enter_data()
+        # All of it, unless it is too much.
+        start = bytes(self._buffer[: self._section_max + 1])
         try:
-            end = skip(bytes(buffer), _DESCRIPTOR_SIZE, len(buffer))
+            kind, begin = _descriptor(start)
+            if self.head is None and kind is not None:
+                self.head = Message.of_sections(self._sections)
+                self.is_data = kind is Data
+            elif kind is None:
+                return self._read_section(start, skip(start, begin, len(start)))
+            elif kind is not Data:
+                raise decode_error(f"{kind.__name__} after Data")
+            return self.is_data and self._enter_data(start, begin)
         except Incomplete:
-            if self.head is None and len(buffer) > self._head_max:
-                raise decode_error(f"more than {self._head_max} octets before the body") from None
+            if len(start) > self._section_max:
+                raise ProtocolError(
+                    Scope.LINK,
+                    LinkCondition.MESSAGE_SIZE_EXCEEDED,
+                    f"more than {self._section_max} octets beside the body of a message that streams",
+                ) from None
             return False
         except Violation as violation:
             raise decode_error(violation.description) from None
-        section = decode_sections(bytes(buffer[:end]))
-        del buffer[:end]
-        if self.head is None:
-            self._sections += section
-        else:
-            self.head.footer = Message.of_sections(section).footer
+
+    def _read_section(self, start: bytes, end: int) -> bool:
+        """What is not the body."""
+        self._sections += decode_sections(start[:end])
+        del self._buffer[:end]
+        if self.head is not None:
+            self.head.footer = Message.of_sections(self._sections).footer
         return True
 
-    def _enter_data(self) -> bool:
-        buffer = self._buffer
-        if len(buffer) < _DESCRIPTOR_SIZE + 1:
-            return False
-        width = {0xA0: 1, 0xB0: 4}.get(buffer[_DESCRIPTOR_SIZE])
+    def _enter_data(self, start: bytes, begin: int) -> bool:
+        if begin >= len(start):
+            raise Incomplete
+        width = _SIZES.get(start[begin])
         if width is None:
             raise decode_error("a data section that is not binary (§3.2.6)")
-        begin = _DESCRIPTOR_SIZE + 1 + width
-        if len(buffer) < begin:
-            return False
-        self._left = int.from_bytes(buffer[_DESCRIPTOR_SIZE + 1 : begin], "big")
-        del buffer[:begin]
+        end = begin + 1 + width
+        if len(start) < end:
+            raise Incomplete
+        if not (self._sections and isinstance(self._sections[-1], Data)):
+            self._sections.append(Data(value=b""))
+            Message.of_sections(self._sections)  # in the right order?
+        self._left = int.from_bytes(start[begin + 1 : end], "big")
+        del self._buffer[:end]
         return True
 
     def whole(self) -> Message:
@@ -108,3 +129,15 @@ class Parts:
             self.is_data = True
         if self.head is None or (self.is_data and (self._left or self._buffer)):
             raise decode_error("the message ends inside a section")
+
+
+def _descriptor(start: bytes) -> tuple[type[Section] | None, int]:
+    """The kind of body that begins here, None for another section; and where what is described begins.
+
+    Raises: Incomplete, Violation. ProtocolError: it is no section.
+    """
+    if start[0] != 0:
+        raise decode_error("a section is a described value (§3.2)")
+    begin = skip(start, 1, len(start))
+    descriptor = decode(start, 1)[0]
+    return _BODIES.get(descriptor) if isinstance(descriptor, ULong | Symbol) else None, begin

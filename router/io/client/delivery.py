@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Final
 import trio
 
 from amqpmesh.router.amqp.composite import encode_composite
-from amqpmesh.router.amqp.definitions import Error
+from amqpmesh.router.amqp.definitions import Error, LinkCondition
 from amqpmesh.router.amqp.delivery_states import Modified, Rejected
-from amqpmesh.router.amqp.errors import AmqpMeshError, CommandError, ProtocolError, decode_error
+from amqpmesh.router.amqp.errors import AmqpMeshError, CommandError, ProtocolError, Scope
 from amqpmesh.router.amqp.messaging import MESSAGE_FORMAT, Data
 from amqpmesh.router.amqp.types import Symbol
 from amqpmesh.router.io.client.link import again
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from amqpmesh.router.io.client.sender import Sent
     from amqpmesh.router.kernel.relay import Delivery as KernelDelivery
 
-HEAD_MAX: Final = 64 * 2**10
-"""Octets that may come before the body of a message that streams."""
+SECTION_MAX: Final = 64 * 2**10
+"""Octets of each section before and behind the body of a message that streams."""
 
 WHOLE_MAX: Final = 16 * 2**20
 """Octets of a message that streams and whose body is no data, so that it has to be there whole."""
@@ -50,7 +50,8 @@ class Delivery:
     def __init__(self, receiver: Receiver, kernel: KernelDelivery, *, streaming: bool) -> None:
         self._receiver = receiver
         self._kernel = kernel
-        self._parts = Parts(HEAD_MAX) if streaming and kernel.message_format == MESSAGE_FORMAT else None
+        self._streaming = streaming
+        self._parts = Parts(SECTION_MAX) if streaming and kernel.message_format == MESSAGE_FORMAT else None
         #: Of a delivery that streams: body octets that came and were not taken, a frame each.
         self._came: deque[bytes] = deque()
         self._pieces: list[bytes] = []
@@ -141,23 +142,28 @@ class Delivery:
                 await self._change.wait()
             part = self._came.popleft()
             self._release(1)
-            if part:
-                yield part
+            yield part
 
     async def read(self) -> Message:
-        """The whole message, once all of it has come. Raises: as iterating; ProtocolError: it is none."""
+        """The whole message, once all of it has come; the octets of several data sections are joined.
+
+        Raises: as iterating; ProtocolError: it is none.
+        """
         await trio.lowlevel.checkpoint()
-        if self._parts is None:
+        if self._parts is None or self._message is not None:
             return self.message
         message = self.message
         if self._parts.is_data:
-            message.body = b"".join([part async for part in self])
-            return message
-        while not self._kernel.complete and self._failure is None:
-            await self._change.wait()
-        if self._failure is not None:
-            raise again(self._failure)
-        return self._parts.whole()
+            octets = b"".join([part async for part in self])
+            message.body = octets if self._parts.has_body else None
+        else:
+            while not self._kernel.complete and self._failure is None:
+                await self._change.wait()
+            if self._failure is not None:
+                raise again(self._failure)
+            message = self._parts.whole()
+        self._message = message
+        return message
 
     # ------------------------------------------------------------------------------------------------------ deciding
 
@@ -275,23 +281,34 @@ class Delivery:
         return self._kernel.complete if self._parts is None else self._parts.head is not None
 
     def add(self, payload: bytes) -> None:
-        """A frame came. Raises: ProtocolError: it is no message."""
+        """A frame came. Raises: ProtocolError: it is no message, or too large to be kept."""
         self.frames += 1
-        if self._parts is None:
+        parts = self._parts
+        if parts is None:
             self._pieces.append(payload)
-            return
-        self._came.append(b"".join(self._parts.feed(payload)))
-        if self._kernel.complete:
-            self._parts.finish()
-        if self._parts.head is not None and not self._parts.is_data:
-            if self._kernel.size > WHOLE_MAX:
-                raise decode_error(f"more than {WHOLE_MAX} octets of a body that is no data")
-            self._drop()
-        self._changed()
+            if self._streaming:
+                self._release(1)
+        else:
+            octets = b"".join(parts.feed(payload))
+            if self._kernel.complete:
+                parts.finish()
+            if octets:
+                self._came.append(octets)
+            else:
+                self._release(1)  # what is said beside the body is bounded
+            self._changed()
+        if self._streaming and (parts is None or not parts.is_data) and self._kernel.size > WHOLE_MAX:
+            raise ProtocolError(
+                Scope.LINK,
+                LinkCondition.MESSAGE_SIZE_EXCEEDED,
+                f"more than {WHOLE_MAX} octets of a message that streams and whose body is no data",
+            )
 
     def end(self, failure: AmqpMeshError) -> None:
-        """Nothing more of it will come."""
+        """Nothing more of it is to be had."""
         self._failure = failure
+        self._came.clear()
+        self.release_frames()
         self._changed()
 
     def lose(self, failure: AmqpMeshError) -> None:
@@ -313,12 +330,8 @@ class Delivery:
     def decided(self) -> None:
         """What is left of it is for nobody."""
         self.is_decided = True
-        self._drop()
-        if self._parts is not None and not self._kernel.complete and self._failure is None:
-            self.end(CommandError("the delivery was decided before all of it had come"))
-
-    def _drop(self) -> None:
-        self._came.clear()
+        if self._parts is not None and self._failure is None and (self._came or not self._kernel.complete):
+            self.end(CommandError("the delivery was decided before all of it was taken"))
         self.release_frames()
 
     def release_frames(self) -> None:

@@ -376,10 +376,9 @@ class Receiver(LinkEnd):
         delivery.settlement.set()
         if delivery in self._ready:
             self._ready.remove(delivery)
-        if not delivery.is_out and not delivery.is_decided:
-            delivery.decided()
-            self._uncount(delivery)
-            self._replenish()
+        # There is nothing to decide, whoever has it.
+        self._uncount(delivery)
+        self._replenish()
 
     def _uncount(self, delivery: Delivery) -> None:
         """It does not count against the credit any more."""
