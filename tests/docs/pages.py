@@ -37,14 +37,14 @@ class Command(NamedTuple):
     output: list[str]
 
 
-def blocks(page: str, language: str) -> list[Block]:
-    """The blocks of that language in a page of `docs`, in their order. Args: page: the name of its file."""
+def blocks(page: str, *languages: str) -> list[Block]:
+    """The blocks of those languages in a page of `docs`, in their order. Args: page: the name of its file."""
     text = (ROOT / "docs" / page).read_text(encoding="utf-8")
     headings = [(found.start(), found[1]) for found in _HEADING.finditer(_BLOCK.sub(lambda b: " " * len(b[0]), text))]
     return [
         Block(max(each for each in headings if each[0] < found.start())[1], found[1], found[2])
         for found in _BLOCK.finditer(text)
-        if found[1] == language
+        if found[1] in languages
     ]
 
 

@@ -1,0 +1,34 @@
+"""The tutorial, done from its first line to its last: what it shows is what comes."""
+
+import re
+from pathlib import Path
+
+from tests.docs.pages import ROOT, blocks
+from tests.docs.reader import Reader
+from tests.support.programs import programs
+
+PAGE = "tutorial.md"
+
+
+def test_every_step_shows_what_the_page_says(tmp_path: Path) -> None:
+    with programs() as start:
+        reader = Reader(tmp_path, start)
+        for block in blocks(PAGE, "python", "console"):
+            reader.does(block)
+
+
+def test_every_block_is_done() -> None:
+    text = (ROOT / "docs" / PAGE).read_text(encoding="utf-8")
+    assert text.count("\n```") == 2 * len(blocks(PAGE, "python", "console"))
+
+
+def test_every_program_is_run() -> None:
+    names = {block.text.split()[1] for block in blocks(PAGE, "python")}
+    run = set(re.findall(r"^\$ python (\S+)$", (ROOT / "docs" / PAGE).read_text(encoding="utf-8"), re.MULTILINE))
+    assert names == run
+
+
+def test_make_run_is_what_is_run_in_its_place() -> None:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    assert "\nrun: .venv/base\n\t$(BIN)/amqpmesh run $(ARGS)\n" in makefile
+    assert "BIN := .venv/bin\n" in makefile
