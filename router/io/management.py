@@ -28,7 +28,7 @@ CREDIT = 20
 MAX_REQUEST_SIZE = 64 * 2**10
 """Octets: a request says little."""
 
-REPLY_TIME = 2.0
+REPLY_TIME = 5.0
 """Seconds for an answer to leave. Who asks and then takes no answer must not stop those who come after."""
 
 
