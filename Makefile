@@ -10,7 +10,7 @@ STAGE := .ci/stage
 .NOTPARALLEL:
 
 run: .venv/base
-	$(BIN)/amqpmesh run $(ARGS)
+	@$(BIN)/amqpmesh run $(ARGS)
 
 test: begin lint types imports unit interop
 	@$(STAGE)

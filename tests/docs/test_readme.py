@@ -1,70 +1,63 @@
-"""The README's programs, run as they stand there but for the port."""
+"""The README, done as it stands there: its commands and programs print what they should, and what it says is so."""
 
 import re
-import subprocess
-import sys
-import threading
-from collections.abc import Iterator
 from pathlib import Path
-from typing import IO
 
 import pytest
 
-PATIENCE = 40.0  # seconds; nothing here takes one
-ROOT = Path(__file__).parents[2]
-RECEIVER, SENDER, EMBEDDED = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text("utf-8"), re.DOTALL)
+from tests.docs.pages import ROOT, Block, blocks
+from tests.docs.reader import Reader
+from tests.support.programs import programs
+
+PAGE = "../README.md"
+TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
+MAKE_RUN = Block("", "console", "$ make run\n")
 
 
-class Program:
-    """A process whose output is read; it ends with the test, or when it takes too long."""
-
-    def __init__(self, *command: str) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, "-u", *command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT
-        )
-        self._alarm = threading.Timer(PATIENCE, self.process.kill)
-        self._alarm.start()
-
-    def found(self, pattern: str, stream: IO[str] | None) -> str:
-        assert stream is not None
-        for line in stream:
-            if found := re.search(pattern, line):
-                return found.group()
-        raise AssertionError(f"ended without {pattern!r}")
-
-    def output(self) -> str:
-        output, errors = self.process.communicate(timeout=PATIENCE)
-        assert self.process.returncode == 0, errors
-        return output
-
-    def close(self) -> None:
-        self._alarm.cancel()
-        self.process.kill()
-        self.process.communicate()
+def test_the_two_commands_print_what_is_shown(tmp_path: Path) -> None:
+    receive, send = blocks(PAGE, "console")
+    with programs() as start:
+        reader = Reader(tmp_path, start)
+        # Whoever follows the page sees what the receiver prints only once the sender has sent.
+        for block in (MAKE_RUN, receive._replace(text=receive.text.splitlines()[0]), send, receive):
+            reader.does(block)
 
 
-@pytest.fixture
-def programs() -> Iterator[list[Program]]:
-    started: list[Program] = []
-    yield started
-    for program in started:
-        program.close()
+@pytest.mark.parametrize(("number", "name"), enumerate(["client.py", "gateway.py"]))
+def test_a_program_prints_what_is_said_below_it(tmp_path: Path, number: int, name: str) -> None:
+    program = blocks(PAGE, "python")[number]
+    said = re.search(r"prints (.*?)\.", TEXT.split(program.text)[1])
+    assert said
+    output = "\n".join(re.findall(r"`(.+?)`", said[1]))
+    with programs() as start:
+        reader = Reader(tmp_path, start)
+        for block in (MAKE_RUN, program, Block("", "console", f"$ python {name}\n{output}\n")):
+            reader.does(block)
 
 
-@pytest.mark.interop
-def test_the_two_clients_print_what_they_say(programs: list[Program]) -> None:
-    router = Program("-m", "amqpmesh", "run", "--listen", "amqp://127.0.0.1:0")
-    programs.append(router)
-    url = router.found(r"amqp://127\.0\.0\.1:\d+", router.process.stderr)
-    for text in (RECEIVER, SENDER):
-        assert "amqp://127.0.0.1:5672" in text
-        programs.append(Program("-c", text.replace("amqp://127.0.0.1:5672", url)))
-    _, receiver, sender = programs
-    assert receiver.output() == "hi\n"
-    assert sender.output() == "accepted by the receiver: True\n"
+def test_every_block_is_done() -> None:
+    assert len(blocks(PAGE, "console")) == 2
+    assert len(blocks(PAGE, "python")) == 2
+    assert TEXT.count("\n```") == 2 * 5  # and the picture
 
 
-def test_the_embedded_router_says_where_it_listens(programs: list[Program]) -> None:
-    embedded = Program("-c", EMBEDDED)
-    programs.append(embedded)
-    assert embedded.found(r"^amqp://127\.0\.0\.1:[1-9]\d*$", embedded.process.stdout)
+def test_its_figures_are_those_of_the_page_on_performance() -> None:
+    figures = re.search(r"^Three figures.*?\.$", TEXT, re.DOTALL | re.MULTILINE)
+    assert figures
+    said = re.findall(r"\d[\d,.]*(?:/s| us| KiB)", figures[0])
+    assert len(said) == 4
+    measured = (ROOT / "docs" / "performance.md").read_text(encoding="utf-8")
+    for figure in said:
+        assert re.search(rf"\b{re.escape(figure.removesuffix(' us'))}\b", measured), figure
+
+
+def test_it_names_targets_and_files_that_there_are() -> None:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    for target in re.findall(r"`make (\w+)`", TEXT):
+        assert f"\n{target}:" in makefile
+    for file in re.findall(r"\]\(([^)]+)\)", TEXT):
+        assert (ROOT / file).is_file()
+
+
+def test_it_can_be_read_at_one_go() -> None:
+    assert len(TEXT.splitlines()) <= 120
