@@ -8,7 +8,7 @@ from typing import Any
 
 from amqpmesh import __version__
 from amqpmesh.router.amqp.errors import AmqpMeshError
-from amqpmesh.router.cli import check, completion, receive, run, send, status, user
+from amqpmesh.router.cli import check, completion, peer, receive, run, send, status, user
 from amqpmesh.router.cli.exits import Exit, status_of
 from amqpmesh.router.cli.terminal import printable
 
@@ -41,7 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         ended: int = given.command(given)
         sys.stdout.flush()
     except AmqpMeshError as error:
-        print(f"amqpmesh: {printable(str(error))}", file=sys.stderr)
+        print(f"amqpmesh: {printable(str(error))}{peer.advice(given, error)}", file=sys.stderr)
         return status_of(error)
     except BrokenPipeError:
         # Whoever read our output has seen enough; nor may Python try to write the rest of it, when it ends.

@@ -7,7 +7,7 @@ from pathlib import Path
 from secrets import token_hex
 from typing import Final
 
-from amqpmesh.router.amqp.errors import CommandError
+from amqpmesh.router.amqp.errors import AmqpMeshError, CommandError, SaslError
 from amqpmesh.router.cli import passwords
 from amqpmesh.router.config import DEFAULT_URL
 from amqpmesh.router.io.client.connection import Connection, connect
@@ -38,7 +38,7 @@ def connection(given: argparse.Namespace, command: str) -> Connection:
     Args: command: stands in our container-id, so that others see who it is.
     Raises: CommandError: the options make no sense, or a file is not what it should be.
     """
-    url = given.url or os.environ.get(URL_VARIABLE) or DEFAULT_URL
+    url = _url(given)
     try:
         endpoint = Endpoint.parse(url)
     except ValueError as error:
@@ -61,6 +61,22 @@ def connection(given: argparse.Namespace, command: str) -> Connection:
         raise CommandError(
             f"{error.filename or ', '.join(str(file) for file in files.values() if file)}: {reason}"
         ) from None
+
+
+def advice(given: argparse.Namespace, error: AmqpMeshError) -> str:
+    """What to read behind an error: how the peer may let us in; often nothing."""
+    if not isinstance(error, SaslError) or "is offered" not in str(error):
+        return ""
+    if given.user is None:
+        return "; say who we are with --user, or with --certificate over TLS"
+    endpoint = Endpoint.parse(_url(given))
+    if endpoint.secure or endpoint.loopback or given.insecure:
+        return ""
+    return "; PLAIN is not used without TLS, where others may read the password, unless with --insecure"
+
+
+def _url(given: argparse.Namespace) -> str:
+    return given.url or os.environ.get(URL_VARIABLE) or DEFAULT_URL
 
 
 def _password(given: argparse.Namespace) -> str | None:

@@ -237,6 +237,22 @@ def test_a_terminal_is_not_controlled_by_what_comes(
     assert shown == b"\\u001b]0;title\\u0007\\u009b\\u202eone\ttwo\r\nthree\r\n"
 
 
+def test_what_is_no_message_is_rejected_and_does_not_count(served: Served, command: Command) -> None:
+    ended: list[Any] = []
+
+    async def send(*, task_status: trio.TaskStatus[None]) -> None:
+        async with served.router.sender("hello") as sender:
+            task_status.started()
+            torn = await sender.transfer_payload(Message("hi").encode()[:-1])
+            ended.append(await torn.outcome())
+            await sender.send("whole")
+
+    served.begin(send)
+    said = command("receive", "hello", "--count", "1", "--timeout", "20")
+    assert (said.status, said.out) == (0, "whole\n")
+    assert [type(outcome) for outcome in ended] == [Rejected]
+
+
 def test_a_refused_link_ends_with_3(served: Served, command: Command) -> None:
     said = command("receive", "$management")
     assert (said.status, said.out) == (3, "")

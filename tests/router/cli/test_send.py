@@ -1,5 +1,7 @@
 """`amqpmesh send`, beside a router: what it sends, what it says, and how it ends."""
 
+import getpass
+import io
 import json
 import os
 import re
@@ -12,13 +14,19 @@ from pathlib import Path
 
 import pytest
 import trio
+import trustme
 
-from amqpmesh.router.config import ListenerConfig
+from amqpmesh.router.config import ListenerConfig, TlsConfig
 from amqpmesh.router.io.client.delivery import Delivery
 from amqpmesh.router.users import add_user
 from tests.support.served import Command, Serve, Served
 
 EXPLANATION = 'waiting for credit on "hello": a router gives credit only while a receiver is attached'
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
 
 
 def bodies(came: list) -> list:
@@ -292,8 +300,67 @@ def test_a_password_from_a_file_lets_us_in_and_a_wrong_one_ends_with_3(
     assert "wrong" not in said.err
 
 
-def test_nobody_in_particular_is_not_let_in(guarded: Served, command: Command) -> None:
-    assert command("send", "hello", "--body", "hi").status == 3
+def test_nobody_in_particular_is_not_let_in_and_told_how(guarded: Served, command: Command) -> None:
+    said = command("send", "hello", "--body", "hi")
+    assert said.status == 3
+    assert said.err.endswith("ANONYMOUS is offered; say who we are with --user, or with --certificate over TLS\n")
+
+
+def test_others_are_not_shown_the_password_unless_that_is_said(
+    serve: Serve, command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`127.1` is this machine, but nobody can tell by the look of it."""
+    users = tmp_path / "users.toml"
+    add_user(users, "alice", "correct horse")
+    served = serve(listeners=[ListenerConfig(url="amqp://127.0.0.1:0", sasl=("PLAIN",), users=users, insecure=True)])
+    served.receive("hello")
+    (tmp_path / "password").write_text("correct horse")
+    who = ("--user", "alice", "--password-file", str(tmp_path / "password"))
+    there = ("send", "hello", "--body", "hi", "--url", served.url.replace("127.0.0.1", "127.1"), *who)
+    said = command(*there)
+    assert said.status == 3
+    assert said.err.endswith(
+        "; PLAIN is not used without TLS, where others may read the password, unless with --insecure\n"
+    )
+    assert command(*there, "--insecure").status == 0
+
+
+def test_a_password_is_asked_for_on_a_terminal(
+    guarded: Served, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    guarded.receive("hello")
+    monkeypatch.setattr(sys, "stdin", Terminal())
+    monkeypatch.setattr(getpass, "getpass", lambda _prompt: "correct horse")
+    assert command("send", "hello", "--body", "hi", "--user", "alice").status == 0
+
+
+def test_a_certificate_says_who_we_are(
+    serve: Serve, command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    authority = trustme.CA()
+    authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
+    for name, certificate in (
+        ("server", authority.issue_cert("localhost")),
+        ("alice", authority.issue_cert("alice.org")),
+    ):
+        certificate.cert_chain_pems[0].write_to_path(str(tmp_path / f"{name}.pem"))
+        certificate.private_key_pem.write_to_path(str(tmp_path / f"{name}.key"))
+    tls = TlsConfig(
+        certificate=tmp_path / "server.pem", key=tmp_path / "server.key", trust=tmp_path / "ca.pem", client="required"
+    )
+    served = serve(listeners=[ListenerConfig(url="amqps://localhost:0", sasl=("EXTERNAL",), tls=tls)])
+    users: list[str | None] = []
+    served.receive(
+        "hello", lambda d: (d.accept(), users.extend(c.user for c in served.router.statistics().connections))
+    )
+    monkeypatch.chdir(tmp_path)
+    arguments = ("send", "hello", "--body", "hi", "--url", served.url, "--trust", "ca.pem")
+    assert command(*arguments, "--certificate", "alice.pem", "--key", "alice.key").status == 0
+    assert "alice.org" in users
+    assert command(*arguments).status == 3
+    said = command(*arguments, "--certificate", "alice.pem", "--key", "server.key")
+    assert said.status == 2
+    assert "alice.pem" in said.err
 
 
 @pytest.mark.parametrize(
