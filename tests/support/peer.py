@@ -45,13 +45,15 @@ class Peer:
         #: Of the frame that came last.
         self.channel = 0
         self._frames = FrameReader(2**20)
+        self._writing = trio.Lock()
         self._credit_limit = self._window_limit = 0
 
     async def write(self, *parts: bytes | Performative, channel: int = 0) -> None:
         """Send bytes and frames, all at once; frames of performatives go on `channel`."""
-        await self.stream.send_all(
-            b"".join(part if isinstance(part, bytes) else frame(part, channel=channel) for part in parts)
-        )
+        async with self._writing:
+            await self.stream.send_all(
+                b"".join(part if isinstance(part, bytes) else frame(part, channel=channel) for part in parts)
+            )
 
     async def expect_header(self) -> bytes:
         """The next 8 bytes."""
