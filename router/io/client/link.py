@@ -181,7 +181,10 @@ class LinkEnd(ABC):
 
     def session_ended(self, error: SessionEndedError) -> None:
         """Its session is over. One that ends with an error before the link was attached is a refusal of the link."""
-        self._lose(error, final=self._stage is Stage.COMING and error.error is not None)
+        if self._stage is Stage.COMING and error.error is not None:
+            self._lose(link_detached("the peer refused the link, and ended its session", error.error), final=True)
+        else:
+            self._lose(error, final=False)
 
     def connection_lost(self, error: AmqpMeshError, *, final: bool) -> None:
         """Its connection is over; `final`: and there will be no other."""

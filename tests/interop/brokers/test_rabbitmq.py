@@ -19,12 +19,12 @@ from amqpmesh import (
     Described,
     Float,
     InDoubtError,
+    LinkDetachedError,
     Message,
     Primitive,
     ReceiverSettleMode,
     SaslError,
     SenderSettleMode,
-    SessionEndedError,
     Symbol,
     Timestamp,
     UByte,
@@ -285,7 +285,7 @@ async def test_what_it_does_not_have_is_said_and_hurts_no_other_link(link, condi
         connection.sender(queue) as sender,
         connection.receiver(queue) as receiver,
     ):
-        with pytest.raises(SessionEndedError) as caught:
+        with pytest.raises(LinkDetachedError) as caught:
             async with link(connection):
                 pass
         assert caught.value.error.condition == condition

@@ -27,7 +27,9 @@ if TYPE_CHECKING:
 PAYLOAD = Message(b"").encode()
 
 
-async def test_a_call_in_a_scope_that_is_cancelled_already_does_nothing(doors: Doors) -> None:
+async def test_a_call_in_a_scope_that_is_cancelled_already_does_nothing(
+    doors: Doors, autojump_clock: MockClock
+) -> None:
     async with doors.sender("q") as sender, doors.receiver("q") as receiver, doors.requester("q") as requester:
         manual = doors.receiver("other", credit=0)
         async with manual:
@@ -165,7 +167,9 @@ async def test_cancelled_while_it_waits_for_the_outcome_it_is_settled_when_that_
         assert await sent.outcome() == Rejected()  # it can be asked again
 
 
-async def test_a_receiver_is_not_told_that_nobody_waits_for_its_outcome(doors: Doors, nursery: trio.Nursery) -> None:
+async def test_a_receiver_is_not_told_that_nobody_waits_for_its_outcome(
+    doors: Doors, nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
     async with doors.sender("q") as sender, doors.receiver("q") as receiver:
         sending = Call(nursery, sender.send, b"")
         delivery = await receiver.receive()
@@ -178,7 +182,9 @@ async def test_a_receiver_is_not_told_that_nobody_waits_for_its_outcome(doors: D
 # ------------------------------------------------------------------------------------------------------------ receiving
 
 
-async def test_cancelled_while_it_waits_for_a_delivery_nothing_is_taken(doors: Doors, nursery: trio.Nursery) -> None:
+async def test_cancelled_while_it_waits_for_a_delivery_nothing_is_taken(
+    doors: Doors, nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
     async with doors.sender("q") as sender, doors.receiver("q") as receiver:
         calls = []
         for _ in range(3):
@@ -192,7 +198,7 @@ async def test_cancelled_while_it_waits_for_a_delivery_nothing_is_taken(doors: D
 
 
 async def test_cancelled_in_the_moment_in_which_a_delivery_comes_it_is_not_lost(
-    doors: Doors, nursery: trio.Nursery
+    doors: Doors, nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
     async with doors.sender("q") as sender, doors.receiver("q") as receiver:
         for _ in range(10):
@@ -262,10 +268,10 @@ async def test_what_is_on_its_way_when_a_receiver_is_left_goes_back(
             (link,) = far.links
 
             async def send_late() -> None:
-                while not (await far.expect(Flow)).drain:
+                while not (await far.expect(Flow)).echo:
                     pass
                 await link.send(PAYLOAD)
-                await link.flow(0, delivery_count=10)
+                await link.flow(0)
 
             nursery.start_soon(send_late)
             await wait_all_tasks_blocked()
@@ -276,7 +282,7 @@ async def test_what_is_on_its_way_when_a_receiver_is_left_goes_back(
         assert trio.current_time() - left_at <= 1.0  # no answer to the detach comes
 
 
-async def test_leaving_a_receiver_gives_deliveries_to_another(doors: Doors) -> None:
+async def test_leaving_a_receiver_gives_deliveries_to_another(doors: Doors, autojump_clock: MockClock) -> None:
     async with doors.sender("q") as sender:
         async with doors.receiver("q", credit=10) as one:
             sent = [await sender.transfer(number) for number in range(3)]
@@ -285,7 +291,9 @@ async def test_leaving_a_receiver_gives_deliveries_to_another(doors: Doors) -> N
         assert [await each.outcome() for each in sent] == [Modified(delivery_failed=True), Released(), Released()]
 
 
-async def test_a_delivery_whose_body_is_cancelled_goes_back(doors: Doors, nursery: trio.Nursery) -> None:
+async def test_a_delivery_whose_body_is_cancelled_goes_back(
+    doors: Doors, nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
     async with doors.sender("q") as sender, doors.receiver("q") as receiver:
         inside, on_entry = [await sender.transfer(b"") for _ in range(2)]
         with trio.CancelScope() as scope:
@@ -303,7 +311,7 @@ async def test_a_delivery_whose_body_is_cancelled_goes_back(doors: Doors, nurser
 
 
 async def test_cancelled_while_it_waits_for_the_settlement_the_delivery_is_settled_all_the_same(
-    doors: Doors, nursery: trio.Nursery
+    doors: Doors, nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
     second = ReceiverSettleMode.SECOND
     receiver = doors.receiver("q", rcv_settle_mode=second)
@@ -338,7 +346,7 @@ async def test_a_drain_that_is_cancelled_leaves_a_receiver_that_can_be_used(
 
 
 async def test_a_request_that_is_cancelled_is_forgotten_and_its_late_answer_is_accepted_dropped_and_counted(
-    doors: Doors, nursery: trio.Nursery
+    doors: Doors, nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
     async with doors.requester("q") as requester:
         unsent = Call(nursery, requester.request, "unsent")

@@ -9,7 +9,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from amqpmesh.router.amqp.composite import encode_composite
 from amqpmesh.router.amqp.definitions import AmqpCondition, Error
 from amqpmesh.router.amqp.delivery_states import Modified, Released
-from amqpmesh.router.amqp.errors import CommandError, SessionEndedError
+from amqpmesh.router.amqp.errors import CommandError, LinkDetachedError
 from amqpmesh.router.amqp.messaging import Data, Source
 from amqpmesh.router.amqp.performatives import Attach, Disposition, End, Transfer
 from amqpmesh.router.amqp.types import Symbol
@@ -34,7 +34,7 @@ async def test_a_session_that_ends_before_its_link_is_attached_refuses_that_link
         await peer.expect(Attach)
         await peer.peer.write(End(error=MISSING), channel=peer.channel)
         failure = await refused.failure()
-        assert isinstance(failure, SessionEndedError)
+        assert isinstance(failure, LinkDetachedError)
         assert failure.error == MISSING
         await peer.expect(End)
         await trio.sleep(60)
