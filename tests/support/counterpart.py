@@ -29,6 +29,7 @@ from tests.support.script import WINDOW, Heard, begun, frame
 
 if TYPE_CHECKING:
     from amqpmesh.router.amqp.delivery_states import DeliveryState
+    from amqpmesh.router.amqp.messaging import Source
     from amqpmesh.router.io.client.connection import Connection
 
 P = TypeVar("P", bound=Performative)
@@ -44,6 +45,9 @@ class Far:
         #: Deliveries that were begun on it, in either direction.
         self.begun = 0
         self._in_delivery = False
+        #: The client has not detached; we have.
+        self.is_attached = True
+        self.is_detached = False
 
     def count(self, transfer: Transfer) -> None:
         """A frame went over it."""
@@ -90,6 +94,7 @@ class Far:
 
     async def detach(self, error: Error | None = None, *, closed: bool = True) -> None:
         """Detach, or answer a detach."""
+        self.is_detached = True
         await self._write(Detach(handle=self.attach.handle, closed=closed, error=error))
 
     async def end(self, error: Error | None = None) -> None:
@@ -123,14 +128,19 @@ class Counterpart:
         credit: int = 0,
         window: int = WINDOW,
         attach: dict[str, Any] | None = None,
+        source: Source | None = None,
+        refuse: dict[Role, Error] | None = None,
         **fields: Any,
     ) -> None:
         """Args: credit: that each sender of the client gets at once. window: frames of a session that may come.
-        attach: fields of our answers to attaches. fields: of our `open`.
+        attach: fields of our answers to attaches; source: to those of receivers. refuse: attaches of these roles, and
+        why. fields: of our `open`.
         """
         self._credit = credit
         self._window = window
         self._attach = attach or {}
+        self._source = source
+        self._refuse = refuse or {}
         self._open = fields
         self.roads = Roads(nursery)
         self.roads.lead_to(self.serve)
@@ -188,6 +198,11 @@ class Counterpart:
         if isinstance(performative, Transfer):
             self.sessions[channel].came += 1
             self._by_handle[channel, performative.handle].count(performative)
+        elif isinstance(performative, Detach) and Attach not in self.mute:
+            far = self._by_handle[channel, performative.handle]
+            is_answer, far.is_detached, far.is_attached = far.is_detached, True, False
+            if is_answer:
+                return
         elif isinstance(performative, Attach) and Attach not in self.mute:
             await self._attached(performative, channel)
             return
@@ -218,7 +233,15 @@ class Counterpart:
             "rcv_settle_mode": attach.rcv_settle_mode,
             "initial_delivery_count": 0 if role is Role.SENDER else None,
         }
+        if role is Role.SENDER and self._source is not None:
+            standard["source"] = self._source
+        refusal = self._refuse.get(attach.role)
+        if refusal is not None:
+            standard["source" if role is Role.SENDER else "target"] = None
         answer = Attach(name=attach.name, handle=attach.handle, role=role, **{**standard, **self._attach})
         await self.peer.write(answer, channel=channel)
+        if refusal is not None:
+            await far.detach(refusal)
+            return
         if role is Role.RECEIVER and self._credit:
             await far.flow(self._credit, window=self._window)

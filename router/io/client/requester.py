@@ -8,7 +8,8 @@ from uuid import uuid4
 
 import trio
 
-from amqpmesh.router.amqp.errors import AmqpMeshError, CommandError, InDoubtError
+from amqpmesh.router.amqp.errors import AmqpMeshError, CommandError, InDoubtError, invalid_field
+from amqpmesh.router.amqp.messaging import MESSAGE_FORMAT
 from amqpmesh.router.io.client.link import again
 from amqpmesh.router.io.client.receiver import BUFFER, Receiver
 from amqpmesh.router.io.client.sender import Pending, Sender, Sent
@@ -56,6 +57,9 @@ class _Replies(Receiver):
     def _hand(self, delivery: Delivery) -> None:
         super()._hand(delivery)
         answered = self._take()
+        if answered.message_format != MESSAGE_FORMAT:
+            self._refuse(answered, invalid_field(f"message-format {answered.message_format} is not known here"))
+            return
         error = answered.decode()
         if error is not None:
             self._refuse(answered, error)
@@ -79,10 +83,12 @@ class _Replies(Receiver):
         for call in self.calls.values():
             if call.pending is not None and call.pending.done.is_set():
                 call.fail(InDoubtError("the way back for the answer was lost", getattr(error, "error", None)))
-            elif final:
-                call.fail(error)
         if self.requests is not None:
-            self.requests.begin_anew()  # it names the address that is no more
+            # They name the address that is no more.
+            if final:
+                self.requests.give_up(error)
+            else:
+                self.requests.begin_anew()
 
 
 class _Requests(Sender):
@@ -94,7 +100,8 @@ class _Requests(Sender):
         replies.requests = self
 
     def _may_send(self) -> bool:
-        return super()._may_send() and self._replies.is_attached
+        # What is half sent is finished or aborted in any case.
+        return super()._may_send() and (self._replies.is_attached or self._is_in_delivery())
 
 
 class Requester:
@@ -148,11 +155,14 @@ class Requester:
         request = replace(message) if isinstance(message, Message) else Message(message)
         if request.message_id is None:
             request.message_id = uuid4()
+        payload = request.encode()  # whether it can be is to be known before it waits
         key = request.message_id if request.correlation_id is None else request.correlation_id
         await trio.lowlevel.checkpoint_if_cancelled()
-        if key in self._replies.calls:
+        self._replies.check()
+        calls = self._replies.calls
+        if key in calls:
             raise CommandError("a call with that correlation-id waits for its answer already")
-        call = self._replies.calls[key] = _Call()
+        call = calls[key] = _Call()
 
         def prepare() -> bytes:
             request.reply_to = self._replies.address
@@ -164,12 +174,15 @@ class Requester:
                 call.fail(error)
 
         try:
-            # Whether it can be encoded is to be known before it waits.
-            call.pending = self._requests.submit(request.encode(), prepare=prepare, watch=watch)
+            call.pending = self._requests.submit(payload, prepare=prepare, watch=watch)
             await self._requests.until_sent(call.pending)
             await call.done.wait()
         finally:
-            self._replies.calls.pop(key, None)
+            # The answer takes it out; then another call may have its place.
+            if calls.get(key) is call:
+                del calls[key]
+            if call.pending is not None:
+                self._requests.disown(call.pending.sent)
         if call.error is not None:
             raise again(call.error)
         assert call.answer is not None

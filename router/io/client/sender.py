@@ -136,6 +136,8 @@ class Sender(LinkEnd):
         self._properties = properties
         self._waiting: deque[Pending] = deque()
         self._unsettled: dict[kernel.Delivery, Sent] = {}
+        #: Those of them whose outcome somebody may still ask for.
+        self._owed: dict[Sent, None] = {}
         self._tags = count()
         self._largest = 0
         self._quiet = trio.Event()
@@ -166,7 +168,11 @@ class Sender(LinkEnd):
         """
         sent = await self.transfer(message, settled=settled)
         if not sent.settled:
-            outcome = await sent.outcome()
+            try:
+                outcome = await sent.outcome()
+            except trio.Cancelled:
+                self.disown(sent)
+                raise
             if not isinstance(outcome, Accepted):
                 raise outcome_error(outcome)
 
@@ -219,10 +225,27 @@ class Sender(LinkEnd):
         if pending.error is not None:
             raise again(pending.error)
 
+    def give_up(self, error: AmqpMeshError) -> None:
+        """Nothing that waits will be sent; half a delivery is to be aborted."""
+        waiting, self._waiting = self._waiting, deque()
+        for pending in waiting:
+            pending.error = error
+            pending.done.set()
+            if pending.delivery is not None:
+                pending.aborting = True
+                self._waiting.append(pending)
+        self._pump()
+
     def begin_anew(self) -> None:
         """What is half sent is to be aborted, and made and sent anew."""
-        if self._waiting and self._waiting[0].delivery is not None:
+        if self._is_in_delivery():
             self._waiting[0].outdated = True
+            self._pump()
+
+    def disown(self, sent: Sent) -> None:
+        """Nobody wants to know the outcome any more: leaving in good order does not wait for it."""
+        self._owed.pop(sent, None)
+        self._quiet.set()
 
     # ------------------------------------------------------------------------------------------------------- of LinkEnd
 
@@ -251,24 +274,22 @@ class Sender(LinkEnd):
 
     def _lost(self, error: AmqpMeshError, *, final: bool) -> None:
         unsettled, self._unsettled = self._unsettled, {}
+        self._owed.clear()
         for sent in unsettled.values():
             sent.decide(None, InDoubtError("the outcome was not told", getattr(error, "error", None)))
-        if self._waiting and self._waiting[0].delivery is not None:
+        if self._is_in_delivery():
             # Its last frame was never sent, so nobody can have taken it: it can begin anew.
             first = self._waiting[0]
             first.delivery, first.at, first.outdated = None, 0, False
             if first.aborting:
                 self._waiting.popleft()
         if final:
-            waiting, self._waiting = self._waiting, deque()
-            for pending in waiting:
-                pending.error = error
-                pending.done.set()
+            self.give_up(error)
         self._quiet.set()
 
     async def _finish(self, *, clean: bool) -> None:
         """Whoever leaves in good order wants what was sent to arrive: wait for the outcomes."""
-        while clean and not self.is_over and (self._waiting or self._unsettled):
+        while clean and not self.is_over and (self._waiting or self._owed):
             self._quiet = trio.Event()
             await self._quiet.wait()
 
@@ -287,10 +308,11 @@ class Sender(LinkEnd):
                 return
             outcome = outcome_of(delivery.remote_state) or NOTHING_SAID
         del self._unsettled[delivery]
+        self._owed.pop(sent, None)
         # A receiver of mode second waits for this.
         kernel.dispose(delivery, delivery.remote_state, True)
         sent.decide(outcome)
-        if not self._unsettled:
+        if not self._owed:
             self._quiet.set()
 
     def flowed(self) -> None:
@@ -304,7 +326,10 @@ class Sender(LinkEnd):
     # ----------------------------------------------------------------------------------------------------------- inside
 
     def _may_send(self) -> bool:
-        return self.is_attached
+        return self.is_attached and self._session is not None and self._session.can_send
+
+    def _is_in_delivery(self) -> bool:
+        return bool(self._waiting) and self._waiting[0].delivery is not None
 
     def _pump(self) -> None:
         """Send what can be sent, in order."""
@@ -323,7 +348,7 @@ class Sender(LinkEnd):
             link.offer(len(waiting))
             if link.flow_state.drain and not waiting:
                 link.drained()
-        if not waiting and not self._unsettled:
+        if not waiting and not self._owed:
             self._quiet.set()
 
     def _advance(self, pending: Pending) -> bool:
@@ -346,7 +371,7 @@ class Sender(LinkEnd):
             if pending.aborting or not delivery.complete:
                 return delivery.complete
             pending.delivery, pending.at, pending.outdated = None, 0, False
-            return self._advance(pending)
+            return self._may_send() and self._advance(pending)
         payload = memoryview(pending.payload)
         while not delivery.complete:
             if conversation.stall(self):
@@ -360,6 +385,7 @@ class Sender(LinkEnd):
                 return False
         if not delivery.settled:
             self._unsettled[delivery] = pending.sent
+            self._owed[pending.sent] = None
             if delivery.remote_state is not None or delivery.remote_settled:
                 # The receiver knew what it thinks of it before it had all.
                 self.disposed(delivery, delivery.remote_state, delivery.remote_settled)

@@ -43,7 +43,9 @@ async def take(receiver: Receiver, number: int) -> list[Delivery]:
 # ------------------------------------------------------------------------------------------------- with a real receiver
 
 
-async def test_a_send_comes_back_when_a_receiver_has_accepted(doors: Doors, nursery: trio.Nursery) -> None:
+async def test_a_send_comes_back_when_a_receiver_has_accepted(
+    doors: Doors, nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
     async with doors.sender("q") as sender, doors.receiver("q") as receiver:
         sending = Call(nursery, sender.send, Message("hello", subject="x"))
         delivery = await receiver.receive()
@@ -56,7 +58,9 @@ async def test_a_send_comes_back_when_a_receiver_has_accepted(doors: Doors, nurs
         assert sender.unsettled == 0
 
 
-async def test_what_was_not_accepted_raises_and_says_why(doors: Doors, nursery: trio.Nursery) -> None:
+async def test_what_was_not_accepted_raises_and_says_why(
+    doors: Doors, nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
     async with doors.sender("q") as sender, doors.receiver("q") as receiver:
         calls = [Call(nursery, sender.send, b"") for _ in range(3)]
         first, second, third = await take(receiver, 3)
@@ -73,7 +77,7 @@ async def test_what_was_not_accepted_raises_and_says_why(doors: Doors, nursery: 
         assert "spam" in str(by_type[RejectedError])
 
 
-async def test_an_outcome_that_is_asked_for_is_never_raised(doors: Doors) -> None:
+async def test_an_outcome_that_is_asked_for_is_never_raised(doors: Doors, autojump_clock: MockClock) -> None:
     async with doors.sender("q") as sender, doors.receiver("q") as receiver:
         sent = [await sender.transfer(bytes((number,))) for number in range(4)]
         assert not any(each.is_decided for each in sent)
@@ -88,7 +92,9 @@ async def test_an_outcome_that_is_asked_for_is_never_raised(doors: Doors) -> Non
         assert isinstance(sent[1].error, RejectedError)
 
 
-async def test_the_order_of_deliveries_is_the_order_of_calls(doors: Doors, nursery: trio.Nursery) -> None:
+async def test_the_order_of_deliveries_is_the_order_of_calls(
+    doors: Doors, nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
     async with doors.sender("q") as sender:
         called: list[int] = []
 
@@ -109,7 +115,7 @@ async def test_the_order_of_deliveries_is_the_order_of_calls(doors: Doors, nurse
             assert came == called
 
 
-async def test_what_is_sent_settled_is_waited_for_no_longer(doors: Doors) -> None:
+async def test_what_is_sent_settled_is_waited_for_no_longer(doors: Doors, autojump_clock: MockClock) -> None:
     async with doors.sender("q") as sender, doors.receiver("q") as receiver:
         await sender.send(b"1", settled=True)
         sent = await sender.transfer(b"2", settled=True)
@@ -120,7 +126,7 @@ async def test_what_is_sent_settled_is_waited_for_no_longer(doors: Doors) -> Non
             assert delivery.is_settled
 
 
-async def test_a_sender_of_mode_settled_needs_not_be_told_each_time(doors: Doors) -> None:
+async def test_a_sender_of_mode_settled_needs_not_be_told_each_time(doors: Doors, autojump_clock: MockClock) -> None:
     mode = SenderSettleMode.SETTLED
     async with doors.sender("q", snd_settle_mode=mode) as sender, doors.receiver("q") as receiver:
         await sender.send(b"1")
@@ -128,7 +134,9 @@ async def test_a_sender_of_mode_settled_needs_not_be_told_each_time(doors: Doors
         assert [delivery.is_settled for delivery in await take(receiver, 2)] == [True, True]
 
 
-async def test_a_sender_of_mode_unsettled_sends_nothing_settled(doors: Doors, nursery: trio.Nursery) -> None:
+async def test_a_sender_of_mode_unsettled_sends_nothing_settled(
+    doors: Doors, nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
     mode = SenderSettleMode.UNSETTLED
     async with doors.sender("q", snd_settle_mode=mode) as sender, doors.receiver("q") as receiver:
         with pytest.raises(CommandError, match="unsettled"):
@@ -139,7 +147,9 @@ async def test_a_sender_of_mode_unsettled_sends_nothing_settled(doors: Doors, nu
         await sending.result()
 
 
-async def test_an_anonymous_sender_goes_by_the_to_of_each_message(doors: Doors, nursery: trio.Nursery) -> None:
+async def test_an_anonymous_sender_goes_by_the_to_of_each_message(
+    doors: Doors, nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
     async with doors.sender(None) as sender, doors.receiver("a") as one, doors.receiver("b") as other:
         assert sender.address is None
         calls = [Call(nursery, sender.send, Message(to, to=to)) for to in "ab"]
@@ -152,7 +162,9 @@ async def test_an_anonymous_sender_goes_by_the_to_of_each_message(doors: Doors, 
             await sender.send(Message(b"", to="nobody"))
 
 
-async def test_many_tasks_send_and_each_hears_of_its_own(doors: Doors, nursery: trio.Nursery) -> None:
+async def test_many_tasks_send_and_each_hears_of_its_own(
+    doors: Doors, nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
     async with doors.sender("q") as sender, doors.receiver("q", credit=7) as receiver:
         calls = [Call(nursery, sender.send, number) for number in range(100)]
         for _ in calls:
@@ -168,7 +180,7 @@ async def test_many_tasks_send_and_each_hears_of_its_own(doors: Doors, nursery: 
                 assert str(number) in str(await call.failure())
 
 
-async def test_a_sender_is_used_between_its_entry_and_its_exit(doors: Doors) -> None:
+async def test_a_sender_is_used_between_its_entry_and_its_exit(doors: Doors, autojump_clock: MockClock) -> None:
     sender = doors.sender("q")
     for call in (sender.send, sender.transfer):
         with pytest.raises(CommandError, match="async with"):
@@ -182,7 +194,9 @@ async def test_a_sender_is_used_between_its_entry_and_its_exit(doors: Doors) -> 
             await call(b"")
 
 
-async def test_what_is_no_message_is_not_sent_and_disturbs_nothing(doors: Doors, nursery: trio.Nursery) -> None:
+async def test_what_is_no_message_is_not_sent_and_disturbs_nothing(
+    doors: Doors, nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
     async with doors.sender("q") as sender, doors.receiver("q") as receiver:
         for wrong in (object(), Message(b"", priority=256), 2**63):
             with pytest.raises(CommandError):
