@@ -28,6 +28,8 @@ from tests.support.peer import AMQP, Peer
 from tests.support.script import WINDOW, Heard, begun, frame
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from amqpmesh.router.amqp.delivery_states import DeliveryState
     from amqpmesh.router.amqp.messaging import Source
     from amqpmesh.router.io.client.connection import Connection
@@ -99,6 +101,7 @@ class Far:
 
     async def end(self, error: Error | None = None) -> None:
         """End its session."""
+        self._counterpart.sessions[self.channel].is_ended = True
         await self._write(End(error=error))
 
     async def _write(self, performative: Performative) -> None:
@@ -112,6 +115,8 @@ class FarSession:
         #: Transfer frames of the client's, and of ours.
         self.came = self.went = 0
         self.delivery_id = -1
+        #: We have ended it: the client's `end` is the answer.
+        self.is_ended = False
 
 
 class Counterpart:
@@ -129,7 +134,7 @@ class Counterpart:
         window: int = WINDOW,
         attach: dict[str, Any] | None = None,
         source: Source | None = None,
-        refuse: dict[Role, Error] | None = None,
+        refuse: Mapping[Role, Error | None] | None = None,
         **fields: Any,
     ) -> None:
         """Args: credit: that each sender of the client gets at once. window: frames of a session that may come.
@@ -140,7 +145,8 @@ class Counterpart:
         self._window = window
         self._attach = attach or {}
         self._source = source
-        self._refuse = refuse or {}
+        #: Why attaches of these roles are refused.
+        self.refuse = dict(refuse or {})
         self._open = fields
         self.roads = Roads(nursery)
         self.roads.lead_to(self.serve)
@@ -203,6 +209,8 @@ class Counterpart:
             is_answer, far.is_detached, far.is_attached = far.is_detached, True, False
             if is_answer:
                 return
+        elif isinstance(performative, End) and self.sessions[channel].is_ended:
+            return
         elif isinstance(performative, Attach) and Attach not in self.mute:
             await self._attached(performative, channel)
             return
@@ -235,13 +243,12 @@ class Counterpart:
         }
         if role is Role.SENDER and self._source is not None:
             standard["source"] = self._source
-        refusal = self._refuse.get(attach.role)
-        if refusal is not None:
+        if attach.role in self.refuse:
             standard["source" if role is Role.SENDER else "target"] = None
         answer = Attach(name=attach.name, handle=attach.handle, role=role, **{**standard, **self._attach})
         await self.peer.write(answer, channel=channel)
-        if refusal is not None:
-            await far.detach(refusal)
+        if attach.role in self.refuse:
+            await far.detach(self.refuse[attach.role])
             return
         if role is Role.RECEIVER and self._credit:
             await far.flow(self._credit, window=self._window)

@@ -277,7 +277,8 @@ class LinkEnd(ABC):
 
     async def _leave(self, *, clean: bool) -> None:
         if self._stage is Stage.OVER and self._link is None:
-            await trio.lowlevel.checkpoint()
+            if clean:  # else there is an error that goes on from here, and Cancelled must not take its place
+                await trio.lowlevel.checkpoint()
             return
         try:
             if self._stage in (Stage.ATTACHED, Stage.COMING):
@@ -289,7 +290,8 @@ class LinkEnd(ABC):
                     await self._change.wait()
             if self._link is not None and self._leaving is not None:
                 self._leaving.give_up(self)
-        await trio.lowlevel.checkpoint_if_cancelled()
+        if clean:
+            await trio.lowlevel.checkpoint_if_cancelled()
 
     def stop(self) -> None:
         """Detach, without waiting for the peer."""
