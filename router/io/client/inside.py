@@ -32,8 +32,8 @@ log = logs.EventLog("amqpmesh.client")
 NAME: Final = "in-process"
 """What such a connection is called where others have a listener, a host and a container-id."""
 
-SLICE: Final = 32 * 2**10
-"""Octets that are handed over between two looks at the clock."""
+SLICE: Final = 4 * 2**10
+"""Octets that are handed over between two looks at the clock: some milliseconds of small messages."""
 
 FRAME_SIZE: Final = 32 * 2**10
 
@@ -141,12 +141,11 @@ class Inside(Attacher):
                             part = b""
                             driver.settle()
                             await trio.lowlevel.checkpoint()
+                        driver.settle()
                         if time.perf_counter() - began > BATCH_TIME:
-                            driver.settle()
                             await trio.lowlevel.checkpoint()
                             began = time.perf_counter()
                     conversation.written()
-                    driver.settle()
         finally:
             self._failure = self._failure or CommandError("the links within the router are over")
             conversation.lost("the router has ended")
