@@ -18,12 +18,13 @@ def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> N
     )
     command.add_argument("config", metavar="CONFIG", type=Path, help="a TOML file")
     command.add_argument("--print", action="store_true", help="print the configuration with all defaults")
+    configuration.add_options(command)
     command.set_defaults(command=check)
 
 
 def check(given: argparse.Namespace) -> int:
     """Returns: 0. Raises: ConfigError: where it is wrong."""
-    config = configuration.listening(configuration.read(given.config))
+    config = configuration.effective(given)
     if given.print:
         print("\n".join(lines(config)))
     return Exit.DONE

@@ -1,5 +1,6 @@
 """The configuration that a command works with: the file, checked as far as it can be without listening."""
 
+import argparse
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,11 +9,31 @@ from amqpmesh.router.config import DEFAULT_URL, RouterConfig, load
 from amqpmesh.router.io.credentials import Credentials
 
 
-def read(file: Path | None) -> RouterConfig:
-    """The configuration in a file, its certificates loaded for a try; without a file, all defaults.
+def add_options(command: argparse.ArgumentParser) -> None:
+    """Declare what may be said besides the file."""
+    command.add_argument("--id", help="the router's id, instead of CONFIG's or the host's name")
+    command.add_argument(
+        "--listen", metavar="URL", action="append", default=[], help="listen here too; port 0: any free one"
+    )
+    command.add_argument(
+        "--trace-frames", action="store_true", help="log every frame, decoded, without bodies and passwords"
+    )
+
+
+def effective(given: argparse.Namespace) -> RouterConfig:
+    """What the arguments come to, with at least one listener: on the default port of loopback if there is no other.
 
     Raises: ConfigError: the file, the key and the reason.
     """
+    config = _read(given.config)
+    if given.id is not None:
+        config = replace(config, id=given.id)
+    config = _listening(config, tuple(given.listen))
+    return _traced(config) if given.trace_frames else config
+
+
+def _read(file: Path | None) -> RouterConfig:
+    """The configuration in a file, its certificates loaded for a try; without a file, all defaults."""
     if file is None:
         return RouterConfig()
     config = load(file)
@@ -24,8 +45,7 @@ def read(file: Path | None) -> RouterConfig:
     return config
 
 
-def listening(config: RouterConfig, urls: tuple[str, ...] = ()) -> RouterConfig:
-    """The same with a listener for each URL; on the default port of loopback if there is none otherwise."""
+def _listening(config: RouterConfig, urls: tuple[str, ...]) -> RouterConfig:
     if not (urls or config.listeners):
         urls = (DEFAULT_URL,)
     try:
@@ -34,7 +54,7 @@ def listening(config: RouterConfig, urls: tuple[str, ...] = ()) -> RouterConfig:
         raise ConfigError("command line", "--listen", error.reason) from None
 
 
-def traced(config: RouterConfig) -> RouterConfig:
+def _traced(config: RouterConfig) -> RouterConfig:
     """The same with every frame of every listener in the log, whatever its level was."""
     level = config.log.level if config.log.level == "debug" else "info"
     return replace(

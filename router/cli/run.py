@@ -4,7 +4,7 @@ import argparse
 import signal
 import sys
 from collections.abc import AsyncIterator, Callable
-from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import trio
@@ -30,13 +30,7 @@ def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> N
         epilog=EPILOG,
     )
     command.add_argument("config", metavar="CONFIG", nargs="?", type=Path, help="a TOML file")
-    command.add_argument("--id", help="the router's id, instead of CONFIG's or the host's name")
-    command.add_argument(
-        "--listen", metavar="URL", action="append", default=[], help="listen here too; port 0: any free one"
-    )
-    command.add_argument(
-        "--trace-frames", action="store_true", help="log every frame, decoded, without bodies and passwords"
-    )
+    configuration.add_options(command)
     command.set_defaults(command=run)
 
 
@@ -45,18 +39,10 @@ def run(given: argparse.Namespace) -> int:
 
     Raises: ConfigError; OSError: a listener could not be bound.
     """
-
-    def effective() -> RouterConfig:
-        config = configuration.read(given.config)
-        if given.id is not None:
-            config = replace(config, id=given.id)
-        config = configuration.listening(config, tuple(given.listen))
-        return configuration.traced(config) if given.trace_frames else config
-
-    config = effective()
+    config = configuration.effective(given)
     logs.configure(config.log.level, config.log.format, sys.stderr)
     service.raise_file_limit()
-    return trio.run(serve, config, effective)
+    return trio.run(serve, config, partial(configuration.effective, given))
 
 
 async def serve(config: RouterConfig, read_again: Callable[[], RouterConfig]) -> int:

@@ -79,8 +79,8 @@ class _Sending:
         total = None if self._from_input else given.count or 1
         self._is_one = total == 1
         self._summary = Summary("sent")
-        typed = self._from_input and sys.stdin is not None and sys.stdin.isatty()
-        self._progress = Progress("sent", total, shown=not (given.json or self._is_one or typed))
+        self._is_typed = self._from_input and sys.stdin is not None and sys.stdin.isatty()
+        self._progress = Progress("sent", total, shown=not (given.json or self._is_one or self._is_typed))
         self._patience = Patience(given.timeout)
         self._decided = trio.Event()
         self._explained = False
@@ -104,6 +104,8 @@ class _Sending:
             self._patience.wait("the link")
             async with connection.sender(self._given.address) as sender:
                 self._patience.rest()
+                if self._is_typed:
+                    self._progress.say("each line is a message; Ctrl-D ends")
                 began = trio.current_time()
                 turn = 0
                 async for payload in self._payloads():

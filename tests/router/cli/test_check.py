@@ -61,3 +61,22 @@ def test_print_shows_where_a_router_listens_that_is_not_told(
 ) -> None:
     assert main(["check", "--print", str(write(tmp_path, ""))]) == 0
     assert 'url = "amqp://127.0.0.1:5672"' in capsys.readouterr().out
+
+
+def test_print_shows_what_run_with_the_same_arguments_would_use(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = write(tmp_path, "[router]\nid = 'A'\n")
+    assert (
+        main(["check", "--print", str(file), "--id", "B", "--listen", "amqp://127.0.0.1:6000", "--trace-frames"]) == 0
+    )
+    printed = parse(tomllib.loads(capsys.readouterr().out), file)
+    assert printed.id == "B"
+    assert [(listener.url, listener.trace_frames) for listener in printed.listeners] == [
+        ("amqp://127.0.0.1:6000", True)
+    ]
+
+
+def test_an_option_is_checked_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", str(write(tmp_path, "")), "--listen", "http://127.0.0.1"]) == 2
+    assert "--listen: must begin with amqp://" in capsys.readouterr().err

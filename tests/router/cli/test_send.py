@@ -187,6 +187,18 @@ def test_the_summary_may_be_json(served: Served, command: Command) -> None:
 # ------------------------------------------------------------------------------------------------------- the other ends
 
 
+def test_a_message_that_is_too_large_for_the_peer_ends_with_2_and_does_not_count(
+    serve: Serve, command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served = serve(max_message_size=1000)
+    served.receive("hello")
+    standard_input(monkeypatch, tmp_path, b"one\n" + b"x" * 1000 + b"\nthree")
+    said = command("send", "hello", "--url", served.url)
+    assert said.status == 2
+    assert said.lines[0].startswith("sent 1 in ")
+    assert re.fullmatch(r"amqpmesh: a message of 10\d\d octets: the peer takes 1000", said.lines[1])
+
+
 def test_a_sender_that_waits_is_told_why_and_ends_with_4(served: Served, command: Command) -> None:
     said = command("send", "hello", "--body", "hi", "--timeout", "1.5")
     assert (said.status, said.out) == (4, "")

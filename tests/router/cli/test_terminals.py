@@ -135,7 +135,9 @@ def test_lines_are_typed_without_a_bar(
         assert command("send", "hello").status == 0
     os.close(keyboard)
     assert [message.body for message in came] == ["one"]
-    assert terminal.shown().startswith("sent 1 in ")
+    first, second = terminal.shown().splitlines()
+    assert first == "each line is a message; Ctrl-D ends"
+    assert second.startswith("sent 1 in ")
 
 
 # ---------------------------------------------------------------------------------------------------- what to type next
