@@ -23,7 +23,7 @@ def test_the_two_commands_print_what_is_shown(tmp_path: Path) -> None:
             reader.does(block)
 
 
-@pytest.mark.parametrize(("number", "name"), enumerate(["client.py", "gateway.py"]))
+@pytest.mark.parametrize(("number", "name"), [(0, "client.py"), (1, "gateway.py")])
 def test_a_program_prints_what_is_said_below_it(tmp_path: Path, number: int, name: str) -> None:
     program = blocks(PAGE, "python")[number]
     said = re.search(r"prints (.*?)\.", TEXT.split(program.text)[1])
