@@ -84,7 +84,6 @@ class Router(Doors):
         self._serving: set[trio.CancelScope] = set()
         self._idle = trio.Event()
         self._draining = trio.Lock()
-        self._manager = trio.open_nursery()
 
     async def __aenter__(self) -> Self:
         """Listen, then serve.
@@ -107,6 +106,7 @@ class Router(Doors):
         self.listeners = tuple(bound)
         self._core = core
         self._driver = Driver(core)
+        self._manager = trio.open_nursery()
         self._nursery = await self._manager.__aenter__()
         self._accepting = True
         self._inside.begin(self._driver, self._start_inside)

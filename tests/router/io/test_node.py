@@ -38,6 +38,16 @@ async def test_two_clients_exchange_a_message_and_nothing_is_left(
     assert router.statistics().is_empty
 
 
+def test_a_router_can_be_made_before_the_loop_runs() -> None:
+    router = Router(id="A", listeners=[LOOPBACK])
+
+    async def run() -> int:
+        async with router:
+            return len(router.listeners)
+
+    assert trio.run(run) == 1
+
+
 async def test_sockets_are_served_as_streams_are() -> None:
     async with Router(listeners=[LOOPBACK, LOOPBACK], id="A") as router:
         assert [listener.name for listener in router.listeners] == ["amqp", "amqp-2"]
