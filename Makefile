@@ -32,7 +32,7 @@ format: .venv/test
 	$(BIN)/ruff check --fix . && $(BIN)/ruff format .
 
 types: .venv/test
-	@$(STAGE) types $(BIN)/mypy
+	@$(STAGE) types sh -c '$(BIN)/mypy && $(BIN)/mypy examples/*.py'
 
 imports: .venv/test
 	@$(STAGE) imports $(BIN)/lint-imports --no-cache --no-logo
