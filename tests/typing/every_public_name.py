@@ -1,0 +1,340 @@
+"""A program that uses every public name as people would; it is checked strictly against the installed package, and run.
+
+Its first half is the library's example: a service within the process, and a client.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from decimal import Decimal
+from pathlib import Path
+
+import trio
+
+from amqpmesh import (
+    Accepted,
+    AddressConfig,
+    AddressStatistics,
+    AmqpMeshError,
+    AmqpSequence,
+    AmqpValue,
+    Array,
+    Backoff,
+    Byte,
+    Char,
+    CommandError,
+    ConfigError,
+    Connection,
+    ConnectionClosedError,
+    ConnectionStatistics,
+    Data,
+    Decimal32,
+    Decimal64,
+    Decimal128,
+    Delivery,
+    DeliveryAbortedError,
+    DeliveryAnnotationsRule,
+    Described,
+    Direction,
+    Distribution,
+    Error,
+    Float,
+    InDoubtError,
+    Int,
+    Limits,
+    LinkDetachedError,
+    LinkRedirectError,
+    LinkStatistics,
+    LinkStolenError,
+    ListenerConfig,
+    ListenerStatistics,
+    LogConfig,
+    Long,
+    Message,
+    Modified,
+    ModifiedError,
+    NodeStatistics,
+    Outcome,
+    OutcomeError,
+    Outcomes,
+    Overflow,
+    Primitive,
+    ProtocolError,
+    Reason,
+    Receiver,
+    ReceiverSettleMode,
+    Rejected,
+    RejectedError,
+    Released,
+    ReleasedError,
+    Requester,
+    Router,
+    RouterConfig,
+    RouterStatistics,
+    SaslError,
+    Sender,
+    SenderSettleMode,
+    Sent,
+    SessionEndedError,
+    Short,
+    Source,
+    Statistics,
+    Symbol,
+    Target,
+    Timestamp,
+    TlsConfig,
+    UByte,
+    UInt,
+    ULong,
+    UShort,
+    __version__,
+    connect,
+)
+
+# ---------------------------------------------------------------------------------------------------------- the example
+
+
+def price(body: object) -> bytes:
+    """What it costs."""
+    return b"0.93 " + body if isinstance(body, bytes) else b"?"
+
+
+def spam(message: Message) -> bool:
+    """Whether nobody wants it."""
+    return bool(message.body == b"spam")
+
+
+def work(message: Message) -> None:
+    """What there is to do."""
+    assert isinstance(message.body, bytes)
+
+
+async def quotes(router: Router) -> None:
+    """A service on an in-process link."""
+    async with router.receiver("quotes", credit=20) as requests:
+        async for delivery in requests:
+            async with delivery as message:
+                await delivery.reply(Message(price(message.body)))
+
+
+async def collect(connection: Connection, ready: trio.Event, number: int) -> None:
+    """So many orders."""
+    async with connection.receiver("orders", credit=100, buffer=2**20) as incoming:
+        ready.set()
+        async for delivery in incoming:
+            if spam(delivery.message):
+                delivery.reject("amqp:not-allowed", "spam")
+            else:
+                async with delivery as message:
+                    work(message)
+            number -= 1
+            if not number:
+                return
+
+
+async def example() -> None:
+    """A router, its service, and a client."""
+    async with Router(id="gateway", listeners=["amqp://127.0.0.1:0"]) as router, trio.open_nursery() as nursery:
+        nursery.start_soon(quotes, router)
+        async with connect(router.listeners[0].url, reconnect=True) as connection:
+            async with connection.requester("quotes") as quote:
+                with trio.fail_after(5):
+                    reply = await quote.request(b"EUR/CHF")
+                assert reply.body == b"0.93 EUR/CHF"
+            ready = trio.Event()
+            nursery.start_soon(collect, connection, ready, 12)
+            await ready.wait()
+            async with connection.sender("orders") as orders:
+                await orders.send(Message(b"...", durable=True, ttl=30.0))
+                sent = [await orders.transfer(b"x") for _ in range(10)]
+                outcomes = [await s.outcome() for s in sent]
+                assert outcomes == [Accepted()] * 10
+                try:
+                    await orders.send(b"spam")
+                except RejectedError as error:
+                    print(told(error))
+            async with connection.sender(None) as anonymous:
+                try:
+                    await anonymous.send(Message(b"x", to="nowhere"))
+                except ReleasedError as error:
+                    print(told(error))
+        nursery.cancel_scope.cancel()
+
+
+# --------------------------------------------------------------------------------------------------- every other name
+
+
+def explain(outcome: Outcome) -> str:
+    """What became of a message."""
+    match outcome:
+        case Accepted():
+            return "accepted"
+        case Rejected(error=Error() as error):
+            return f"rejected: {error.condition} {error.description} {error.info}"
+        case Rejected():
+            return "rejected"
+        case Released():
+            return "released"
+        case Modified():
+            return f"modified: {outcome.delivery_failed} {outcome.undeliverable_here} {outcome.message_annotations}"
+
+
+def told(error: AmqpMeshError) -> str:
+    """What went wrong, the most special first."""
+    match error:
+        case RejectedError() | ReleasedError() | ModifiedError():
+            return f"{explain(error.outcome)} {error.error}"
+        case OutcomeError():
+            return explain(error.outcome)
+        case LinkRedirectError():
+            return f"it is at {error.network_host}:{error.port}, {error.hostname}, {error.address}"
+        case LinkStolenError():
+            return "somebody else has the link"
+        case InDoubtError() | LinkDetachedError() | SessionEndedError() | SaslError() | ConnectionClosedError():
+            return str(error) if error.error is None else f"{error.error.condition}: {error.error.description}"
+        case ConfigError():
+            return f"{error.file}: {error.key}: {error.reason}"
+        case ProtocolError():
+            return f"{error.condition}: {error.description}"
+        case CommandError() | DeliveryAbortedError():
+            return str(error)
+    return "something else"
+
+
+def every_type() -> Message:
+    """A message of every AMQP type that Python does not have."""
+    numbers = [UByte(1), UShort(2), UInt(3), ULong(4), Byte(-1), Short(-2), Int(-3), Long(-4), Float(1.5), 2.5]
+    decimals = [kind.from_decimal(Decimal("1.5")) for kind in (Decimal32, Decimal64, Decimal128)]
+    others = [Char("a"), Timestamp(0), Symbol("s"), Described(Symbol("d"), 1), Array(Primitive.UINT, [UInt(1)])]
+    return Message([*numbers, *decimals, *others], absolute_expiry_time=Timestamp(2**40))
+
+
+def bodies() -> Iterator[Message]:
+    """Bodies that are no single value."""
+    yield Message((Data(value=b"a"), Data(value=b"b")))
+    yield Message(AmqpSequence(value=[1, "two"]))
+    yield Message(AmqpValue(value=b"octets"))
+    yield every_type()
+
+
+def configuration(folder: Path) -> RouterConfig:
+    """All that can be said."""
+    tls = TlsConfig(certificate=folder / "router.pem", key=folder / "router.key")
+    public = ListenerConfig(
+        url="amqps://0.0.0.0:0", sasl=("SCRAM-SHA-256",), users=folder / "users.toml", tls=tls, max_frame_size=2**14
+    )
+    limits: Limits = public
+    assert limits.max_frame_size == 2**14
+    news = AddressConfig(
+        pattern="news.#",
+        distribution=Distribution.MULTICAST,
+        overflow=Overflow.DROP,
+        delivery_annotations=DeliveryAnnotationsRule.DROP,
+    )
+    return RouterConfig(id="A", listeners=(public,), addresses=(news,), log=LogConfig(level="debug", format="json"))
+
+
+def shown(statistics: Statistics) -> Iterator[str]:
+    """A line for everything there is."""
+    whole: RouterStatistics = statistics.router
+    yield f"{whole.id} {whole.relays} {counted(whole)}"
+    listener: ListenerStatistics
+    for listener in statistics.listeners:
+        yield f"{listener.url} {listener.connections} {listener.refused}"
+    connection: ConnectionStatistics
+    for connection in statistics.connections:
+        yield f"{connection.container_id} {connection.user or 'anonymous'} {connection.octets_in}"
+    link: LinkStatistics
+    for link in statistics.links:
+        arrow = "<-" if link.direction is Direction.INCOMING else "->"
+        waits = "" if link.reason is None else f"waits: {link.reason}"
+        yield f"{arrow} {link.address} {link.credit} {link.unsettled} {counted(link)} {waits}"
+    address: AddressStatistics
+    for address in statistics.addresses:
+        yield f"{address.name} {address.waiting} {'alone' if address.reason is Reason.NO_RECEIVER else ''}"
+    node: NodeStatistics
+    for node in statistics.nodes:
+        yield f"{node.name} {node.lifetime}"
+
+
+def counted(outcomes: Outcomes) -> str:
+    """How deliveries ended."""
+    return f"{outcomes.accepted} {outcomes.rejected} {outcomes.released} {outcomes.modified} {outcomes.presettled}"
+
+
+async def send_one(sender: Sender, message: Message) -> Sent:
+    """Pipelined."""
+    sent: Sent = await sender.transfer(message)
+    return sent
+
+
+async def receive_one(receiver: Receiver) -> Delivery:
+    """By hand."""
+    receiver.flow(1)
+    delivery: Delivery = await receiver.receive()
+    await receiver.drain()
+    return delivery
+
+
+async def ask(requester: Requester, question: str) -> Message | None:
+    """Or None, if nobody answers in time."""
+    with trio.move_on_after(0.05):
+        return await requester.request(Message(question, subject="?"))
+    return None
+
+
+async def others() -> None:
+    """What the example does not show."""
+    async with Router(
+        RouterConfig(id="B", addresses=(AddressConfig(pattern="news", distribution=Distribution.MULTICAST),))
+    ) as router:
+        async with (
+            router.receiver(
+                "q", credit=0, rcv_settle_mode=ReceiverSettleMode.SECOND, source=Source(address="q")
+            ) as receiver,
+            router.sender(
+                "q",
+                snd_settle_mode=SenderSettleMode.UNSETTLED,
+                rcv_settle_mode=ReceiverSettleMode.SECOND,
+                target=Target(address="q"),
+            ) as sender,
+        ):
+            for message in bodies():
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(send_one, sender, message)
+                    delivery = await receive_one(receiver)
+                assert delivery.message == message
+                delivery.modify(delivery_failed=True, message_annotations={"x-opt-tries": 1})
+                await delivery.settled()
+            for line in shown(router.statistics()):
+                print(line)
+        async with router.requester("q") as requester:
+            assert await ask(requester, "anybody?") is None
+        async with router.receiver("big", streaming=True) as receiver, router.sender("big") as sender:
+            await sender.transfer(bytes(2**17))
+            streamed = await receiver.receive()
+            assert sum([len(part) async for part in streamed]) == 2**17
+            streamed.accept()
+    try:
+        async with connect("amqp://127.0.0.1:1", reconnect=False):
+            pass
+    except ConnectionClosedError as error:
+        print(told(error))
+    with trio.move_on_after(0.05):
+        async with connect(["amqp://127.0.0.1:1"], reconnect=Backoff(first=0.01, longest=0.02)):
+            pass
+
+
+def main() -> None:
+    """All of it."""
+    print(__version__)
+    trio.run(example)
+    trio.run(others)
+    try:
+        print(configuration(Path()))
+    except AmqpMeshError as error:
+        print(told(error))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,76 @@
+"""What people install: a wheel, whose public names a strict type checker knows."""
+
+from __future__ import annotations
+
+import ast
+import shutil
+import site
+import subprocess
+import sys
+import venv
+from pathlib import Path
+
+import pytest
+
+import amqpmesh
+
+ROOT = Path(__file__).parents[2]
+PROGRAM = Path(__file__).with_name("every_public_name.py")
+SOURCES = ("amqpmesh", "router", "policies", "topology", "pipeline", "pyproject.toml", "README.md", "LICENSE")
+
+
+def run(*arguments: str | Path, cwd: Path) -> str:
+    """What a program prints. Raises: AssertionError: it ended otherwise than well; with what it said."""
+    done = subprocess.run(arguments, capture_output=True, text=True, timeout=120, cwd=cwd, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The interpreter of an environment that has the wheel; what the package needs it has from this one."""
+    folder = tmp_path_factory.mktemp("wheel")
+    source, environment = folder / "source", folder / "environment"
+    source.mkdir()
+    for name in SOURCES:  # a copy, since a build leaves things behind
+        if (ROOT / name).is_dir():
+            shutil.copytree(ROOT / name, source / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy(ROOT / name, source / name)
+    pip = (sys.executable, "-m", "pip", "--disable-pip-version-check", "-q")
+    run(*pip, "wheel", source, "--no-deps", "--no-build-isolation", "--no-index", "-w", folder, cwd=folder)
+    (wheel,) = folder.glob("*.whl")
+    venv.create(environment, symlinks=True)
+    (packages,) = environment.glob("lib/python*/site-packages")
+    run(*pip, "install", "--no-deps", "--no-index", "--target", packages, wheel, cwd=folder)
+    (packages / "needed.pth").write_text("\n".join(site.getsitepackages()))
+    found = run(environment / "bin" / "python", "-c", "import amqpmesh; print(amqpmesh.__file__)", cwd=folder)
+    assert found.startswith(str(packages)), "the checkout is not what is tested"
+    return environment / "bin" / "python"
+
+
+def test_the_program_uses_every_public_name() -> None:
+    used = {node.id for node in ast.walk(ast.parse(PROGRAM.read_text())) if isinstance(node, ast.Name)}
+    assert set(amqpmesh.__all__) - used == set()
+
+
+@pytest.mark.interop
+def test_a_strict_type_checker_takes_a_program_that_uses_every_public_name(python: Path, tmp_path: Path) -> None:
+    shutil.copy(PROGRAM, tmp_path)
+    strict = (sys.executable, "-m", "mypy", "--strict", "--config-file=", "--cache-dir", tmp_path / "cache")
+    said = run(*strict, "--python-executable", python, tmp_path / PROGRAM.name, cwd=tmp_path)
+    assert "Success: no issues found in 1 source file" in said
+    # It would have said so if a name were not what it is.
+    wrong = tmp_path / "wrong.py"
+    wrong.write_text("import amqpmesh\nreveal_type(amqpmesh.connect)\namqpmesh.Message(ttl='soon')\n")
+    with pytest.raises(AssertionError, match="incompatible type") as raised:
+        run(*strict, "--python-executable", python, wrong, cwd=tmp_path)
+    assert "amqpmesh.router.io.client.connection.Connection" in str(raised.value)
+
+
+@pytest.mark.interop
+def test_that_program_runs(python: Path, tmp_path: Path) -> None:
+    said = run(python, PROGRAM, cwd=tmp_path).splitlines()
+    assert said[0] == amqpmesh.__version__
+    assert any("rejected: amqp:not-allowed spam" in line for line in said)
+    assert any("refused" in line for line in said)
