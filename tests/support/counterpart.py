@@ -47,9 +47,17 @@ class Far:
         #: Deliveries that were begun on it, in either direction.
         self.begun = 0
         self._in_delivery = False
+        #: How many deliveries the client lets us begin, all told.
+        self.limit = 0
         #: The client has not detached; we have.
         self.is_attached = True
         self.is_detached = False
+
+    @property
+    def window(self) -> int:
+        """Transfer frames that its session lets us send now."""
+        session = self._counterpart.sessions[self.channel]
+        return session.limit - session.went
 
     def count(self, transfer: Transfer) -> None:
         """A frame went over it."""
@@ -111,9 +119,10 @@ class Far:
 class FarSession:
     """What is counted of a session."""
 
-    def __init__(self) -> None:
-        #: Transfer frames of the client's, and of ours.
+    def __init__(self, limit: int) -> None:
+        #: Transfer frames of the client's, and of ours; how many of ours it takes, all told.
         self.came = self.went = 0
+        self.limit = limit
         self.delivery_id = -1
         #: We have ended it: the client's `end` is the answer.
         self.is_ended = False
@@ -204,6 +213,8 @@ class Counterpart:
         if isinstance(performative, Transfer):
             self.sessions[channel].came += 1
             self._by_handle[channel, performative.handle].count(performative)
+        elif isinstance(performative, Flow):
+            self._flowed(performative, channel)
         elif isinstance(performative, Detach) and Attach not in self.mute:
             far = self._by_handle[channel, performative.handle]
             is_answer, far.is_detached, far.is_attached = far.is_detached, True, False
@@ -218,7 +229,7 @@ class Counterpart:
         if isinstance(performative, Open):
             answer = Open(container_id="host", **self._open)
         elif isinstance(performative, Begin):
-            self.sessions[channel] = FarSession()
+            self.sessions[channel] = FarSession(performative.incoming_window)
             answer = begun(channel, incoming_window=self._window)
         elif isinstance(performative, Detach):
             answer = Detach(handle=performative.handle, closed=performative.closed)
@@ -228,6 +239,13 @@ class Counterpart:
             self._put.send_nowait(Heard(channel, performative, payload))
         else:
             await self.peer.write(answer, channel=channel)
+
+    def _flowed(self, flow: Flow, channel: int) -> None:
+        self.sessions[channel].limit = (flow.next_incoming_id or 0) + flow.incoming_window
+        if flow.handle is not None and (channel, flow.handle) in self._by_handle:
+            far = self._by_handle[channel, flow.handle]
+            if far.attach.role is Role.RECEIVER:
+                far.limit = (flow.delivery_count or 0) + (flow.link_credit or 0)
 
     async def _attached(self, attach: Attach, channel: int) -> None:
         far = Far(self, attach, channel)

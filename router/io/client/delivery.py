@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 import trio
@@ -12,10 +13,10 @@ from amqpmesh.router.amqp.definitions import Error, LinkCondition
 from amqpmesh.router.amqp.delivery_states import Modified, Rejected
 from amqpmesh.router.amqp.errors import AmqpMeshError, CommandError, ProtocolError, Scope
 from amqpmesh.router.amqp.messaging import MESSAGE_FORMAT, Data
-from amqpmesh.router.amqp.types import Symbol
 from amqpmesh.router.io.client.link import again
+from amqpmesh.router.io.client.symbols import by_symbol, symbol
 from amqpmesh.router.kernel.relay import ACCEPTED_STATE, RELEASED_STATE
-from amqpmesh.router.message import Message, encode_message
+from amqpmesh.router.message import Message
 from amqpmesh.router.parts import Parts
 
 if TYPE_CHECKING:
@@ -181,8 +182,7 @@ class Delivery:
         """The message is invalid (§3.4.3). Args: an error that says why. Returns, Raises: as `accept`."""
         error = None
         if condition is not None:
-            fields = None if info is None else {Symbol(key): value for key, value in info.items()}
-            error = Error(condition=Symbol(condition), description=description, info=fields)
+            error = Error(condition=symbol(condition), description=description, info=by_symbol(info))
         elif description is not None or info is not None:
             raise CommandError("an error has a condition")
         return self._receiver.decide(self, encode_composite(Rejected(error=error)))
@@ -206,13 +206,10 @@ class Delivery:
         """
         if not self._receiver.takes_modified:
             raise CommandError("modified is not among the outcomes of the source: release the delivery, or reject it")
-        annotations = None
-        if message_annotations is not None:
-            annotations = {Symbol(key): value for key, value in message_annotations.items()}
         state = Modified(
             delivery_failed=delivery_failed or None,
             undeliverable_here=undeliverable_here or None,
-            message_annotations=annotations,
+            message_annotations=by_symbol(message_annotations),
         )
         return self._receiver.decide(self, encode_composite(state))
 
@@ -236,14 +233,11 @@ class Delivery:
         asked = self.message
         if asked.reply_to is None:
             raise CommandError("the message has no reply-to")
-        answer = message if isinstance(message, Message) else Message(message)
-        before = answer.to, answer.correlation_id
+        answer = replace(message) if isinstance(message, Message) else Message(message)
         answer.to = asked.reply_to
         if answer.correlation_id is None:
             answer.correlation_id = asked.message_id if asked.correlation_id is None else asked.correlation_id
-        payload = encode_message(answer)
-        answer.to, answer.correlation_id = before
-        return await self._receiver.reply(asked.reply_to, payload, settled=settled)
+        return await self._receiver.reply(asked.reply_to, answer.encode(), settled=settled)
 
     async def __aenter__(self) -> Message:
         """The message. Cancelled here, the delivery is released as it would be inside."""
@@ -262,7 +256,7 @@ class Delivery:
             return
         if error is None:
             self.accept()
-        elif isinstance(error, Exception):
+        elif _is_failure(error):
             self._receiver.fail(self)
         else:
             # Cancelled, or the program ends: it was nobody's fault.
@@ -347,6 +341,13 @@ class Delivery:
     def _changed(self) -> None:
         change, self._change = self._change, trio.Event()
         change.set()
+
+
+def _is_failure(error: BaseException) -> bool:
+    """Whether something went wrong: not, if it was cancelled, and nothing else."""
+    if isinstance(error, BaseExceptionGroup):
+        return any(map(_is_failure, error.exceptions))
+    return isinstance(error, Exception)
 
 
 def _data(body: object) -> list[bytes]:

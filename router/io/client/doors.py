@@ -11,6 +11,7 @@ from amqpmesh.router.amqp.types import Described, Symbol
 from amqpmesh.router.io.client.receiver import BUFFER, MAX_MESSAGE_SIZE, Receiver
 from amqpmesh.router.io.client.requester import Requester
 from amqpmesh.router.io.client.sender import Sender
+from amqpmesh.router.io.client.symbols import by_symbol, symbols
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -54,8 +55,8 @@ class Doors(ABC):
             snd_settle_mode=snd_settle_mode,
             rcv_settle_mode=rcv_settle_mode,
             target=target,
-            desired_capabilities=_symbols(desired_capabilities),
-            properties=_fields(properties),
+            desired_capabilities=symbols(desired_capabilities),
+            properties=by_symbol(properties),
         )
 
     def receiver(
@@ -100,8 +101,8 @@ class Doors(ABC):
             max_message_size=max_message_size,
             source=source,
             filter=_filters(filter),
-            desired_capabilities=_symbols(desired_capabilities),
-            properties=_fields(properties),
+            desired_capabilities=symbols(desired_capabilities),
+            properties=by_symbol(properties),
         )
 
     def requester(
@@ -117,22 +118,8 @@ class Doors(ABC):
         return Requester(self._home, name, address, replies)
 
 
-def _symbols(names: Sequence[str]) -> tuple[Symbol, ...]:
-    try:
-        return tuple(Symbol(name) for name in names)
-    except ValueError as error:
-        raise CommandError(f"a capability is a symbol: {error}") from None
-
-
-def _fields(fields: Mapping[str, Any] | None) -> dict[Symbol, Any] | None:
-    try:
-        return None if fields is None else {Symbol(key): value for key, value in fields.items()}
-    except ValueError as error:
-        raise CommandError(f"a key is a symbol: {error}") from None
-
-
 def _filters(filters: Mapping[str, Any] | None) -> dict[Symbol, Any] | None:
     for name, value in (filters or {}).items():
         if not isinstance(value, Described | None):
             raise CommandError(f"filter {name}: a filter is a described value (§3.5.8)")
-    return _fields(filters)
+    return by_symbol(filters)

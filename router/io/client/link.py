@@ -120,7 +120,11 @@ class LinkEnd(ABC):
             self._session = self._choose_session(conversation)
             self._link = self._attach(self._session)
         except CommandError as error:
-            self._fail(LinkDetachedError(f"cannot be attached: {error}"))
+            # Nothing was sent of the link; a session that was begun for it is of no use.
+            session, self._session, self._conversation = self._session, None, None
+            if session is not None:
+                conversation.drop(self, session)
+            self._fail(CommandError(f"cannot be attached: {error}"))
             return
         self._link.context = self
 

@@ -12,6 +12,7 @@ from amqpmesh.router.amqp.composite import encode_composite
 from amqpmesh.router.amqp.definitions import Error, ReceiverSettleMode, Role, SenderSettleMode
 from amqpmesh.router.amqp.delivery_states import Rejected
 from amqpmesh.router.amqp.errors import AmqpMeshError, CommandError, ProtocolError
+from amqpmesh.router.amqp.link import MAX_CREDIT
 from amqpmesh.router.amqp.link import Receiver as EngineReceiver
 from amqpmesh.router.amqp.messaging import Source, Target
 from amqpmesh.router.amqp.terminus import Terminus
@@ -70,8 +71,8 @@ class Receiver(LinkEnd):
         properties: Mapping[Symbol, Value] | None = None,
     ) -> None:
         super().__init__(home, name)
-        if not 0 <= credit < 2**31:
-            raise CommandError(f"credit is 0 to {2**31 - 1}, not {credit}")
+        if not 0 <= credit <= MAX_CREDIT:
+            raise CommandError(f"credit is 0 to {MAX_CREDIT}, not {credit}")
         #: What the peer attached: of a dynamic node, the address that it was given.
         self.address = address
         #: The filters that the peer applies (§3.5.8).
@@ -151,10 +152,16 @@ class Receiver(LinkEnd):
     def flow(self, credit: int) -> None:
         """Give the peer credit for so many deliveries more (§2.6.7).
 
-        Raises: CommandError: the receiver gives its credit itself, or is over.
+        Whoever waits in `drain` waits no longer.
+        Raises: CommandError: the receiver gives its credit itself, or is over, or that is too much.
         """
         self._check_manual()
+        if not 0 <= credit <= MAX_CREDIT - self._granted:
+            raise CommandError(f"credit is 0 to {MAX_CREDIT} in all, not {credit} beside {self._granted}")
         self._granted += credit
+        if self._draining:
+            self._draining = False
+            self._changed()
         link = self._link
         if isinstance(link, EngineReceiver) and self.is_attached:
             link.flow(link.credit + credit)
@@ -167,7 +174,7 @@ class Receiver(LinkEnd):
         await trio.lowlevel.checkpoint_if_cancelled()
         self._check_manual()
         link = self._link
-        if not isinstance(link, EngineReceiver) or not self.is_attached:
+        if not isinstance(link, EngineReceiver) or not self.is_attached or link.credit == 0:
             self._granted = 0
             await trio.lowlevel.cancel_shielded_checkpoint()
             return
@@ -334,10 +341,10 @@ class Receiver(LinkEnd):
         known = self._open.get(delivery)
         if known is None or not settled:
             return
-        if known.is_decided:
-            kernel.dispose(delivery, None, True)
-            del self._open[delivery]
-            self._changed()
+        # It remembers nothing of it, whether it has heard what the program thinks of it or not.
+        kernel.dispose(delivery, None, True)
+        del self._open[delivery]
+        self._changed()
         known.settlement.set()
 
     def flowed(self) -> None:

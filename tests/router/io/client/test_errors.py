@@ -331,6 +331,31 @@ async def test_a_link_that_is_refused_says_why_and_the_connection_goes_on(
         assert trio.current_time() < 2.0
 
 
+async def test_a_link_that_cannot_be_asked_for_is_our_callers_fault(doors: Doors, autojump_clock: MockClock) -> None:
+    for door in ("sender", "receiver", "requester"):
+        with pytest.raises(CommandError, match="address"):
+            async with getattr(doors, door)(5):
+                raise AssertionError("it is attached")
+        for wrong in ({"properties": {5: 1}}, {"desired_capabilities": ["é"]}, {"desired_capabilities": "one"}):
+            if door != "requester":
+                with pytest.raises(CommandError, match=r"symbol|list"):
+                    getattr(doors, door)("q", **wrong)
+
+
+async def test_a_link_that_cannot_be_asked_for_leaves_no_session(
+    nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
+    far = Counterpart(nursery)
+    async with far.connect() as connection:
+        for _ in range(5):
+            with pytest.raises(CommandError):
+                async with connection.sender(5):  # type: ignore[arg-type]  # what a program without types may do
+                    raise AssertionError("it is attached")
+            await wait_all_tasks_blocked()
+        async with connection.sender("q"):
+            assert far.links[0].channel == 0
+
+
 async def test_a_link_is_stolen_by_another_of_its_name(nursery: trio.Nursery, autojump_clock: MockClock) -> None:
     async with (
         Router() as router,

@@ -1,0 +1,549 @@
+"""Receivers: credit for what is not decided, a window for what is not taken (§2.6.7, §2.5.6)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+import trio
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from trio.testing import MockClock, wait_all_tasks_blocked
+
+from amqpmesh.router.amqp.definitions import LinkCondition, ReceiverSettleMode, Role, SenderSettleMode
+from amqpmesh.router.amqp.delivery_states import Accepted, Rejected, Released
+from amqpmesh.router.amqp.errors import CommandError, LinkDetachedError
+from amqpmesh.router.amqp.messaging import Source, TerminusDurability
+from amqpmesh.router.amqp.performatives import Disposition, Flow, Transfer
+from amqpmesh.router.amqp.types import Symbol
+from amqpmesh.router.io.client.receiver import MAX_MESSAGE_SIZE
+from amqpmesh.router.message import Message
+from tests.support.calls import Call
+from tests.support.counterpart import Counterpart
+
+if TYPE_CHECKING:
+    from amqpmesh.router.io.client.delivery import Delivery
+    from amqpmesh.router.io.client.doors import Doors
+    from amqpmesh.router.io.client.receiver import Receiver
+
+PAYLOAD = Message(b"").encode()
+
+
+def numbered(number: int) -> bytes:
+    return Message(number).encode()
+
+
+# ------------------------------------------------------------------------------------------- credit, with a real sender
+
+
+@pytest.mark.parametrize("credit", [1, 2, 5])
+async def test_who_stops_deciding_stops_its_producers(
+    credit: int, doors: Doors, nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
+    async with doors.receiver("q", credit=credit) as receiver, doors.sender("q") as sender:
+        calls = [Call(nursery, sender.send, number) for number in range(20)]
+        held = [await receiver.receive() for _ in range(credit)]
+        with trio.move_on_after(60):
+            await receiver.receive()
+            raise AssertionError("it has more than it has credit for")
+        assert (receiver.undecided, receiver.credit) == (credit, 0)
+        # Nor does the router take what it could not pass on: one message for each link that may send.
+        assert sender.waiting >= len(calls) - credit - 1
+        held.pop().accept()
+        held.append(await receiver.receive())
+        with trio.move_on_after(60):
+            await receiver.receive()
+            raise AssertionError("one decision is one delivery")
+        for delivery in held:
+            delivery.accept()
+        for _ in range(len(calls) - credit - 1):
+            (await receiver.receive()).accept()
+        for call in calls:
+            await call.result()
+        assert receiver.undecided == 0
+
+
+async def test_what_comes_settled_is_decided_when_it_is_taken(doors: Doors, autojump_clock: MockClock) -> None:
+    async with doors.receiver("q", credit=3) as receiver, doors.sender("q") as sender:
+        for number in range(3):
+            await sender.send(number, settled=True)
+        await wait_all_tasks_blocked()
+        assert (receiver.undecided, receiver.credit) == (3, 0)
+        for number in range(3):
+            delivery = await receiver.receive()
+            assert (delivery.message.body, delivery.is_settled) == (number, True)
+        assert receiver.undecided == 0
+        for number in range(10):
+            await sender.send(number, settled=True)
+            assert (await receiver.receive()).message.body == number
+        # It may be decided all the same; nobody is told.
+        await sender.send(b"", settled=True)
+        delivery = await receiver.receive()
+        assert not delivery.accept()
+        with pytest.raises(CommandError, match="decided"):
+            delivery.accept()
+
+
+async def test_tasks_that_share_a_receiver_have_each_delivery_once(
+    doors: Doors, nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
+    seen: list[tuple[int, int]] = []
+
+    async def work(worker: int) -> None:
+        async for delivery in receiver:
+            async with delivery as message:
+                seen.append((worker, message.body))
+                await trio.sleep(1 + worker % 3)
+
+    async with doors.receiver("q", credit=8) as receiver, doors.sender("q") as sender:
+        workers = [Call(nursery, work, worker) for worker in range(5)]
+        calls = [Call(nursery, sender.send, number) for number in range(60)]
+        for call in calls:
+            await call.result()
+    # Left, it has no more for anybody: that is the end of the loops, and no error.
+    for each in workers:
+        await each.result()
+    assert sorted(number for _, number in seen) == list(range(60))
+    assert {worker for worker, _ in seen} == set(range(5))
+
+
+async def test_a_dynamic_node_has_an_address_to_send_to(
+    doors: Doors, nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
+    async with doors.receiver(None) as receiver:
+        assert receiver.address is not None
+        async with doors.sender(receiver.address) as sender:
+            sending = Call(nursery, sender.send, "hello")
+            async with await receiver.receive() as message:
+                assert message.body == "hello"
+            await sending.result()
+
+
+async def test_a_receiver_is_used_between_its_entry_and_its_exit(doors: Doors, autojump_clock: MockClock) -> None:
+    receiver, manual = doors.receiver("q"), doors.receiver("q", credit=0)
+    for call in (receiver.receive, receiver.__anext__, manual.drain):
+        with pytest.raises(CommandError, match="async with"):
+            await call()
+    with pytest.raises(CommandError, match="async with"):
+        manual.flow(1)
+    async with receiver, manual:
+        with pytest.raises(CommandError, match="once"):
+            await receiver.__aenter__()
+    for call in (receiver.receive, manual.drain):
+        with pytest.raises(CommandError, match="left"):
+            await call()
+    async for _ in receiver:
+        raise AssertionError("it was left")
+
+
+# ------------------------------------------------------------------------------------------------------- credit by hand
+
+
+async def test_credit_by_hand(doors: Doors, nursery: trio.Nursery, autojump_clock: MockClock) -> None:
+    async with doors.receiver("q", credit=0) as receiver, doors.sender("q") as sender:
+        calls = []
+        for number in range(5):
+            calls.append(Call(nursery, sender.send, number))
+            await wait_all_tasks_blocked()
+        with trio.move_on_after(60):
+            await receiver.receive()
+            raise AssertionError("nobody gave credit")
+        receiver.flow(1)
+        receiver.flow(1)
+        for number in range(2):
+            delivery = await receiver.receive()
+            assert delivery.message.body == number
+            delivery.accept()  # which gives no credit
+        with trio.move_on_after(60):
+            await receiver.receive()
+            raise AssertionError("nobody gave credit")
+        assert receiver.credit == 0
+        receiver.flow(10)
+        await receiver.drain()
+        assert receiver.credit == 0
+        for number in range(2, 5):
+            delivery = await receiver.receive()
+            assert delivery.message.body == number
+            delivery.accept()
+        for call in calls:
+            await call.result()
+        later = Call(nursery, sender.send, 5)
+        with trio.move_on_after(60):
+            await receiver.receive()
+            raise AssertionError("the credit was used up")
+        receiver.flow(1)
+        (await receiver.receive()).accept()
+        await later.result()
+
+
+async def test_a_receiver_gives_its_credit_itself_or_has_it_given(doors: Doors, autojump_clock: MockClock) -> None:
+    async with doors.receiver("q") as receiver, doors.receiver("r", credit=0) as manual:
+        with pytest.raises(CommandError, match="credit=0"):
+            receiver.flow(1)
+        with pytest.raises(CommandError, match="credit=0"):
+            await receiver.drain()
+        for wrong in (-1, 2**31):
+            with pytest.raises(CommandError, match="credit"):
+                manual.flow(wrong)
+            with pytest.raises(CommandError, match="credit"):
+                doors.receiver("q", credit=wrong)
+        manual.flow(2**31 - 1)
+        with pytest.raises(CommandError, match="credit"):
+            manual.flow(1)
+        assert manual.credit == 2**31 - 1
+
+
+async def test_a_drain_is_asked_for_once_and_only_if_there_is_credit(
+    nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
+    far = Counterpart(nursery)
+    async with far.connect() as connection, connection.receiver("q", credit=0) as receiver:
+        await receiver.drain()
+        receiver.flow(3)
+        await wait_all_tasks_blocked()
+        draining = [Call(nursery, receiver.drain) for _ in range(2)]
+        asked = [await far.expect(Flow) for _ in range(2)]
+        assert [(flow.link_credit, flow.drain) for flow in asked] == [(3, False), (3, True)]
+        await far.links[0].send(PAYLOAD)
+        await wait_all_tasks_blocked()
+        assert not any(call.is_done for call in draining)
+        await far.links[0].flow(0, delivery_count=3)
+        for call in draining:
+            await call.result()
+        assert receiver.credit == 0
+        await receiver.receive()
+
+
+# -------------------------------------------------------------------------------------------------- credit, on the wire
+
+
+async def test_credit_is_told_when_half_of_it_has_gathered(nursery: trio.Nursery, autojump_clock: MockClock) -> None:
+    far = Counterpart(nursery)
+    async with far.connect() as connection, connection.receiver("q", credit=10) as receiver:
+        (link,) = far.links
+        assert (await far.expect(Flow)).link_credit == 10
+        flows = 0
+        for number in range(100):
+            assert link.limit - link.begun > 0, "the sender never stands still while everything is decided"
+            await link.send(numbered(number))
+            delivery = await receiver.receive()
+            assert delivery.message.body == number
+            delivery.accept()
+            await wait_all_tasks_blocked()
+            assert link.limit - link.begun <= 10
+        assert await far.rest()  # the dispositions; what was flows is counted by what they said
+        flows = link.limit
+        assert 100 < flows <= 110
+
+
+async def test_credit_that_the_sender_uses_up_without_deliveries_is_given_again(
+    nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
+    far = Counterpart(nursery)
+    async with far.connect() as connection, connection.receiver("q", credit=10) as receiver:
+        (link,) = far.links
+        await wait_all_tasks_blocked()
+        await link.flow(0, delivery_count=10)
+        await wait_all_tasks_blocked()
+        assert link.limit == 20
+        link.begun = 10
+        await link.send(PAYLOAD)
+        await receiver.receive()
+
+
+@settings(max_examples=30)
+@given(st.lists(st.sampled_from(["send", "send settled", "receive", "accept", "release", "abort"]), max_size=60))
+def test_the_peer_can_never_send_more_than_is_undecided_allows(steps: list[str]) -> None:
+    """Whatever is sent, taken and decided: what is undecided and what may come are the credit together, at most."""
+    credit = 4
+
+    async def run() -> None:
+        async with trio.open_nursery() as nursery:
+            far = Counterpart(nursery)
+            async with far.connect() as connection, connection.receiver("q", credit=credit) as receiver:
+                (link,) = far.links
+                await wait_all_tasks_blocked()
+                ready = 0
+                held: list[Delivery] = []
+                for step in steps:
+                    if step in ("send", "send settled") and link.limit > link.begun:
+                        await link.send(PAYLOAD, settled=step == "send settled")
+                        ready += 1
+                    elif step == "abort" and link.limit > link.begun:
+                        await link.send(PAYLOAD, more=True)
+                        await link.send(b"", aborted=True)
+                    elif step == "receive" and ready:
+                        held.append(await receiver.receive())
+                        ready -= 1
+                    elif step in ("accept", "release") and held:
+                        getattr(held.pop(0), step)()
+                    await wait_all_tasks_blocked()
+                    undecided = ready + sum(not each.is_settled for each in held)
+                    assert receiver.undecided == undecided
+                    assert undecided + (link.limit - link.begun) <= credit
+                    # And the sender does not stand still for nothing.
+                    assert link.limit > link.begun or undecided * 2 > credit
+            nursery.cancel_scope.cancel()
+
+    trio.run(run, clock=MockClock(autojump_threshold=0))
+
+
+# ----------------------------------------------------------------------------------------------------------- the window
+
+FRAME = 512
+
+
+@pytest.mark.parametrize(("buffer", "window"), [(0, 4), (2048, 4), (5120, 10), (2**20, 2048)])
+async def test_the_buffer_is_the_window_of_the_session(
+    buffer: int, window: int, nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
+    far = Counterpart(nursery)
+    async with far.connect(max_frame_size=FRAME) as connection, connection.receiver("q", buffer=buffer):
+        assert far.links[0].window == window
+
+
+async def test_what_is_not_taken_closes_the_window_and_taking_it_opens_it(
+    nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
+    far = Counterpart(nursery)
+    async with far.connect(max_frame_size=FRAME) as connection, connection.receiver("q", buffer=8 * FRAME) as receiver:
+        (link,) = far.links
+        for _ in range(8):
+            await link.send(PAYLOAD)
+        await wait_all_tasks_blocked()
+        assert link.window == 0
+        held = [await receiver.receive() for _ in range(8)]
+        await wait_all_tasks_blocked()
+        # They are with the program now, which answers for them by its credit.
+        assert link.window >= 4
+        assert receiver.undecided == len(held)
+
+
+@settings(max_examples=30)
+@given(st.lists(st.one_of(st.integers(0, 12 * FRAME), st.none()), max_size=30), st.integers(1, 12).map(FRAME.__mul__))
+def test_no_more_is_held_than_the_buffer_and_one_message(steps: list[int | None], buffer: int) -> None:
+    """A number is a message of that size, which the peer sends as fast as it may; None: the program takes one."""
+
+    async def run() -> None:
+        async with trio.open_nursery() as nursery:
+            far = Counterpart(nursery)
+            connection = far.connect(max_frame_size=FRAME)
+            async with connection, connection.receiver("q", buffer=buffer, credit=1000) as receiver:
+                await hold(far, receiver)
+            nursery.cancel_scope.cancel()
+
+    async def hold(far: Counterpart, receiver: Receiver) -> None:
+        (link,) = far.links
+        window = max(4, buffer // FRAME)
+        frames: list[tuple[bytes, bool]] = []
+        sizes: list[int] = []
+        sent = taken = whole = 0
+        for step in [*steps, *[None] * len(steps)]:
+            if step is not None:
+                payload = Message(bytes(step)).encode()
+                cut = [payload[at : at + FRAME - 64] for at in range(0, len(payload), FRAME - 64)]
+                frames += [(piece, piece is not cut[-1]) for piece in cut]
+                sizes.append(len(payload))
+            while frames and link.window > 0:
+                piece, more = frames.pop(0)
+                await link.send(piece, more=more)
+                sent += len(piece)
+                whole += not more
+                await wait_all_tasks_blocked()
+                assert link.window <= window
+                assert sent - taken <= window * FRAME + max(sizes)
+            if step is None and whole:
+                delivery = await receiver.receive()
+                taken += len(delivery.payload)
+                whole -= 1
+                delivery.accept()
+                await wait_all_tasks_blocked()
+        assert not frames, "everything arrives if everything is taken"
+        assert taken == sum(sizes)
+
+    trio.run(run, clock=MockClock(autojump_threshold=0))
+
+
+# -------------------------------------------------------------------------------------------------------- what may come
+
+
+async def test_frames_are_put_together_and_come_in_their_order(
+    nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
+    far = Counterpart(nursery)
+    async with far.connect() as connection, connection.receiver("q", credit=1000) as receiver:
+        (link,) = far.links
+        for number in range(20):
+            payload = numbered(number)
+            await link.send(*(payload[at : at + 1] for at in range(len(payload))))
+            delivery = await receiver.receive()
+            assert (delivery.message.body, delivery.payload) == (number, numbered(number))
+            assert delivery.tag == number.to_bytes(4, "big")
+            assert delivery.tag.hex() in repr(delivery)
+
+
+@pytest.mark.parametrize("payload", [b"no message", b"\x00\x53\x75", b"\x00\x53\x75\xa0\x05abc", PAYLOAD + PAYLOAD[:3]])
+@pytest.mark.parametrize("settled", [False, True])
+async def test_what_is_no_message_is_rejected_and_the_next_one_comes(
+    payload: bytes, settled: bool, nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
+    far = Counterpart(nursery)
+    async with far.connect() as connection, connection.receiver("q", credit=2) as receiver:
+        (link,) = far.links
+        waiting = Call(nursery, receiver.receive)
+        for _ in range(10):
+            await wait_all_tasks_blocked()
+            await link.send(payload, settled=settled)
+        await wait_all_tasks_blocked()
+        await link.send(numbered(7))
+        assert (await waiting.result()).message.body == 7
+        said = [each for each in await far.rest() if isinstance(each, Disposition)]
+        assert bool(said) != settled
+        for each in said:
+            assert each.settled
+            assert isinstance(each.state, Rejected)
+            assert each.state.error is not None
+            assert each.state.error.condition == "amqp:decode-error"
+        assert receiver.undecided == 1
+
+
+async def test_an_empty_message_is_one(nursery: trio.Nursery, autojump_clock: MockClock) -> None:
+    """Peers that have nothing to say leave everything out."""
+    far = Counterpart(nursery)
+    async with far.connect() as connection, connection.receiver("q") as receiver:
+        await far.links[0].send(b"")
+        assert (await receiver.receive()).message.body is None
+
+
+async def test_another_message_format_is_handed_out_as_it_came(
+    nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
+    far = Counterpart(nursery)
+    async with far.connect() as connection, connection.receiver("q") as receiver:
+        await far.links[0].send(b"whatever", b" it is", message_format=0x1234)
+        delivery = await receiver.receive()
+        assert (delivery.message_format, delivery.payload) == (0x1234, b"whatever it is")
+        with pytest.raises(CommandError, match="message-format"):
+            _ = delivery.message
+        with pytest.raises(CommandError, match="message-format"):
+            async with delivery:
+                raise AssertionError("there is no message")
+        with pytest.raises(CommandError, match="message-format"):
+            await delivery.reply(b"")
+        assert delivery.accept()
+
+
+async def test_an_aborted_delivery_was_never_there(nursery: trio.Nursery, autojump_clock: MockClock) -> None:
+    far = Counterpart(nursery)
+    async with far.connect() as connection, connection.receiver("q", credit=2) as receiver:
+        (link,) = far.links
+        waiting = Call(nursery, receiver.receive)
+        for number in range(10):
+            await wait_all_tasks_blocked()
+            if number:
+                await link.send(PAYLOAD, PAYLOAD, more=True, settled=bool(number % 2))
+            await link.send(b"", aborted=True)
+        await wait_all_tasks_blocked()
+        assert receiver.undecided == 0
+        await link.send(numbered(7))
+        assert (await waiting.result()).message.body == 7
+        assert await far.rest() == []
+
+
+async def test_a_message_that_is_too_large_costs_its_sender_the_link(
+    nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
+    far = Counterpart(nursery)
+    async with far.connect() as connection, connection.receiver("q", max_message_size=1000) as receiver:
+        (link,) = far.links
+        assert link.attach.max_message_size == 1000
+        await link.send(numbered(7))
+        await link.send(b"x" * 600, b"x" * 401)
+        assert (await receiver.receive()).message.body == 7
+        with pytest.raises(LinkDetachedError) as raised:
+            await receiver.receive()
+        assert raised.value.error is not None
+        assert raised.value.error.condition == LinkCondition.MESSAGE_SIZE_EXCEEDED
+        assert connection.is_connected
+
+
+# ----------------------------------------------------------------------------------------------------------- settlement
+
+
+async def test_with_mode_second_the_sender_has_the_last_word(nursery: trio.Nursery, autojump_clock: MockClock) -> None:
+    far = Counterpart(nursery)
+    second = ReceiverSettleMode.SECOND
+    async with far.connect() as connection, connection.receiver("q", credit=1, rcv_settle_mode=second) as receiver:
+        (link,) = far.links
+        await link.send(PAYLOAD)
+        delivery = await receiver.receive()
+        settled = Call(nursery, delivery.settled)
+        assert delivery.accept()
+        said = await far.expect(Disposition)
+        assert (said.role, said.first, said.settled, said.state) == (Role.RECEIVER, 0, False, Accepted())
+        assert not settled.is_done
+        # It is decided: that is what credit is about.
+        assert receiver.undecided == 0
+        await link.send(PAYLOAD, rcv_settle_mode=ReceiverSettleMode.FIRST)
+        first = await receiver.receive()
+        assert first.release()
+        said = await far.expect(Disposition)
+        assert (said.first, said.settled, said.state) == (1, True, Released())
+        assert await first.settled()
+        await link.dispose(Accepted(), 0)
+        assert await settled.result()
+        assert await far.rest() == []
+
+
+async def test_what_the_sender_settles_before_it_is_decided_is_its_own_affair(
+    nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
+    far = Counterpart(nursery)
+    async with far.connect() as connection, connection.receiver("q", credit=2) as receiver:
+        (link,) = far.links
+        await link.send(PAYLOAD)
+        await link.send(PAYLOAD)
+        taken = await receiver.receive()
+        await link.dispose(None, 0, 1)
+        assert await taken.settled()
+        assert taken.is_settled
+        assert not taken.accept()
+        waiting = await receiver.receive()
+        assert waiting.is_settled
+        assert receiver.undecided == 0
+        for _ in range(5):  # nothing is held against it
+            await link.send(PAYLOAD)
+            (await receiver.receive()).accept()
+            await far.expect(Disposition)
+
+
+async def test_an_attach_says_what_was_asked_for(nursery: trio.Nursery, autojump_clock: MockClock) -> None:
+    far = Counterpart(nursery)
+    async with far.connect() as connection:
+        async with connection.receiver("q"):
+            attach = far.links[0].attach
+            assert (attach.source, attach.max_message_size) == (Source(address="q"), MAX_MESSAGE_SIZE)
+        async with connection.receiver("q", streaming=True, max_message_size=0):
+            assert far.links[1].attach.max_message_size is None
+        async with connection.receiver(None):
+            assert far.links[2].attach.source == Source(dynamic=True)
+        receiver = connection.receiver(
+            None,
+            name="mine",
+            source=Source(address="r", durable=TerminusDurability.CONFIGURATION),
+            snd_settle_mode=SenderSettleMode.SETTLED,
+            rcv_settle_mode=ReceiverSettleMode.SECOND,
+            desired_capabilities=["x-opt"],
+            properties={"p": 1},
+        )
+        async with receiver:
+            attach = far.links[3].attach
+            assert (attach.name, attach.role) == ("mine", Role.RECEIVER)
+            assert attach.source == Source(address="r", durable=TerminusDurability.CONFIGURATION)
+            assert (attach.snd_settle_mode, attach.rcv_settle_mode) == (
+                SenderSettleMode.SETTLED,
+                ReceiverSettleMode.SECOND,
+            )
+            assert (attach.desired_capabilities, attach.properties) == ((Symbol("x-opt"),), {"p": 1})
+            assert receiver.address == "r"
+    assert Transfer not in {type(each) for each in await far.rest()}
