@@ -220,6 +220,9 @@ class Sender(LinkEnd):
             try:
                 await pending.done.wait()
             except trio.Cancelled:
+                if pending.done.is_set() and pending.error is None:
+                    # It went before this task had its turn: not to be told as cancelled, which says that it did not.
+                    return
                 self._withdraw(pending)
                 raise
         if pending.error is not None:
@@ -398,7 +401,7 @@ class Sender(LinkEnd):
     def _withdraw(self, pending: Pending) -> None:
         """Whoever waited for `pending` was cancelled."""
         if pending.done.is_set():
-            return  # it was sent meanwhile; its outcome is settled when it comes
+            return
         if pending.delivery is None:
             self._waiting.remove(pending)
         else:
