@@ -64,7 +64,7 @@ Run = Callable[[str], AbstractContextManager[Running]]
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """A router that runs, `with run("scram.toml") as router`, with certificates and alice among the users."""
+    """Run a router of one of the files, with certificates, and alice among the users."""
     folder = on_loopback(tmp_path_factory.mktemp("examples") / "router")
     env = environment(folder.parent / "bin")
     for command in (["./certificates.sh", "localhost", "--", "alice"], ["amqpmesh", "user", "add", "alice"]):
