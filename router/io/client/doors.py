@@ -110,9 +110,11 @@ class Doors(ABC):
     ) -> Requester:
         """A link to ask on, and a dynamic node for the answers; used as `async with connection.requester("quotes")`.
 
-        Args: address: the target's; None: each request goes by its `to`. credit: answers that may be on their way.
-            max_message_size: octets of an answer.
+        Args: address: the target's; None: each request goes by its `to`. credit: answers that may be on their way,
+            1 at least. max_message_size: octets of an answer.
         """
+        if credit < 1:
+            raise CommandError("without credit no answer can come")
         name = self._home.name_for(None)
         replies = (f"{name}-replies", credit, max_message_size)
         return Requester(self._home, name, address, replies)

@@ -313,6 +313,10 @@ class Receiver(LinkEnd):
             return
         if came.complete:
             self._coming = None
+        if came.remote_settled and not delivery.settlement.is_set():
+            # A later frame of it said so (§2.7.5, settled).
+            self._open.pop(came, None)
+            delivery.settlement.set()
         if came.aborted:
             self._aborted(delivery)
         elif delivery.is_decided:

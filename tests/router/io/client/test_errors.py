@@ -20,14 +20,14 @@ from amqpmesh.router.amqp.errors import (
     LinkStolenError,
     SessionEndedError,
 )
-from amqpmesh.router.amqp.performatives import Close, Disposition, Transfer
+from amqpmesh.router.amqp.performatives import Attach, Begin, Close, Detach, Disposition, End, Transfer
 from amqpmesh.router.amqp.types import Symbol
 from amqpmesh.router.io.node import Router
 from amqpmesh.router.message import Message
 from tests.support.calls import Call
 from tests.support.client import joined
 from tests.support.counterpart import Counterpart, Far
-from tests.support.script import frame
+from tests.support.script import attached, begun, frame, transferred
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -398,6 +398,58 @@ async def test_a_state_that_is_none_ends_the_connection_which_is_told_why(
         with pytest.raises(ConnectionClosedError) as raised:
             await sender.send(b"")
         assert raised.value.error == closed.error
+
+
+async def test_sessions_and_links_that_the_peer_begins_are_refused_and_nothing_else_is(
+    nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
+    far = Counterpart(nursery, credit=10)
+    far.mute |= {Begin, End, Attach, Detach}
+    async with far.connect() as connection:
+        await far.peer.write(begun(), channel=5)
+        begin = await far.expect(Begin)
+        assert begin.remote_channel == 5
+        ended = await far.expect(End)
+        assert ended.error is not None
+        assert ended.error.condition == "amqp:not-allowed"
+        await far.peer.write(End(), channel=5)
+        far.mute.clear()
+        async with connection.sender("q") as sender:
+            far.mute |= {Attach, Detach}
+            await far.peer.write(attached(Role.SENDER, "theirs", handle=7))
+            attach = await far.expect(Attach)
+            assert (attach.role, attach.target) == (Role.RECEIVER, None)
+            detach = await far.expect(Detach)
+            assert detach.error is not None
+            assert detach.error.condition == "amqp:not-allowed"
+            far.mute.clear()
+            await far.peer.write(Detach(handle=7, closed=True))
+            sending = Call(nursery, sender.send, b"")
+            await far.expect(Transfer)
+            await far.links[0].accept()
+            await sending.result()
+
+
+async def test_a_transfer_on_a_link_that_we_send_on_costs_its_session(
+    nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
+    far = Counterpart(nursery)
+    async with far.connect() as connection, connection.sender("q") as sender, connection.sender("r") as other:
+        await far.peer.write(transferred(0), channel=far.links[0].channel)
+        await wait_all_tasks_blocked()
+        with pytest.raises(SessionEndedError) as raised:
+            await sender.send(b"")
+        assert raised.value.error is not None
+        assert other.is_attached
+
+
+async def test_a_connection_that_nobody_uses_stays(nursery: trio.Nursery, autojump_clock: MockClock) -> None:
+    async with Router(idle_time_out=2.0) as router:
+        async with joined(nursery, router, idle_time_out=3.0) as connection, connection.receiver("q") as receiver:
+            await trio.sleep(300)
+            assert connection.is_connected
+            assert receiver.is_attached
+        assert router.statistics().router.connections == 0
 
 
 async def test_a_transfer_without_credit_costs_the_link_and_nothing_else(

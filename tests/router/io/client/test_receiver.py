@@ -495,6 +495,23 @@ async def test_with_mode_second_the_sender_has_the_last_word(nursery: trio.Nurse
         assert await far.rest() == []
 
 
+async def test_a_delivery_may_be_settled_by_its_last_frame(nursery: trio.Nursery, autojump_clock: MockClock) -> None:
+    far = Counterpart(nursery)
+    async with far.connect() as connection, connection.receiver("q", credit=2) as receiver:
+        (link,) = far.links
+        for number in range(10):
+            payload = numbered(number)
+            await link.send(payload[:2], more=True)
+            await link.send(payload[2:], settled=True)
+            delivery = await receiver.receive()
+            assert (delivery.message.body, delivery.is_settled) == (number, True)
+            assert await delivery.settled()
+        assert receiver.undecided == 0
+        left_at = trio.current_time()
+    assert trio.current_time() - left_at < 0.5  # there is nothing to wait for
+    assert await far.rest() == []
+
+
 async def test_what_the_sender_settles_before_it_is_decided_is_its_own_affair(
     nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:

@@ -206,6 +206,12 @@ async def test_a_requester_is_used_between_its_entry_and_its_exit(doors: Doors, 
         await requester.request(b"")
 
 
+async def test_a_requester_has_credit_for_answers(doors: Doors, autojump_clock: MockClock) -> None:
+    for wrong in (0, -1):
+        with pytest.raises(CommandError, match="credit"):
+            doors.requester("q", credit=wrong)
+
+
 async def test_leaving_does_not_wait_for_what_nobody_asks_for_any_more(
     doors: Doors, nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:

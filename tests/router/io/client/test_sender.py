@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import pytest
@@ -10,7 +11,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from amqpmesh.router.amqp.definitions import Error, ReceiverSettleMode, Role, SenderSettleMode
 from amqpmesh.router.amqp.delivery_states import Accepted, DeliveryState, Modified, Received, Rejected, Released
-from amqpmesh.router.amqp.errors import CommandError
+from amqpmesh.router.amqp.errors import CommandError, InDoubtError
 from amqpmesh.router.amqp.messaging import Target
 from amqpmesh.router.amqp.performatives import Attach, Disposition, Flow, Transfer
 from amqpmesh.router.amqp.types import Symbol
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from amqpmesh.router.io.client.delivery import Delivery
     from amqpmesh.router.io.client.doors import Doors
     from amqpmesh.router.io.client.receiver import Receiver
+    from amqpmesh.router.io.client.sender import Sender, Sent
     from amqpmesh.router.urls import Endpoint
 
 REJECTED = Rejected(error=Error(condition=Symbol("amqp:not-allowed"), description="spam"))
@@ -178,6 +180,72 @@ async def test_many_tasks_send_and_each_hears_of_its_own(
                 await call.result()
             else:
                 assert str(number) in str(await call.failure())
+
+
+async def test_a_message_is_sent_as_it_was_when_it_was_given(
+    doors: Doors, nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
+    async with doors.sender("q") as sender:
+        message = Message(["first"], application_properties={"a": 1})
+        sending = Call(nursery, sender.send, message)
+        await wait_all_tasks_blocked()
+        message.body.append("later")
+        message.application_properties["b"] = 2
+        async with doors.receiver("q") as receiver, await receiver.receive() as came:
+            assert (came.body, came.application_properties) == (["first"], {"a": 1})
+        await sending.result()
+
+
+async def test_leaving_in_good_order_waits_for_what_was_sent_and_what_waits(
+    doors: Doors, nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
+    async with doors.receiver("q", credit=2) as receiver:
+
+        async def accept_slowly() -> None:
+            for _ in range(5):
+                await trio.sleep(10)
+                async with await receiver.receive():
+                    pass
+
+        sent: list[Sent] = []
+
+        async def send(sender: Sender) -> None:
+            sent.extend([await sender.transfer(b"") for _ in range(3)])
+
+        async with doors.sender("q") as sender:
+            calls = [Call(nursery, send, sender), Call(nursery, sender.send, b""), Call(nursery, sender.send, b"")]
+            await wait_all_tasks_blocked()
+            nursery.start_soon(accept_slowly)
+            left_at = trio.current_time()
+        assert trio.current_time() - left_at >= 50
+        for call in calls:
+            await call.result()
+        assert [await each.outcome() for each in sent] == [Accepted()] * 3
+
+
+@pytest.mark.parametrize("leave", ["by an error", "cancelled"])
+async def test_leaving_otherwise_waits_for_nobody(
+    leave: str, doors: Doors, nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
+    async with doors.receiver("q", credit=1) as receiver:
+        left_at = trio.current_time()
+        with trio.CancelScope() as scope, suppress(KeyError):
+            async with doors.sender("q") as sender:
+                sent = await sender.transfer(b"")
+                waiting = [Call(nursery, sender.send, number) for number in range(5)]
+                delivery = await receiver.receive()
+                await wait_all_tasks_blocked()
+                if leave == "cancelled":
+                    scope.cancel()
+                    await trio.sleep(1)
+                raise KeyError
+        assert trio.current_time() - left_at <= 1.0
+        with pytest.raises(InDoubtError):
+            await sent.outcome()
+        kinds = {type(await call.failure()) for call in waiting}
+        assert kinds <= {CommandError, InDoubtError}
+        assert CommandError in kinds
+        delivery.accept()  # whether anybody hears of it or not
 
 
 async def test_a_sender_is_used_between_its_entry_and_its_exit(doors: Doors, autojump_clock: MockClock) -> None:
