@@ -108,12 +108,17 @@ class Served:
     def first(self, count: int, outcomes: dict[int, Any]) -> list[Any]:
         """The first of what `send` returned, once they are there."""
 
-        async def until() -> list[Any]:
-            while not all(place in outcomes for place in range(count)):
-                await trio.sleep(0.01)
-            return [outcomes[place] for place in range(count)]
+        self.until(lambda: all(place in outcomes for place in range(count)))
+        return [outcomes[place] for place in range(count)]
 
-        return self.do(until)
+    def until(self, is_so: Callable[[], bool]) -> None:
+        """Wait until it is."""
+
+        async def wait() -> None:
+            while not is_so():
+                await trio.sleep(0.01)
+
+        self.do(wait)
 
     def stop(self) -> None:
         """End it, without waiting."""
