@@ -55,7 +55,8 @@ from amqpmesh.router.io.client.connection import Connection, connect
 from amqpmesh.router.io.client.delivery import Delivery, DeliveryAbortedError
 from amqpmesh.router.io.client.receiver import Receiver
 from amqpmesh.router.io.client.requester import Requester
-from amqpmesh.router.io.client.sender import Sender, Sent
+from amqpmesh.router.io.client.sender import Sender
+from amqpmesh.router.io.client.sent import Sent
 from amqpmesh.router.io.node import Router
 from amqpmesh.router.message import Message
 from amqpmesh.router.outcomes import ModifiedError, Outcome, OutcomeError, RejectedError, ReleasedError

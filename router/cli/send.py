@@ -17,7 +17,8 @@ from amqpmesh.router.cli.exits import EPILOG, Exit
 from amqpmesh.router.cli.progress import Progress
 from amqpmesh.router.cli.summary import Summary, duration
 from amqpmesh.router.io.client.connection import Connection
-from amqpmesh.router.io.client.sender import Pending, Sender, Sent
+from amqpmesh.router.io.client.sender import Sender
+from amqpmesh.router.io.client.sent import Pending, Sent
 from amqpmesh.router.message import encode_message
 from amqpmesh.router.outcomes import OutcomeError
 

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import trio
 
 from amqpmesh.router.io.client.delivery import Delivery
-from amqpmesh.router.io.client.sender import Sent
+from amqpmesh.router.io.client.sent import Sent
 from amqpmesh.router.io.node import Router
 from amqpmesh.router.message import Message
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from amqpmesh.router.amqp.errors import AmqpMeshError
     from amqpmesh.router.io.client.conversation import Conversation
     from amqpmesh.router.io.client.link import LinkEnd
-    from amqpmesh.router.io.client.sender import Sent
+    from amqpmesh.router.io.client.sent import Sent
 
 ANONYMOUS_RELAY: Final = Symbol("ANONYMOUS-RELAY")
 

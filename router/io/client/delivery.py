@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from amqpmesh.router.amqp.types import Value
     from amqpmesh.router.io.client.receiver import Receiver
-    from amqpmesh.router.io.client.sender import Sent
+    from amqpmesh.router.io.client.sent import Sent
     from amqpmesh.router.kernel.relay import Delivery as KernelDelivery
 
 SECTION_MAX: Final = 64 * 2**10

@@ -12,12 +12,11 @@ from amqpmesh.router.amqp.composite import encode_composite
 from amqpmesh.router.amqp.definitions import Error, ReceiverSettleMode, Role, SenderSettleMode
 from amqpmesh.router.amqp.delivery_states import Rejected
 from amqpmesh.router.amqp.errors import AmqpMeshError, CommandError, ProtocolError
-from amqpmesh.router.amqp.link import MAX_CREDIT
 from amqpmesh.router.amqp.link import Receiver as EngineReceiver
 from amqpmesh.router.amqp.messaging import Source, Target
 from amqpmesh.router.amqp.terminus import Terminus
+from amqpmesh.router.io.client.credit import Crediting
 from amqpmesh.router.io.client.delivery import FAILED, Delivery, DeliveryAbortedError
-from amqpmesh.router.io.client.link import LinkEnd
 from amqpmesh.router.kernel import relay as kernel
 from amqpmesh.router.kernel.relay import RELEASED_STATE
 
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
     from amqpmesh.router.amqp.types import Symbol, Value
     from amqpmesh.router.io.client.attacher import Attacher
     from amqpmesh.router.io.client.conversation import Conversation
-    from amqpmesh.router.io.client.sender import Sent
+    from amqpmesh.router.io.client.sent import Sent
 
 log = logs.EventLog("amqpmesh.client")
 
@@ -50,7 +49,7 @@ ANSWER_TIME: Final = 0.25
 """Seconds that a sender has, when the link is left, to say that it knows of no credit, and to settle (mode second)."""
 
 
-class Receiver(LinkEnd):
+class Receiver(Crediting):
     """A link to receive from: `async for delivery in receiver`. Several tasks may share it."""
 
     def __init__(
@@ -70,9 +69,7 @@ class Receiver(LinkEnd):
         desired_capabilities: Sequence[Symbol] = (),
         properties: Mapping[Symbol, Value] | None = None,
     ) -> None:
-        super().__init__(home, name)
-        if not 0 <= credit <= MAX_CREDIT:
-            raise CommandError(f"credit is 0 to {MAX_CREDIT}, not {credit}")
+        super().__init__(home, name, credit)
         #: What the peer attached: of a dynamic node, the address that it was given.
         self.address = address
         #: The filters that the peer applies (§3.5.8).
@@ -81,7 +78,6 @@ class Receiver(LinkEnd):
         self._asked = source or Source(
             address=address, dynamic=address is None, filter=None if filter is None else dict(filter)
         )
-        self._credit = credit
         self._window = max(MIN_WINDOW, buffer // home.max_frame_size)
         self._streaming = streaming
         self._snd_settle_mode = snd_settle_mode
@@ -93,13 +89,8 @@ class Receiver(LinkEnd):
         self._coming: Delivery | None = None
         #: Deliveries that the peer was not told the end of, by the engine's.
         self._open: dict[kernel.Delivery, Delivery] = {}
-        self._undecided = 0
         #: Whether the source has the outcome modified; brokers that have not (RabbitMQ 3) end the session for it.
         self.takes_modified = True
-        #: With credit 0: what was given by hand and is not used up.
-        self._granted = 0
-        self._by_hand = credit == 0
-        self._draining = False
         #: The peer is to tell its flow state.
         self._asking = False
         self._takers = trio.lowlevel.ParkingLot()
@@ -138,52 +129,6 @@ class Receiver(LinkEnd):
         if not parked:
             await trio.lowlevel.cancel_shielded_checkpoint()
         return delivery
-
-    @property
-    def credit(self) -> int:
-        """Deliveries that the peer may still send, as it was told (link-credit, §2.6.7)."""
-        return self._link.credit if self._link is not None and self.is_attached else 0
-
-    @property
-    def undecided(self) -> int:
-        """Deliveries that have begun to come and are not decided."""
-        return self._undecided
-
-    def flow(self, credit: int) -> None:
-        """Give the peer credit for so many deliveries more (§2.6.7).
-
-        Whoever waits in `drain` waits no longer.
-        Raises: CommandError: the receiver gives its credit itself, or is over, or that is too much.
-        """
-        self._check_manual()
-        if not 0 <= credit <= MAX_CREDIT - self._granted:
-            raise CommandError(f"credit is 0 to {MAX_CREDIT} in all, not {credit} beside {self._granted}")
-        self._granted += credit
-        if self._draining:
-            self._draining = False
-            self._changed()
-        link = self._link
-        if isinstance(link, EngineReceiver) and self.is_attached:
-            link.flow(link.credit + credit)
-
-    async def drain(self) -> None:
-        """Have the credit used up: what the peer has it sends, then there is none left (§2.6.7).
-
-        What came is to be received as ever. Raises: CommandError: as `flow`. LinkDetachedError, ConnectionClosedError.
-        """
-        await trio.lowlevel.checkpoint_if_cancelled()
-        self._check_manual()
-        link = self._link
-        if not isinstance(link, EngineReceiver) or not self.is_attached or link.credit == 0:
-            self._granted = 0
-            await trio.lowlevel.cancel_shielded_checkpoint()
-            return
-        # Nothing is awaited since the `flow` before: one frame says both.
-        self._draining = True
-        link.flow(link.credit, drain=True)
-        while self._draining:
-            await self._change.wait()
-            self.check()
 
     # ------------------------------------------------------------------------------------------------- for deliveries
 
@@ -251,11 +196,7 @@ class Receiver(LinkEnd):
         self.filter = attach.source.filter or {}
         # A source that lists none has them all: the list is of what may be chosen (§3.5.3).
         self.takes_modified = not attach.source.outcomes or MODIFIED in attach.source.outcomes
-        assert isinstance(self._link, EngineReceiver)
-        if self._credit:
-            self._replenish()
-        elif self._granted:
-            self._link.flow(self._granted)
+        self._give_credit()
 
     def _lost(self, error: AmqpMeshError, *, final: bool) -> None:
         # What was sent settled is here for good, if it is whole; what was not, its sender has.
@@ -269,17 +210,14 @@ class Receiver(LinkEnd):
             delivery.lose(error)
         self._open.clear()
         self._coming = None
-        if self._draining:
-            self._draining = False
-            self._granted = 0
+        self._drain_no_more()
         if final:
             self._takers.unpark_all()
 
     async def _finish(self, *, clean: bool) -> None:  # noqa: ARG002 - it waits for nobody either way
         """No new deliveries; those that nobody had go back, those that somebody has and did not decide have failed."""
         link = self._link
-        self._credit = self._granted = 0
-        self._by_hand = False
+        self._give_no_more()
         with trio.move_on_after(ANSWER_TIME, shield=True):
             if isinstance(link, EngineReceiver) and self.is_attached and link.credit:
                 # Behind the answer nothing comes. A drain would do the same, but RabbitMQ fails over it.
@@ -303,8 +241,7 @@ class Receiver(LinkEnd):
         came = event.delivery
         if event.first:
             self._coming = Delivery(self, came, streaming=self._streaming)
-            self._undecided += 1
-            self._granted = max(0, self._granted - 1)
+            self._count()
             if not came.remote_settled:
                 self._open[came] = self._coming
         delivery = self._coming
@@ -401,12 +338,6 @@ class Receiver(LinkEnd):
         if not delivery.is_out:
             self._make_up()
 
-    def _uncount(self, delivery: Delivery) -> None:
-        """It does not count against the credit any more."""
-        if delivery.counts:
-            delivery.counts = False
-            self._undecided -= 1
-
     def _refuse(self, delivery: Delivery, error: ProtocolError) -> None:
         """It is no message."""
         log.warning("message rejected", link=self.name, address=self.address or "", reason=str(error))
@@ -415,29 +346,3 @@ class Receiver(LinkEnd):
             refusal = Rejected(error=Error(condition=error.condition, description=error.description))
             self.decide(delivery, encode_composite(refusal))
             self._make_up()
-
-    def _make_up(self) -> None:
-        """What no program ever sees uses none of the credit that it gave by hand."""
-        if self._by_hand and not self._draining and self.is_attached:
-            self.flow(1)
-
-    def _replenish(self) -> None:
-        """Tell the peer of more credit: when half of it has gathered, or when it has none."""
-        link = self._link
-        if not self._credit or not isinstance(link, EngineReceiver) or not self.is_attached:
-            return
-        due = self._credit - self._undecided - link.credit
-        if due > 0 and (link.credit == 0 or due * 2 >= self._credit):
-            link.flow(link.credit + due)
-
-    def _check_drained(self) -> None:
-        link = self._link
-        if self._draining and link is not None and link.credit == 0:
-            self._draining = False
-            self._granted = 0
-            self._changed()
-
-    def _check_manual(self) -> None:
-        self.check()
-        if self._credit:
-            raise CommandError("the receiver gives its credit itself: make it with credit=0")

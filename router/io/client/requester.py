@@ -12,7 +12,8 @@ from amqpmesh.router.amqp.errors import AmqpMeshError, CommandError, InDoubtErro
 from amqpmesh.router.amqp.messaging import MESSAGE_FORMAT
 from amqpmesh.router.io.client.link import again
 from amqpmesh.router.io.client.receiver import BUFFER, Receiver
-from amqpmesh.router.io.client.sender import Pending, Sender, Sent
+from amqpmesh.router.io.client.sender import Sender
+from amqpmesh.router.io.client.sent import Pending, Sent
 from amqpmesh.router.message import Message
 
 if TYPE_CHECKING:

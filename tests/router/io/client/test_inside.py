@@ -19,7 +19,8 @@ from tests.support.client import joined
 
 if TYPE_CHECKING:
     from amqpmesh.router.io.client.doors import Doors
-    from amqpmesh.router.io.client.sender import Sender, Sent
+    from amqpmesh.router.io.client.sender import Sender
+    from amqpmesh.router.io.client.sent import Sent
     from amqpmesh.router.statistics import AddressStatistics
 
 KIB = 2**10

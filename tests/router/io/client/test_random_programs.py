@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from amqpmesh.router.io.client.doors import Doors
     from amqpmesh.router.io.client.receiver import Receiver
     from amqpmesh.router.io.client.requester import Requester
-    from amqpmesh.router.io.client.sender import Sender, Sent
+    from amqpmesh.router.io.client.sender import Sender
+    from amqpmesh.router.io.client.sent import Sent
 
 ADDRESSES = ("a", "b")
 END = 600.0

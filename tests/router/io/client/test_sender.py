@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from amqpmesh.router.io.client.delivery import Delivery
     from amqpmesh.router.io.client.doors import Doors
     from amqpmesh.router.io.client.receiver import Receiver
-    from amqpmesh.router.io.client.sender import Sender, Sent
+    from amqpmesh.router.io.client.sender import Sender
+    from amqpmesh.router.io.client.sent import Sent
     from amqpmesh.router.urls import Endpoint
 
 REJECTED = Rejected(error=Error(condition=Symbol("amqp:not-allowed"), description="spam"))

@@ -1,0 +1,133 @@
+"""Credit: a sender may send what the program has not decided, or as many as the program says (§2.6.7)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import trio
+
+from amqpmesh.router.amqp.errors import CommandError
+from amqpmesh.router.amqp.link import MAX_CREDIT, Receiver
+from amqpmesh.router.io.client.link import LinkEnd
+
+if TYPE_CHECKING:
+    from amqpmesh.router.io.client.attacher import Attacher
+    from amqpmesh.router.io.client.delivery import Delivery
+
+
+class Crediting(LinkEnd):
+    """The receiving end of a link, as far as its sender waits for it."""
+
+    def __init__(self, home: Attacher, name: str, credit: int) -> None:
+        super().__init__(home, name)
+        if not 0 <= credit <= MAX_CREDIT:
+            raise CommandError(f"credit is 0 to {MAX_CREDIT}, not {credit}")
+        self._credit = credit
+        self._by_hand = credit == 0
+        self._undecided = 0
+        #: By hand: what was given and is not used up.
+        self._granted = 0
+        self._draining = False
+
+    @property
+    def credit(self) -> int:
+        """Deliveries that the peer may still send, as it was told (link-credit, §2.6.7)."""
+        return self._link.credit if self._link is not None and self.is_attached else 0
+
+    @property
+    def undecided(self) -> int:
+        """Deliveries that have begun to come and are not decided."""
+        return self._undecided
+
+    def flow(self, credit: int) -> None:
+        """Give the peer credit for so many deliveries more (§2.6.7).
+
+        Whoever waits in `drain` waits no longer.
+        Raises: CommandError: the receiver gives its credit itself, or is over, or that is too much.
+        """
+        self._check_manual()
+        if not 0 <= credit <= MAX_CREDIT - self._granted:
+            raise CommandError(f"credit is 0 to {MAX_CREDIT} in all, not {credit} beside {self._granted}")
+        self._granted += credit
+        if self._draining:
+            self._draining = False
+            self._changed()
+        link = self._link
+        if isinstance(link, Receiver) and self.is_attached:
+            link.flow(link.credit + credit)
+
+    async def drain(self) -> None:
+        """Have the credit used up: what the peer has it sends, then there is none left (§2.6.7).
+
+        What came is to be received as ever. Raises: CommandError: as `flow`. LinkDetachedError, ConnectionClosedError.
+        """
+        await trio.lowlevel.checkpoint_if_cancelled()
+        self._check_manual()
+        link = self._link
+        if not isinstance(link, Receiver) or not self.is_attached or link.credit == 0:
+            self._granted = 0
+            await trio.lowlevel.cancel_shielded_checkpoint()
+            return
+        # Nothing is awaited since the `flow` before: one frame says both.
+        self._draining = True
+        link.flow(link.credit, drain=True)
+        while self._draining:
+            await self._change.wait()
+            self.check()
+
+    # ----------------------------------------------------------------------------------------------------------- inside
+
+    def _give_credit(self) -> None:
+        """Both have attached."""
+        if not self._by_hand:
+            self._replenish()
+        elif self._granted and isinstance(self._link, Receiver):
+            self._link.flow(self._granted)
+
+    def _give_no_more(self) -> None:
+        """The link is to be left."""
+        self._credit = self._granted = 0
+        self._by_hand = False
+
+    def _drain_no_more(self) -> None:
+        """The link endpoint is gone, and what was to be used up with it."""
+        if self._draining:
+            self._draining = False
+            self._granted = 0
+
+    def _count(self) -> None:
+        """A delivery has begun to come."""
+        self._undecided += 1
+        self._granted = max(0, self._granted - 1)
+
+    def _uncount(self, delivery: Delivery) -> None:
+        """It does not count against the credit any more."""
+        if delivery.counts:
+            delivery.counts = False
+            self._undecided -= 1
+
+    def _make_up(self) -> None:
+        """What no program ever sees uses none of the credit that it gave by hand."""
+        if self._by_hand and not self._draining and self.is_attached:
+            self.flow(1)
+
+    def _replenish(self) -> None:
+        """Tell the peer of more credit: when half of it has gathered, or when it has none."""
+        link = self._link
+        if not self._credit or not isinstance(link, Receiver) or not self.is_attached:
+            return
+        due = self._credit - self._undecided - link.credit
+        if due > 0 and (link.credit == 0 or due * 2 >= self._credit):
+            link.flow(link.credit + due)
+
+    def _check_drained(self) -> None:
+        link = self._link
+        if self._draining and link is not None and link.credit == 0:
+            self._draining = False
+            self._granted = 0
+            self._changed()
+
+    def _check_manual(self) -> None:
+        self.check()
+        if not self._by_hand:
+            raise CommandError("the receiver gives its credit itself: make it with credit=0")
