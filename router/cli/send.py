@@ -9,7 +9,7 @@ from typing import Final
 
 import trio
 
-from amqpmesh.router.amqp.errors import AmqpMeshError
+from amqpmesh.router.amqp.errors import AmqpMeshError, CommandError
 from amqpmesh.router.cli import arguments, peer, standard
 from amqpmesh.router.cli.attempt import Patience, attempt
 from amqpmesh.router.cli.bodies import from_octets
@@ -107,18 +107,27 @@ class _Sending:
                 self._patience.rest()
                 if self._is_typed:
                     self._progress.say("each line is a message; Ctrl-D ends")
-                began = trio.current_time()
-                turn = 0
-                async for payload in self._payloads():
-                    if self._given.rate is not None:
-                        # From the beginning, not from the last: so the rate is kept whatever each takes.
-                        await trio.sleep_until(began + turn / self._given.rate)
-                        turn += 1
-                    await self._send(sender, payload)
+                refusal = None
+                try:
+                    await self._send_each(sender)
+                except CommandError as error:
+                    refusal = error  # of one message: those before it are on their way
                 while self._summary.undecided > 0:
                     await self._decided.wait()
+                if refusal is not None:
+                    raise refusal
                 if self._summary.outcomes["in doubt"]:
                     sender.check()  # it says why
+
+    async def _send_each(self, sender: Sender) -> None:
+        began = trio.current_time()
+        turn = 0
+        async for payload in self._payloads():
+            if self._given.rate is not None:
+                # From the beginning, not from the last: so the rate is kept whatever each takes.
+                await trio.sleep_until(began + turn / self._given.rate)
+                turn += 1
+            await self._send(sender, payload)
 
     async def _payloads(self) -> AsyncIterator[bytes]:
         given = self._given
