@@ -262,7 +262,8 @@ async def test_a_fault_of_ours_costs_one_connection_and_is_logged_once(
         async with trio.open_nursery() as own:
             own.start_soon(router.serve_stream, Failing(theirs, when))
             peer = Peer(ours)
-            await peer.write(AMQP)
+            with suppress(trio.BrokenResourceError):  # the fault may come first
+                await peer.write(AMQP)
             assert await peer.next_frame() is None
         faults = [record for record in caplog.records if record.levelno >= logging.ERROR]
         assert [record.exc_info is not None and record.exc_info[0] for record in faults] == [ZeroDivisionError]
