@@ -176,6 +176,7 @@ async def test_a_peer_that_asks_on_and_reads_no_answer_is_read_no_further(
         for _ in range(2000):
             while not isinstance((await peer.next_frame() or ("the end",))[0], Detach):
                 pass
+        await wait_all_tasks_blocked()  # who asked may hear later than we that it was read
         assert asked == 2000
         await peer.close()
     assert router.statistics().is_empty
