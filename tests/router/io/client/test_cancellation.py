@@ -11,8 +11,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from amqpmesh.router.amqp.definitions import ReceiverSettleMode, Role
 from amqpmesh.router.amqp.delivery_states import Accepted, Modified, Rejected, Released
-from amqpmesh.router.amqp.errors import CommandError
-from amqpmesh.router.amqp.performatives import Attach, Close, Detach, Disposition, Flow, Transfer
+from amqpmesh.router.amqp.performatives import Detach, Disposition, Flow, Transfer
 from amqpmesh.router.config import RouterConfig
 from amqpmesh.router.io.client.delivery import DeliveryAbortedError
 from amqpmesh.router.io.node import Router
@@ -366,92 +365,3 @@ async def test_a_request_that_is_cancelled_is_forgotten_and_its_late_answer_is_a
                 assert message.body == "again"
                 assert not again.is_done
             await again.cancel()
-
-
-# ------------------------------------------------------------------------------------------------- entering and leaving
-
-
-@pytest.mark.parametrize("door", ["sender", "receiver", "requester"])
-async def test_an_attach_that_is_cancelled_is_followed_by_a_detach(
-    door: str, nursery: trio.Nursery, autojump_clock: MockClock
-) -> None:
-    far = Counterpart(nursery)
-    far.mute |= {Attach, Detach}
-    async with far.connect() as connection:
-        with trio.move_on_after(5) as scope:
-            async with getattr(connection, door)("q"):
-                raise AssertionError("it was attached")
-        assert scope.cancelled_caught
-        assert trio.current_time() <= 6.0
-        await far.expect(Attach)
-        detach = await far.expect(Detach)
-        assert detach.closed
-
-
-async def test_leaving_takes_a_second_at_most_for_each_thing_that_is_left_whatever_the_peer_does(
-    nursery: trio.Nursery, autojump_clock: MockClock
-) -> None:
-    far = Counterpart(nursery, credit=10)
-    far.mute |= {Detach, Close}
-    with trio.CancelScope() as scope:
-        async with far.connect() as connection, connection.sender("a") as sender, connection.sender("b"):
-            await sender.transfer(b"")
-            scope.cancel()
-    # Shielded: the peer is told all the same, and has its second.
-    assert 0 < trio.current_time() <= 3.0
-    frames = await far.rest()
-    assert [type(frame) for frame in frames] == [Transfer, Detach, Detach, Close]
-
-
-async def test_leaving_a_connection_in_good_order_takes_no_longer_than_the_peer(
-    nursery: trio.Nursery, autojump_clock: MockClock
-) -> None:
-    far = Counterpart(nursery)
-    async with far.connect():
-        pass
-    assert trio.current_time() == 0.0
-
-
-async def test_leaving_a_connection_before_it_is_there_takes_a_second_at_most(
-    nursery: trio.Nursery, autojump_clock: MockClock
-) -> None:
-    async def say_nothing(stream: trio.abc.Stream) -> None:
-        await trio.sleep_forever()
-
-    far = Counterpart(nursery)
-    far.roads.lead_to(say_nothing)
-    with trio.move_on_after(1):
-        async with far.connect():
-            raise AssertionError("it is there")
-    assert trio.current_time() <= 2.0
-
-
-async def test_links_that_others_use_are_over_when_the_connection_is_left(
-    nursery: trio.Nursery, autojump_clock: MockClock
-) -> None:
-    async with Router() as router:
-        async with joined(nursery, router) as connection:
-            started = []
-
-            async def send() -> None:
-                async with connection.sender("q") as sender:
-                    started.append("sender")
-                    await sender.send(b"")
-
-            async def receive() -> None:
-                async with connection.receiver("p") as receiver:
-                    started.append("receiver")
-                    await receiver.receive()
-
-            async def ask() -> None:
-                async with connection.requester("r") as requester:
-                    started.append("requester")
-                    await requester.request(b"")
-
-            calls = [Call(nursery, each) for each in (send, receive, ask)]
-            await wait_all_tasks_blocked()
-            assert sorted(started) == ["receiver", "requester", "sender"]
-        for call in calls:
-            failure = await call.failure()
-            assert isinstance(failure, CommandError)
-            assert "left" in str(failure)
