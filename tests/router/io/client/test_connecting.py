@@ -137,9 +137,9 @@ async def test_a_lost_connection_moves_on_to_the_next_url_and_a_lasting_one_back
 ) -> None:
     roads = Roads(nursery)
     async with Router() as router:
-        roads.lead_to(router, A)
-        roads.lead_to(router, B)
-        async with roads.connect([A, B], reconnect=True) as connection:
+        for url in (A, B, C):
+            roads.lead_to(router, url)
+        async with roads.connect([A, B, C], reconnect=True) as connection:
             await trio.sleep(1)
             await roads.cut()
             await trio.sleep(60)

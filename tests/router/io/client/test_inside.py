@@ -273,3 +273,31 @@ async def test_a_link_that_is_left_gives_back_what_it_has(autojump_clock: MockCl
         for each in sent[1:]:
             assert await each.outcome() == Released()
     assert router.statistics().is_empty
+
+
+async def test_a_call_cancelled_at_the_moment_its_message_goes_says_which_came_first(
+    autojump_clock: MockClock, nursery: trio.Nursery
+) -> None:
+    ends = []
+    async with Router() as router:
+        for number in range(40):  # both orders come about
+            async with router.receiver(f"{number}", credit=0) as receiver, router.sender(f"{number}") as sender:
+                sent: list[Sent] = []
+                scope = trio.CancelScope()
+                nursery.start_soon(transfer_within, scope, sender, sent)
+                await wait_all_tasks_blocked()
+                assert sender.waiting == 1
+                receiver.flow(1)
+                scope.cancel()
+                await wait_all_tasks_blocked()
+                with trio.move_on_after(1):
+                    (await receiver.receive()).accept()
+                    assert sent, "it was told as cancelled, and came"
+                ends.append(bool(sent))
+    assert set(ends) == {False, True}
+
+
+async def transfer_within(scope: trio.CancelScope, sender: Sender, sent: list[Sent]) -> None:
+    with scope:
+        one = await sender.transfer("x")
+        sent.append(one)

@@ -84,6 +84,23 @@ async def test_a_link_that_is_detached_over_and_over_is_not_attached_over_and_ov
         assert longest / 2 <= pause <= longest + 0.05
 
 
+async def test_leaving_while_a_link_waits_to_be_attached_again_ends_at_once(
+    nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
+    peer = Counterpart(nursery)
+    async with peer.connect(reconnect=Backoff(100.0, 100.0)) as connection:
+        async with connection.receiver("q") as receiver:
+            await peer.links[0].detach(FORCED)
+            await trio.sleep(1)
+            assert not receiver.is_attached
+        async with connection.sender("q") as sender:
+            await peer.links[1].detach(FORCED)
+            await trio.sleep(1)
+            assert not sender.is_attached
+            left_at = trio.current_time()
+    assert trio.current_time() == left_at
+
+
 async def test_links_of_an_ended_session_are_attached_again(nursery: trio.Nursery, autojump_clock: MockClock) -> None:
     peer = Counterpart(nursery, credit=10)
     async with peer.connect(reconnect=True) as connection, connection.sender("q") as sender:
