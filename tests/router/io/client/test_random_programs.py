@@ -113,14 +113,13 @@ class History:
         assert self.router.statistics().is_empty
 
     def check_tables(self) -> None:
-        """Every link was left: what is there for links is empty. What they keep cannot be seen otherwise."""
+        """Every link was left, and nothing is kept for one. What a connection keeps cannot be seen otherwise."""
         for connection in self.connections:
             conversation = connection.conversation
             if conversation is not None:
-                assert not conversation._stalled
-                assert not conversation._leaving
-                assert not any(conversation._ends.values())
-                assert len(conversation._ends) == len(list(conversation.engine.channels.sessions))
+                assert not (conversation._ends or conversation._stalled or conversation._leaving)
+                assert not list(conversation.engine.channels.sessions)
+            assert not connection._ends
         assert self.router.statistics().router.relays == 0
 
     async def pause(self, most: float = 0.5) -> None:
