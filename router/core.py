@@ -24,7 +24,7 @@ from amqpmesh.router.amqp.types import Symbol
 from amqpmesh.router.attaching import Attaching
 from amqpmesh.router.connections import ConnectionRecord
 from amqpmesh.router.forwarding import Forwarding
-from amqpmesh.router.kernel.relay import RELEASED_STATE, Budget, Relay, abandon, forget
+from amqpmesh.router.kernel.relay import RELEASED_STATE, Budget, Relay, abandon, forget, serial_distance
 from amqpmesh.router.links import IncomingLink, OutgoingLink
 from amqpmesh.router.logs import EventLog
 from amqpmesh.router.names import split
@@ -299,6 +299,12 @@ class Core:
     def is_quiet(self) -> bool:
         """No delivery is on its way or waits for an outcome."""
         return self.relays == 0
+
+    @property
+    def has_credit_out(self) -> bool:
+        """Somebody may still send what they were given credit for, as far as is known."""
+        flows = (incoming.link.flow_state for record in self.connections for incoming in record.incoming)
+        return any(serial_distance(flow.delivery_count, flow.granted_limit) > 0 for flow in flows)
 
     def close_all(self, now: float, error: Error) -> None:
         """Send `close` with `error` on every connection."""

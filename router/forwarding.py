@@ -173,6 +173,12 @@ class Forwarding:
             state = rejected(AmqpCondition.NOT_IMPLEMENTED, "an anonymous terminus needs messages of format 0")
             self._settlement.end_unsent(relay, state)
             return
+        if anonymous and not to:
+            # Nobody will ever serve it, so to send it again would not help.
+            core.count_undelivered(None)
+            state = rejected(AmqpCondition.PRECONDITION_FAILED, "an anonymous terminus needs messages with `to`")
+            self._settlement.end_unsent(relay, state)
+            return
         address = incoming.address if not anonymous else core.resolve(incoming, to)
         if address is None or not address.outgoing:
             core.count_undelivered(address)

@@ -34,6 +34,9 @@ log = logs.EventLog("amqpmesh.io")
 CLOSE_TIME = 1.0
 """Seconds that peers have to answer our `close`, when the router ends."""
 
+HEARING_TIME = 0.25
+"""Seconds that senders have, when the router drains, to hear that their credit is taken back, and to say so."""
+
 SHUTDOWN = Error(condition=ConnectionCondition.CONNECTION_FORCED, description="the router is shut down")
 
 
@@ -153,7 +156,11 @@ class Router(Doors):
             core.start_drain(trio.current_time())
             self._driver.settle()
             with trio.move_on_after(self.config.drain):
-                await self._driver.until(lambda: core.is_quiet)
+                # What was sent with credit that is taken back may be on its way; not every peer says that it is not.
+                with trio.move_on_after(HEARING_TIME):
+                    await self._driver.until(lambda: not core.has_credit_out)
+                while not core.is_quiet:
+                    await self._driver.until(lambda: core.is_quiet)
             settled = core.is_quiet
             self._close_all()
             with trio.move_on_after(CLOSE_TIME):

@@ -6,7 +6,7 @@ import pytest
 
 from amqpmesh.policies.distribution import Distribution
 from amqpmesh.router.amqp.composite import decode_composite, encode_composite
-from amqpmesh.router.amqp.definitions import ReceiverSettleMode
+from amqpmesh.router.amqp.definitions import AmqpCondition, ReceiverSettleMode
 from amqpmesh.router.amqp.delivery_states import Accepted, Modified, Rejected, Released
 from amqpmesh.router.amqp.messaging import AmqpValue, DeliveryAnnotations, Header, MessageAnnotations, Properties
 from amqpmesh.router.amqp.types import Symbol
@@ -245,7 +245,11 @@ def test_an_anonymous_sender_reaches_each_address_by_to() -> None:
         arrival.accept()
     network.run()
     assert (first.outcome, second.outcome) == (Accepted(), Accepted())
-    assert (nowhere.outcome, elsewhere.outcome, without.outcome) == (Released(),) * 3
+    assert (nowhere.outcome, elsewhere.outcome) == (Released(), Released())
+    # To send it again would not help.
+    assert isinstance(without.outcome, Rejected)
+    assert without.outcome.error is not None
+    assert without.outcome.error.condition == AmqpCondition.PRECONDITION_FAILED
     network.leave()
 
 

@@ -10,9 +10,9 @@ from trio.testing import MockClock
 from amqpmesh.router.amqp.definitions import ConnectionCondition, Role
 from amqpmesh.router.amqp.delivery_states import Accepted, Modified
 from amqpmesh.router.amqp.errors import CommandError, ConfigError
-from amqpmesh.router.amqp.performatives import Close, Detach, Disposition, Transfer
+from amqpmesh.router.amqp.performatives import Close, Detach, Disposition, Flow, Transfer
 from amqpmesh.router.config import ListenerConfig, RouterConfig
-from amqpmesh.router.io.node import Router
+from amqpmesh.router.io.node import HEARING_TIME, Router
 from tests.support.peer import Peer, connect, connected, credit
 
 LOOPBACK = "amqp://127.0.0.1:0"
@@ -118,6 +118,54 @@ async def test_leaving_waits_for_what_is_unsettled_and_for_nothing_else(
         for task in (accept_later, hear_of_it, idle.answer_close):
             nursery.start_soon(task)
     assert trio.current_time() - left_at == 2.0
+    assert router.statistics().is_empty
+
+
+async def test_what_is_sent_while_its_credit_is_taken_back_is_not_cut_off(
+    nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
+    async with Router(id="A", drain=30.0) as router:
+        receiver, sender = connected(nursery, router), connected(nursery, router)
+        await receiver.attach(Role.RECEIVER, "q")
+        await receiver.write(credit(10))
+        await sender.attach(Role.SENDER, "q")
+        while not (await sender.expect(Flow)).link_credit:
+            pass
+
+        async def send_late() -> None:
+            while (await sender.expect(Flow)).link_credit:
+                pass
+            await trio.sleep(HEARING_TIME / 2)
+            sender.limit = 1  # it was on its way before that
+            await sender.send(0)
+            assert (await sender.expect(Disposition)).state == Accepted()
+            await sender.answer_close()
+
+        async def accept_later() -> None:
+            transfer = await receiver.expect(Transfer)
+            await trio.sleep(2.0)
+            await receiver.accept(transfer)
+            await receiver.answer_close()
+
+        nursery.start_soon(send_late)
+        nursery.start_soon(accept_later)
+        assert await router.drain()
+        assert 2.0 < trio.current_time() < 2.0 + HEARING_TIME
+    assert router.statistics().is_empty
+
+
+async def test_who_holds_credit_and_says_nothing_prolongs_a_drain_by_little(
+    nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
+    async with Router(id="A", drain=30.0) as router:
+        receiver, sender = connected(nursery, router), connected(nursery, router)
+        await receiver.attach(Role.RECEIVER, "q")
+        await receiver.write(credit(10))
+        await sender.attach(Role.SENDER, "q")
+        nursery.start_soon(sender.answer_close)
+        nursery.start_soon(receiver.answer_close)
+        assert await router.drain()
+        assert trio.current_time() == HEARING_TIME
     assert router.statistics().is_empty
 
 
