@@ -234,7 +234,7 @@ class Sender(LinkEnd):
         if outcome is None:
             if not settled:
                 return
-            outcome = outcome_of(delivery.remote_state) or NOTHING_SAID
+            outcome = NOTHING_SAID
         del self._unsettled[delivery]
         self._owed.pop(sent, None)
         # A receiver of mode second waits for this.

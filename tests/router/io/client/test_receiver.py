@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 from typing import TYPE_CHECKING
+from weakref import ref
 
 import pytest
 import trio
@@ -300,6 +302,28 @@ async def test_what_the_sender_settles_before_it_is_decided_is_its_own_affair(
             await link.send(PAYLOAD)
             (await receiver.receive()).accept()
             await far.expect(Disposition)
+
+
+async def test_what_is_settled_by_both_or_needs_no_settling_is_kept_by_nobody(
+    nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
+    far = Counterpart(nursery)
+    kept = []
+    async with far.connect() as connection, connection.receiver("q") as receiver:
+        (link,) = far.links
+        for end in ("accepted", "settled by the sender", "sent settled", "settled by its last frame"):
+            await link.send(PAYLOAD[:2], more=True, settled=end == "sent settled")
+            number = await link.send(PAYLOAD[2:], settled=end.endswith("frame") or None)
+            delivery = await receiver.receive()
+            kept.append((end, ref(delivery)))
+            if end == "accepted":
+                delivery.accept()
+            elif end == "settled by the sender":
+                await link.dispose(None, number)
+            del delivery
+        await wait_all_tasks_blocked()
+        gc.collect()
+        assert [end for end, delivery in kept if delivery() is not None] == []
 
 
 async def test_an_attach_says_what_was_asked_for(nursery: trio.Nursery, autojump_clock: MockClock) -> None:

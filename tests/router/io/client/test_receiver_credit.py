@@ -106,6 +106,21 @@ async def test_a_drain_is_asked_for_once_and_only_if_there_is_credit(
         await receiver.receive()
 
 
+async def test_credit_that_is_given_while_it_is_drained_ends_the_drain(
+    nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
+    far = Counterpart(nursery)
+    async with far.connect() as connection, connection.receiver("q", credit=0) as receiver:
+        receiver.flow(3)
+        draining = Call(nursery, receiver.drain)
+        await wait_all_tasks_blocked()
+        receiver.flow(2)
+        await draining.result()
+        told = [await far.expect(Flow) for _ in range(2)]
+        assert [(flow.link_credit, flow.drain) for flow in told] == [(3, True), (5, False)]
+        assert receiver.credit == 5
+
+
 # -------------------------------------------------------------------------------------------------- credit, on the wire
 
 
