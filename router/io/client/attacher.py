@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 from uuid import uuid4
 
 from amqpmesh.router.amqp.types import Symbol
+from amqpmesh.router.io.client.arguments import text
 from amqpmesh.router.io.client.link import again
 from amqpmesh.router.io.client.sender import Sender
 
@@ -100,5 +101,6 @@ class Attacher(ABC):
             end.stop()
 
     def name_for(self, name: str | None) -> str:
-        """The name of a link: `name`, or one that no other link has."""
+        """The name of a link: `name`, or one that no other link has. Raises: CommandError: it is no text."""
+        name = text("name", name)
         return f"{self._prefix}-{next(self._names)}" if name is None else name

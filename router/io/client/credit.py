@@ -8,6 +8,7 @@ import trio
 
 from amqpmesh.router.amqp.errors import CommandError
 from amqpmesh.router.amqp.link import MAX_CREDIT, Receiver
+from amqpmesh.router.io.client.arguments import whole
 from amqpmesh.router.io.client.link import LinkEnd
 
 if TYPE_CHECKING:
@@ -20,9 +21,7 @@ class Crediting(LinkEnd):
 
     def __init__(self, home: Attacher, name: str, credit: int) -> None:
         super().__init__(home, name)
-        if not 0 <= credit <= MAX_CREDIT:
-            raise CommandError(f"credit is 0 to {MAX_CREDIT}, not {credit}")
-        self._credit = credit
+        self._credit = whole("credit", credit, MAX_CREDIT)
         self._by_hand = credit == 0
         self._undecided = 0
         #: By hand: what was given and is not used up.
@@ -46,7 +45,7 @@ class Crediting(LinkEnd):
         Raises: CommandError: the receiver gives its credit itself, or is over, or that is too much.
         """
         self._check_manual()
-        if not 0 <= credit <= MAX_CREDIT - self._granted:
+        if whole("credit", credit) > MAX_CREDIT - self._granted:
             raise CommandError(f"credit is 0 to {MAX_CREDIT} in all, not {credit} beside {self._granted}")
         self._granted += credit
         if self._draining:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from amqpmesh.router.amqp.definitions import ReceiverSettleMode, SenderSettleMode
 from amqpmesh.router.amqp.errors import CommandError
 from amqpmesh.router.amqp.types import Described, Symbol
+from amqpmesh.router.io.client.arguments import whole
 from amqpmesh.router.io.client.receiver import BUFFER, MAX_MESSAGE_SIZE, Receiver
 from amqpmesh.router.io.client.requester import Requester
 from amqpmesh.router.io.client.sender import Sender
@@ -113,7 +114,7 @@ class Doors(ABC):
         Args: address: the target's; None: each request goes by its `to`. credit: answers that may be on their way,
             1 at least. max_message_size: octets of an answer.
         """
-        if credit < 1:
+        if whole("credit", credit) == 0:
             raise CommandError("without credit no answer can come")
         name = self._home.name_for(None)
         replies = (f"{name}-replies", credit, max_message_size)

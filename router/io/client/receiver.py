@@ -15,6 +15,7 @@ from amqpmesh.router.amqp.errors import AmqpMeshError, CommandError, ProtocolErr
 from amqpmesh.router.amqp.link import Receiver as EngineReceiver
 from amqpmesh.router.amqp.messaging import Source, Target
 from amqpmesh.router.amqp.terminus import Terminus
+from amqpmesh.router.io.client.arguments import text, whole
 from amqpmesh.router.io.client.credit import Crediting
 from amqpmesh.router.io.client.delivery import FAILED, Delivery, DeliveryAbortedError
 from amqpmesh.router.kernel import relay as kernel
@@ -41,6 +42,8 @@ BUFFER: Final = 2**20
 
 MAX_MESSAGE_SIZE: Final = 16 * 2**20
 """Octets of a message, if the program says nothing else."""
+
+MAX_ULONG: Final = 2**64 - 1
 
 MIN_WINDOW: Final = 4
 """Transfer frames that a session takes, however small the buffer."""
@@ -71,18 +74,18 @@ class Receiver(Crediting):
     ) -> None:
         super().__init__(home, name, credit)
         #: What the peer attached: of a dynamic node, the address that it was given.
-        self.address = address
+        self.address = text("address", address)
         #: The filters that the peer applies (§3.5.8).
         self.filter: Mapping[Symbol, Value] = {}
         self._filter = filter
         self._asked = source or Source(
             address=address, dynamic=address is None, filter=None if filter is None else dict(filter)
         )
-        self._window = max(MIN_WINDOW, buffer // home.max_frame_size)
+        self._window = min(max(MIN_WINDOW, whole("buffer", buffer) // home.max_frame_size), MAX_WINDOW)
         self._streaming = streaming
         self._snd_settle_mode = snd_settle_mode
         self._rcv_settle_mode = rcv_settle_mode
-        self._max_message_size = max_message_size
+        self._max_message_size = whole("max_message_size", max_message_size, MAX_ULONG)
         self._desired_capabilities = desired_capabilities
         self._properties = properties
         self._ready: deque[Delivery] = deque()

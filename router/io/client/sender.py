@@ -14,6 +14,7 @@ from amqpmesh.router.amqp.errors import AmqpMeshError, CommandError, InDoubtErro
 from amqpmesh.router.amqp.link import Sender as EngineSender
 from amqpmesh.router.amqp.messaging import Source, Target
 from amqpmesh.router.amqp.terminus import Terminus
+from amqpmesh.router.io.client.arguments import text
 from amqpmesh.router.io.client.link import LinkEnd, again
 from amqpmesh.router.io.client.sent import Pending, Sent
 from amqpmesh.router.kernel import relay as kernel
@@ -53,7 +54,7 @@ class Sender(LinkEnd):
     ) -> None:
         super().__init__(home, name)
         #: What the peer attached; before that, what was asked for.
-        self.address = address
+        self.address = text("address", address)
         self._asked = target if target is not None else Target(address=address)
         self._snd_settle_mode = snd_settle_mode
         self._rcv_settle_mode = rcv_settle_mode

@@ -1,0 +1,20 @@
+"""What programs give, looked at before anything is done with it: what is wrong is said at the door it came in by."""
+
+from __future__ import annotations
+
+from amqpmesh.router.amqp.errors import CommandError, shown
+
+
+def whole(name: str, value: int, largest: int | None = None) -> int:
+    """A number of things. Raises: CommandError: it is no int, or not 0 to `largest`."""
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0 or (largest is not None and value > largest):
+        limits = "0 or more" if largest is None else f"0 to {largest}"
+        raise CommandError(f"{name} is a whole number, {limits}, not {shown(value)}")
+    return value
+
+
+def text(name: str, value: str | None) -> str | None:
+    """A name or an address. Raises: CommandError: it is no text, and not None."""
+    if value is not None and not isinstance(value, str):
+        raise CommandError(f"{name} is text or None, not {shown(value)}")
+    return value
