@@ -48,6 +48,9 @@ MAX_ULONG: Final = 2**64 - 1
 MIN_WINDOW: Final = 4
 """Transfer frames that a session takes, however small the buffer."""
 
+MAX_WINDOW: Final = 2**31 - 1
+"""However large: transfer-ids are serial numbers (§2.8.10)."""
+
 ANSWER_TIME: Final = 0.25
 """Seconds that a sender has, when the link is left, to say that it knows of no credit, and to settle (mode second)."""
 
