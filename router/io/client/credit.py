@@ -107,8 +107,12 @@ class Crediting(LinkEnd):
 
     def _make_up(self) -> None:
         """What no program ever sees uses none of the credit that it gave by hand."""
-        if self._by_hand and not self._draining and self.is_attached:
-            self.flow(1)
+        if not self._by_hand or self._draining or self._granted == MAX_CREDIT:
+            return
+        self._granted += 1
+        link = self._link
+        if isinstance(link, Receiver) and self.is_attached:
+            link.flow(link.credit + 1)
 
     def _replenish(self) -> None:
         """Tell the peer of more credit: when half of it has gathered, or when it has none."""

@@ -59,8 +59,9 @@ class Delivery:
         self._message: Message | None = None
         self._change = trio.Event()
         self._failure: AmqpMeshError | None = None
-        #: Frames of the session's window that it holds.
+        #: Frames of the session's window that it holds; those among them without anything that is taken by itself.
         self.frames = 0
+        self._beside = 0
         #: It was put where programs take deliveries from.
         self.is_handed_out = False
         #: A program has it.
@@ -280,8 +281,7 @@ class Delivery:
         parts = self._parts
         if parts is None:
             self._pieces.append(payload)
-            if self._streaming:
-                self._release(1)
+            self._beside += 1
         else:
             octets = b"".join(parts.feed(payload))
             if self._kernel.complete:
@@ -289,8 +289,10 @@ class Delivery:
             if octets:
                 self._came.append(octets)
             else:
-                self._release(1)  # what is said beside the body is bounded
+                self._beside += 1
             self._changed()
+        if self.is_out and self._streaming:
+            self.release_beside()
         if self._streaming and (parts is None or not parts.is_data) and self._kernel.size > WHOLE_MAX:
             raise ProtocolError(
                 Scope.LINK,
@@ -330,8 +332,15 @@ class Delivery:
 
     def release_frames(self) -> None:
         """It holds nothing of the session's window any more."""
+        self._beside = 0
         if self.frames:
             self._release(self.frames)
+
+    def release_beside(self) -> None:
+        """What the program does not take part by part, and has to be there before it can go on."""
+        beside, self._beside = self._beside, 0
+        if beside:
+            self._release(beside)
 
     def _release(self, frames: int) -> None:
         self.frames -= frames

@@ -37,8 +37,8 @@ log = logs.EventLog("amqpmesh.client")
 
 MODIFIED: Final = "amqp:modified:list"
 
-BUFFER: Final = 2**20
-"""Octets that may wait before the program takes them, if it says nothing else."""
+BUFFER: Final = 2 * 2**20
+"""Octets that may wait before the program takes them, if it says nothing else: 128 frames of 16 KiB."""
 
 MAX_MESSAGE_SIZE: Final = 16 * 2**20
 """Octets of a message, if the program says nothing else."""
@@ -132,6 +132,7 @@ class Receiver(Crediting):
             if error is None:
                 break
             self._refuse(delivery, error)
+            self._make_up()
         if not parked:
             await trio.lowlevel.cancel_shielded_checkpoint()
         return delivery
@@ -208,10 +209,13 @@ class Receiver(Crediting):
         # What was sent settled is here for good, if it is whole; what was not, its sender has.
         ready, self._ready = self._ready, deque()
         coming = () if self._coming is None else (self._coming,)
+        waiting = set(ready)
         for delivery in dict.fromkeys((*self._open.values(), *ready, *coming)):
-            if delivery in ready and delivery.is_settled and delivery.kernel.complete:
+            if delivery in waiting and delivery.is_settled and delivery.kernel.complete:
                 self._ready.append(delivery)
             elif not delivery.is_out:
+                if not delivery.is_decided:
+                    self._make_up()
                 self._uncount(delivery)
             delivery.lose(error)
         self._open.clear()
@@ -268,7 +272,10 @@ class Receiver(Crediting):
             try:
                 delivery.add(event.payload)
             except ProtocolError as error:
+                self._withdraw(delivery)
                 self._refuse(delivery, error)
+                if not delivery.is_out:
+                    self._make_up()
             else:
                 if delivery.can_be_handed_out and not delivery.is_handed_out:
                     self._hand(delivery)
@@ -315,7 +322,9 @@ class Receiver(Crediting):
 
     def _take(self) -> Delivery:
         delivery = self._ready.popleft()
-        if not self._streaming:
+        if self._streaming:
+            delivery.release_beside()
+        else:
             delivery.release_frames()
         delivery.is_out = True
         if delivery.is_settled and not self._streaming:
@@ -327,22 +336,30 @@ class Receiver(Crediting):
 
     def _open_window(self) -> None:
         """What is coming and nothing is before it may be larger than the window: it holds nothing of it."""
-        coming = self._coming
-        if coming is not None and not self._ready and not self._streaming:
-            coming.release_frames()
+        first = self._ready[0] if self._ready else self._coming
+        if first is None:
+            return
+        if self._streaming:
+            first.release_beside()
+        elif first is self._coming:
+            first.release_frames()
 
     def _aborted(self, delivery: Delivery) -> None:
         self.release(1)
         self._open.pop(delivery.kernel, None)
         delivery.end(DeliveryAbortedError("the sender aborted the delivery"))
         delivery.settlement.set()
-        if delivery in self._ready:
-            self._ready.remove(delivery)
+        self._withdraw(delivery)
         # There is nothing to decide, whoever has it.
         self._uncount(delivery)
         self._replenish()
-        if not delivery.is_out:
+        if not (delivery.is_out or delivery.is_decided):
             self._make_up()
+
+    def _withdraw(self, delivery: Delivery) -> None:
+        """It is coming, so that nothing can be behind it; nobody is to see it who has not yet."""
+        if self._ready and self._ready[-1] is delivery:
+            self._ready.pop()
 
     def _refuse(self, delivery: Delivery, error: ProtocolError) -> None:
         """It is no message."""
@@ -351,4 +368,3 @@ class Receiver(Crediting):
         if not delivery.is_decided:
             refusal = Rejected(error=Error(condition=error.condition, description=error.description))
             self.decide(delivery, encode_composite(refusal))
-            self._make_up()
