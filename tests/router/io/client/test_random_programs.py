@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -22,6 +22,8 @@ from amqpmesh.router.message import Message
 from tests.support.client import Roads
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
     from amqpmesh.router.io.client.connection import Connection
     from amqpmesh.router.io.client.delivery import Delivery
     from amqpmesh.router.io.client.doors import Doors
@@ -83,25 +85,23 @@ class History:
         """From the start of the router to its end."""
         with trio.fail_after(END):
             async with trio.open_nursery() as streams, AsyncExitStack() as stack:
-                roads = Roads(streams)
-                roads.lead_to(self.router)
+                self.roads = Roads(streams)
+                self.roads.lead_to(self.router)
                 await stack.enter_async_context(self.router)
                 for reconnect in (True, True, False):
-                    connection = roads.connect(reconnect=Backoff(0.1, 1.0) if reconnect else False)
-                    self.connections.append(await stack.enter_async_context(connection))
-                doors: list[Doors] = [self.router, *self.connections]
+                    self.connections.append(await stack.enter_async_context(self.connect(reconnect=reconnect)))
                 async with trio.open_nursery() as programs:
                     async with trio.open_nursery() as producing:
                         for _ in range(self.chance.randint(2, 4)):
-                            programs.start_soon(self.consume, self.chance.choice(doors))
+                            programs.start_soon(self.consume)
                         for address in ADDRESSES:  # one that takes what others leave
                             programs.start_soon(self.consume_all, address)
                         programs.start_soon(self.answer)
                         for _ in range(self.chance.randint(2, 4)):
-                            producing.start_soon(self.produce, self.chance.choice(doors))
+                            producing.start_soon(self.produce)
                         for _ in range(self.chance.randint(0, 2)):
-                            producing.start_soon(self.ask, self.chance.choice(doors))
-                        producing.start_soon(self.break_roads, roads)
+                            producing.start_soon(self.ask)
+                        producing.start_soon(self.break_roads)
                     self.producers_done.set()
                     programs.cancel_scope.deadline = trio.current_time() + 30
                     await trio.sleep(20)
@@ -117,10 +117,22 @@ class History:
         for connection in self.connections:
             conversation = connection.conversation
             if conversation is not None:
-                assert not (conversation._ends or conversation._stalled or conversation._leaving)
+                assert [conversation._ends, conversation._stalled, conversation._leaving] == [{}, {}, {}]
                 assert not list(conversation.engine.channels.sessions)
             assert not connection._ends
         assert self.router.statistics().router.relays == 0
+
+    @asynccontextmanager
+    async def doors(self) -> AsyncIterator[Doors]:
+        """Those of the router, of a connection that there is, or of one that is made and left."""
+        if self.chance.random() < 0.3:
+            async with self.connect(reconnect=self.chance.random() < 0.5) as connection:
+                yield connection
+        else:
+            yield self.chance.choice([self.router, *self.connections])
+
+    def connect(self, *, reconnect: bool) -> Connection:
+        return self.roads.connect(reconnect=Backoff(0.1, 1.0) if reconnect else False)
 
     async def pause(self, most: float = 0.5) -> None:
         await trio.sleep(self.chance.choice([0.0, self.chance.uniform(0, most)]))
@@ -131,24 +143,25 @@ class History:
 
     # ------------------------------------------------------------------------------------------------------ what breaks
 
-    async def break_roads(self, roads: Roads) -> None:
+    async def break_roads(self) -> None:
         for _ in range(self.chance.randint(0, 3)):
             await trio.sleep(self.chance.uniform(0, 3))
             if self.chance.random() < 0.3:
-                roads.close()
-            await roads.cut()
+                self.roads.close()
+            await self.roads.cut()
             await self.pause(2.0)
-            roads.lead_to(self.router)
+            self.roads.lead_to(self.router)
 
     # ----------------------------------------------------------------------------------------------------- what is sent
 
-    async def produce(self, doors: Doors) -> None:
+    async def produce(self) -> None:
         for _ in range(self.chance.randint(1, 3)):
             snd = self.chance.choice(list(SenderSettleMode))
             rcv = self.chance.choice(list(ReceiverSettleMode))
             address = self.chance.choice(ADDRESSES)
             with suppress(AmqpMeshError), self.patience():
                 async with (
+                    self.doors() as doors,
                     doors.sender(address, snd_settle_mode=snd, rcv_settle_mode=rcv) as sender,
                     trio.open_nursery() as nursery,
                 ):
@@ -182,9 +195,13 @@ class History:
             with trio.CancelScope(shield=True):  # it is to come to an end, whoever is cancelled
                 ends.append(await ended(sent))
 
-    async def ask(self, doors: Doors) -> None:
+    async def ask(self) -> None:
         with suppress(AmqpMeshError), self.patience():
-            async with doors.requester("questions") as requester, trio.open_nursery() as nursery:
+            async with (
+                self.doors() as doors,
+                doors.requester("questions") as requester,
+                trio.open_nursery() as nursery,
+            ):
                 for number in range(self.chance.randint(1, 5)):
                     nursery.start_soon(self.request, requester, number)
                     await self.pause()
@@ -210,17 +227,20 @@ class History:
                 self.arrived(delivery)
                 self.decide(delivery)
 
-    async def consume(self, doors: Doors) -> None:
+    async def consume(self) -> None:
         while not self.producers_done.is_set():
             with suppress(AmqpMeshError), self.patience():
                 streaming = self.chance.random() < 0.4
-                async with doors.receiver(
-                    self.chance.choice(ADDRESSES),
-                    credit=self.chance.choice([0, 1, 5, 100]),
-                    buffer=self.chance.choice([1, 2**20]),
-                    streaming=streaming,
-                    rcv_settle_mode=self.chance.choice(list(ReceiverSettleMode)),
-                ) as receiver:
+                async with (
+                    self.doors() as doors,
+                    doors.receiver(
+                        self.chance.choice(ADDRESSES),
+                        credit=self.chance.choice([0, 1, 5, 100]),
+                        buffer=self.chance.choice([1, 2**20]),
+                        streaming=streaming,
+                        rcv_settle_mode=self.chance.choice(list(ReceiverSettleMode)),
+                    ) as receiver,
+                ):
                     await self.take(receiver, streaming=streaming)
             await trio.sleep(self.chance.uniform(0.01, 1))
 
