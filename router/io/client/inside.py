@@ -39,7 +39,10 @@ FRAME_SIZE: Final = 32 * 2**10
 
 
 class Inside(Attacher):
-    """Makes the connection when the first link wants it; it lives as long as the router."""
+    """Makes the connection when the first link wants it; it lives as long as the router.
+
+    Where a fault of ours ends it, its links fail, and the next link makes another.
+    """
 
     def __init__(self, listener: ListenerConfig, *, own: bool = False) -> None:
         """Args: listener: whose limits hold. own: for the router's own nodes, which nobody else may consume."""
@@ -51,7 +54,7 @@ class Inside(Attacher):
         self._failure: AmqpMeshError | None = CommandError("the router was not started: `async with` starts it")
         self._record: ConnectionRecord | None = None
         self._wanted = trio.Event()
-        self._is_broken = False
+        self._fault: Exception | None = None
 
     def begin(self, driver: Driver, start: Callable[[Callable[[], Awaitable[None]]], object]) -> None:
         """The router has started. Args: start: runs a task that ends with the router."""
@@ -97,6 +100,7 @@ class Inside(Attacher):
                 handle_max=self._listener.handle_max,
                 idle_time_out=None,
             )
+            self._fault = None
             record = self._record = core.accept(self._listener, NAME, trio.current_time(), secured=True, own=self._own)
             conversation = Conversation(
                 engine, wake=self._wake_up, opened=lambda: self.opened(conversation), ended=self._over
@@ -120,7 +124,7 @@ class Inside(Attacher):
         except Exception as error:
             # A fault of ours: it costs the links within the process, and not whoever's bytes brought it about.
             log.error("fault", exception=error, listener=NAME)
-            self._is_broken = True
+            self._fault = error
             self._wanted.set()
 
     async def _carry(self) -> None:
@@ -130,7 +134,7 @@ class Inside(Attacher):
         assert record is not None
         try:
             driver.settle()
-            while not (record.engine.finished or self._is_broken):
+            while not (record.engine.finished or self._fault is not None):
                 await self._wanted.wait()
                 self._wanted = trio.Event()
                 began = time.perf_counter()
@@ -146,11 +150,16 @@ class Inside(Attacher):
                             await trio.lowlevel.checkpoint()
                             began = time.perf_counter()
                     conversation.written()
+        except Exception as error:
+            self._fault = error
+            raise
         finally:
-            self._failure = self._failure or CommandError("the links within the router are over")
-            conversation.lost("the router has ended")
+            fault = self._fault
+            conversation.lost("the router has ended" if fault is None else f"a fault of this library: {fault!r}")
             self._record = None
             driver.lost(record)
+            if self._ends and self._failure is None:
+                self.wake()  # for those who came when it was ending
 
     def _wake_up(self) -> None:
         self._wanted.set()

@@ -63,6 +63,9 @@ class Served:
                 nursery.cancel_scope.cancel()
             with trio.move_on_after(CLOSE_TIME):
                 await take_leave(self._stream)
+        except Exception as fault:
+            conversation.lost(f"a fault of this library: {fault!r}")
+            raise
         finally:
             conversation.lost("the connection was left")
             self.ended.set()

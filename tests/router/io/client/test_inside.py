@@ -12,6 +12,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from amqpmesh.router.amqp.delivery_states import Accepted, Modified, Released
 from amqpmesh.router.amqp.errors import CommandError, ConnectionClosedError, InDoubtError
+from amqpmesh.router.io.client.conversation import Conversation
 from amqpmesh.router.io.node import Router
 from amqpmesh.router.message import Message
 from tests.support.calls import Call
@@ -301,3 +302,29 @@ async def transfer_within(scope: trio.CancelScope, sender: Sender, sent: list[Se
     with scope:
         one = await sender.transfer("x")
         sent.append(one)
+
+
+# --------------------------------------------------------------------------------------------------------------- faults
+
+
+@pytest.mark.parametrize("way", ["data_to_send", "receive_now"])
+async def test_a_fault_of_ours_costs_the_links_that_there_are_and_none_that_come(
+    way: str, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fault(*_: Any) -> None:
+        monkeypatch.undo()
+        raise ZeroDivisionError("of ours")
+
+    async with Router() as router:
+        await wait_all_tasks_blocked()  # the router's own nodes have their links
+        async with router.sender("q") as sender, router.receiver("q") as receiver:
+            monkeypatch.setattr(Conversation, way, fault)
+            with pytest.raises((ConnectionClosedError, InDoubtError)):
+                await sender.send(b"")
+            for link in (sender, receiver):
+                with pytest.raises(ConnectionClosedError, match="fault of this library.*of ours"):
+                    link.check()
+        async with router.sender("q") as sender, router.receiver("q") as receiver:
+            await sender.transfer(b"")
+            (await receiver.receive()).accept()
+    assert router.statistics().is_empty
