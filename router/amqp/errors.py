@@ -114,7 +114,8 @@ class LinkRedirectError(LinkDetachedError):
         self.hostname = _text(info.get(Symbol("hostname")))
         self.network_host = _text(info.get(Symbol("network-host")))
         port = info.get(Symbol("port"))
-        self.port = int(port) if isinstance(port, int) else None
+        named = int(port) if isinstance(port, int) and not isinstance(port, bool) else 0
+        self.port = named if 1 <= named <= 65535 else None
         self.address = _text(info.get(Symbol("address")))
 
 

@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 ANONYMOUS_RELAY: Final = Symbol("ANONYMOUS-RELAY")
 
 REPLY_SENDERS: Final = 64
-"""Links for replies that are kept, where the peer has no anonymous terminus and each reply address needs one."""
+"""Links for replies that are kept, where the peer has no anonymous terminus and each reply address needs one.
+
+There are more only as long as more of them have answers that wait to be sent, or for their outcomes."""
 
 
 class Attacher(ABC):
@@ -76,12 +78,21 @@ class Attacher(ABC):
         key = None if anonymous else to
         sender = self._reply_senders.get(key)
         if sender is None or sender.is_over:
-            sender = self._reply_senders[key] = Sender(self, self.name_for(None), key)
+            sender = Sender(self, self.name_for(None), key)
             sender.start()
-            if len(self._reply_senders) > REPLY_SENDERS:
-                self._reply_senders.popitem(last=False)[1].stop()
+            self._make_room()
+            self._reply_senders[key] = sender
         self._reply_senders.move_to_end(key)
         return await sender.transfer_payload(payload, settled=settled)
+
+    def _make_room(self) -> None:
+        """Leave links for answers that have nothing to do, those first that were used the longest ago."""
+        for key, sender in list(self._reply_senders.items()):
+            if len(self._reply_senders) < REPLY_SENDERS:
+                return
+            if sender.waiting == sender.unsettled == 0:
+                del self._reply_senders[key]
+                sender.stop()
 
     def opened(self, conversation: Conversation) -> None:
         """There is a connection: attach all that wait for one."""

@@ -160,7 +160,8 @@ class Connection(Attacher, Doors):
         """What the peer said of itself (§2.7.1). Raises: ConnectionClosedError: there is no connection now."""
         remote = self.conversation.engine.remote if self.conversation is not None else None
         if remote is None:
-            raise again(self._failure) if self._failure else ConnectionClosedError("there is no connection now")
+            failure = self._failure if isinstance(self._failure, ConnectionClosedError) else None
+            raise again(failure) if failure else ConnectionClosedError("there is no connection now")
         return remote
 
     # ---------------------------------------------------------------------------------------------------- of Attacher

@@ -356,9 +356,13 @@ async def test_a_connection_is_entered_once_and_makes_nothing_outside(
         connection = roads.connect()
         with pytest.raises(CommandError, match="not opened"):
             await enter(connection.sender("q"))
+        with pytest.raises(ConnectionClosedError):
+            _ = connection.peer
         async with connection:
             with pytest.raises(CommandError, match="once"):
                 await enter(connection)
         with pytest.raises(CommandError, match="left"):
             await enter(connection.sender("q"))
+        with pytest.raises(ConnectionClosedError):
+            _ = connection.peer
     assert router.statistics().is_empty

@@ -289,6 +289,12 @@ async def test_each_raising_is_an_error_of_its_own(nursery: trio.Nursery, autoju
         assert errors[0].args == errors[1].args
 
 
+@pytest.mark.parametrize("port", [0, -1, 65536, True, "5673", None])
+def test_a_redirect_to_no_port_names_none(port: Any) -> None:
+    error = Error(condition=LinkCondition.REDIRECT, info={Symbol("port"): port})
+    assert LinkRedirectError("moved", error).port is None
+
+
 def test_a_redirect_says_where_to() -> None:
     error = LinkRedirectError("moved", REDIRECT)
     assert (error.hostname, error.network_host, error.port, error.address) == (

@@ -4,9 +4,11 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from amqpmesh import Message
+from amqpmesh import ConnectionClosedError, Message
+from amqpmesh.router.amqp.delivery_states import Accepted
 from amqpmesh.router.amqp.performatives import Close, Disposition, Transfer
 from amqpmesh.router.io.client.attacher import ANONYMOUS_RELAY, REPLY_SENDERS
+from tests.support.calls import Call
 from tests.support.client import Host, Roads
 from tests.support.counterpart import Counterpart
 
@@ -61,3 +63,57 @@ async def test_links_for_answers_are_given_up_when_there_are_too_many(
         conversation = connection.conversation
         assert conversation is not None
         assert len(conversation.engine.channels.sessions) <= REPLY_SENDERS + 2
+
+
+async def test_the_links_for_answers_that_are_given_up_are_those_that_were_used_the_longest_ago(
+    nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
+    peer = Counterpart(nursery, credit=10)
+    async with peer.connect() as connection, connection.receiver("questions") as questions:
+        for number in (*range(REPLY_SENDERS), 0, REPLY_SENDERS):
+            await wait_all_tasks_blocked()
+            await peer.links[0].send(Message(number, reply_to=f"asker-{number}").encode())
+            delivery = await questions.receive()
+            await delivery.reply(number)
+            delivery.accept()
+        await wait_all_tasks_blocked()
+        given_up = [far.attach.target.address for far in peer.links[1:] if not far.is_attached]
+        assert given_up == ["asker-1"]
+
+
+async def test_no_link_for_answers_is_given_up_that_has_some(nursery: trio.Nursery, autojump_clock: MockClock) -> None:
+    peer = Counterpart(nursery)
+    async with peer.connect() as connection, connection.receiver("questions") as questions:
+        calls = []
+        for number in range(REPLY_SENDERS + 2):
+            await wait_all_tasks_blocked()
+            await peer.links[0].send(Message(number, reply_to=f"asker-{number}").encode())
+            delivery = await questions.receive()
+            calls.append(Call(nursery, delivery.reply, number, settled=False))
+            delivery.accept()
+        await wait_all_tasks_blocked()
+        first, *others = peer.links[1:]
+        for far in others:
+            await far.flow(1)
+        sent = [await call.result() for call in calls[1:]]
+        assert not calls[0].is_done, "there is no credit for it"
+        await first.flow(1)
+        sent.insert(0, await calls[0].result())
+        for far, each in zip(peer.links[1:], sent, strict=True):
+            await far.accept()
+            assert await each.outcome() == Accepted()
+
+
+async def test_every_answer_after_the_end_says_why_there_is_no_way(
+    nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
+    peer = Counterpart(nursery)
+    async with peer.connect() as connection, connection.receiver("questions") as questions:
+        await wait_all_tasks_blocked()
+        await peer.links[0].send(Message(b"", reply_to="asker").encode())
+        delivery = await questions.receive()
+        await peer.roads.cut()
+        await wait_all_tasks_blocked()
+        for _ in range(2):
+            with pytest.raises(ConnectionClosedError):
+                await delivery.reply(b"")
