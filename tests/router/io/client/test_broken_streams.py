@@ -180,13 +180,26 @@ async def test_what_is_no_message_is_rejected_as_soon_as_that_is_known(
         assert rejected.error is not None
         assert rejected.error.condition == (condition or LinkCondition.MESSAGE_SIZE_EXCEEDED)
         await sending.result()
-        if frames[0].startswith(b"\x00\x53\x75"):
-            delivery = await receiver.receive()  # it had begun well
-            with pytest.raises(ProtocolError):
-                await parts(delivery)
         await link.send(data(b"next"))
         assert await parts(await receiver.receive()) == [b"next"]
         assert not [each for each in await peer.rest() if isinstance(each, Detach)]
+
+
+async def test_whoever_has_begun_to_read_what_is_no_message_is_told(
+    nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
+    peer = Counterpart(nursery)
+    async with peer.connect() as connection, connection.receiver("q", streaming=True) as receiver:
+        await peer.links[0].send(data(b"abc"), more=True)
+        delivery = await receiver.receive()
+        stream = aiter(delivery)
+        assert await anext(stream) == b"abc"
+        await peer.links[0].send(b"\x00\x53\x77\x40")
+        with pytest.raises(ProtocolError, match="after Data"):
+            await anext(stream)
+        assert isinstance((await peer.expect(Disposition)).state, Rejected)
+        with pytest.raises(CommandError, match="already"):
+            delivery.accept()
 
 
 async def test_a_body_that_is_no_data_has_to_be_there_whole_and_is_bounded(
@@ -208,7 +221,10 @@ async def test_a_body_that_is_no_data_has_to_be_there_whole_and_is_bounded(
 
 async def test_other_message_formats_are_handed_out_whole(nursery: trio.Nursery, autojump_clock: MockClock) -> None:
     peer = Counterpart(nursery)
-    async with peer.connect() as connection, connection.receiver("q", streaming=True, buffer=1) as receiver:
+    async with (
+        peer.connect() as connection,
+        connection.receiver("q", streaming=True, buffer=1, any_format=True) as receiver,
+    ):
         link = peer.links[0]
         sending = Call(nursery, link.send, *[b"x" * 1000] * 10, message_format=77)
         delivery = await receiver.receive()
