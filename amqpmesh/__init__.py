@@ -1,77 +1,82 @@
 """amqpmesh: a brokerless AMQP 1.0 router.
 
 Every public name is imported from here; the rooms (`amqpmesh.router`, `amqpmesh.policies`, ...) are where they live.
+Each room is read when a name of it is first asked for, so that the command line is there at once.
 """
 
-from amqpmesh.policies.annotations import DeliveryAnnotationsRule
-from amqpmesh.policies.distribution import Distribution
-from amqpmesh.router.amqp.definitions import Error, ReceiverSettleMode, SenderSettleMode
-from amqpmesh.router.amqp.delivery_states import Accepted, Modified, Rejected, Released
-from amqpmesh.router.amqp.errors import (
-    AmqpMeshError,
-    CommandError,
-    ConfigError,
-    ConnectionClosedError,
-    InDoubtError,
-    LinkDetachedError,
-    LinkRedirectError,
-    LinkStolenError,
-    ProtocolError,
-    SaslError,
-    SessionEndedError,
-)
-from amqpmesh.router.amqp.messaging import AmqpSequence, AmqpValue, Data, Source, Target
-from amqpmesh.router.amqp.types import (
-    Array,
-    Byte,
-    Char,
-    Decimal32,
-    Decimal64,
-    Decimal128,
-    Described,
-    Float,
-    Int,
-    Long,
-    Primitive,
-    Short,
-    Symbol,
-    Timestamp,
-    UByte,
-    UInt,
-    ULong,
-    UShort,
-)
-from amqpmesh.router.config import (
-    AddressConfig,
-    Limits,
-    ListenerConfig,
-    LogConfig,
-    Overflow,
-    RouterConfig,
-    TlsConfig,
-)
-from amqpmesh.router.io.client.backoff import Backoff
-from amqpmesh.router.io.client.connection import Connection, connect
-from amqpmesh.router.io.client.delivery import Delivery, DeliveryAbortedError
-from amqpmesh.router.io.client.receiver import Receiver
-from amqpmesh.router.io.client.requester import Requester
-from amqpmesh.router.io.client.sender import Sender
-from amqpmesh.router.io.client.sent import Sent
-from amqpmesh.router.io.node import Router
-from amqpmesh.router.message import Message
-from amqpmesh.router.outcomes import ModifiedError, Outcome, OutcomeError, RejectedError, ReleasedError
-from amqpmesh.router.reasons import Reason
-from amqpmesh.router.statistics import (
-    AddressStatistics,
-    ConnectionStatistics,
-    Direction,
-    LinkStatistics,
-    ListenerStatistics,
-    NodeStatistics,
-    Outcomes,
-    RouterStatistics,
-    Statistics,
-)
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from amqpmesh.policies.annotations import DeliveryAnnotationsRule
+    from amqpmesh.policies.distribution import Distribution
+    from amqpmesh.router.amqp.definitions import Error, ReceiverSettleMode, SenderSettleMode
+    from amqpmesh.router.amqp.delivery_states import Accepted, Modified, Rejected, Released
+    from amqpmesh.router.amqp.errors import (
+        AmqpMeshError,
+        CommandError,
+        ConfigError,
+        ConnectionClosedError,
+        InDoubtError,
+        LinkDetachedError,
+        LinkRedirectError,
+        LinkStolenError,
+        ProtocolError,
+        SaslError,
+        SessionEndedError,
+    )
+    from amqpmesh.router.amqp.messaging import AmqpSequence, AmqpValue, Data, Source, Target
+    from amqpmesh.router.amqp.types import (
+        Array,
+        Byte,
+        Char,
+        Decimal32,
+        Decimal64,
+        Decimal128,
+        Described,
+        Float,
+        Int,
+        Long,
+        Primitive,
+        Short,
+        Symbol,
+        Timestamp,
+        UByte,
+        UInt,
+        ULong,
+        UShort,
+    )
+    from amqpmesh.router.config import (
+        AddressConfig,
+        Limits,
+        ListenerConfig,
+        LogConfig,
+        Overflow,
+        RouterConfig,
+        TlsConfig,
+    )
+    from amqpmesh.router.io.client.backoff import Backoff
+    from amqpmesh.router.io.client.connection import Connection, connect
+    from amqpmesh.router.io.client.delivery import Delivery, DeliveryAbortedError
+    from amqpmesh.router.io.client.receiver import Receiver
+    from amqpmesh.router.io.client.requester import Requester
+    from amqpmesh.router.io.client.sender import Sender
+    from amqpmesh.router.io.client.sent import Sent
+    from amqpmesh.router.io.node import Router
+    from amqpmesh.router.message import Message
+    from amqpmesh.router.outcomes import ModifiedError, Outcome, OutcomeError, RejectedError, ReleasedError
+    from amqpmesh.router.reasons import Reason
+    from amqpmesh.router.statistics import (
+        AddressStatistics,
+        ConnectionStatistics,
+        Direction,
+        LinkStatistics,
+        ListenerStatistics,
+        NodeStatistics,
+        Outcomes,
+        RouterStatistics,
+        Statistics,
+    )
 
 __version__ = "0.1.0"
 
@@ -154,3 +159,89 @@ __all__ = [
     "__version__",
     "connect",
 ]
+
+if not TYPE_CHECKING:  # a type checker that saw `__getattr__` would believe in every name
+    _HOMES = {
+        name: module
+        for module, names in {
+            "amqpmesh.policies.annotations": ("DeliveryAnnotationsRule",),
+            "amqpmesh.policies.distribution": ("Distribution",),
+            "amqpmesh.router.amqp.definitions": ("Error", "ReceiverSettleMode", "SenderSettleMode"),
+            "amqpmesh.router.amqp.delivery_states": ("Accepted", "Modified", "Rejected", "Released"),
+            "amqpmesh.router.amqp.errors": (
+                "AmqpMeshError",
+                "CommandError",
+                "ConfigError",
+                "ConnectionClosedError",
+                "InDoubtError",
+                "LinkDetachedError",
+                "LinkRedirectError",
+                "LinkStolenError",
+                "ProtocolError",
+                "SaslError",
+                "SessionEndedError",
+            ),
+            "amqpmesh.router.amqp.messaging": ("AmqpSequence", "AmqpValue", "Data", "Source", "Target"),
+            "amqpmesh.router.amqp.types": (
+                "Array",
+                "Byte",
+                "Char",
+                "Decimal32",
+                "Decimal64",
+                "Decimal128",
+                "Described",
+                "Float",
+                "Int",
+                "Long",
+                "Primitive",
+                "Short",
+                "Symbol",
+                "Timestamp",
+                "UByte",
+                "UInt",
+                "ULong",
+                "UShort",
+            ),
+            "amqpmesh.router.config": (
+                "AddressConfig",
+                "Limits",
+                "ListenerConfig",
+                "LogConfig",
+                "Overflow",
+                "RouterConfig",
+                "TlsConfig",
+            ),
+            "amqpmesh.router.io.client.backoff": ("Backoff",),
+            "amqpmesh.router.io.client.connection": ("Connection", "connect"),
+            "amqpmesh.router.io.client.delivery": ("Delivery", "DeliveryAbortedError"),
+            "amqpmesh.router.io.client.receiver": ("Receiver",),
+            "amqpmesh.router.io.client.requester": ("Requester",),
+            "amqpmesh.router.io.client.sender": ("Sender",),
+            "amqpmesh.router.io.client.sent": ("Sent",),
+            "amqpmesh.router.io.node": ("Router",),
+            "amqpmesh.router.message": ("Message",),
+            "amqpmesh.router.outcomes": ("ModifiedError", "Outcome", "OutcomeError", "RejectedError", "ReleasedError"),
+            "amqpmesh.router.reasons": ("Reason",),
+            "amqpmesh.router.statistics": (
+                "AddressStatistics",
+                "ConnectionStatistics",
+                "Direction",
+                "LinkStatistics",
+                "ListenerStatistics",
+                "NodeStatistics",
+                "Outcomes",
+                "RouterStatistics",
+                "Statistics",
+            ),
+        }.items()
+        for name in names
+    }
+
+    def __getattr__(name: str) -> object:
+        if name not in _HOMES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        value = globals()[name] = getattr(import_module(_HOMES[name]), name)
+        return value
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *__all__})

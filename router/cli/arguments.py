@@ -1,32 +1,67 @@
-"""Arguments that are numbers. Each raises ValueError for what is none; argparse tells its name."""
+"""What arguments may be. Each raises `ArgumentTypeError`, which says what is valid; argparse says of which argument."""
 
+import argparse
 import math
+from contextlib import suppress
+from typing import Final
+
+MAX_COUNT: Final = 10**12
+"""Some weeks, as fast as it goes."""
+
+MAX_CREDIT: Final = 2**31 - 1
+"""Half of what the standard's counters hold: there they are compared by their difference (§2.8.10)."""
+
+MAX_SIZE: Final = 256 * 2**20
+"""Octets: it is made, encoded and sent in one piece."""
 
 
 def seconds(text: str) -> float:
     """A time, more than 0."""
-    return _positive(float(text))
+    return _positive(text, "a number of seconds, more than 0")
 
 
 def rate(text: str) -> float:
     """So many in a second, more than 0."""
-    return _positive(float(text))
+    return _positive(text, "a number, more than 0")
 
 
 def count(text: str) -> int:
     """How many, 1 at least."""
-    return int(_positive(int(text)))
+    return _whole(text, 1, MAX_COUNT)
+
+
+def credit(text: str) -> int:
+    """How many may be on their way, 1 at least."""
+    return _whole(text, 1, MAX_CREDIT)
 
 
 def size(text: str) -> int:
     """Octets, 0 at least."""
-    octets = int(text)
-    if octets < 0:
-        raise ValueError(text)
-    return octets
+    return _whole(text, 0, MAX_SIZE)
 
 
-def _positive(number: float) -> float:
-    if not 0 < number < math.inf:
-        raise ValueError(number)
-    return number
+def name(text: str) -> str:
+    """An address, or the name of somebody: some characters, that can be said in UTF-8."""
+    if not text:
+        raise argparse.ArgumentTypeError("must not be empty")
+    try:
+        text.encode()
+    except UnicodeEncodeError:  # octets that are no UTF-8 stand in it as lone surrogates
+        raise argparse.ArgumentTypeError("must be UTF-8") from None
+    return text
+
+
+def _whole(text: str, low: int, high: int) -> int:
+    with suppress(ValueError):
+        number = int(text)
+        if low <= number <= high:
+            return number
+    raise argparse.ArgumentTypeError(f"must be a whole number from {low} to {high}, not {text!r}")
+
+
+def _positive(text: str, what: str) -> float:
+    with suppress(ValueError):
+        number = float(text)
+        if 0 < number < math.inf:
+            return number
+    raise argparse.ArgumentTypeError(f"must be {what}, not {text!r}")

@@ -60,8 +60,8 @@ def to_json(delivery: Delivery) -> bytes:
 
 
 def dump(value: object) -> str:
-    """A value of AMQP as JSON, in one line."""
-    return json.dumps(_jsonable(value), ensure_ascii=False, allow_nan=False)
+    """A value of AMQP as JSON, in one line and in ASCII: peers choose much of it, and none may control a terminal."""
+    return json.dumps(_jsonable(value), allow_nan=False)
 
 
 def _value(body: Any) -> Any:

@@ -8,14 +8,10 @@ from amqpmesh.router.cli.exits import EPILOG, Exit
 from amqpmesh.router.config import lines
 
 
-def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Declare the command."""
-    command = commands.add_parser(
-        "check",
-        help="check a configuration",
-        description="Checks a configuration; names file, key and reason.",
-        epilog=EPILOG,
-    )
+def declare(command: argparse.ArgumentParser) -> None:
+    """Tell what its arguments are."""
+    command.description = "Checks a configuration; names file, key and reason."
+    command.epilog = EPILOG
     command.add_argument("config", metavar="CONFIG", type=Path, help="a TOML file")
     command.add_argument("--print", action="store_true", help="print the configuration with all defaults")
     configuration.add_options(command)

@@ -8,9 +8,12 @@ from amqpmesh.router.amqp.errors import CommandError
 
 
 def from_file(file: Path) -> str:
-    """The first line. Raises: OSError: it cannot be read. CommandError: it is not UTF-8."""
-    with file.open(encoding="utf-8", newline="\n") as stream:
-        return from_stream(stream)
+    """The first line. Raises: CommandError: it cannot be read, or is not UTF-8."""
+    try:
+        with file.open(encoding="utf-8", newline="\n") as stream:
+            return from_stream(stream)
+    except OSError as error:
+        raise CommandError(f"{file}: {error.strerror or error}") from None
 
 
 def from_stream(stream: TextIO) -> str:

@@ -8,7 +8,7 @@ from secrets import token_hex
 from typing import Final
 
 from amqpmesh.router.amqp.errors import AmqpMeshError, CommandError, SaslError
-from amqpmesh.router.cli import passwords
+from amqpmesh.router.cli import arguments, passwords
 from amqpmesh.router.config import DEFAULT_URL
 from amqpmesh.router.io.client.connection import Connection, connect
 from amqpmesh.router.urls import Endpoint
@@ -22,7 +22,12 @@ def add_options(command: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--url", help=f"amqp://HOST[:PORT], or amqps:// for TLS; default: ${URL_VARIABLE}, else {DEFAULT_URL}"
     )
-    group.add_argument("--user", metavar="NAME", help="who we are; the password is asked for on a terminal, unless")
+    group.add_argument(
+        "--user",
+        metavar="NAME",
+        type=arguments.name,
+        help="who we are; the password is asked for on a terminal, unless",
+    )
     group.add_argument("--password-file", metavar="FILE", type=Path, help="... it is the first line of this file")
     group.add_argument("--trust", metavar="PEM", type=Path, help="authorities to believe, instead of the system's")
     group.add_argument("--certificate", metavar="PEM", type=Path, help="shown to the peer; without --user, who we are")

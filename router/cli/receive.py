@@ -28,23 +28,21 @@ DECISIONS: Final[Mapping[str, tuple[str, Callable[[Delivery], bool]]]] = {
 """What `--outcome` says, how the summary calls it, and what it does."""
 
 
-def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Declare the command."""
-    command = commands.add_parser(
-        "receive",
-        help="receive messages",
-        description="Receives messages from an address of any AMQP 1.0 peer, until --count have come, or SIGINT or "
+def declare(command: argparse.ArgumentParser) -> None:
+    """Tell what its arguments are."""
+    command.description = (
+        "Receives messages from an address of any AMQP 1.0 peer, until --count have come, or SIGINT or "
         "SIGTERM. Standard output is a body a line: text and binary as they are, other values as JSON; on a "
         "terminal, what would control it is escaped. A message is accepted once it is written. A summary stands "
-        "on standard error, with the latency of those messages that say when they were created.",
-        epilog=f"{EPILOG} A signal ends it with 0, or with 1 if fewer than --count came.",
+        "on standard error, with the latency of those messages that say when they were created."
     )
-    command.add_argument("address", metavar="ADDRESS", help="where from: the source's address")
+    command.epilog = f"{EPILOG} A signal ends it with 0, or with 1 if fewer than --count came."
+    command.add_argument("address", metavar="ADDRESS", type=arguments.name, help="where from: the source's address")
     command.add_argument("--count", metavar="N", type=arguments.count, help="end after N messages")
     command.add_argument(
         "--credit",
         metavar="N",
-        type=arguments.count,
+        type=arguments.credit,
         default=100,
         help="messages that may be on their way; default: 100",
     )
@@ -108,7 +106,7 @@ class _Receiving:
             self._patience.progress()
             self._patience.wait("the link")
             # Credit by hand: no more is taken from others than is wanted.
-            async with connection.receiver(self._given.address, credit=0) as receiver:
+            async with connection.receiver(self._given.address, credit=0, any_format=True) as receiver:
                 self._patience.progress()
                 self._patience.wait("a message")
                 while self._wants_more:

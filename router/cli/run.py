@@ -20,15 +20,13 @@ from amqpmesh.router.io.node import Router
 log = logs.EventLog("amqpmesh.run")
 
 
-def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Declare the command."""
-    command = commands.add_parser(
-        "run",
-        help="run a router",
-        description="Runs a router until SIGTERM or SIGINT; a second signal ends it at once. SIGHUP reads "
-        f"certificates and users again. Without CONFIG and --listen it listens at {DEFAULT_URL}.",
-        epilog=EPILOG,
+def declare(command: argparse.ArgumentParser) -> None:
+    """Tell what its arguments are."""
+    command.description = (
+        "Runs a router until SIGTERM or SIGINT; a second signal ends it at once. SIGHUP reads "
+        f"certificates and users again. Without CONFIG and --listen it listens at {DEFAULT_URL}."
     )
+    command.epilog = EPILOG
     command.add_argument("config", metavar="CONFIG", nargs="?", type=Path, help="a TOML file")
     configuration.add_options(command)
     command.set_defaults(command=run)

@@ -32,18 +32,16 @@ EXPLAINED_AFTER: Final = 1.0
 """Seconds without credit before it is said what that means."""
 
 
-def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Declare the command."""
-    command = commands.add_parser(
-        "send",
-        help="send messages",
-        description="Sends messages to an address of any AMQP 1.0 peer, as fast as it gives credit, and waits for "
+def declare(command: argparse.ArgumentParser) -> None:
+    """Tell what its arguments are."""
+    command.description = (
+        "Sends messages to an address of any AMQP 1.0 peer, as fast as it gives credit, and waits for "
         "their outcomes. Each line of standard input is a message, unless --body, --size or --count says what to send. "
         "A body is text, or binary where it is not UTF-8. Standard output stays empty; a summary stands on standard "
-        "error.",
-        epilog=EPILOG,
+        "error."
     )
-    command.add_argument("address", metavar="ADDRESS", help="where to: the target's address")
+    command.epilog = EPILOG
+    command.add_argument("address", metavar="ADDRESS", type=arguments.name, help="where to: the target's address")
     body = command.add_mutually_exclusive_group()
     body.add_argument("--body", metavar="TEXT", help="send this")
     body.add_argument("--size", metavar="N", type=arguments.size, help="send N octets of binary")

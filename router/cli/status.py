@@ -30,17 +30,19 @@ Entity = Mapping[str, Any]
 Entities = Mapping[str, Sequence[Entity]]
 
 
-def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Declare the command."""
-    command = commands.add_parser(
-        "status",
-        help="show how a running router stands",
-        description=f"Asks a router's {ADDRESS} how it stands: its listeners, connections, addresses, and links, with "
-        "the reason why one has no credit.",
-        epilog=EPILOG,
+def declare(command: argparse.ArgumentParser) -> None:
+    """Tell what its arguments are."""
+    command.description = (
+        f"Asks a router's {ADDRESS} how it stands: its listeners, connections, addresses, and links, with "
+        "the reason why one has no credit."
     )
+    command.epilog = EPILOG
     command.add_argument(
-        "router", metavar="ROUTER", nargs="?", help="the id of the router to ask; default: the one at --url"
+        "router",
+        metavar="ROUTER",
+        type=arguments.name,
+        nargs="?",
+        help="the id of the router to ask; default: the one at --url",
     )
     command.add_argument(
         "--timeout",

@@ -5,15 +5,14 @@ import sys
 from pathlib import Path
 
 from amqpmesh.router.amqp.errors import CommandError
-from amqpmesh.router.cli import passwords
+from amqpmesh.router.cli import arguments, passwords
 from amqpmesh.router.cli.exits import EPILOG, Exit
 from amqpmesh.router.users import add_user
 
 
-def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Declare the command."""
-    user = commands.add_parser("user", help="who may connect with a password")
-    actions = user.add_subparsers(metavar="ACTION", required=True)
+def declare(command: argparse.ArgumentParser) -> None:
+    """Tell what its arguments are."""
+    actions = command.add_subparsers(metavar="ACTION", required=True)
     add = actions.add_parser(
         "add",
         help="add a user, or change a password",
@@ -21,7 +20,7 @@ def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> N
         "first line of standard input. The file holds verifiers, no passwords.",
         epilog=EPILOG,
     )
-    add.add_argument("name", metavar="NAME")
+    add.add_argument("name", metavar="NAME", type=arguments.name)
     add.add_argument("--file", type=Path, default=Path("users.toml"), help="default: users.toml")
     add.add_argument("--password-file", type=Path, metavar="F", help="read the password from its first line")
     add.set_defaults(command=add_one)

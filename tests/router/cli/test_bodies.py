@@ -30,6 +30,15 @@ def test_every_value_is_json_in_one_line(value: Any) -> None:
     strictly(text)
 
 
+@given(st.text())
+def test_json_does_not_control_the_terminal(text: str) -> None:
+    """C1 controls, and what turns the direction of writing, are no less than C0 controls."""
+    for value in (text, {text: text}, text.encode(errors="surrogatepass")):
+        said = dump(value)
+        assert said.isascii()
+        assert said.isprintable()
+
+
 json_values = st.recursive(
     st.one_of(
         st.none(),

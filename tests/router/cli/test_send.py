@@ -399,9 +399,31 @@ def test_options_that_make_no_sense_end_with_2(
 
 
 @pytest.mark.parametrize(
-    "arguments",
-    [["--count", "0"], ["--size", "-1"], ["--rate", "0"], ["--timeout", "nan"], ["--body", "a", "--size", "1"]],
+    ("arguments", "reason"),
+    [
+        (["--count", "0"], "argument --count: must be a whole number from 1 to 1000000000000, not '0'"),
+        (["--count", "1.5"], "argument --count: must be a whole number from 1 to 1000000000000, not '1.5'"),
+        (["--size", "-1"], "argument --size: must be a whole number from 0 to 268435456, not '-1'"),
+        (["--size", "99999999999999"], "must be a whole number from 0 to 268435456, not '99999999999999'"),
+        (["--rate", "0"], "argument --rate: must be a number, more than 0, not '0'"),
+        (["--rate", "inf"], "argument --rate: must be a number, more than 0, not 'inf'"),
+        (["--timeout", "0"], "argument --timeout: must be a number of seconds, more than 0, not '0'"),
+        (["--timeout", "nan"], "argument --timeout: must be a number of seconds, more than 0, not 'nan'"),
+        (["--body", "a", "--size", "1"], "argument --size: not allowed with argument --body"),
+        (["--user", ""], "argument --user: must not be empty"),
+    ],
 )
-def test_numbers_that_make_no_sense_end_with_2(arguments: list[str], command: Command) -> None:
+def test_arguments_that_make_no_sense_end_with_2_and_what_is_valid(
+    arguments: list[str], reason: str, command: Command
+) -> None:
     said = command("send", "hello", *arguments)
     assert (said.status, said.out) == (2, "")
+    assert said.lines[-1].endswith(reason)
+
+
+@pytest.mark.parametrize("name", ["send", "receive"])
+@pytest.mark.parametrize(("address", "reason"), [("", "must not be empty"), (os.fsdecode(b"caf\xe9"), "must be UTF-8")])
+def test_an_address_is_some_utf_8(name: str, address: str, reason: str, command: Command) -> None:
+    said = command(name, address, "--count", "1")
+    assert (said.status, said.out) == (2, "")
+    assert said.lines[-1] == f"amqpmesh {name}: error: argument ADDRESS: {reason}"

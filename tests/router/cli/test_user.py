@@ -48,6 +48,15 @@ def test_the_password_may_come_from_a_file(file: Path, tmp_path: Path) -> None:
     assert Users.load(file).verify_plain("alice", "secret")
 
 
+def test_a_password_file_that_cannot_be_read_ends_with_2(
+    file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    missing = tmp_path / "password"
+    assert main(["user", "add", "alice", "--file", str(file), "--password-file", str(missing)]) == 2
+    assert capsys.readouterr().err == f"amqpmesh: {missing}: No such file or directory\n"
+    assert not file.exists()
+
+
 def test_on_a_terminal_the_password_is_asked_for_twice(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     answers = iter(["secret", "secret", "secret", "other"])
     monkeypatch.setattr(sys, "stdin", Terminal())
