@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import ssl
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
@@ -21,6 +20,7 @@ from amqpmesh.router.amqp.sasl import SaslClient, SaslCode
 from amqpmesh.router.io.client.attacher import ANONYMOUS_RELAY, Attacher
 from amqpmesh.router.io.client.backoff import LASTING, Backoff
 from amqpmesh.router.io.client.conversation import Conversation
+from amqpmesh.router.io.client.dialing import FinalError, Opener, open_tcp, reason, secure
 from amqpmesh.router.io.client.doors import Doors
 from amqpmesh.router.io.client.link import LinkEnd, again
 from amqpmesh.router.io.client.served import CLOSE_TIME, Served
@@ -37,25 +37,6 @@ PLAIN: Final = "PLAIN"
 
 PASSWORDS: Final = ("SCRAM-SHA-256", "SCRAM-SHA-1", PLAIN)
 """Mechanisms that need a password, the best liked first."""
-
-Opener = Callable[[Endpoint], Awaitable[trio.abc.Stream]]
-"""Opens the stream that TLS and AMQP run over."""
-
-
-class FinalError(Exception):
-    """Trying again would not help; `error` is what the program is told."""
-
-    def __init__(self, error: AmqpMeshError) -> None:
-        super().__init__(error)
-        self.error = error
-
-
-async def open_tcp(endpoint: Endpoint) -> trio.abc.Stream:
-    """A TCP connection, by IPv6 or IPv4, whichever answers first. Raises: OSError."""
-    stream = await trio.open_tcp_stream(endpoint.host, endpoint.port)
-    stream.setsockopt(trio.socket.IPPROTO_TCP, trio.socket.TCP_NODELAY, 1)
-    stream.setsockopt(trio.socket.SOL_SOCKET, trio.socket.SO_KEEPALIVE, 1)
-    return stream
 
 
 class Connection(Attacher, Doors):
@@ -220,7 +201,7 @@ class Connection(Attacher, Doors):
             except trio.TooSlowError:
                 error: AmqpMeshError = ConnectionClosedError(f"{endpoint}: timed out")
             except (OSError, trio.BrokenResourceError) as failure:
-                error = ConnectionClosedError(f"{endpoint}: {_reason(failure)}")
+                error = ConnectionClosedError(f"{endpoint}: {reason(failure)}")
             except Exception as fault:
                 log.error("fault", exception=fault, peer=str(endpoint))
                 self._fail(ConnectionClosedError(f"a fault of this library: {fault!r}"))
@@ -253,8 +234,9 @@ class Connection(Attacher, Doors):
             stream = await self._open_stream(endpoint)
         try:
             if endpoint.secure:
+                assert self._context is not None, "amqps has a context"
                 with trio.fail_at(deadline):
-                    stream = await self._secure(stream, endpoint)
+                    stream = await secure(stream, self._context, endpoint)
             sasl = self._sasl(endpoint)
             engine = Engine(
                 container_id=self.id,
@@ -275,20 +257,6 @@ class Connection(Attacher, Doors):
             return conversation
         finally:
             await trio.aclose_forcefully(stream)
-
-    async def _secure(self, stream: trio.abc.Stream, endpoint: Endpoint) -> trio.abc.Stream:
-        assert self._context is not None, "amqps has a context"
-        secured: trio.SSLStream[trio.abc.Stream] = trio.SSLStream(
-            stream, self._context, server_hostname=endpoint.host, https_compatible=True
-        )
-        try:
-            await secured.do_handshake()
-        except trio.BrokenResourceError as error:
-            cause = error.__cause__
-            if isinstance(cause, ssl.SSLCertVerificationError):
-                raise FinalError(ConnectionClosedError(f"{endpoint}: TLS: {cause.verify_message}")) from None
-            raise
-        return secured
 
     def _sasl(self, endpoint: Endpoint) -> SaslClient | None:
         """The exchange for this endpoint. Raises: CommandError: there are no credentials for any mechanism."""
@@ -351,19 +319,6 @@ class Connection(Attacher, Doors):
         self._nursery.cancel_scope.shield = True
         self._nursery.cancel_scope.cancel()
         await self._manager.__aexit__(None, None, None)
-
-
-def _reason(failure: BaseException) -> str:
-    """Why no connection came about; where several addresses were tried, each reason once."""
-    cause = failure.__cause__ or failure
-    causes = cause.exceptions if isinstance(cause, BaseExceptionGroup) else (cause,)
-    return ", ".join(dict.fromkeys(map(_said, causes)))
-
-
-def _said(error: BaseException) -> str:
-    if isinstance(error, OSError) and not isinstance(error, ssl.SSLError) and (error.errno or 0) > 0:
-        return os.strerror(error.errno or 0)  # Trio's own words repeat the address
-    return str((isinstance(error, OSError) and error.strerror) or error)
 
 
 def connect(

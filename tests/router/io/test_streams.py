@@ -7,7 +7,7 @@ import trio
 import trustme
 from trio.testing import MockClock, memory_stream_pair
 
-from amqpmesh.router.io.client.connection import open_tcp
+from amqpmesh.router.io.client.dialing import open_tcp
 from amqpmesh.router.io.handshake import secure
 from amqpmesh.router.io.streams import LINGER, take_leave
 from amqpmesh.router.urls import Endpoint

@@ -18,7 +18,8 @@ from amqpmesh.router.amqp.frames import SASL_FRAME, FrameReader
 from amqpmesh.router.amqp.sasl import SaslCode, SaslInit, SaslMechanisms, SaslOutcome
 from amqpmesh.router.amqp.types import Symbol
 from amqpmesh.router.config import ListenerConfig, TlsConfig
-from amqpmesh.router.io.client.connection import connect, open_tcp
+from amqpmesh.router.io.client.connection import connect
+from amqpmesh.router.io.client.dialing import open_tcp
 from amqpmesh.router.io.node import Router
 from amqpmesh.router.io.tls import client_context
 from amqpmesh.router.urls import Endpoint

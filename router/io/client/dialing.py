@@ -1,0 +1,66 @@
+"""How a stream to a peer comes about, and why it did not."""
+
+from __future__ import annotations
+
+import os
+import ssl
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
+
+import trio
+
+from amqpmesh.router.amqp.errors import ConnectionClosedError
+from amqpmesh.router.urls import Endpoint
+
+if TYPE_CHECKING:
+    from amqpmesh.router.amqp.errors import AmqpMeshError
+
+Opener = Callable[[Endpoint], Awaitable[trio.abc.Stream]]
+"""Opens the stream that TLS and AMQP run over."""
+
+
+class FinalError(Exception):
+    """Trying again would not help; `error` is what the program is told."""
+
+    def __init__(self, error: AmqpMeshError) -> None:
+        super().__init__(error)
+        self.error = error
+
+
+async def open_tcp(endpoint: Endpoint) -> trio.abc.Stream:
+    """A TCP connection, by IPv6 or IPv4, whichever answers first. Raises: OSError."""
+    stream = await trio.open_tcp_stream(endpoint.host, endpoint.port)
+    stream.setsockopt(trio.socket.IPPROTO_TCP, trio.socket.TCP_NODELAY, 1)
+    stream.setsockopt(trio.socket.SOL_SOCKET, trio.socket.SO_KEEPALIVE, 1)
+    return stream
+
+
+async def secure(stream: trio.abc.Stream, context: ssl.SSLContext, endpoint: Endpoint) -> trio.abc.Stream:
+    """The same within TLS (§5.2).
+
+    Raises: BrokenResourceError: the handshake failed. FinalError: the server is not the one that it should be.
+    """
+    secured: trio.SSLStream[trio.abc.Stream] = trio.SSLStream(
+        stream, context, server_hostname=endpoint.host, https_compatible=True
+    )
+    try:
+        await secured.do_handshake()
+    except trio.BrokenResourceError as error:
+        cause = error.__cause__
+        if isinstance(cause, ssl.SSLCertVerificationError):
+            raise FinalError(ConnectionClosedError(f"{endpoint}: TLS: {cause.verify_message}")) from None
+        raise
+    return secured
+
+
+def reason(failure: BaseException) -> str:
+    """Why no stream came about; where several addresses were tried, each reason once."""
+    cause = failure.__cause__ or failure
+    causes = cause.exceptions if isinstance(cause, BaseExceptionGroup) else (cause,)
+    return ", ".join(dict.fromkeys(map(_said, causes)))
+
+
+def _said(error: BaseException) -> str:
+    if isinstance(error, OSError) and not isinstance(error, ssl.SSLError) and (error.errno or 0) > 0:
+        return os.strerror(error.errno or 0)  # Trio's own words repeat the address
+    return str((isinstance(error, OSError) and error.strerror) or error)
