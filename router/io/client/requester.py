@@ -102,7 +102,7 @@ class _Requests(Sender):
 
     def _may_send(self) -> bool:
         # What is half sent is finished or aborted in any case.
-        return super()._may_send() and (self._replies.is_attached or self._is_in_delivery())
+        return super()._may_send() and (self._replies.is_attached or self._in_delivery() is not None)
 
 
 class Requester:

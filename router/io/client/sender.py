@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict
 from itertools import count
 from typing import TYPE_CHECKING, Final
 
@@ -14,6 +14,7 @@ from amqpmesh.router.amqp.errors import AmqpMeshError, CommandError, InDoubtErro
 from amqpmesh.router.amqp.link import Sender as EngineSender
 from amqpmesh.router.amqp.messaging import Source, Target
 from amqpmesh.router.amqp.terminus import Terminus
+from amqpmesh.router.amqp.states import LinkEndpointState
 from amqpmesh.router.io.client.arguments import text
 from amqpmesh.router.io.client.link import LinkEnd, again
 from amqpmesh.router.io.client.sent import Pending, Sent
@@ -60,7 +61,8 @@ class Sender(LinkEnd):
         self._rcv_settle_mode = rcv_settle_mode
         self._desired_capabilities = desired_capabilities
         self._properties = properties
-        self._waiting: deque[Pending] = deque()
+        #: In the order of the calls; whoever is cancelled is taken out of it, wherever it stands.
+        self._waiting: OrderedDict[Pending, None] = OrderedDict()
         self._unsettled: dict[kernel.Delivery, Sent] = {}
         #: Those of them whose outcome somebody may still ask for.
         self._owed: dict[Sent, None] = {}
@@ -134,7 +136,7 @@ class Sender(LinkEnd):
         sent = Sent(settled=settled or self._snd_settle_mode is SenderSettleMode.SETTLED)
         sent.watch = watch
         pending = Pending(payload, sent, prepare)
-        self._waiting.append(pending)
+        self._waiting[pending] = None
         self._pump()
         return pending
 
@@ -156,19 +158,20 @@ class Sender(LinkEnd):
 
     def give_up(self, error: AmqpMeshError) -> None:
         """Nothing that waits will be sent; half a delivery is to be aborted."""
-        waiting, self._waiting = self._waiting, deque()
+        waiting, self._waiting = self._waiting, OrderedDict()
         for pending in waiting:
             pending.error = error
             pending.done.set()
             if pending.delivery is not None:
                 pending.aborting = True
-                self._waiting.append(pending)
+                self._waiting[pending] = None
         self._pump()
 
     def begin_anew(self) -> None:
         """What is half sent is to be aborted, and made and sent anew."""
-        if self._is_in_delivery():
-            self._waiting[0].outdated = True
+        first = self._in_delivery()
+        if first is not None:
+            first.outdated = True
             self._pump()
 
     def disown(self, sent: Sent) -> None:
@@ -206,12 +209,13 @@ class Sender(LinkEnd):
         self._owed.clear()
         for sent in unsettled.values():
             sent.decide(None, InDoubtError("the outcome was not told", getattr(error, "error", None)))
-        if self._is_in_delivery():
+        first = self._in_delivery()
+        if first is not None:
+            self._abort(first)
             # Its last frame was never sent, so nobody can have taken it: it can begin anew.
-            first = self._waiting[0]
             first.delivery, first.at, first.outdated = None, 0, False
             if first.aborting:
-                self._waiting.popleft()
+                del self._waiting[first]
         if final:
             self.give_up(error)
         self._quiet.set()
@@ -257,20 +261,29 @@ class Sender(LinkEnd):
     def _may_send(self) -> bool:
         return self.is_attached and self._session is not None and self._session.can_send
 
-    def _is_in_delivery(self) -> bool:
-        return bool(self._waiting) and self._waiting[0].delivery is not None
+    def _in_delivery(self) -> Pending | None:
+        """What is in the middle of its frames."""
+        first = next(iter(self._waiting), None)
+        return None if first is None or first.delivery is None else first
+
+    def _abort(self, pending: Pending) -> None:
+        """Drop half a delivery, where its link is left and was not lost. A full window keeps that back."""
+        link = self._link
+        if isinstance(link, EngineSender) and link.state is LinkEndpointState.ATTACHED and link.session.can_send:
+            assert pending.delivery is not None
+            link.transfer(pending.delivery, aborted=True)
 
     def _pump(self) -> None:
         """Send what can be sent, in order."""
         waiting = self._waiting
         while waiting and self._may_send():
-            pending = waiting[0]
+            pending = next(iter(waiting))
             try:
                 if not self._advance(pending):
                     break
             except CommandError as error:
                 pending.error = error
-            waiting.popleft()
+            del waiting[pending]
             pending.done.set()
         link = self._link
         if isinstance(link, EngineSender) and self.is_attached:
@@ -329,7 +342,7 @@ class Sender(LinkEnd):
         if pending.done.is_set():
             return
         if pending.delivery is None:
-            self._waiting.remove(pending)
+            self._waiting.pop(pending, None)  # it may have failed at the same time
         else:
             pending.aborting = True
         self._pump()

@@ -11,7 +11,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from amqpmesh.router.amqp.definitions import ReceiverSettleMode, Role
 from amqpmesh.router.amqp.delivery_states import Accepted, Modified, Rejected, Released
-from amqpmesh.router.amqp.performatives import Detach, Disposition, Flow, Transfer
+from amqpmesh.router.amqp.performatives import Detach, Detach, Disposition, Flow, Transfer
 from amqpmesh.router.config import RouterConfig
 from amqpmesh.router.io.client.delivery import DeliveryAbortedError
 from amqpmesh.router.io.node import Router
@@ -365,3 +365,22 @@ async def test_a_request_that_is_cancelled_is_forgotten_and_its_late_answer_is_a
                 assert message.body == "again"
                 assert not again.is_done
             await again.cancel()
+
+
+async def test_a_sender_that_is_left_in_the_middle_of_a_delivery_aborts_it_before_it_detaches(
+    nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
+    far = Counterpart(nursery, credit=10)
+    far.mute.add(Detach)
+    async with far.connect() as connection:
+        with pytest.raises(ZeroDivisionError):
+            async with connection.sender("q") as sender:
+                await wait_all_tasks_blocked()
+                sender.submit(b"x" * 2**20)  # more than may wait to be written
+                raise ZeroDivisionError
+        *begun, aborted, detached = await far.rest()
+        assert begun
+        assert all(isinstance(frame, Transfer) and frame.more for frame in begun)
+        assert isinstance(aborted, Transfer)
+        assert aborted.aborted
+        assert isinstance(detached, Detach)
