@@ -112,12 +112,13 @@ async def test_credit_that_is_given_while_it_is_drained_ends_the_drain(
     far = Counterpart(nursery)
     async with far.connect() as connection, connection.receiver("q", credit=0) as receiver:
         receiver.flow(3)
+        await wait_all_tasks_blocked()
         draining = Call(nursery, receiver.drain)
         await wait_all_tasks_blocked()
         receiver.flow(2)
         await draining.result()
-        told = [await far.expect(Flow) for _ in range(2)]
-        assert [(flow.link_credit, flow.drain) for flow in told] == [(3, True), (5, False)]
+        told = [await far.expect(Flow) for _ in range(3)]
+        assert [(flow.link_credit, flow.drain) for flow in told] == [(3, False), (3, True), (5, False)]
         assert receiver.credit == 5
 
 
