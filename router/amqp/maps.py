@@ -5,7 +5,7 @@ four are one, and a list is none. So two keys are identical here if their encodi
 dict; the rest is a `PairMap`.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import ItemsView, Iterable, Iterator, Mapping, Sequence, ValuesView
 from typing import Any
 
 from amqpmesh.router.amqp.encoder import REFUSALS, write_value
@@ -47,6 +47,18 @@ class PairMap(Mapping[Any, Any]):
     def __len__(self) -> int:
         return len(self._pairs)
 
+    def items(self) -> ItemsView[Any, Any]:
+        """The pairs, in order."""
+        return _Items(self)
+
+    def values(self) -> ValuesView[Any]:
+        """The values, in order."""
+        return _Values(self)
+
+    def pairs(self) -> Iterator[tuple[Any, Any]]:
+        """The pairs, in order, without looking for any."""
+        return iter(self._pairs.values())
+
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, PairMap):
             return NotImplemented
@@ -56,6 +68,26 @@ class PairMap(Mapping[Any, Any]):
 
     def __repr__(self) -> str:
         return f"PairMap({list(self._pairs.values())!r})"
+
+
+# The views of `Mapping` look each key up, which encodes it: of a map that is the key of a map, and so on, that would be
+# twice the work for each level.
+
+
+class _Items(ItemsView[Any, Any]):
+    __slots__ = ()
+    _mapping: PairMap
+
+    def __iter__(self) -> Iterator[tuple[Any, Any]]:
+        return self._mapping.pairs()
+
+
+class _Values(ValuesView[Any]):
+    __slots__ = ()
+    _mapping: PairMap
+
+    def __iter__(self) -> Iterator[Any]:
+        return (value for _, value in self._mapping.pairs())
 
 
 def make_map(keys: Sequence[Any], values: Sequence[Any]) -> Mapping[Any, Any]:

@@ -5,7 +5,7 @@ from uuid import UUID
 
 import pytest
 
-from amqpmesh.router.amqp.codec import decode_exactly, encode
+from amqpmesh.router.amqp.codec import MAX_DEPTH, decode_exactly, encode
 from amqpmesh.router.amqp.errors import ProtocolError
 from amqpmesh.router.amqp.maps import MAX_NUMERIC_KEYS, PairMap
 from amqpmesh.router.amqp.types import Array, Described, Primitive, Symbol, UInt, ULong
@@ -96,3 +96,12 @@ def test_a_map_of_many_numbers_is_read_whole() -> None:
     for count in (MAX_NUMERIC_KEYS, MAX_NUMERIC_KEYS + 1):
         read = decode_exactly(encode(dict.fromkeys(range(count), "x")))
         assert list(read.items()) == [(key, "x") for key in range(count)]
+
+
+def test_a_map_in_the_key_of_a_map_and_so_on_is_read_in_one_go() -> None:
+    value: Any = None
+    for _ in range(MAX_DEPTH):
+        value = PairMap([(value, None)])
+    read = decode_exactly(encode(value))  # twice the work at each level would not end
+    assert identical(read, value)
+    assert read == value
