@@ -17,11 +17,13 @@ from amqpmesh.router.amqp.performatives import Disposition, Flow
 from amqpmesh.router.io.client.receiver import MAX_MESSAGE_SIZE
 from amqpmesh.router.io.node import Router
 from amqpmesh.router.message import Message
+from amqpmesh.router.outcomes import RejectedError
 from tests.support.calls import Call
 from tests.support.client import joined
 from tests.support.counterpart import Counterpart
 
 if TYPE_CHECKING:
+    from amqpmesh.router.amqp.types import Value
     from amqpmesh.router.io.client.delivery import Delivery
     from amqpmesh.router.io.client.doors import Doors
 
@@ -79,13 +81,11 @@ async def test_sixteen_mebibytes_arrive_as_one_message(doors: Doors, nursery: tr
 
 async def test_a_router_does_not_pass_on_what_the_receiver_does_not_take(doors: Doors, nursery: trio.Nursery) -> None:
     async with doors.receiver("q", max_message_size=10_000) as receiver, doors.sender("q") as sender:
-        sending = Call(nursery, sender.send, bytes(200_000))
-        receiving = Call(nursery, receiver.receive)
-        assert await sending.failure() is not None
-        await wait_all_tasks_blocked()
-        assert not receiving.is_done or isinstance(receiving.error, LinkDetachedError)
-        if not receiving.is_done:
-            await receiving.cancel()
+        with pytest.raises(RejectedError, match="message-size-exceeded"):
+            await sender.send(bytes(200_000))
+        # The link is as good as before.
+        await sender.send(b"small", settled=True)
+        assert (await receiver.receive()).message.body == b"small"
 
 
 async def test_a_whole_message_may_be_larger_than_the_buffer(doors: Doors, nursery: trio.Nursery) -> None:
@@ -256,3 +256,37 @@ async def test_a_stopped_reader_bounds_what_waits_on_the_whole_way(
         assert sum([len(part) async for part in delivery]) == 16 * MIB
         delivery.accept()
         await sending.result()
+
+
+@pytest.mark.parametrize("body", ["x" * 100, ["x"] * 50, b"x" * 100])
+async def test_the_buffer_bounds_what_waits_whatever_the_bodies_are(
+    body: Value, nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
+    """What is before all others may be larger than the window; what is behind it waits within it."""
+    peer, count, pieces = Counterpart(nursery), 10, 0
+    payload = Message(body).encode()
+    cut = [payload[at : at + 10] for at in range(0, len(payload), 10)]
+    async with (
+        peer.connect(max_frame_size=512) as connection,
+        connection.receiver("q", streaming=True, buffer=8 * 512) as receiver,
+    ):
+        (link,) = peer.links
+
+        async def send_as_the_window_allows() -> None:
+            nonlocal pieces
+            for piece in [cut] * count:
+                for number, octets in enumerate(piece, 1):
+                    while link.window == 0:
+                        await wait_all_tasks_blocked()
+                        await trio.sleep(0.01)
+                    await link.send(octets, more=number < len(piece))
+                    pieces += 1
+
+        nursery.start_soon(send_as_the_window_allows)
+        await trio.sleep(10)
+        assert pieces <= len(cut) + 8
+        for _ in range(count):
+            delivery = await receiver.receive()
+            assert (await delivery.read()).body == body
+            delivery.accept()
+        assert pieces == count * len(cut)
