@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import trio
@@ -35,7 +35,7 @@ async def test_entering_and_leaving_a_connection_and_links_that_have_failed(
         connection = joined(nursery, router)
         with assert_checkpoints():
             await connection.__aenter__()
-        links = [connection.sender("q"), connection.receiver("q"), connection.requester("q")]
+        links: list[Any] = [connection.sender("q"), connection.receiver("q"), connection.requester("q")]
         for link in links:
             await link.__aenter__()
         await router.drain()

@@ -174,7 +174,7 @@ async def test_a_sender_that_fails_says_so_to_those_who_wait_and_to_those_who_co
         await link.flow(2)
         settled = await sender.transfer(b"", settled=True)
         doubtful = await sender.transfer(b"")
-        waiting = [Call(nursery, sender.send, b""), Call(nursery, sender.transfer, b"")]
+        waiting: list[Call[Any]] = [Call(nursery, sender.send, b""), Call(nursery, sender.transfer, b"")]
         await wait_all_tasks_blocked()
         await fail(far, link)
         # The body goes on: nothing has cancelled it.

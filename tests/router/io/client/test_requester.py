@@ -21,8 +21,9 @@ from tests.support.calls import Call
 from tests.support.counterpart import Counterpart
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable
 
+    from amqpmesh.router.io.client.delivery import Delivery
     from amqpmesh.router.io.client.doors import Doors
     from amqpmesh.router.io.client.receiver import Receiver
     from amqpmesh.router.io.client.requester import Requester
@@ -89,11 +90,12 @@ async def test_a_request_that_is_not_accepted_raises(
     doors: Doors, nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
     async with doors.receiver("q") as service, doors.requester("q") as requester:
-        for decide, error in (
+        decisions: list[tuple[Callable[[Delivery], object], type[Exception]]] = [
             (lambda delivery: delivery.reject("amqp:not-allowed", "not you"), RejectedError),
             (lambda delivery: delivery.release(), ReleasedError),
             (lambda delivery: delivery.modify(undeliverable_here=True), ModifiedError),
-        ):
+        ]
+        for decide, error in decisions:
             asking = Call(nursery, requester.request, 1)
             decide(await service.receive())
             assert type(await asking.failure()) is error
