@@ -9,9 +9,17 @@ from typing import TYPE_CHECKING, Final
 import trio
 
 from amqpmesh.router.amqp.composite import encode_composite
-from amqpmesh.router.amqp.definitions import Error, LinkCondition
+from amqpmesh.router.amqp.definitions import AmqpCondition, Error, LinkCondition
 from amqpmesh.router.amqp.delivery_states import Modified, Rejected
-from amqpmesh.router.amqp.errors import AmqpMeshError, CommandError, ProtocolError, Scope
+from amqpmesh.router.amqp.errors import (
+    AmqpMeshError,
+    CommandError,
+    LinkDetachedError,
+    ProtocolError,
+    Scope,
+    SessionEndedError,
+    shown,
+)
 from amqpmesh.router.amqp.messaging import MESSAGE_FORMAT, Data
 from amqpmesh.router.io.client.link import again
 from amqpmesh.router.io.client.symbols import by_symbol, symbol
@@ -33,6 +41,9 @@ SECTION_MAX: Final = 64 * 2**10
 
 WHOLE_MAX: Final = 16 * 2**20
 """Octets of a message that streams and whose body is no data, so that it has to be there whole."""
+
+WHY_MAX: Final = 200
+"""Characters of a description: part of it may be a peer's, and it has to go into a frame."""
 
 FAILED: Final = encode_composite(Modified(delivery_failed=True))
 
@@ -223,22 +234,31 @@ class Delivery:
         await self.settlement.wait()
         return not self.is_lost
 
-    async def reply(self, message: Message | Value, *, settled: bool = True) -> Sent:
+    async def reply(self, message: Message | Value, *, settled: bool = True) -> Sent | None:
         """Answer: to the message's reply-to, with its correlation-id, else its message-id.
 
         Args: settled: at most once, so that nobody who asks and then takes no answer can stop those who come after.
             Else ask what is returned for the outcome.
-        Raises: CommandError: it asks for no answer, or the answer cannot be sent. LinkDetachedError,
-            ConnectionClosedError: there is no way.
+        Returns: None: it cannot be answered, which is no mistake of ours: there is no reply-to, or the peer refuses it.
+            Then the delivery is rejected, unless it is decided, and the log says so once for each receiver.
+        Raises: CommandError: the answer cannot be sent. ConnectionClosedError: the connection is over.
         """
         asked = self.message
-        if asked.reply_to is None:
-            raise CommandError("the message has no reply-to")
         answer = replace(message) if isinstance(message, Message) else Message(message)
         answer.to = asked.reply_to
         if answer.correlation_id is None:
             answer.correlation_id = asked.message_id if asked.correlation_id is None else asked.correlation_id
-        return await self._receiver.reply(asked.reply_to, answer.encode(), settled=settled)
+        payload = answer.encode()
+        if not asked.reply_to:
+            await trio.lowlevel.checkpoint()
+            self._receiver.unanswerable(self, AmqpCondition.INVALID_FIELD, "the message has no reply-to")
+            return None
+        try:
+            return await self._receiver.reply(asked.reply_to, payload, settled=settled)
+        except (LinkDetachedError, SessionEndedError) as refusal:
+            why = f"no reply can be sent to {shown(asked.reply_to)}: {refusal}"
+            self._receiver.unanswerable(self, AmqpCondition.PRECONDITION_FAILED, why[:WHY_MAX])
+            return None
 
     async def __aenter__(self) -> Message:
         """The message. Cancelled here, the delivery is released as it would be inside."""

@@ -67,6 +67,7 @@ class Doors(ABC):
         credit: int = 100,
         buffer: int = BUFFER,
         streaming: bool = False,
+        any_format: bool = False,
         name: str | None = None,
         snd_settle_mode: SenderSettleMode = SenderSettleMode.MIXED,
         rcv_settle_mode: ReceiverSettleMode = ReceiverSettleMode.FIRST,
@@ -80,8 +81,11 @@ class Doors(ABC):
 
         Args: address: the source's; None: a dynamic node, whose address the peer chooses: `incoming.address`.
             credit: deliveries that may be here or on their way and are not decided; 0: none but by `flow` and `drain`.
-            buffer: octets that may wait here before the program takes them: they bound the session's window (§2.5.6).
+            buffer: octets that may wait here before the program takes them (2 MiB). It is counted in whole frames: the
+                session's window (§2.5.6) is `buffer // max_frame_size` transfer frames, 4 at least, however full.
             streaming: hand a delivery out at its first frames; its body comes by `async for`.
+            any_format: hand out what is of another message-format than 0, too, which has a `payload` and no `message`.
+                Else it is rejected (amqp:not-implemented), as what is no message is.
             max_message_size: octets; larger ones are refused by the peer (§2.7.3). None: 16 MiB, and without limit
                 where they stream; 0: no limit.
             filter: of the source, by name, each value described (§3.5.8); a peer that does not apply one is not
@@ -97,6 +101,7 @@ class Doors(ABC):
             credit=credit,
             buffer=buffer,
             streaming=streaming,
+            any_format=any_format,
             snd_settle_mode=snd_settle_mode,
             rcv_settle_mode=rcv_settle_mode,
             max_message_size=max_message_size,

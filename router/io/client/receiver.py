@@ -9,11 +9,11 @@ import trio
 
 from amqpmesh.router import logs
 from amqpmesh.router.amqp.composite import encode_composite
-from amqpmesh.router.amqp.definitions import Error, ReceiverSettleMode, Role, SenderSettleMode
+from amqpmesh.router.amqp.definitions import AmqpCondition, Error, ReceiverSettleMode, Role, SenderSettleMode
 from amqpmesh.router.amqp.delivery_states import Rejected
-from amqpmesh.router.amqp.errors import AmqpMeshError, CommandError, ProtocolError
+from amqpmesh.router.amqp.errors import AmqpMeshError, CommandError, ProtocolError, Scope
 from amqpmesh.router.amqp.link import Receiver as EngineReceiver
-from amqpmesh.router.amqp.messaging import Source, Target
+from amqpmesh.router.amqp.messaging import MESSAGE_FORMAT, Source, Target
 from amqpmesh.router.amqp.terminus import Terminus
 from amqpmesh.router.io.client.arguments import text, whole
 from amqpmesh.router.io.client.credit import Crediting
@@ -67,6 +67,7 @@ class Receiver(Crediting):
         credit: int,
         buffer: int,
         streaming: bool = False,
+        any_format: bool = False,
         snd_settle_mode: SenderSettleMode = SenderSettleMode.MIXED,
         rcv_settle_mode: ReceiverSettleMode = ReceiverSettleMode.FIRST,
         max_message_size: int = MAX_MESSAGE_SIZE,
@@ -86,6 +87,7 @@ class Receiver(Crediting):
         )
         self._window = min(max(MIN_WINDOW, whole("buffer", buffer) // home.max_frame_size), MAX_WINDOW)
         self._streaming = streaming
+        self._any_format = any_format
         self._snd_settle_mode = snd_settle_mode
         self._rcv_settle_mode = rcv_settle_mode
         self._max_message_size = whole("max_message_size", max_message_size, MAX_ULONG)
@@ -99,6 +101,8 @@ class Receiver(Crediting):
         self.takes_modified = True
         #: The peer is to tell its flow state.
         self._asking = False
+        #: That replies cannot be sent was logged.
+        self._has_warned = False
         self._takers = trio.lowlevel.ParkingLot()
 
     def __aiter__(self) -> Self:
@@ -115,7 +119,8 @@ class Receiver(Crediting):
             raise
 
     async def receive(self) -> Delivery:
-        """The next delivery, waiting for one if need be. What is no message is rejected, and never seen here.
+        """The next delivery, waiting for one if need be. What is no message is rejected, and never seen here;
+        nor is what is of another message-format than 0, unless the receiver was made with `any_format`.
 
         Raises: LinkDetachedError, ConnectionClosedError: the link is over. CommandError: it was left. Cancelled,
             nothing was taken.
@@ -167,8 +172,16 @@ class Receiver(Crediting):
             self._session.release(frames)
 
     async def reply(self, to: str, payload: bytes, *, settled: bool) -> Sent:
-        """As `Delivery.reply`."""
+        """As `Delivery.reply`. Raises: LinkDetachedError, SessionEndedError: the peer refuses the way."""
         return await self._home.reply(to, payload, settled=settled)
+
+    def unanswerable(self, delivery: Delivery, condition: Symbol, why: str) -> None:
+        """It cannot be replied to: whoever sent it is told, if nothing else was decided."""
+        if not self._has_warned:
+            self._has_warned = True  # whoever sends one such request may send a million
+            log.warning("request cannot be answered", link=self.name, address=self.address or "", reason=why)
+        if not delivery.is_decided:
+            self.decide(delivery, encode_composite(Rejected(error=Error(condition=condition, description=why))))
 
     # ------------------------------------------------------------------------------------------------------- of LinkEnd
 
@@ -271,6 +284,12 @@ class Receiver(Crediting):
         else:
             try:
                 delivery.add(event.payload)
+                if came.message_format != MESSAGE_FORMAT and not self._any_format:
+                    raise ProtocolError(
+                        Scope.LINK,
+                        AmqpCondition.NOT_IMPLEMENTED,
+                        f"message-format {came.message_format} is not known here",
+                    )
             except ProtocolError as error:
                 self._withdraw(delivery)
                 self._refuse(delivery, error)
@@ -362,7 +381,7 @@ class Receiver(Crediting):
             self._ready.pop()
 
     def _refuse(self, delivery: Delivery, error: ProtocolError) -> None:
-        """It is no message."""
+        """It is no message, or of a format that the program did not ask for."""
         log.warning("message rejected", link=self.name, address=self.address or "", reason=str(error))
         delivery.end(error)
         if not delivery.is_decided:

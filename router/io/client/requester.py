@@ -8,8 +8,7 @@ from uuid import uuid4
 
 import trio
 
-from amqpmesh.router.amqp.errors import AmqpMeshError, CommandError, InDoubtError, invalid_field
-from amqpmesh.router.amqp.messaging import MESSAGE_FORMAT
+from amqpmesh.router.amqp.errors import AmqpMeshError, CommandError, InDoubtError
 from amqpmesh.router.io.client.link import again
 from amqpmesh.router.io.client.receiver import BUFFER, Receiver
 from amqpmesh.router.io.client.sender import Sender
@@ -58,9 +57,6 @@ class _Replies(Receiver):
     def _hand(self, delivery: Delivery) -> None:
         super()._hand(delivery)
         answered = self._take()
-        if answered.message_format != MESSAGE_FORMAT:
-            self._refuse(answered, invalid_field(f"message-format {answered.message_format} is not known here"))
-            return
         error = answered.decode()
         if error is not None:
             self._refuse(answered, error)

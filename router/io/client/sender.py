@@ -13,8 +13,8 @@ from amqpmesh.router.amqp.delivery_states import Accepted
 from amqpmesh.router.amqp.errors import AmqpMeshError, CommandError, InDoubtError
 from amqpmesh.router.amqp.link import Sender as EngineSender
 from amqpmesh.router.amqp.messaging import Source, Target
-from amqpmesh.router.amqp.terminus import Terminus
 from amqpmesh.router.amqp.states import LinkEndpointState
+from amqpmesh.router.amqp.terminus import Terminus
 from amqpmesh.router.io.client.arguments import text
 from amqpmesh.router.io.client.link import LinkEnd, again
 from amqpmesh.router.io.client.sent import Pending, Sent

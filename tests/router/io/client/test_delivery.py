@@ -77,6 +77,24 @@ async def test_a_body_that_is_cancelled_or_interrupted_gives_the_delivery_back(
         assert await cancelled.outcome() == Released()
 
 
+async def test_a_body_that_fails_as_it_is_cancelled_has_failed_the_delivery(
+    doors: Doors, autojump_clock: MockClock
+) -> None:
+    async def fail_at_the_end() -> None:
+        try:
+            await trio.sleep_forever()
+        finally:
+            raise BodyError
+
+    async with doors.receiver("q") as receiver, doors.sender("q") as sender:
+        sent = await sender.transfer("x")
+        with pytest.raises(ExceptionGroup), trio.move_on_after(1):
+            async with await receiver.receive(), trio.open_nursery() as nursery:
+                nursery.start_soon(fail_at_the_end)
+                nursery.start_soon(trio.sleep_forever)
+        assert await sent.outcome() == Modified(delivery_failed=True)
+
+
 @pytest.mark.parametrize("error", [None, BodyError()])
 async def test_what_was_decided_in_the_body_stays_so(
     error: Exception | None, doors: Doors, autojump_clock: MockClock
@@ -225,20 +243,46 @@ async def test_an_answer_may_be_a_body_alone_and_its_outcome_asked_for(doors: Do
         delivery.accept()
 
 
-async def test_what_asks_for_no_answer_gets_none(doors: Doors, autojump_clock: MockClock) -> None:
+@pytest.mark.parametrize("reply_to", [None, ""])
+@pytest.mark.parametrize("decide_first", [False, True])
+async def test_what_asks_for_no_answer_is_rejected_and_stops_no_service(
+    reply_to: str | None,
+    decide_first: bool,
+    doors: Doors,
+    caplog: pytest.LogCaptureFixture,
+    autojump_clock: MockClock,
+) -> None:
     async with doors.receiver("q") as service, doors.sender("q") as sender:
-        await sender.transfer("?")
-        await sender.transfer(Message("?", reply_to="answers"))
-        delivery, with_reply_to = await service.receive(), await service.receive()
-        with pytest.raises(CommandError, match="reply-to"):
-            await delivery.reply("!")
-        message = Message("!", priority=256)
-        with pytest.raises(CommandError, match="priority"):
-            await with_reply_to.reply(message)
-        assert message == Message("!", priority=256)
-        for each in (delivery, with_reply_to):
-            assert not each.is_decided
-            each.accept()
+        for _ in range(3):
+            sent = await sender.transfer(Message("?", reply_to=reply_to))
+            delivery = await service.receive()
+            async with delivery:
+                if decide_first:
+                    delivery.release()
+                assert await delivery.reply("!") is None
+            outcome = await sent.outcome()
+            if decide_first:
+                assert outcome == Released()
+            else:
+                assert isinstance(outcome, Rejected)
+                assert outcome.error == Error(
+                    condition=Symbol("amqp:invalid-field"), description="the message has no reply-to"
+                )
+        warned = [each for each in caplog.records if "request cannot be answered" in each.getMessage()]
+        assert len(warned) == 1
+
+
+async def test_an_answer_that_cannot_be_sent_is_a_mistake_of_ours(doors: Doors, autojump_clock: MockClock) -> None:
+    async with doors.receiver("q") as service, doors.sender("q") as sender:
+        for reply_to in ("answers", None):
+            await sender.transfer(Message("?", reply_to=reply_to))
+            delivery = await service.receive()
+            message = Message("!", priority=256)
+            with pytest.raises(CommandError, match="priority"):
+                await delivery.reply(message)
+            assert message == Message("!", priority=256)
+            assert not delivery.is_decided
+            delivery.accept()
 
 
 @pytest.mark.parametrize("settled", [True, False])

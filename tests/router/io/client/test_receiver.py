@@ -185,11 +185,11 @@ async def test_an_empty_message_is_one(nursery: trio.Nursery, autojump_clock: Mo
         assert (await receiver.receive()).message.body is None
 
 
-async def test_another_message_format_is_handed_out_as_it_came(
+async def test_another_message_format_is_handed_out_as_it_came_if_it_is_asked_for(
     nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
     far = Counterpart(nursery)
-    async with far.connect() as connection, connection.receiver("q") as receiver:
+    async with far.connect() as connection, connection.receiver("q", any_format=True) as receiver:
         await far.links[0].send(b"whatever", b" it is", message_format=0x1234)
         delivery = await receiver.receive()
         assert (delivery.message_format, delivery.payload) == (0x1234, b"whatever it is")
@@ -201,6 +201,33 @@ async def test_another_message_format_is_handed_out_as_it_came(
         with pytest.raises(CommandError, match="message-format"):
             await delivery.reply(b"")
         assert delivery.accept()
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+@pytest.mark.parametrize("settled", [False, True])
+async def test_another_message_format_is_rejected_if_it_is_not_asked_for(
+    streaming: bool, settled: bool, nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
+    far = Counterpart(nursery)
+    async with far.connect() as connection, connection.receiver("q", credit=2, streaming=streaming) as receiver:
+        (link,) = far.links
+        for _ in range(2 * link.window):
+            assert link.window >= 2
+            await link.send(b"whatever", b" it is", message_format=0x1234, settled=settled)
+            await wait_all_tasks_blocked()
+        assert receiver.undecided == 0
+        await link.send(numbered(7))
+        delivery = await receiver.receive()
+        assert (await delivery.read()).body == 7
+        delivery.accept()
+        *said, accepted = [each for each in await far.rest() if isinstance(each, Disposition)]
+        assert accepted.state == Accepted()
+        assert bool(said) != settled
+        for each in said:
+            assert each.settled
+            assert isinstance(each.state, Rejected)
+            assert each.state.error is not None
+            assert each.state.error.condition == "amqp:not-implemented"
 
 
 async def test_an_aborted_delivery_was_never_there(nursery: trio.Nursery, autojump_clock: MockClock) -> None:
@@ -263,6 +290,26 @@ async def test_with_mode_second_the_sender_has_the_last_word(nursery: trio.Nurse
         await link.dispose(Accepted(), 0)
         assert await settled.result()
         assert await far.rest() == []
+
+
+async def test_with_mode_second_nothing_is_kept_that_the_sender_has_settled(
+    nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
+    far = Counterpart(nursery)
+    second = ReceiverSettleMode.SECOND
+    async with far.connect() as connection:
+        async with connection.receiver("q", credit=0, rcv_settle_mode=second) as receiver:
+            (link,) = far.links
+            receiver.flow(1)
+            await wait_all_tasks_blocked()
+            await link.send(PAYLOAD)
+            delivery = await receiver.receive()
+            delivery.accept()
+            await far.expect(Disposition)
+            await link.dispose(Accepted(), 0)
+            assert await delivery.settled()
+            settled_at = trio.current_time()
+        assert trio.current_time() == settled_at, "leaving waits for nothing that has come"
 
 
 async def test_a_delivery_may_be_settled_by_its_last_frame(nursery: trio.Nursery, autojump_clock: MockClock) -> None:
@@ -356,3 +403,23 @@ async def test_an_attach_says_what_was_asked_for(nursery: trio.Nursery, autojump
             assert (attach.desired_capabilities, attach.properties) == ((Symbol("x-opt"),), {"p": 1})
             assert receiver.address == "r"
     assert Transfer not in {type(each) for each in await far.rest()}
+
+
+async def test_credit_by_hand_comes_back_once_from_what_nobody_saw(
+    nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
+    far = Counterpart(nursery)
+    async with far.connect() as connection, connection.receiver("q", credit=0, streaming=True) as receiver:
+        receiver.flow(1)
+        await wait_all_tasks_blocked()
+        (link,) = far.links
+        for garbage in (b"garbage", PAYLOAD + b"garbage"):
+            await link.send(garbage, more=True)
+            await wait_all_tasks_blocked()
+            assert receiver.credit == 1
+            await link.send(b"", aborted=True)
+            await wait_all_tasks_blocked()
+            assert receiver.credit == 1
+        await link.send(PAYLOAD)
+        await receiver.receive()
+        assert receiver.credit == 0

@@ -12,8 +12,10 @@ from amqpmesh.router.io.client.delivery import Delivery, DeliveryAbortedError
 from amqpmesh.router.io.client.receiver import Receiver
 from amqpmesh.router.io.client.sender import Sender
 from amqpmesh.router.io.node import Router
+from amqpmesh.router.message import Message
 from tests.support.calls import Call
 from tests.support.client import Roads
+from tests.support.counterpart import Counterpart
 
 
 async def bodies(receiver: Receiver, number: int) -> list[object]:
@@ -339,3 +341,24 @@ async def test_a_dynamic_node_has_another_address_on_the_next_connection(
                 await sender.send("here", settled=True)
                 assert await bodies(receiver, 1) == ["here"]
     assert router.statistics().is_empty
+
+
+@pytest.mark.parametrize("more", [False, True])
+async def test_credit_by_hand_is_not_used_by_what_was_lost_before_anybody_saw_it(
+    more: bool, nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
+    far = Counterpart(nursery)
+    async with far.connect(reconnect=True) as connection, connection.receiver("q", credit=0) as receiver:
+        receiver.flow(3)
+        await wait_all_tasks_blocked()
+        await far.links[0].send(Message("seen").encode())
+        seen = await receiver.receive()
+        await far.links[0].send(Message("waits").encode())
+        await far.links[0].send(Message("comes").encode(), more=more)
+        await wait_all_tasks_blocked()
+        await far.roads.cut()
+        await trio.sleep(30)
+        assert receiver.is_attached
+        assert receiver.credit == 2
+        assert not seen.accept()
+        assert receiver.credit == 2
