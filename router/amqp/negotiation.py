@@ -52,6 +52,8 @@ class Negotiation:
         #: SASL frames come now, no header.
         self.in_sasl = False
         self.refusal = ""
+        #: What came in the place of a protocol header, if it was none of AMQP 1.0.
+        self.foreign = b""
         self.out = bytearray()
 
     def start(self) -> None:
@@ -81,6 +83,8 @@ class Negotiation:
             if self.server:
                 self.out += protocol_header(wanted)
             self.refusal = f"protocol header {header!r} is not acceptable"
+            if header not in map(protocol_header, (AMQP_ID, TLS_ID, SASL_ID)):
+                self.foreign = header
             return Progress.REFUSED
         if self.server:
             self.out += protocol_header(asked)

@@ -5,7 +5,7 @@ the bodies of the peer's frames, and looks at `done`. An authentication that fai
 standard is a `ProtocolError`, and whatever it sends after that is one again.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import IntEnum
 from typing import Final, Generic, Never, TypeAlias, TypeVar
 
@@ -38,6 +38,14 @@ class SaslCode(IntEnum):
     SYS = 2
     SYS_PERM = 3
     SYS_TEMP = 4
+
+
+_REFUSALS: Final[Mapping[SaslCode, str]] = {
+    SaslCode.AUTH: "does not accept the credentials (auth)",
+    SaslCode.SYS: "cannot check the credentials (sys)",
+    SaslCode.SYS_PERM: "cannot check the credentials until somebody mends it (sys-perm)",
+    SaslCode.SYS_TEMP: "cannot check the credentials now (sys-temp)",
+}
 
 
 @composite("amqp:sasl-mechanisms:list", 0x40)
@@ -322,7 +330,7 @@ class SaslClient(_Exchange[ServerFrame]):
 
     def _finish(self, frame: SaslOutcome) -> None:
         if frame.code is not SaslCode.OK:
-            self._end(frame.code, f"the server says {frame.code.name.lower().replace('_', '-')}")
+            self._end(frame.code, f"the server {_REFUSALS[frame.code]}")
             return
         if not self._turn.satisfied and frame.additional_data is not None:
             self._listen(frame.additional_data)

@@ -249,7 +249,10 @@ class Connection(Attacher, Doors):
                 desired_capabilities=(ANONYMOUS_RELAY,),
             )
             tracer = FrameTracer(peer=str(endpoint)) if self._trace_frames else None
-            self._served = Served(stream, engine, tracer, opened=self.opened, ended=self.lost)
+            unanswered = f"{endpoint}: the peer closed before it answered"
+            if not endpoint.secure:
+                unanswered += ": does it want TLS (amqps://)?"
+            self._served = Served(stream, engine, tracer, unanswered=unanswered, opened=self.opened, ended=self.lost)
             conversation = await self._served.run()
             temporary = sasl is not None and sasl.outcome is SaslCode.SYS_TEMP
             if isinstance(conversation.failure, SaslError) and not temporary:

@@ -35,6 +35,9 @@ BATCH_TIME: Final = 0.005
 BACKLOG: Final = 256 * 2**10
 """Octets that may wait to be written before senders stand still."""
 
+TLS_RECORDS: Final = range(20, 24)
+"""The octets that records of TLS begin with (RFC 8446, 5.1)."""
+
 
 class Conversation:
     """The engine and the links on it. Whoever owns the transport feeds it, and takes what it has to send."""
@@ -188,6 +191,9 @@ class Conversation:
         self._opened()
 
     def _connection_closed(self, event: events.ConnectionClosed) -> None:
+        if foreign := self.engine.negotiation.foreign:
+            self._closed(ConnectionClosedError(_of_foreigner(foreign)))
+            return
         sasl = self.engine.negotiation.sasl
         refusal = self.engine.negotiation.refusal
         if isinstance(sasl, SaslClient) and not sasl.succeeded and refusal:
@@ -280,6 +286,13 @@ class Conversation:
         self._stalled.clear()
         self.over.set()
         self._ended(error)
+
+
+def _of_foreigner(header: bytes) -> str:
+    """What is said of a peer that begins so."""
+    if header[0] in TLS_RECORDS:
+        return "the peer answers in TLS: does it want amqps://?"
+    return f"the peer does not speak AMQP 1.0: it begins with {header!r}"
 
 
 def _told(error: ProtocolError) -> Error:

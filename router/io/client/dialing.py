@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import ssl
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import trio
 
@@ -17,6 +17,10 @@ if TYPE_CHECKING:
 
 Opener = Callable[[Endpoint], Awaitable[trio.abc.Stream]]
 """Opens the stream that TLS and AMQP run over."""
+
+
+NOT_TLS: Final = ("WRONG_VERSION_NUMBER", "PACKET_LENGTH_TOO_LONG", "RECORD_LAYER_FAILURE")
+"""What OpenSSL calls it, in one version or another, if what comes is no TLS at all."""
 
 
 class FinalError(Exception):
@@ -61,6 +65,8 @@ def reason(failure: BaseException) -> str:
 
 
 def _said(error: BaseException) -> str:
+    if isinstance(error, ssl.SSLError) and error.reason in NOT_TLS:
+        return "no TLS here: does it want amqp://?"
     if isinstance(error, OSError) and not isinstance(error, ssl.SSLError) and (error.errno or 0) > 0:
         return os.strerror(error.errno or 0)  # Trio's own words repeat the address
     return str((isinstance(error, OSError) and error.strerror) or error)

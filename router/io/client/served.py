@@ -31,14 +31,18 @@ class Served:
         engine: Engine,
         tracer: FrameTracer | None,
         *,
+        unanswered: str,
         opened: Callable[[Conversation], None],
         ended: Callable[[ConnectionClosedError], None],
     ) -> None:
-        """Args: tracer: of frames, if they are traced. opened, ended: called once each, if it comes to that."""
+        """Args: tracer: of frames, if they are traced. unanswered: what is told if the peer goes before it said
+        anything. opened, ended: called once each, if it comes to that.
+        """
         self._stream = stream
         self._tracer = tracer
         self._opened = opened
         self._engine = engine
+        self._reason = unanswered
         self._wanted = trio.Event()
         self._written = trio.Event()
         self._alarm = trio.CancelScope()
@@ -74,13 +78,14 @@ class Served:
     async def _read(self) -> None:
         with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
             while data := await self._stream.receive_some(READ_SIZE):
+                self._reason = "the connection was lost"
                 if self._tracer is not None:
                     self._tracer.received(data)
                 await self.conversation.receive(bytes(data))
                 at = self._engine.next_timer()
                 if at is not None and at < self._alarm.deadline:
                     self._alarm.deadline = at
-        self.conversation.lost("the connection was lost")
+        self.conversation.lost(self._reason)
 
     async def _write(self) -> None:
         try:
@@ -97,7 +102,7 @@ class Served:
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             # What the peer sent before may still be here, a reason in its `close` among it.
             await trio.sleep(CLOSE_TIME)
-            self.conversation.lost("the connection was lost")
+            self.conversation.lost(self._reason)
 
     async def _keep_time(self) -> None:
         while True:

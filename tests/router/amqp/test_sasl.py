@@ -124,7 +124,18 @@ def test_bad_credentials_end_in_auth_on_both_sides(mechanism: str, user: str, pa
     assert server.user is client.user is None
     assert the_outcome(said[-1:]).additional_data is None  # §5.3.3.5
     assert server.reason
-    assert client.reason == "the server says auth"
+    assert client.reason == "the server does not accept the credentials (auth)"
+
+
+@pytest.mark.parametrize("code", [code for code in SaslCode if code is not SaslCode.OK])
+def test_each_refusal_is_told_in_words_and_by_its_name(code: SaslCode) -> None:
+    client = SaslClient(["ANONYMOUS"])
+    client.start()
+    client.receive(mechanisms("ANONYMOUS"))
+    client.receive(outcome(code))
+    assert client.outcome is code
+    assert client.reason.startswith("the server ")
+    assert client.reason.endswith(f" ({code.name.lower().replace('_', '-')})")
 
 
 @pytest.mark.parametrize("mechanism", ["SCRAM-SHA-1", "SCRAM-SHA-256"])
