@@ -7,14 +7,18 @@ their fields are the attributes, by the same names.
 
 from __future__ import annotations
 
+import hashlib
 import types
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Final, get_args, get_type_hints
 from urllib.parse import quote
 
 from amqpmesh.policies.access import RESERVED
+from amqpmesh.router.amqp.codec import encode
+from amqpmesh.router.amqp.encoder import VALUE_WRITERS
 from amqpmesh.router.amqp.types import Array, Int, Primitive, ULong
+from amqpmesh.router.attaching import DYNAMIC
 from amqpmesh.router.message import Message
 from amqpmesh.router.statistics import (
     AddressStatistics,
@@ -27,7 +31,7 @@ from amqpmesh.router.statistics import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from amqpmesh.router.amqp.types import Value
     from amqpmesh.router.steps import Steps
@@ -40,6 +44,15 @@ PREFIX: Final = "org.amqpmesh."
 
 NODE: Final = "org.amqp.management"
 """The type of the management node, which is an entity, too."""
+
+PAGE: Final = 500
+"""Entities that one answer to a QUERY has at most; `offset` goes on from there."""
+
+PAGE_SIZE: Final = 256 * 2**10
+"""Octets after which an answer has no further entity: names may be long."""
+
+MAX_ATTRIBUTE_NAMES: Final = 200
+"""Those that a QUERY may ask for; there are not half as many."""
 
 OK, BAD_REQUEST, NOT_FOUND, NOT_ALLOWED, NOT_IMPLEMENTED = 200, 400, 404, 405, 501
 
@@ -76,6 +89,28 @@ class RefusedError(Exception):
         self.status = status
 
 
+@dataclass(frozen=True, slots=True)
+class _Encoded:
+    """A value that is encoded already, as a part of others."""
+
+    octets: bytes
+
+
+VALUE_WRITERS[_Encoded] = lambda value, _depth: value.octets
+
+
+def without_secret(address: str) -> str:
+    """The name of an address, as anybody may know it.
+
+    Whoever knows the address of a dynamic node can send there: its random part is between its maker and those that the
+    maker tells. A digest stands in its place, so that nodes are told apart.
+    """
+    if not address.startswith(f"{DYNAMIC}/"):
+        return address
+    made_for, _, secret = address.rpartition("/")
+    return f"{made_for}/*{hashlib.blake2b(secret.encode(), digest_size=6).hexdigest()}"
+
+
 class EntityType:
     """Entities of one class, and how they are named and read."""
 
@@ -83,7 +118,7 @@ class EntityType:
         self,
         kind: str,
         cls: type,
-        entities: Callable[[Statistics], Iterable[Any]],
+        entities: Callable[[Statistics], Sequence[Any]],
         key: Callable[[Any], str],
         *,
         called: Callable[[Any], str] | None = None,
@@ -120,6 +155,8 @@ class EntityType:
             return self.entity_name
         if name not in self.attributes:
             return lambda _: None
+        if name == "address":
+            return lambda entity: None if entity.address is None else without_secret(entity.address)
         write = _WRITTEN[self.attributes[name]]
         return lambda entity: None if (value := getattr(entity, name)) is None else write(value)
 
@@ -146,8 +183,14 @@ def _numbered(entity: ConnectionStatistics | LinkStatistics) -> str:
 
 def _named(entity: AddressStatistics | ListenerStatistics | NodeStatistics) -> str:
     # A name may hold anything, but nothing stands before its /, so no tenant can be mistaken for a part of one.
-    tenant = "" if isinstance(entity, ListenerStatistics) else entity.tenant
-    return f"@{quote(tenant, safe='')}/{entity.name}" if tenant else f"/{entity.name}"
+    if isinstance(entity, ListenerStatistics):
+        return f"/{entity.name}"
+    tenant, name = entity.tenant, without_secret(entity.name)
+    return f"@{quote(tenant, safe='')}/{name}" if tenant else f"/{name}"
+
+
+def _called(entity: AddressStatistics | NodeStatistics) -> str:
+    return without_secret(entity.name)
 
 
 TYPES: Final[Mapping[str, EntityType]] = {
@@ -157,8 +200,8 @@ TYPES: Final[Mapping[str, EntityType]] = {
         EntityType("listener", ListenerStatistics, lambda s: s.listeners, _named, called=lambda e: e.name),
         EntityType("connection", ConnectionStatistics, lambda s: s.connections, _numbered),
         EntityType("link", LinkStatistics, lambda s: s.links, _numbered, called=lambda e: e.name),
-        EntityType("address", AddressStatistics, lambda s: s.addresses, _named, called=lambda e: e.name),
-        EntityType("node", NodeStatistics, lambda s: s.nodes, _named, called=lambda e: e.name),
+        EntityType("address", AddressStatistics, lambda s: s.addresses, _named, called=_called),
+        EntityType("node", NodeStatistics, lambda s: s.nodes, _named, called=_called),
     )
 }
 
@@ -174,10 +217,10 @@ def respond(request: Message, statistics: Statistics) -> Steps[Message]:
         operation = _text(properties, "operation")
         if operation is None:
             raise RefusedError(BAD_REQUEST, "the application-property `operation` is missing")
-        if operation == "QUERY":
-            body = yield from _query(request, statistics)
+        if operation in _SEARCHES:
+            body = yield from _SEARCHES[operation](request, statistics)
         else:
-            body = _operation(operation)(request, statistics)
+            body = _operation(operation)(request)
         description = _DESCRIPTIONS[OK]
     except RefusedError as refusal:
         status, body, description = refusal.status, {}, f"{_DESCRIPTIONS[refusal.status]}: {refusal}"
@@ -189,7 +232,7 @@ def respond(request: Message, statistics: Statistics) -> Steps[Message]:
     )
 
 
-def _operation(name: str) -> Callable[[Message, Statistics], Value]:
+def _operation(name: str) -> Callable[[Message], Value]:
     operation = _OPERATIONS.get(name)
     if operation is not None:
         return operation
@@ -202,22 +245,41 @@ def _operation(name: str) -> Callable[[Message, Statistics], Value]:
 
 
 def _query(request: Message, statistics: Statistics) -> Steps[Value]:
-    """Some attributes of many entities, as a table: `attributeNames`, and a row for each in `results`."""
+    """Some attributes of many entities, as a table: `attributeNames`, and a row for each in `results`.
+
+    The rows are encoded as they are read: that takes as long as reading them, and would be one long step at the end.
+    """
     kinds = _entity_types(request)
     names = _attribute_names(request) or list(dict.fromkeys(name for kind in kinds for name in kind.attributes))
-    found = [(kind, entity) for kind in kinds for entity in kind.entities(statistics)]
     offset = _number(request, "offset") or 0
     count = _number(request, "count")
-    page = found[offset:] if count is None else found[offset : offset + count]
     readers = {kind: kind.reader(names) for kind in kinds}
-    results: list[Value] = []
-    for kind, entity in page:
-        results.append(readers[kind](entity))
+    results: list[Any] = []
+    size = 0
+    for kind, entity in _page(kinds, statistics, offset, PAGE if count is None else min(count, PAGE)):
+        row = encode(readers[kind](entity))
+        size += len(row)
+        if results and size > PAGE_SIZE:
+            break
+        results.append(_Encoded(row))
         yield
     return {"attributeNames": names, "results": results}
 
 
-def _read(request: Message, statistics: Statistics) -> Value:
+def _page(
+    kinds: Iterable[EntityType], statistics: Statistics, offset: int, count: int
+) -> Iterator[tuple[EntityType, Any]]:
+    """`count` entities, after the first `offset` of all."""
+    for kind in kinds:
+        entities = kind.entities(statistics)
+        page = entities[offset : offset + count]
+        offset = max(0, offset - len(entities))
+        count -= len(page)
+        for entity in page:
+            yield kind, entity
+
+
+def _read(request: Message, statistics: Statistics) -> Steps[Value]:
     """All attributes of one entity."""
     properties = request.application_properties
     name, identity, wanted = (_text(properties, each) for each in ("name", "identity", "type"))
@@ -225,13 +287,12 @@ def _read(request: Message, statistics: Statistics) -> Value:
         raise RefusedError(BAD_REQUEST, "READ needs a `name` or an `identity`")
     if "self" in (name, identity) and wanted in (None, NODE):
         return {"name": "self", "identity": "self", "type": NODE}
-    found = [
-        (kind, entity)
-        for kind in ([_entity_type(wanted)] if wanted is not None else TYPES.values())
-        for entity in kind.entities(statistics)
-        if (identity is None or kind.identity(entity) == identity)
-        and (name is None or kind.entity_name(entity) == name)
-    ]
+    found: list[tuple[EntityType, Any]] = []
+    for kind in [_entity_type(wanted)] if wanted is not None else TYPES.values():
+        for entity in kind.entities(statistics):
+            if identity in (None, kind.identity(entity)) and name in (None, kind.entity_name(entity)):
+                found.append((kind, entity))
+            yield
     if not found:
         raise RefusedError(NOT_FOUND, "there is no such entity")
     if len(found) > 1:
@@ -240,34 +301,35 @@ def _read(request: Message, statistics: Statistics) -> Value:
     return dict(zip(kind.attributes, kind.reader(kind.attributes)(entity), strict=True))
 
 
-def _get_types(request: Message, _statistics: Statistics) -> Value:
+def _get_types(request: Message) -> Value:
     """The types, each with those that it extends: none."""
     return {name: [] for name in _type_names(request)}
 
 
-def _get_attributes(request: Message, _statistics: Statistics) -> Value:
+def _get_attributes(request: Message) -> Value:
     """The names of the attributes of each type."""
     return {name: list(TYPES[name].attributes if name in TYPES else _COMMON) for name in _type_names(request)}
 
 
-def _get_operations(request: Message, _statistics: Statistics) -> Value:
+def _get_operations(request: Message) -> Value:
     """The operations of each type, with the names of their arguments."""
     reading: Value = {"READ": ["name", "identity"]}
     return {name: reading if name in TYPES else dict(_ARGUMENTS) for name in _type_names(request)}
 
 
-def _get_annotations(request: Message, _statistics: Statistics) -> Value:
+def _get_annotations(request: Message) -> Value:
     """The annotations of each type: none."""
     return {name: [] for name in _type_names(request)}
 
 
-def _get_mgmt_nodes(_request: Message, _statistics: Statistics) -> Value:
+def _get_mgmt_nodes(_request: Message) -> Value:
     """Other management nodes that this one knows: none."""
     return []
 
 
-_OPERATIONS: Final[Mapping[str, Callable[[Message, Statistics], Value]]] = {
-    "READ": _read,
+#: The operations that look through what there is, in steps.
+_SEARCHES: Final[Mapping[str, Callable[[Message, Statistics], Steps[Value]]]] = {"QUERY": _query, "READ": _read}
+_OPERATIONS: Final[Mapping[str, Callable[[Message], Value]]] = {
     "GET-TYPES": _get_types,
     "GET-ATTRIBUTES": _get_attributes,
     "GET-OPERATIONS": _get_operations,
@@ -338,4 +400,6 @@ def _attribute_names(request: Message) -> list[str]:
         names = list(names.values)
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise RefusedError(BAD_REQUEST, "`attributeNames` is no list of strings")
+    if len(names) > MAX_ATTRIBUTE_NAMES:
+        raise RefusedError(BAD_REQUEST, f"`attributeNames` are more than {MAX_ATTRIBUTE_NAMES}")
     return names

@@ -27,7 +27,7 @@ from amqpmesh.router.statistics import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
 
     from amqpmesh.router.addresses import Address
     from amqpmesh.router.connections import ConnectionRecord
@@ -46,11 +46,16 @@ _LIFETIMES = {
 def survey(core: Core) -> Steps[Statistics]:
     """Read everything, in steps; the work grows with what is there, not with the traffic.
 
-    The router's own connection, its links, and what nobody but they use are left out: they are always there.
+    The router's own connection, its links, and what nobody but they use are left out: they are always there. So are
+    links that go between two steps, and what they have counted, until the next time.
     """
     total = core.past.copy()
-    by_address = {address: address.past.copy() for address in core.addresses.values()}
-    why = {address: why_address(address, draining=core.draining) for address in by_address}
+    by_address: dict[Address, Tally] = {}
+    why: dict[Address, Reason | None] = {}
+    for address in list(core.addresses.values()):
+        by_address[address] = address.past.copy()
+        why[address] = why_address(address, draining=core.draining)
+        yield
     connections = []
     links = []
     used: set[Address | None] = set()
@@ -59,21 +64,26 @@ def survey(core: Core) -> Steps[Statistics]:
         if not record.own:
             connections.append(_connection(record))
         for taken in (*record.incoming, *record.outgoing, *record.lingering):
+            yield
+            if not (taken in record.incoming or taken in record.outgoing or taken in record.lingering):
+                continue
             total.add(taken)
-            address = taken.address
-            if address in by_address:
-                by_address[address].add(taken)
+            used_address = taken.address
+            if used_address in by_address:
+                by_address[used_address].add(taken)
             if record.own:
                 own += 1
                 continue
-            used.add(address)
+            used.add(used_address)
             links.append(_incoming(core, taken, why) if isinstance(taken, IncomingLink) else _outgoing(taken))
         yield
-    addresses = [
-        _address(address, tally, why[address])
-        for address, tally in by_address.items()
-        if address in used or address.waiting.size or not address.kept
-    ]
+    addresses = []
+    nodes: list[NodeStatistics] = []
+    for address, tally in by_address.items():
+        if address in used or address.waiting.size or not address.kept:
+            addresses.append(_address(address, tally, why[address]))
+        nodes.extend(_nodes(address))
+        yield
     return Statistics(
         router=RouterStatistics(
             id=core.id,
@@ -100,7 +110,7 @@ def survey(core: Core) -> Steps[Statistics]:
         connections=tuple(connections),
         links=tuple(links),
         addresses=tuple(addresses),
-        nodes=tuple(_nodes(by_address)),
+        nodes=tuple(nodes),
     )
 
 
@@ -222,14 +232,14 @@ def _address(address: Address, tally: Tally, reason: Reason | None) -> AddressSt
     )
 
 
-def _nodes(addresses: Iterable[Address]) -> Iterator[NodeStatistics]:
-    for address in addresses:
-        if address.name.startswith(RESERVED):
-            maker = address.maker
-            yield NodeStatistics(
-                name=address.name,
-                tenant=address.tenant,
-                dynamic=maker is not None,
-                maker=maker.number if maker is not None else None,
-                lifetime=_LIFETIMES[type(address.lifetime)] if maker is not None else None,
-            )
+def _nodes(address: Address) -> Iterator[NodeStatistics]:
+    """The node that an address is, if it is one of the router's own."""
+    if address.name.startswith(RESERVED):
+        maker = address.maker
+        yield NodeStatistics(
+            name=address.name,
+            tenant=address.tenant,
+            dynamic=maker is not None,
+            maker=maker.number if maker is not None else None,
+            lifetime=_LIFETIMES[type(address.lifetime)] if maker is not None else None,
+        )

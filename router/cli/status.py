@@ -2,7 +2,7 @@
 
 import argparse
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import trio
@@ -14,14 +14,14 @@ from amqpmesh.router.cli.columns import Cell, table
 from amqpmesh.router.cli.exits import EPILOG, Exit, RefusedError
 from amqpmesh.router.cli.terminal import printable
 from amqpmesh.router.io.client.connection import Connection
-from amqpmesh.router.management import ADDRESS, OK, PREFIX, TYPES
+from amqpmesh.router.management import ADDRESS, OK, PAGE, PREFIX, TYPES
 from amqpmesh.router.message import Message
 
 TIME_OUT: Final = 10.0
 """Seconds to wait for the answer, if nothing else is said."""
 
-MAX_ANSWER: Final = 256 * 2**20
-"""Octets; a router with ten thousand connections tells some three million."""
+MAX_ANSWER: Final = 16 * 2**20
+"""Octets of one page; a router's have a quarter of a million, unless a name is longer than that."""
 
 WIDTH: Final = 100
 """Columns, where no terminal says how many it has."""
@@ -74,21 +74,45 @@ def status(given: argparse.Namespace) -> int:
 
 async def _ask(connection: Connection, address: str, timeout: float) -> Entities:
     patience = Patience(timeout)
-    answers: list[Message] = []
+    entities: dict[str, list[Entity]] = {}
 
     async def ask() -> None:
         patience.wait("an answer")
-        async with connection, connection.requester(address, max_message_size=MAX_ANSWER) as management:
-            # All at once, so that it is one moment that is shown.
-            request = Message({"attributeNames": []}, application_properties={"operation": "QUERY"})
-            answers.append(await management.request(request))
+        # There is nobody else on this thread who would have to wait while it is decoded.
+        requester = connection.requester(address, max_message_size=MAX_ANSWER, max_values=0)
+        async with connection, requester as management:
+            entities.update(await all_pages(management.request))
 
     await attempt(ask, patience)
-    return entities_of(answers[0])
+    return entities
+
+
+async def all_pages(request: Callable[[Message], Awaitable[Message]]) -> dict[str, list[Entity]]:
+    """All that there is. What comes or goes meanwhile may move what is behind it: an entity that is told twice counts
+    once. Raises: RefusedError: as `entities_of`, or no page tells of one router.
+    """
+    found: dict[str, dict[str, Entity]] = {name.removeprefix(PREFIX): {} for name in TYPES}
+    offset = 0
+    while True:
+        page = await request(
+            Message(
+                {"attributeNames": []}, application_properties={"operation": "QUERY", "offset": offset, "count": PAGE}
+            )
+        )
+        before = sum(map(len, found.values()))
+        for kind, entities in entities_of(page).items():
+            found[kind].update((entity["identity"], entity) for entity in entities)
+        # How much a page holds is the router's affair: the last is the one that tells nothing new.
+        if sum(map(len, found.values())) == before:
+            break
+        offset += len(page.body["results"])
+    if len(found["router"]) != 1:
+        raise RefusedError("the router's answer does not tell of one router")
+    return {kind: list(entities.values()) for kind, entities in found.items()}
 
 
 def entities_of(answer: Message) -> Entities:
-    """What was found, by type without its prefix; types that are not known here are left out.
+    """What a page tells of, by type without its prefix; types that are not known here are left out.
 
     Raises: RefusedError: it is an error, or no answer to a QUERY.
     """
@@ -104,8 +128,6 @@ def entities_of(answer: Message) -> Entities:
                 found[kind.name.removeprefix(PREFIX)].append({name: values[name] for name in kind.attributes})
     except (KeyError, TypeError, ValueError) as error:
         raise RefusedError(f"the router's answer is not understood: {error!r}") from None
-    if len(found["router"]) != 1:
-        raise RefusedError("the router's answer does not tell of one router")
     return found
 
 

@@ -10,7 +10,6 @@ from amqpmesh.router import logs, management
 from amqpmesh.router.amqp.errors import AmqpMeshError
 from amqpmesh.router.config import ListenerConfig
 from amqpmesh.router.io.client.attacher import Attacher
-from amqpmesh.router.io.client.conversation import BATCH_TIME
 from amqpmesh.router.io.client.delivery import Delivery
 from amqpmesh.router.io.client.doors import Doors
 from amqpmesh.router.io.client.inside import Inside
@@ -22,11 +21,21 @@ T = TypeVar("T")
 
 log = logs.EventLog("amqpmesh.io")
 
-CREDIT = 20
-"""Requests that may wait here; those that ask more wait at home."""
+CREDIT = 4
+"""Requests that may wait here; those that ask more wait at home, and whoever comes anew is behind so many only."""
 
-MAX_REQUEST_SIZE = 64 * 2**10
-"""Octets: a request says little."""
+MAX_REQUEST_SIZE = 8 * 2**10
+"""Octets: a request says little, and all of it is decoded at once."""
+
+SURVEY_TIME = 0.2
+"""Seconds for which all are told what was found out for one."""
+
+TURN_TIME = 0.002
+"""Seconds after which the thread is given back. Relaying a delivery takes several turns, each of which may wait for one
+of these."""
+
+PAUSE = 3.0
+"""Seconds without work for each second of it: whoever asks and asks gets a quarter of the thread's time, no more."""
 
 REPLY_TIME = 5.0
 """Seconds for an answer to leave. Who asks and then takes no answer must not stop those who come after."""
@@ -39,6 +48,8 @@ class ManagementNode(Doors):
         """Args: listener: whose limits hold. survey: finds out how the router stands."""
         self._inside = Inside(listener, own=True)
         self._survey = survey
+        self._surveyed: tuple[float, Statistics] | None = None
+        self._worked = 0.0
         self._ended = False
 
     @property
@@ -70,8 +81,7 @@ class ManagementNode(Doors):
             if delivery.message.reply_to is None:
                 delivery.reject("amqp:invalid-field", "there is no reply-to")
                 return
-            statistics = await _in_turns(self._survey())
-            response = await _in_turns(management.respond(delivery.message, statistics))
+            response = await self._in_turns(management.respond(delivery.message, await self._statistics()))
             delivery.accept()
             with trio.move_on_after(REPLY_TIME):
                 await delivery.reply(response)
@@ -84,16 +94,24 @@ class ManagementNode(Doors):
             if not delivery.is_decided:
                 delivery.modify(delivery_failed=True)
 
+    async def _statistics(self) -> Statistics:
+        """How the router stands, or stood a moment ago."""
+        if self._surveyed is None or trio.current_time() - self._surveyed[0] >= SURVEY_TIME:
+            found = await self._in_turns(self._survey())
+            self._surveyed = trio.current_time(), found
+        return self._surveyed[1]
 
-async def _in_turns(steps: Steps[T]) -> T:
-    """The result; whatever else there is to do gets its turn in between."""
-    began = time.perf_counter()
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            result: T = end.value
-            return result
-        if time.perf_counter() - began > BATCH_TIME:
-            await trio.lowlevel.checkpoint()
-            began = time.perf_counter()
+    async def _in_turns(self, steps: Steps[T]) -> T:
+        """The result; in between, and before the next work, there are pauses for whatever else there is to do."""
+        began = time.perf_counter() - self._worked
+        while True:
+            try:
+                next(steps)
+            except StopIteration as end:
+                self._worked = time.perf_counter() - began
+                result: T = end.value
+                return result
+            worked = time.perf_counter() - began
+            if worked > TURN_TIME:
+                await trio.sleep(worked * PAUSE)
+                began = time.perf_counter()

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from amqpmesh.router.amqp.messaging import Source
 from amqpmesh.router.amqp.types import Array, Int, Primitive, Symbol, UInt, ULong, Value
-from amqpmesh.router.management import NODE, TYPES, respond
+from amqpmesh.router.management import MAX_ATTRIBUTE_NAMES, NODE, PAGE, PAGE_SIZE, TYPES, respond, without_secret
 from amqpmesh.router.message import Message
 from amqpmesh.router.statistics import ListenerStatistics, NodeStatistics, Statistics
 from amqpmesh.router.steps import at_once
@@ -80,6 +80,7 @@ def test_a_query_for_a_type_has_a_row_for_each_of_its_entities() -> None:
             "identity": f"link/{told.number}",
             "type": "org.amqpmesh.link",
             **{item.name: getattr(told, item.name) for item in fields(told)},
+            "address": without_secret(str(told.address)),
         }
 
 
@@ -122,6 +123,47 @@ def test_offset_and_count_cut_a_page_out_of_the_whole(offset: int, count: int | 
     assert page == whole[offset:][: len(whole) if count is None else count]
 
 
+def many(count: int, name: str = "") -> Statistics:
+    return replace(STATISTICS, links=tuple(replace(STATISTICS.links[0], number=i, name=name) for i in range(count)))
+
+
+def identities(told: Statistics, **properties: Value) -> list[str]:
+    properties |= {"operation": "QUERY", "entityType": "link"}
+    request = Message({"attributeNames": ["identity", "name"]}, application_properties=properties, reply_to="r")
+    return [row[0] for row in Message.decode(at_once(respond(request, told)).encode()).body["results"]]
+
+
+@pytest.mark.parametrize("asked", [{}, {"count": PAGE + 1}, {"count": ULong(2**64 - 1)}])
+def test_an_answer_is_a_page_however_much_is_asked_for(asked: dict[str, Value]) -> None:
+    told = many(PAGE + 3)
+    assert identities(told, **asked) == [f"link/{number}" for number in range(PAGE)]
+    assert identities(told, offset=PAGE, **asked) == [f"link/{PAGE + each}" for each in range(3)]
+    assert identities(told, offset=PAGE + 3, **asked) == []
+
+
+@given(st.integers(1, 2 * PAGE_SIZE))
+def test_a_page_of_long_names_is_shorter_and_never_empty(size: int) -> None:
+    told = many(5, "x" * size)
+    found = identities(told)
+    assert found == [f"link/{number}" for number in range(len(found))]
+    assert 1 <= len(found) <= max(1, PAGE_SIZE // size)
+
+
+def test_the_random_part_of_a_dynamic_nodes_address_is_told_to_nobody() -> None:
+    (node,) = (node for node in STATISTICS.nodes if node.dynamic)
+    made_for, _, secret = node.name.rpartition("/")
+    for asked in (ask("QUERY"), *(ask("READ", identity=row["identity"]) for row in query())):
+        assert secret not in repr(asked)
+    named = {row["name"] for row in query() if row["type"] != "org.amqpmesh.link" and made_for in row["name"]}
+    assert named == {without_secret(node.name)}
+    assert without_secret(node.name).startswith(made_for)
+
+
+def test_dynamic_nodes_of_one_name_are_told_apart() -> None:
+    assert without_secret("$dynamic/c/l/00") != without_secret("$dynamic/c/l/01")
+    assert without_secret("$management") == "$management"
+
+
 def test_values_have_the_types_of_their_attributes() -> None:
     classes = {Primitive.STRING: str, Primitive.ULONG: ULong, Primitive.DOUBLE: float, Primitive.BOOLEAN: bool}
     seen = set()
@@ -159,7 +201,7 @@ def test_the_management_node_reads_itself() -> None:
 
 
 def test_a_name_that_several_entities_have_needs_a_type() -> None:
-    name = STATISTICS.nodes[0].name
+    name = without_secret(STATISTICS.nodes[0].name)
     refused = ask("READ", name=name)
     assert status(refused) == 400
     assert "identity" in refused.application_properties["statusDescription"]
@@ -214,6 +256,7 @@ def test_types_attributes_and_operations_are_told() -> None:
         ("QUERY", ["name"], {}, 400),
         ("QUERY", {"attributeNames": "name"}, {}, 400),
         ("QUERY", {"attributeNames": [1]}, {}, 400),
+        ("QUERY", {"attributeNames": ["name"] * (MAX_ATTRIBUTE_NAMES + 1)}, {}, 400),
         ("QUERY", None, {"offset": -1}, 400),
         ("QUERY", None, {"count": "1"}, 400),
         ("QUERY", None, {"count": True}, 400),

@@ -9,7 +9,7 @@ import pytest
 import trio
 
 from amqpmesh.router.cli.exits import RefusedError
-from amqpmesh.router.cli.status import entities_of
+from amqpmesh.router.cli.status import all_pages
 from amqpmesh.router.message import Message
 from tests.support.served import Command, Served
 
@@ -116,6 +116,21 @@ def answer(body: Any, code: int = 200) -> Message:
         (answer({"attributeNames": ["type"], "results": [["org.example.thing"]]}), "does not tell of one router"),
     ],
 )
-def test_what_is_no_answer_is_said_to_be_none(message: Message, reason: str) -> None:
+async def test_what_is_no_answer_is_said_to_be_none(message: Message, reason: str) -> None:
+    async def ask(_: Message) -> Message:
+        return message
+
     with pytest.raises(RefusedError, match=reason):
-        entities_of(message)
+        await all_pages(ask)
+
+
+def test_a_router_that_has_more_than_an_answer_is_asked_again(
+    served: Served, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for index in range(5):
+        served.receive(f"q{index}")
+    for name in ("router.management.PAGE", "router.cli.status.PAGE"):
+        monkeypatch.setattr(f"amqpmesh.{name}", 2)
+    told = json.loads(command("status", "--json").out)
+    addresses = [link["address"] for link in told["links"]]
+    assert [f"q{index}" for index in range(5)] == sorted(each for each in addresses if each.startswith("q"))

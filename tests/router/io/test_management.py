@@ -17,7 +17,7 @@ from amqpmesh.router.amqp.delivery_states import Rejected, Released
 from amqpmesh.router.amqp.errors import LinkDetachedError
 from amqpmesh.router.amqp.performatives import Detach
 from amqpmesh.router.config import AddressConfig
-from amqpmesh.router.io.management import CREDIT, REPLY_TIME
+from amqpmesh.router.io.management import CREDIT, PAUSE, REPLY_TIME, SURVEY_TIME
 from amqpmesh.router.io.node import Router
 from amqpmesh.router.logs import event_of
 from amqpmesh.router.message import Message
@@ -198,7 +198,7 @@ async def test_others_have_their_turn_while_a_long_answer_is_made(
         nonlocal turns
         while not ended:
             turns += 1
-            await trio.lowlevel.checkpoint()
+            await trio.sleep(PAUSE)  # as long as that after a step
 
     async with (
         Router(id="A") as router,
@@ -208,7 +208,7 @@ async def test_others_have_their_turn_while_a_long_answer_is_made(
     ):
 
         async def turns_of_an_answer() -> int:
-            await requests.request(LINKS)
+            await trio.sleep(SURVEY_TIME)
             began = turns
             assert rows(await requests.request(LINKS))
             return turns - began
@@ -220,6 +220,33 @@ async def test_others_have_their_turn_while_a_long_answer_is_made(
             await links.enter_async_context(client.sender("q"))
         assert await turns_of_an_answer() >= 100 > 2 * short
         ended = True
+
+
+async def test_what_was_found_out_for_one_is_told_to_all_for_a_moment(
+    nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
+    async with (
+        Router(id="A") as router,
+        joined(nursery, router) as client,
+        client.requester(ADDRESS) as requests,
+    ):
+        before = rows(await requests.request(LINKS))
+        async with client.sender("q", name="new"):
+            assert rows(await requests.request(LINKS)) == before
+            await trio.sleep(SURVEY_TIME)
+            assert "new" in {row["name"] for row in rows(await requests.request(LINKS))}
+
+
+async def test_whoever_asks_and_asks_gets_a_share_of_the_time_only(
+    nursery: trio.Nursery, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seconds = count()
+    async with Router(id="A") as router, joined(nursery, router) as client, client.requester(ADDRESS) as requests:
+        monkeypatch.setattr(time, "perf_counter", lambda: float(next(seconds)))  # every step takes a second
+        began = trio.current_time()
+        for _ in range(3):
+            rows(await requests.request(LINKS))
+        assert trio.current_time() - began >= 3 * 2 * PAUSE  # two links at least, a step each
 
 
 async def test_a_fault_of_ours_costs_one_request(
