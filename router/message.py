@@ -23,6 +23,7 @@ from dataclasses import MISSING, Field, dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Final
 
 from amqpmesh.router.amqp.composite import encode_composite
+from amqpmesh.router.amqp.counting import MAX_VALUES, refuse_values
 from amqpmesh.router.amqp.errors import CommandError, decode_error, shown
 from amqpmesh.router.amqp.message import decode_sections, encode_sections
 from amqpmesh.router.amqp.messaging import (
@@ -121,11 +122,14 @@ class Message:
         return encode_sections([*self._head(), *body, *self._foot()])
 
     @classmethod
-    def decode(cls, payload: Buffer) -> Message:
+    def decode(cls, payload: Buffer, *, max_values: int = MAX_VALUES) -> Message:
         """The message that a payload of message-format 0 is.
 
-        Raises: ProtocolError(decode-error, invalid-field): it is none.
+        Args: max_values: how many values it may hold, each element of a list, map or array being one; 0: no limit.
+        Raises: ProtocolError(decode-error, invalid-field): it is none. ProtocolError(resource-limit-exceeded): it holds
+            more values; nothing of it was decoded.
         """
+        refuse_values(payload, max_values)
         return cls.of_sections(decode_sections(payload))
 
     @classmethod

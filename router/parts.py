@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from amqpmesh.router.amqp.codec import decode
 from amqpmesh.router.amqp.composite import declaration
+from amqpmesh.router.amqp.counting import MAX_VALUES, refuse_values
 from amqpmesh.router.amqp.definitions import LinkCondition
 from amqpmesh.router.amqp.errors import ProtocolError, Scope, decode_error
 from amqpmesh.router.amqp.message import decode_sections
@@ -36,10 +37,12 @@ class Parts:
     """Takes a payload in pieces; gives its head, then the octets of its data sections.
 
     Args: section_max: octets that the sections before the body may have which have not come whole, and those behind it.
+        max_values: as of `Message.decode`: of a section, and of a body that is no data with what is behind it.
     """
 
-    def __init__(self, section_max: int) -> None:
+    def __init__(self, section_max: int, max_values: int = MAX_VALUES) -> None:
         self._section_max = section_max
+        self._max_values = max_values
         self._buffer = bytearray()
         #: Of the data sections there is an empty one.
         self._sections: list[Section] = []
@@ -96,10 +99,12 @@ class Parts:
 
     def _read_section(self, start: bytes, end: int) -> bool:
         """What is not the body."""
+        refuse_values(start[:end], self._max_values)
         self._sections += decode_sections(start[:end])
         del self._buffer[:end]
+        said = Message.of_sections(self._sections)  # in the right order? else they could be any number
         if self.head is not None:
-            self.head.footer = Message.of_sections(self._sections).footer
+            self.head.footer = said.footer
         return True
 
     def _enter_data(self, start: bytes, begin: int) -> bool:
@@ -120,7 +125,9 @@ class Parts:
 
     def whole(self) -> Message:
         """The message, if its body is no data and all of it has come. Raises: ProtocolError: it is none."""
-        return Message.of_sections([*self._sections, *decode_sections(bytes(self._buffer))])
+        payload = bytes(self._buffer)
+        refuse_values(payload, self._max_values)
+        return Message.of_sections([*self._sections, *decode_sections(payload)])
 
     def finish(self) -> None:
         """Nothing more comes. Raises: ProtocolError: something should have."""

@@ -167,7 +167,8 @@ def encode_composite(value: object, *, full: bool = False) -> bytes:
     try:
         return write(value, 0)
     except REFUSALS as error:
-        raise CommandError(f"cannot be encoded: {error}") from error
+        # The message names the whole way to the value; the tracebacks of the refusals on it would say it again.
+        raise CommandError(f"cannot be encoded: {error}") from None
 
 
 def decode_composite(expected: type[T] | Registry[T], data: Buffer, offset: int = 0) -> tuple[T, int]:

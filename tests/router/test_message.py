@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 
 from amqpmesh.router.amqp.codec import encode
 from amqpmesh.router.amqp.composite import encode_composite
+from amqpmesh.router.amqp.counting import MAX_VALUES
+from amqpmesh.router.amqp.definitions import AmqpCondition
 from amqpmesh.router.amqp.errors import CommandError, ProtocolError
 from amqpmesh.router.amqp.maps import PairMap
 from amqpmesh.router.amqp.message import decode_sections, encode_sections
@@ -373,6 +375,73 @@ def test_a_section_comes_once_unless_it_is_a_body_of_several(at: int) -> None:
 def test_bodies_of_two_kinds_are_none(body: tuple[Section, ...]) -> None:
     with pytest.raises(ProtocolError, match=" after "):
         Message.decode(encode_sections(body))
+
+
+def many(code: int, count: int, octets: bytes) -> bytes:
+    """An amqp-value of a compound or an array: its code, its count, what it holds."""
+    return b"\x00\x53\x77" + bytes((code,)) + (len(octets) + 4).to_bytes(4) + count.to_bytes(4) + octets
+
+
+MANY = 1_000_000
+BOMBS = {
+    "nulls": many(0xD0, MANY, b"\x40" * MANY),
+    "maps": many(0xD0, MANY, b"\xc1\x01\x00" * MANY),
+    "pairs": many(0xD1, MANY, b"\x40" * MANY),
+    "described values": many(0xD0, MANY, b"\x00\x44\x40" * MANY),
+    "descriptors": many(0xF0, 1, b"\x00\x44" * MANY + b"\x40"),
+    "elements of an array": many(0xF0, MANY, b"\x94" + bytes(16 * MANY)),
+    "maps in an array": many(0xF0, 15_000, b"\xc1" + b"\x03\x02\x44\x40" * 15_000),
+    "lists in lists": many(0xD0, 1000, (b"\xc0\xff\xfe" + b"\x40" * 254) * 1000),
+    "arrays of nothing": many(0xD0, 15_000, b"\xe0\x02\xff\x40" * 15_000),
+    "lists in arrays": many(0xD0, 5000, b"\xe0\x02\x08\x45" * 5000),
+    "octets of a key": many(0xD1, 2, many(0xD0, 1, b"\xb0" + (9 * MANY).to_bytes(4) + bytes(9 * MANY))[3:] + b"\x40"),
+    "data sections": b"\x00\x53\x75\xa0\x00" * MANY,
+    "data sections by name": b"\x00\xa3\x10amqp:data:binary\xa0\x00" * MANY,
+    "sections of text": b"\x00\x53\x77\xb1\x00\x00\x00\x01a" * MANY,
+}
+
+
+@pytest.mark.parametrize("payload", BOMBS.values(), ids=BOMBS)
+def test_a_message_of_too_many_values_is_refused(payload: bytes) -> None:
+    with pytest.raises(ProtocolError) as raised:
+        Message.decode(payload)
+    assert raised.value.condition == AmqpCondition.RESOURCE_LIMIT_EXCEEDED
+
+
+@pytest.mark.parametrize(
+    "payload", [b"\x00\x53\x75\xb0\x00\xff\xff\xff" + bytes(0xFFFFFF), many(0xD0, 9999, b"\x44" * 9999)]
+)
+def test_octets_and_as_many_values_as_may_be_are_a_message(payload: bytes) -> None:
+    assert len(Message.decode(payload).body) in (0xFFFFFF, 9999)
+
+
+def test_values_are_counted_to_the_limit() -> None:
+    at_limit = MAX_VALUES - 3  # the section, its descriptor, the list
+    for items in ([None] * at_limit, ["a"] * at_limit, [b"x" * 300] * at_limit):
+        assert Message.decode(Message(items).encode()).body == items
+        payload = Message([*items, None]).encode()
+        with pytest.raises(ProtocolError, match="more values"):
+            Message.decode(payload)
+        for most in (MAX_VALUES + 1, 0):
+            assert len(Message.decode(payload, max_values=most).body) == at_limit + 1
+
+
+@settings(max_examples=60)
+@given(values)
+def test_no_value_is_refused_for_its_count_where_there_is_room(value: Any) -> None:
+    payload = Message(AmqpValue([value, b"x" * 300_000])).encode()
+    assert identical(Message.decode(payload, max_values=200_000), Message.decode(payload, max_values=0))
+
+
+@settings(max_examples=40)
+@given(st.data(), st.integers(1, 200))
+def test_counting_hostile_octets_ends_as_decoding_them_or_earlier(data: st.DataObject, most: int) -> None:
+    payload = data.draw(generated.messages().map(lambda message: message.data).flatmap(mutated) | st.binary())
+    try:
+        Message.decode(payload)
+    except ProtocolError:
+        with pytest.raises(ProtocolError):
+            Message.decode(payload, max_values=most)
 
 
 @settings(max_examples=40)

@@ -59,11 +59,12 @@ class Delivery:
     (delivery-failed) if it raised; released if it was cancelled; as it is, if it was decided inside.
     """
 
-    def __init__(self, receiver: Receiver, kernel: KernelDelivery, *, streaming: bool) -> None:
+    def __init__(self, receiver: Receiver, kernel: KernelDelivery, *, streaming: bool, max_values: int) -> None:
         self._receiver = receiver
         self._kernel = kernel
         self._streaming = streaming
-        self._parts = Parts(SECTION_MAX) if streaming and kernel.message_format == MESSAGE_FORMAT else None
+        self._max_values = max_values
+        self._parts = Parts(SECTION_MAX, max_values) if streaming and kernel.message_format == MESSAGE_FORMAT else None
         #: Of a delivery that streams: body octets that came and were not taken, a frame each.
         self._came: deque[bytes] = deque()
         self._pieces: list[bytes] = []
@@ -129,7 +130,7 @@ class Delivery:
             if self._parts is not None:
                 assert self._parts.head is not None, "it is handed out once its head is there"
                 return self._parts.head
-            self._message = Message.decode(self.payload)
+            self._message = Message.decode(self.payload, max_values=self._max_values)
         return self._message
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
@@ -338,7 +339,7 @@ class Delivery:
         """Look whether it is a message, before somebody has it. Returns: why not."""
         if self.message_format == MESSAGE_FORMAT and self._parts is None:
             try:
-                self._message = Message.decode(self.payload)
+                self._message = Message.decode(self.payload, max_values=self._max_values)
             except ProtocolError as error:
                 return error
         return None

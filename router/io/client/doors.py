@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
+from amqpmesh.router.amqp.counting import MAX_VALUES
 from amqpmesh.router.amqp.definitions import ReceiverSettleMode, SenderSettleMode
 from amqpmesh.router.amqp.errors import CommandError
 from amqpmesh.router.amqp.types import Described, Symbol
@@ -72,6 +73,7 @@ class Doors(ABC):
         snd_settle_mode: SenderSettleMode = SenderSettleMode.MIXED,
         rcv_settle_mode: ReceiverSettleMode = ReceiverSettleMode.FIRST,
         max_message_size: int | None = None,
+        max_values: int = MAX_VALUES,
         source: Source | None = None,
         filter: Mapping[str, Any] | None = None,
         desired_capabilities: Sequence[str] = (),
@@ -88,6 +90,8 @@ class Doors(ABC):
                 Else it is rejected (amqp:not-implemented), as what is no message is.
             max_message_size: octets; larger ones are refused by the peer (§2.7.3). None: 16 MiB, and without limit
                 where they stream; 0: no limit.
+            max_values: values that a message may hold, each element of a list, map or array being one. Messages with
+                more are rejected undecoded: they would hold up all tasks of the thread. 0: no limit.
             filter: of the source, by name, each value described (§3.5.8); a peer that does not apply one is not
                 received from. source: in the place of the one that names `address` and `filter`.
             name, snd_settle_mode, rcv_settle_mode, desired_capabilities, properties: as for `sender`.
@@ -105,6 +109,7 @@ class Doors(ABC):
             snd_settle_mode=snd_settle_mode,
             rcv_settle_mode=rcv_settle_mode,
             max_message_size=max_message_size,
+            max_values=max_values,
             source=source,
             filter=_filters(filter),
             desired_capabilities=symbols(desired_capabilities),
@@ -112,17 +117,22 @@ class Doors(ABC):
         )
 
     def requester(
-        self, address: str | None, *, credit: int = 100, max_message_size: int = MAX_MESSAGE_SIZE
+        self,
+        address: str | None,
+        *,
+        credit: int = 100,
+        max_message_size: int = MAX_MESSAGE_SIZE,
+        max_values: int = MAX_VALUES,
     ) -> Requester:
         """A link to ask on, and a dynamic node for the answers; used as `async with connection.requester("quotes")`.
 
         Args: address: the target's; None: each request goes by its `to`. credit: answers that may be on their way,
-            1 at least. max_message_size: octets of an answer.
+            1 at least. max_message_size: octets of an answer. max_values: as for `receiver`.
         """
         if whole("credit", credit) == 0:
             raise CommandError("without credit no answer can come")
         name = self._home.name_for(None)
-        replies = (f"{name}-replies", credit, max_message_size)
+        replies = (f"{name}-replies", credit, max_message_size, max_values)
         return Requester(self._home, name, address, replies)
 
 

@@ -9,6 +9,7 @@ import trio
 
 from amqpmesh.router import logs
 from amqpmesh.router.amqp.composite import encode_composite
+from amqpmesh.router.amqp.counting import MAX_VALUES
 from amqpmesh.router.amqp.definitions import AmqpCondition, Error, ReceiverSettleMode, Role, SenderSettleMode
 from amqpmesh.router.amqp.delivery_states import Rejected
 from amqpmesh.router.amqp.errors import AmqpMeshError, CommandError, ProtocolError, Scope
@@ -71,6 +72,7 @@ class Receiver(Crediting):
         snd_settle_mode: SenderSettleMode = SenderSettleMode.MIXED,
         rcv_settle_mode: ReceiverSettleMode = ReceiverSettleMode.FIRST,
         max_message_size: int = MAX_MESSAGE_SIZE,
+        max_values: int = MAX_VALUES,
         source: Source | None = None,
         filter: Mapping[Symbol, Value] | None = None,
         desired_capabilities: Sequence[Symbol] = (),
@@ -91,6 +93,7 @@ class Receiver(Crediting):
         self._snd_settle_mode = snd_settle_mode
         self._rcv_settle_mode = rcv_settle_mode
         self._max_message_size = whole("max_message_size", max_message_size, MAX_ULONG)
+        self._max_values = whole("max_values", max_values, MAX_ULONG)
         self._desired_capabilities = desired_capabilities
         self._properties = properties
         self._ready: deque[Delivery] = deque()
@@ -263,7 +266,7 @@ class Receiver(Crediting):
         """A frame of a delivery came (§2.7.5)."""
         came = event.delivery
         if event.first:
-            self._coming = Delivery(self, came, streaming=self._streaming)
+            self._coming = Delivery(self, came, streaming=self._streaming, max_values=self._max_values)
             self._count()
             if not came.remote_settled:
                 self._open[came] = self._coming

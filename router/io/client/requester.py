@@ -47,8 +47,10 @@ class _Call:
 class _Replies(Receiver):
     """Gives each answer to the call that waits for it, as it comes."""
 
-    def __init__(self, home: Attacher, name: str, *, credit: int, max_message_size: int) -> None:
-        super().__init__(home, name, None, credit=credit, buffer=BUFFER, max_message_size=max_message_size)
+    def __init__(self, home: Attacher, name: str, *, credit: int, max_message_size: int, max_values: int) -> None:
+        super().__init__(
+            home, name, None, credit=credit, buffer=BUFFER, max_message_size=max_message_size, max_values=max_values
+        )
         self.calls: dict[Key, _Call] = {}
         #: Answers that nobody waited for any more.
         self.late = 0
@@ -104,10 +106,12 @@ class _Requests(Sender):
 class Requester:
     """Asks, and waits for the answers. Several tasks may share it: each gets its own."""
 
-    def __init__(self, home: Attacher, name: str, address: str | None, replies: tuple[str, int, int]) -> None:
-        """Args: replies: name, credit, largest message of the link that answers come by."""
-        reply_name, credit, max_message_size = replies
-        self._replies = _Replies(home, reply_name, credit=credit, max_message_size=max_message_size)
+    def __init__(self, home: Attacher, name: str, address: str | None, replies: tuple[str, int, int, int]) -> None:
+        """Args: replies: name, credit, largest message and most values of one, of the link that answers come by."""
+        reply_name, credit, max_message_size, max_values = replies
+        self._replies = _Replies(
+            home, reply_name, credit=credit, max_message_size=max_message_size, max_values=max_values
+        )
         self._requests = _Requests(home, name, address, self._replies)
 
     @property

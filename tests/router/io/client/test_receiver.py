@@ -230,6 +230,30 @@ async def test_another_message_format_is_rejected_if_it_is_not_asked_for(
             assert each.state.error.condition == "amqp:not-implemented"
 
 
+@pytest.mark.parametrize("streaming", [False, True])
+async def test_a_message_of_too_many_values_is_rejected_and_the_next_one_comes(
+    nursery: trio.Nursery, autojump_clock: MockClock, streaming: bool
+) -> None:
+    far = Counterpart(nursery)
+    async with (
+        far.connect() as connection,
+        connection.receiver("q", streaming=streaming, max_values=300) as receiver,
+        connection.receiver("any", max_values=0) as unbounded,
+    ):
+        link, open_link = far.links
+        many = Message(b"x", application_properties={f"{number}": number for number in range(200)}).encode()
+        await link.send(many)
+        await link.send(numbered(7))
+        delivery = await receiver.receive()
+        assert (await delivery.read()).body == 7
+        await open_link.send(many)
+        assert len((await unbounded.receive()).message.application_properties) == 200
+        (rejected,) = [each for each in await far.rest() if isinstance(each, Disposition)]
+        assert isinstance(rejected.state, Rejected)
+        assert rejected.state.error is not None
+        assert rejected.state.error.condition == "amqp:resource-limit-exceeded"
+
+
 async def test_an_aborted_delivery_was_never_there(nursery: trio.Nursery, autojump_clock: MockClock) -> None:
     far = Counterpart(nursery)
     async with far.connect() as connection, connection.receiver("q", credit=2) as receiver:
