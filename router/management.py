@@ -16,6 +16,7 @@ from urllib.parse import quote
 
 from amqpmesh.policies.access import RESERVED
 from amqpmesh.router.amqp.codec import encode
+from amqpmesh.router.amqp.counting import MAX_VALUES
 from amqpmesh.router.amqp.encoder import VALUE_WRITERS
 from amqpmesh.router.amqp.types import Array, Int, Primitive, ULong
 from amqpmesh.router.attaching import DYNAMIC
@@ -50,6 +51,9 @@ PAGE: Final = 500
 
 PAGE_SIZE: Final = 256 * 2**10
 """Octets after which an answer has no further entity: names may be long."""
+
+PAGE_VALUES: Final = MAX_VALUES * 3 // 4
+"""Values of the rows of an answer at most, so that clients that count them decode it without asking for more."""
 
 MAX_ATTRIBUTE_NAMES: Final = 200
 """Those that a QUERY may ask for; there are not half as many."""
@@ -252,11 +256,12 @@ def _query(request: Message, statistics: Statistics) -> Steps[Value]:
     kinds = _entity_types(request)
     names = _attribute_names(request) or list(dict.fromkeys(name for kind in kinds for name in kind.attributes))
     offset = _number(request, "offset") or 0
-    count = _number(request, "count")
+    asked = _number(request, "count")
+    count = min(PAGE if asked is None else asked, PAGE, PAGE_VALUES // (len(names) + 1))
     readers = {kind: kind.reader(names) for kind in kinds}
     results: list[Any] = []
     size = 0
-    for kind, entity in _page(kinds, statistics, offset, PAGE if count is None else min(count, PAGE)):
+    for kind, entity in _page(kinds, statistics, offset, count):
         row = encode(readers[kind](entity))
         size += len(row)
         if results and size > PAGE_SIZE:

@@ -79,7 +79,7 @@ async def _ask(connection: Connection, address: str, timeout: float) -> Entities
     async def ask() -> None:
         patience.wait("an answer")
         # There is nobody else on this thread who would have to wait while it is decoded.
-        requester = connection.requester(address, max_message_size=MAX_ANSWER, max_values=0)
+        requester = connection.requester(address, max_message_size=MAX_ANSWER)
         async with connection, requester as management:
             entities.update(await all_pages(management.request))
 

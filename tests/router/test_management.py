@@ -141,6 +141,12 @@ def test_an_answer_is_a_page_however_much_is_asked_for(asked: dict[str, Value]) 
     assert identities(told, offset=PAGE + 3, **asked) == []
 
 
+@pytest.mark.parametrize("names", [[], ["name"] * MAX_ATTRIBUTE_NAMES])
+def test_a_page_can_be_decoded_by_whoever_asks_for_nothing_special(names: list[str]) -> None:
+    request = Message({"attributeNames": names}, application_properties={"operation": "QUERY"}, reply_to="r")
+    assert Message.decode(at_once(respond(request, many(2 * PAGE))).encode()).body["results"]
+
+
 @given(st.integers(1, 2 * PAGE_SIZE))
 def test_a_page_of_long_names_is_shorter_and_never_empty(size: int) -> None:
     told = many(5, "x" * size)
