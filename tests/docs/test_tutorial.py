@@ -15,6 +15,8 @@ def test_every_step_shows_what_the_page_says(tmp_path: Path) -> None:
         reader = Reader(tmp_path, start)
         for block in blocks(PAGE, "python", "console"):
             reader.does(block)
+    password = tmp_path / "examples" / "configurations" / "alice.password"
+    assert password.stat().st_mode & 0o777 == 0o600
 
 
 def test_every_block_is_done() -> None:
