@@ -153,6 +153,12 @@ class LinkEnd(ABC):
         return self._stage is Stage.OVER and self._failure is None
 
     @property
+    def peer(self) -> str:
+        """The container-id of whoever it is attached to, for logs; empty: it is not attached."""
+        remote = self._conversation.engine.remote if self._conversation is not None else None
+        return remote.container_id if remote is not None else ""
+
+    @property
     def engine_state(self) -> LinkEndpointState:
         """Of the link endpoint (figure 2.33)."""
         return LinkEndpointState.DETACHED if self._link is None else self._link.state

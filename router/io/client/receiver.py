@@ -385,7 +385,7 @@ class Receiver(Crediting):
 
     def _refuse(self, delivery: Delivery, error: ProtocolError) -> None:
         """It is no message, or of a format that the program did not ask for."""
-        log.warning("message rejected", link=self.name, address=self.address or "", reason=str(error))
+        log.warning("message rejected", peer=self.peer, link=self.name, address=self.address or "", reason=str(error))
         delivery.end(error)
         if not delivery.is_decided:
             refusal = Rejected(error=Error(condition=error.condition, description=error.description))

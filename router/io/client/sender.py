@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 
+from amqpmesh.router import logs
 from amqpmesh.router.amqp.definitions import ReceiverSettleMode, Role, SenderSettleMode
 from amqpmesh.router.amqp.delivery_states import Accepted
 from amqpmesh.router.amqp.errors import AmqpMeshError, CommandError, InDoubtError
@@ -33,6 +34,11 @@ if TYPE_CHECKING:
     from amqpmesh.router.io.client.attacher import Attacher
     from amqpmesh.router.io.client.conversation import Conversation
     from amqpmesh.router.message import Message
+
+log = logs.EventLog("amqpmesh.client")
+
+PATIENCE: Final = 1.0
+"""Seconds that leaving waits for outcomes without a word."""
 
 PIECE: Final = 128 * 2**10
 """Octets of a message that are put into frames at once, before a look at how much waits to be written."""
@@ -222,6 +228,20 @@ class Sender(LinkEnd):
 
     async def _finish(self, *, clean: bool) -> None:
         """Whoever leaves in good order wants what was sent to arrive: wait for the outcomes."""
+        with trio.move_on_after(PATIENCE):
+            await self._until_quiet(clean=clean)
+            return
+        log.info(
+            "sender waits for outcomes",
+            peer=self.peer,
+            link=self.name,
+            address=self.address or "",
+            waiting=self.waiting,
+            unsettled=self.unsettled,
+        )
+        await self._until_quiet(clean=clean)
+
+    async def _until_quiet(self, *, clean: bool) -> None:
         while clean and not self.is_over and (self._waiting or self._owed):
             self._quiet = trio.Event()
             await self._quiet.wait()
@@ -339,8 +359,6 @@ class Sender(LinkEnd):
 
     def _withdraw(self, pending: Pending) -> None:
         """Whoever waited for `pending` was cancelled."""
-        if pending.done.is_set():
-            return
         if pending.delivery is None:
             self._waiting.pop(pending, None)  # it may have failed at the same time
         else:

@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from amqpmesh.router.amqp.errors import ConnectionClosedError
     from amqpmesh.router.tracing import FrameTracer
 
+BACKLOG_LIMIT: Final = 4 * 2**20
+"""Octets that may wait to be written before the peer is read no further: one that asks and asks and reads no answer.
+Deliveries stop at far less, so two ends cannot wait for each other here."""
+
 CLOSE_TIME: Final = 1.0
 """Seconds that the peer has to answer our `close`."""
 
@@ -85,6 +89,8 @@ class Served:
                 at = self._engine.next_timer()
                 if at is not None and at < self._alarm.deadline:
                     self._alarm.deadline = at
+                while len(self._engine.out) > BACKLOG_LIMIT and not self.conversation.over.is_set():
+                    await self._written.wait()
         self.conversation.lost(self._reason)
 
     async def _write(self) -> None:
@@ -97,8 +103,8 @@ class Served:
                         self._tracer.sent(data)
                     await self._stream.send_all(data)
                     self.conversation.written()
-                written, self._written = self._written, trio.Event()
-                written.set()
+                    written, self._written = self._written, trio.Event()
+                    written.set()
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             # What the peer sent before may still be here, a reason in its `close` among it.
             await trio.sleep(CLOSE_TIME)

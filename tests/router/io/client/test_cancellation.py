@@ -11,7 +11,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from amqpmesh.router.amqp.definitions import ReceiverSettleMode, Role
 from amqpmesh.router.amqp.delivery_states import Accepted, Modified, Rejected, Released
-from amqpmesh.router.amqp.performatives import Detach, Detach, Disposition, Flow, Transfer
+from amqpmesh.router.amqp.performatives import Detach, Disposition, Flow, Transfer
 from amqpmesh.router.config import RouterConfig
 from amqpmesh.router.io.client.delivery import DeliveryAbortedError
 from amqpmesh.router.io.node import Router

@@ -11,6 +11,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from amqpmesh.router.amqp.errors import CommandError
 from amqpmesh.router.amqp.performatives import Attach, Close, Detach, Transfer
 from amqpmesh.router.io.node import Router
+from amqpmesh.router.logs import event_of, fields_of
 from tests.support.calls import Call
 from tests.support.client import joined
 from tests.support.counterpart import Counterpart
@@ -106,3 +107,23 @@ async def test_links_that_others_use_are_over_when_the_connection_is_left(
             failure = await call.failure()
             assert isinstance(failure, CommandError)
             assert "left" in str(failure)
+
+
+@pytest.mark.parametrize("waits", [0.5, 5.0])
+async def test_a_sender_that_is_left_and_waits_for_outcomes_says_so_after_a_second(
+    waits: float, nursery: trio.Nursery, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "amqpmesh.client")
+    far = Counterpart(nursery, credit=10)
+
+    async def accept() -> None:
+        await trio.sleep(waits)
+        await far.links[0].accept()
+
+    async with far.connect() as connection, connection.sender("q", name="mine") as sender:
+        await wait_all_tasks_blocked()
+        await sender.transfer(b"")
+        nursery.start_soon(accept)
+    said = [fields_of(record) for record in caplog.records if event_of(record) == "sender waits for outcomes"]
+    expected = {"peer": "host", "link": "mine", "address": "q", "waiting": 0, "unsettled": 1}
+    assert said == ([expected] if waits > 1 else [])
