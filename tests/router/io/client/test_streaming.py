@@ -228,7 +228,7 @@ async def test_a_stream_of_64_mebibytes_passes_through_little_memory(
         async for part in delivery:
             taken += len(part)
             # Looked at closely on the last part of its way: to do so takes its time.
-            if taken > size - 16 * MIB and not tracemalloc.is_tracing():
+            if taken > size - 8 * MIB and not tracemalloc.is_tracing():
                 tracemalloc.start()
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
