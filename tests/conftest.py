@@ -1,8 +1,15 @@
 """Settings every test shares."""
 
+import signal
+
 from hypothesis import HealthCheck, settings
 
 # One profile for everybody: no deadline, since a busy machine is no failure; a fixed seed, since a red run must be
 # red again.
 settings.register_profile("amqpmesh", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("amqpmesh")
+
+# Whoever runs the tests in the background of a shell ignores SIGINT, and every program that a test starts would
+# inherit that: those that are to be stopped by it would go on.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
