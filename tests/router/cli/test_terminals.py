@@ -173,10 +173,12 @@ def test_a_router_on_a_terminal_says_what_to_type_next_and_it_works(tmp_path: Pa
             assert sent.stderr.splitlines()[-1].startswith(b"accepted by receiver in ")
             told = subprocess.run(status.split(), capture_output=True, env=environment, timeout=PATIENCE, check=True)
             assert told.stdout.startswith(b"router ")
+            router.terminate()  # while the terminal is there: it says that it ends
+            assert router.wait(PATIENCE) == 0
     finally:
         alarm.cancel()
-        router.terminate()
-        assert router.wait(PATIENCE) == 0
+        router.kill()
+        router.wait(PATIENCE)
 
 
 @pytest.mark.parametrize("log", ["[log]\nformat = 'json'\n", "[log]\nlevel = 'warning'\n"])
