@@ -8,6 +8,9 @@ import trio
 READ_SIZE = 64 * 2**10
 """Octets that are read at once at most: a batch."""
 
+BATCH_TIME = 0.005
+"""Seconds after which a batch gives the thread back, whatever is left of it."""
+
 LINGER = 1.0
 """Seconds to wait for the peer's end of the stream after ours: closing a socket of which not everything was read
 resets it, and the reason in our `close` would be lost with it."""

@@ -11,16 +11,13 @@ from amqpmesh.router.connections import ConnectionRecord
 from amqpmesh.router.io.credentials import Credentials
 from amqpmesh.router.io.driver import Driver
 from amqpmesh.router.io.handshake import secure
-from amqpmesh.router.io.streams import LINGER, READ_SIZE, PutBack, TcpStream, take_leave
+from amqpmesh.router.io.streams import BATCH_TIME, LINGER, READ_SIZE, PutBack, TcpStream, take_leave
 from amqpmesh.router.tracing import FrameTracer
 
 log = logs.EventLog("amqpmesh.io")
 
 SLICE = 8 * 2**10
 """Octets that are fed at once: about a millisecond of small messages, so that a look at the clock comes in time."""
-
-BATCH_TIME = 0.005
-"""Seconds after which a batch gives the thread back, whatever is left of it."""
 
 BACKLOG_LIMIT = 4 * 2**20
 """Octets that may wait to be written, beyond one frame, before a peer is read no further: one that asks and asks and

@@ -19,6 +19,7 @@ from amqpmesh.router.amqp.errors import (
 )
 from amqpmesh.router.amqp.sasl import SaslClient
 from amqpmesh.router.amqp.states import LinkEndpointState
+from amqpmesh.router.io.streams import BATCH_TIME
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,9 +29,6 @@ if TYPE_CHECKING:
     from amqpmesh.router.io.client.link import LinkEnd
 
 log = logs.EventLog("amqpmesh.client")
-
-BATCH_TIME: Final = 0.005
-"""Seconds after which a batch gives the thread back, whatever is left of it."""
 
 BACKLOG: Final = 256 * 2**10
 """Octets that may wait to be written before senders stand still."""
@@ -160,9 +158,10 @@ class Conversation:
 
     def refused(self, error: ProtocolError) -> None:
         """What the peer sent cannot be read: it is told, and the connection is over."""
+        told = Error(condition=error.condition, description=error.description)
         if self.engine.can_send:
-            self.engine.close(Error(condition=error.condition, description=error.description))
-        self._closed(ConnectionClosedError("the peer sent what cannot be read", _told(error)))
+            self.engine.close(told)
+        self._closed(ConnectionClosedError("the peer sent what cannot be read", told))
 
     def _begin(self, window: int | None) -> Session:
         try:
@@ -293,7 +292,3 @@ def _of_foreigner(header: bytes) -> str:
     if header[0] in TLS_RECORDS:
         return "the peer answers in TLS: does it want amqps://?"
     return f"the peer does not speak AMQP 1.0: it begins with {header!r}"
-
-
-def _told(error: ProtocolError) -> Error:
-    return Error(condition=error.condition, description=error.description)

@@ -17,7 +17,8 @@ from amqpmesh.router.amqp.connection import Connection as Engine
 from amqpmesh.router.amqp.errors import AmqpMeshError, CommandError, ConnectionClosedError
 from amqpmesh.router.amqp.negotiation import Negotiation
 from amqpmesh.router.io.client.attacher import Attacher
-from amqpmesh.router.io.client.conversation import BATCH_TIME, Conversation
+from amqpmesh.router.io.client.conversation import Conversation
+from amqpmesh.router.io.streams import BATCH_TIME
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

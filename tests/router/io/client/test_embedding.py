@@ -16,8 +16,8 @@ from trio.testing import MockClock, lockstep_stream_pair, memory_stream_pair, wa
 from amqpmesh.router.amqp.errors import ConnectionClosedError
 from amqpmesh.router.amqp.performatives import Transfer
 from amqpmesh.router.io.client.connection import connect
-from amqpmesh.router.io.client.conversation import BATCH_TIME
 from amqpmesh.router.io.node import Router
+from amqpmesh.router.io.streams import BATCH_TIME
 from amqpmesh.router.kernel import relay as kernel
 from amqpmesh.router.message import Message
 from tests.support.calls import Call
