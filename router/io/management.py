@@ -40,6 +40,10 @@ PAUSE = 3.0
 REPLY_TIME = 5.0
 """Seconds for an answer to leave. Who asks and then takes no answer must not stop those who come after."""
 
+FAULT_PAUSE = 1.0
+"""Seconds after which the node comes back, where a fault of ours has ended its link: one that is there to stay costs a
+few lines of the log a second, and no more."""
+
 
 class ManagementNode(Doors):
     """Takes requests, one after the other, and answers each."""
@@ -67,14 +71,19 @@ class ManagementNode(Doors):
         self._inside.end()
 
     async def serve(self) -> None:
-        """Answer requests until the router ends. Raises: nothing; faults of ours are logged."""
-        try:
-            async with self.receiver(management.ADDRESS, credit=CREDIT, max_message_size=MAX_REQUEST_SIZE) as requests:
-                async for delivery in requests:
-                    await self._answer(delivery)
-        except AmqpMeshError as error:
-            if not self._ended:
-                log.error("fault", exception=error, address=management.ADDRESS)
+        """Answer requests until the router ends, on one link after the other. Raises: nothing; faults are logged."""
+        while not self._ended:
+            try:
+                await self._serve_link()
+            except Exception as error:
+                if not self._ended:
+                    log.error("fault", exception=error, address=management.ADDRESS)
+                    await trio.sleep(FAULT_PAUSE)
+
+    async def _serve_link(self) -> None:
+        async with self.receiver(management.ADDRESS, credit=CREDIT, max_message_size=MAX_REQUEST_SIZE) as requests:
+            async for delivery in requests:
+                await self._answer(delivery)
 
     async def _answer(self, delivery: Delivery) -> None:
         try:

@@ -17,11 +17,13 @@ from amqpmesh.router.amqp.delivery_states import Rejected, Released
 from amqpmesh.router.amqp.errors import LinkDetachedError
 from amqpmesh.router.amqp.performatives import Detach
 from amqpmesh.router.config import AddressConfig
-from amqpmesh.router.io.management import CREDIT, PAUSE, REPLY_TIME, SURVEY_TIME
+from amqpmesh.router.io.client.delivery import Delivery
+from amqpmesh.router.io.client.receiver import Receiver
+from amqpmesh.router.io.management import CREDIT, FAULT_PAUSE, PAUSE, REPLY_TIME, SURVEY_TIME
 from amqpmesh.router.io.node import Router
 from amqpmesh.router.logs import event_of
 from amqpmesh.router.message import Message
-from amqpmesh.router.outcomes import RejectedError
+from amqpmesh.router.outcomes import ModifiedError, RejectedError
 from amqpmesh.router.statistics import Statistics
 from amqpmesh.router.steps import Steps
 from tests.support.client import joined
@@ -269,3 +271,41 @@ async def test_a_fault_of_ours_costs_one_request(
         async with client.requester(ADDRESS) as requests:
             assert rows(await requests.request(LINKS))
     assert [event_of(record) for record in caplog.records if record.levelname == "ERROR"] == ["fault"]
+
+
+@pytest.mark.parametrize(
+    ("cls", "method"), [(Receiver, "transferred"), (Delivery, "decode")], ids=["as a request comes", "as it is taken"]
+)
+async def test_a_fault_of_ours_on_its_link_does_not_end_it(
+    nursery: trio.Nursery,
+    autojump_clock: MockClock,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    cls: type,
+    method: str,
+) -> None:
+    async with Router(id="A") as router, joined(nursery, router) as client, client.sender(ADDRESS) as sender:
+        for _ in range(2):
+            with monkeypatch.context() as patched:
+                patched.setattr(cls, method, lambda *_: 1 / 0)
+                with trio.fail_after(60), pytest.raises(ModifiedError):
+                    await sender.send(LINKS)
+            with trio.fail_after(60):
+                async with client.requester(ADDRESS) as requests:
+                    assert rows(await requests.request(LINKS))
+    assert "fault" in {event_of(record) for record in caplog.records if record.levelname == "ERROR"}
+
+
+async def test_a_fault_that_is_there_to_stay_is_told_now_and_then(
+    nursery: trio.Nursery, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(Receiver, "attached", lambda *_: 1 / 0)
+        async with Router(id="A") as router:
+            tries = 60
+            await trio.sleep(tries * FAULT_PAUSE)
+            assert tries <= len(caplog.records) <= 4 * tries
+            patched.undo()
+            with trio.fail_after(60):
+                async with joined(nursery, router) as client, client.requester(ADDRESS) as requests:
+                    assert rows(await requests.request(LINKS))
