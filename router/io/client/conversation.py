@@ -33,6 +33,9 @@ log = logs.EventLog("amqpmesh.client")
 BACKLOG: Final = 256 * 2**10
 """Octets that may wait to be written before senders stand still."""
 
+MIN_WINDOW: Final = 4
+"""Transfer frames that a session takes, however small the buffer; to those of senders nobody transfers."""
+
 TLS_RECORDS: Final = range(20, 24)
 """The octets that records of TLS begin with (RFC 8446, 5.1)."""
 
@@ -117,15 +120,20 @@ class Conversation:
 
     # ---------------------------------------------------------------------------------------------------- for the links
 
-    def session_for(self, end: LinkEnd, window: int | None = None) -> Session:
+    def session_for(self, end: LinkEnd, window: int = MIN_WINDOW) -> Session:
         """A session for a link, its own if the peer has a channel for it.
 
         So what waits in a receiver stops nobody else; and a peer that ends the session for what one link did, as
         RabbitMQ does for each address that it does not have, ends that one.
 
-        Args: window: transfer frames that come; None: no limit. Raises: CommandError: the peer takes no more.
+        Args: window: transfer frames that may be here and not taken. A session that is shared has the largest window
+            that one of its links asked for.
+        Raises: CommandError: the peer takes no more.
         """
         session = self._begin(window)
+        if window > session.flow_state.window_size:
+            session.flow_state.window_size = window
+            session.flow()
         self._ends[session][end] = None
         return session
 
@@ -163,7 +171,7 @@ class Conversation:
             self.engine.close(told)
         self._closed(ConnectionClosedError("the peer sent what cannot be read", told))
 
-    def _begin(self, window: int | None) -> Session:
+    def _begin(self, window: int) -> Session:
         try:
             session = self.engine.begin(window)
         except CommandError:

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from amqpmesh.router.amqp.types import Value
     from amqpmesh.router.io.client.receiver import Receiver
     from amqpmesh.router.io.client.sent import Sent
+    from amqpmesh.router.io.client.share import Share
     from amqpmesh.router.kernel.relay import Delivery as KernelDelivery
 
 SECTION_MAX: Final = 64 * 2**10
@@ -59,9 +60,12 @@ class Delivery:
     (delivery-failed) if it raised; released if it was cancelled; as it is, if it was decided inside.
     """
 
-    def __init__(self, receiver: Receiver, kernel: KernelDelivery, *, streaming: bool, max_values: int) -> None:
+    def __init__(
+        self, receiver: Receiver, kernel: KernelDelivery, share: Share, *, streaming: bool, max_values: int
+    ) -> None:
         self._receiver = receiver
         self._kernel = kernel
+        self._share = share
         self._streaming = streaming
         self._max_values = max_values
         self._parts = Parts(SECTION_MAX, max_values) if streaming and kernel.message_format == MESSAGE_FORMAT else None
@@ -365,8 +369,7 @@ class Delivery:
 
     def _release(self, frames: int) -> None:
         self.frames -= frames
-        if not self.is_lost:
-            self._receiver.release(frames)
+        self._share.release(frames)
 
     def _changed(self) -> None:
         change, self._change = self._change, trio.Event()

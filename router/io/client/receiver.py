@@ -17,8 +17,10 @@ from amqpmesh.router.amqp.link import Receiver as EngineReceiver
 from amqpmesh.router.amqp.messaging import MESSAGE_FORMAT, Source, Target
 from amqpmesh.router.amqp.terminus import Terminus
 from amqpmesh.router.io.client.arguments import text, whole
+from amqpmesh.router.io.client.conversation import MIN_WINDOW
 from amqpmesh.router.io.client.credit import Crediting
 from amqpmesh.router.io.client.delivery import FAILED, Delivery, DeliveryAbortedError
+from amqpmesh.router.io.client.share import Share
 from amqpmesh.router.kernel import relay as kernel
 from amqpmesh.router.kernel.relay import RELEASED_STATE
 
@@ -45,9 +47,6 @@ MAX_MESSAGE_SIZE: Final = 16 * 2**20
 """Octets of a message, if the program says nothing else."""
 
 MAX_ULONG: Final = 2**64 - 1
-
-MIN_WINDOW: Final = 4
-"""Transfer frames that a session takes, however small the buffer."""
 
 MAX_WINDOW: Final = 2**31 - 1
 """However large: transfer-ids are serial numbers (§2.8.10)."""
@@ -98,6 +97,8 @@ class Receiver(Crediting):
         self._properties = properties
         self._ready: deque[Delivery] = deque()
         self._coming: Delivery | None = None
+        #: Of the session that it is attached on, or was.
+        self._share: Share | None = None
         #: Deliveries that the peer was not told the end of, by the engine's.
         self._open: dict[kernel.Delivery, Delivery] = {}
         #: Whether the source has the outcome modified; brokers that have not (RabbitMQ 3) end the session for it.
@@ -169,11 +170,6 @@ class Receiver(Crediting):
         """Decide for the program, which began and did not end well: modified (delivery-failed), or what comes next."""
         self.decide(delivery, FAILED if self.takes_modified else RELEASED_STATE)
 
-    def release(self, frames: int) -> None:
-        """The octets of so many frames are gone from here."""
-        if self._session is not None:
-            self._session.release(frames)
-
     async def reply(self, to: str, payload: bytes, *, settled: bool) -> Sent:
         """As `Delivery.reply`. Raises: LinkDetachedError, SessionEndedError: the peer refuses the way."""
         return await self._home.reply(to, payload, settled=settled)
@@ -189,7 +185,9 @@ class Receiver(Crediting):
     # ------------------------------------------------------------------------------------------------------- of LinkEnd
 
     def _choose_session(self, conversation: Conversation) -> Session:
-        return conversation.session_for(self, self._window)
+        session = conversation.session_for(self, self._window)
+        self._share = Share(session)
+        return session
 
     def _attach(self, session: Session) -> Link:
         return session.attach(
@@ -236,6 +234,8 @@ class Receiver(Crediting):
             delivery.lose(error)
         self._open.clear()
         self._coming = None
+        if self._share is not None:
+            self._share.close()
         self._drain_no_more()
         if final:
             self._takers.unpark_all()
@@ -264,15 +264,17 @@ class Receiver(Crediting):
 
     def transferred(self, event: TransferReceived) -> None:
         """A frame of a delivery came (§2.7.5)."""
-        came = event.delivery
+        came, share = event.delivery, self._share
+        assert share is not None, "it was attached"
+        share.take()
         if event.first:
-            self._coming = Delivery(self, came, streaming=self._streaming, max_values=self._max_values)
+            self._coming = Delivery(self, came, share, streaming=self._streaming, max_values=self._max_values)
             self._count()
             if not came.remote_settled:
                 self._open[came] = self._coming
         delivery = self._coming
         if delivery is None:
-            self.release(1)
+            share.release(1)
             return
         if came.complete:
             self._coming = None
@@ -281,9 +283,10 @@ class Receiver(Crediting):
             self._open.pop(came, None)
             delivery.settlement.set()
         if came.aborted:
+            share.release(1)
             self._aborted(delivery)
         elif delivery.is_decided:
-            self.release(1)
+            share.release(1)
         else:
             try:
                 delivery.add(event.payload)
@@ -367,7 +370,6 @@ class Receiver(Crediting):
             first.release_frames()
 
     def _aborted(self, delivery: Delivery) -> None:
-        self.release(1)
         self._open.pop(delivery.kernel, None)
         delivery.end(DeliveryAbortedError("the sender aborted the delivery"))
         delivery.settlement.set()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
@@ -15,10 +13,6 @@ from amqpmesh.router.logs import event_of, fields_of
 from tests.support.calls import Call
 from tests.support.client import joined
 from tests.support.counterpart import Counterpart
-
-if TYPE_CHECKING:
-    pass
-
 
 # ------------------------------------------------------------------------------------------------- entering and leaving
 
