@@ -33,7 +33,7 @@ async def answer(quotes: Requester, body: bytes) -> tuple[int, bytes]:
         return 400, f"{error}\n".encode()
     except OutcomeError as error:
         return 503, f"{error}\n".encode()
-    return 200, reply.body
+    return (200, reply.body) if isinstance(reply.body, bytes) else (502, b"the service answers with no octets\n")
 
 
 async def web(quotes: Requester, scope: Any, receive: Any, send: Any) -> None:

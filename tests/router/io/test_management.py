@@ -26,6 +26,7 @@ from amqpmesh.router.message import Message
 from amqpmesh.router.outcomes import ModifiedError, RejectedError
 from amqpmesh.router.statistics import Statistics
 from amqpmesh.router.steps import Steps
+from tests.support.bad_requests import send_all, send_other_formats
 from tests.support.client import joined
 from tests.support.peer import connected
 
@@ -271,6 +272,15 @@ async def test_a_fault_of_ours_costs_one_request(
         async with client.requester(ADDRESS) as requests:
             assert rows(await requests.request(LINKS))
     assert [event_of(record) for record in caplog.records if record.levelname == "ERROR"] == ["fault"]
+
+
+async def test_no_request_ends_or_stops_it(nursery: trio.Nursery, autojump_clock: MockClock) -> None:
+    async with Router(id="A") as router, joined(nursery, router) as client:
+        await send_all(client, ADDRESS)
+        await send_other_formats(connected(nursery, router), ADDRESS)
+        with trio.fail_after(REPLY_TIME):
+            async with client.requester(ADDRESS) as requests:
+                assert rows(await requests.request(LINKS))
 
 
 @pytest.mark.parametrize(
