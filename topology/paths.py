@@ -1,0 +1,167 @@
+"""The paths of this router: how far, over which neighbours, and where it stands in the trees of others."""
+
+from __future__ import annotations
+
+from heapq import heapify, heappop, heappush
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from amqpmesh.topology.trees import ShortestPathTree
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, KeysView
+
+    from amqpmesh.topology.graph import Graph
+
+#: Trees of other ingress routers that are kept. One of a mesh of a thousand routers takes about 200 KiB.
+TREES: Final = 128
+
+
+class Way(NamedTuple):
+    """How a router is reached."""
+
+    distance: int
+    """What the cheapest paths there cost."""
+    next_hops: tuple[str, ...]
+    """The neighbours that those paths begin with, in order; empty for this router itself."""
+    length: int
+    """The most edges that one of those paths has, for a hop limit that suits them all."""
+
+
+class Paths:
+    """What the graph means to one router.
+
+    What is said of ways is as of the last `refresh`, so that a router forwards on the old graph while changes gather.
+    Trees of other ingress routers are computed, or catch up with the graph, when they are asked for.
+
+    No message visits a router twice while all routers have the same graph: every next hop is nearer to the
+    destination than the router before it, since costs are at least 1.
+    """
+
+    def __init__(self, graph: Graph, router: str, *, trees: int = TREES) -> None:
+        self.router = router
+        self._graph = graph
+        self._own = ShortestPathTree(graph, router)
+        self._ways: dict[str, Way] = {}
+        self._trees: dict[str, ShortestPathTree] = {}  # the one asked for longest ago comes first
+        self._most_trees = trees
+        self.refresh()
+
+    def refresh(self) -> frozenset[str]:
+        """Take in what the graph has become; what cannot have changed is not computed again.
+
+        Returns: the routers whose way changed, came or went.
+        """
+        touched = self._own.follow()
+        if touched is None:
+            touched = self._ways.keys() | self._own.distances.keys()
+        return self._update_ways(touched)
+
+    # Ways
+
+    def way(self, destination: str) -> Way | None:
+        """How a router is reached; None: it cannot be."""
+        return self._ways.get(destination)
+
+    def distance(self, destination: str) -> int | None:
+        """The cost of the cheapest path to a router, 0 for this one; None: it cannot be reached."""
+        way = self._ways.get(destination)
+        return None if way is None else way.distance
+
+    def next_hops(self, destination: str) -> tuple[str, ...]:
+        """The neighbours that are first on a cheapest path, in order; empty for this router and the unreachable."""
+        way = self._ways.get(destination)
+        return () if way is None else way.next_hops
+
+    def length(self, destination: str) -> int | None:
+        """The most edges on a cheapest path to a router, 0 for this one; None: it cannot be reached."""
+        way = self._ways.get(destination)
+        return None if way is None else way.length
+
+    def reachable(self) -> KeysView[str]:
+        """Every router that can be reached now, this one included; a view."""
+        return self._ways.keys()
+
+    def leads_back(self, destination: str, neighbour: str) -> bool:
+        """Whether a way to a router begins with the neighbour, who must then give us nothing for it: split horizon."""
+        return neighbour in self.next_hops(destination)
+
+    def path(self, destination: str, ingress: str | None = None) -> list[str]:
+        """One cheapest path, the one of the tree: from this router or an ingress router; empty if there is none."""
+        return self._tree(ingress or self.router).path(destination)
+
+    # Trees
+
+    def parent(self, ingress: str) -> str | None:
+        """The neighbour before this router in an ingress router's tree; None: it is the root, or not in the tree."""
+        return self._tree(ingress).parents.get(self.router)
+
+    def children(self, ingress: str) -> tuple[str, ...]:
+        """The neighbours after this router in an ingress router's tree, in order."""
+        return tuple(self._tree(ingress).children(self.router))
+
+    def subtree(self, ingress: str, child: str) -> set[str]:
+        """All that are reached over a child of this router in an ingress router's tree, the child included.
+
+        Empty if it is not a child of this router.
+        """
+        tree = self._tree(ingress)
+        return tree.subtree(child) if tree.parents.get(child) == self.router else set()
+
+    def branches(self, ingress: str, destinations: Iterable[str]) -> dict[str, set[str]]:
+        """Those of some routers that lie below this one in an ingress router's tree, by the child that leads to them.
+
+        It takes a step per router on the way, where `subtree` looks at all that is below.
+        """
+        parents = self._tree(ingress).parents
+        found: dict[str, set[str]] = {}
+        for destination in destinations:
+            step: str | None = destination
+            while step is not None and (parent := parents.get(step)) != self.router:
+                step = parent
+            if step is not None:
+                found.setdefault(step, set()).add(destination)
+        return found
+
+    def _tree(self, ingress: str) -> ShortestPathTree:
+        if ingress == self.router:
+            return self._own
+        tree = self._trees.pop(ingress, None)
+        if tree is None:
+            tree = ShortestPathTree(self._graph, ingress)
+            if len(self._trees) >= self._most_trees:
+                del self._trees[next(iter(self._trees))]
+        self._trees[ingress] = tree
+        tree.follow()
+        return tree
+
+    def _update_ways(self, touched: set[str]) -> frozenset[str]:
+        distances = self._own.distances
+        changed = {router for router in touched if router in self._ways and router not in distances}
+        for router in changed:
+            del self._ways[router]
+        # Nearer routers first: the ways to the others are made of theirs.
+        heap = [(distances[router], router) for router in touched if router in distances]
+        heapify(heap)
+        queued = set(touched)
+        while heap:
+            distance, router = heappop(heap)
+            way = self._way(router, distance)
+            if way == self._ways.get(router):
+                continue
+            self._ways[router] = way
+            changed.add(router)
+            for head, edge in self._graph.successors.get(router, {}).items():
+                if head not in queued and distances.get(head) == distance + edge["cost"]:
+                    queued.add(head)
+                    heappush(heap, (distances[head], head))
+        return frozenset(changed)
+
+    def _way(self, router: str, distance: int) -> Way:
+        before = self._own.tight(router)
+        ways = [self._ways[each] for each in before if each != self.router]
+        if len(ways) == len(before) == 1:
+            return Way(distance, ways[0].next_hops, ways[0].length + 1)
+        hops = {hop for way in ways for hop in way.next_hops}
+        if len(ways) < len(before):  # it is our neighbour, reached over its own edge
+            hops.add(router)
+        return Way(distance, tuple(sorted(hops)), max((way.length + 1 for way in ways), default=len(before)))
