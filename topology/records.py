@@ -1,0 +1,270 @@
+"""What routers tell the whole mesh: the bodies of the records that are signed, flooded and kept, declared.
+
+A record is signed over its body's bytes as they are sent, and is carried on as it came: nobody writes it anew. Which of
+two records of an origin is newer, their *pairs* say, (epoch, sequence), and nothing else: no clock is compared. An
+epoch is a life of a router: it grows with each start. Within it, link states and addresses count separately.
+"""
+
+import re
+from enum import IntEnum
+from typing import Final, NamedTuple, TypeAlias
+
+from amqpmesh.topology.schema import (
+    Body,
+    Flag,
+    Many,
+    Octets,
+    Row,
+    Text,
+    UnreadableError,
+    Whole,
+    body,
+    decode,
+    encode,
+    item,
+)
+
+__all__ = [
+    "MAX_BODY",
+    "AddressDelta",
+    "Addresses",
+    "Advert",
+    "Entry",
+    "Key",
+    "Kind",
+    "LinkState",
+    "Name",
+    "Neighbour",
+    "Pair",
+    "Record",
+    "Revocation",
+    "SignedRecord",
+    "UnreadableError",
+    "encode",
+    "read_record",
+]
+
+MAX_BODY: Final = 48 * 1024
+"""The most octets of a record's body: with its signature and its envelope it must fit a message of 64 KiB."""
+
+MAX_CERTIFICATE: Final = 8 * 1024
+"""The most octets of a certificate, DER."""
+
+MAX_ID: Final = 255
+"""The longest router id, characters, as in the configuration."""
+
+MAX_ADDRESS: Final = 2048
+"""The longest address that is advertised, characters; longer ones work at their own router only."""
+
+MAX_EPOCH: Final = 2**62 - 1
+"""The highest epoch and sequence that is read; a router can still jump above it."""
+
+MAX_COST: Final = 2**31 - 1
+MAX_CONSUMERS: Final = 2**32 - 1
+MAX_NEIGHBOURS: Final = 4096
+MAX_PARTS: Final = 4096
+
+# An address splits at its last @; * and # are patterns; / parts tokens.
+ROUTER_ID: Final = Text(MAX_ID, re.compile(r"(?:(?![@/#*])[!-~])+"), "router id")
+AREA: Final = Text(64, words="area")
+KEY_ID: Final = Octets(64)
+SIGNATURE: Final = Octets(512)
+EPOCH: Final = Whole(0, MAX_EPOCH)
+SEQUENCE: Final = Whole(0, MAX_EPOCH)
+COST: Final = Whole(1, MAX_COST)
+COUNT: Final = Whole(0, MAX_CONSUMERS)
+TENANT: Final = Text(MAX_ID, words="tenant")
+ADDRESS: Final = Text(MAX_ADDRESS, words="address")
+
+
+class Kind(IntEnum):
+    """What a record is; the number is on the wire, and under the signature."""
+
+    LINK_STATE = 1
+    ADDRESSES = 2
+    ADDRESS_DELTA = 3
+    CERTIFICATE = 4
+    REVOCATION = 5
+
+
+class Pair(NamedTuple):
+    """How new a record is; pairs compare as they should."""
+
+    epoch: int
+    sequence: int
+
+
+class Key(NamedTuple):
+    """Which record: no two differing records of an honest origin have the same key."""
+
+    kind: Kind
+    origin: str
+    epoch: int
+    sequence: int
+    part: int
+
+    @property
+    def pair(self) -> Pair:
+        """How new it is."""
+        return Pair(self.epoch, self.sequence)
+
+
+class Name(NamedTuple):
+    """An address of a tenant; the key of the address book."""
+
+    tenant: str
+    name: str
+
+
+class Advert(NamedTuple):
+    """What a router says about an address: how it is distributed, and who is there."""
+
+    distribution: str
+    consumers: int
+    producers: int
+
+
+class Neighbour(NamedTuple):
+    """A neighbour in a link state: its router id, the cheapest cost of sending there, and how many adjacencies."""
+
+    router: str
+    cost: int
+    adjacencies: int
+
+
+class Entry(NamedTuple):
+    """An address in an address record."""
+
+    tenant: str
+    name: str
+    distribution: str
+    consumers: int
+    producers: int
+
+    @property
+    def key(self) -> Name:
+        """Which address."""
+        return Name(self.tenant, self.name)
+
+    @property
+    def advert(self) -> Advert:
+        """What is said about it."""
+        return Advert(self.distribution, self.consumers, self.producers)
+
+
+class SignedRecord(NamedTuple):
+    """A record as it travels: body and signature are octets as they came from its origin."""
+
+    kind: int
+    key_id: bytes
+    body: bytes
+    signature: bytes
+
+
+NAME: Final = Row(Name, (("tenant", TENANT), ("name", ADDRESS)))
+NEIGHBOUR: Final = Row(Neighbour, (("router", ROUTER_ID), ("cost", COST), ("adjacencies", Whole(1, 2**16 - 1))))
+ENTRY: Final = Row(
+    Entry,
+    (
+        ("tenant", TENANT),
+        ("name", ADDRESS),
+        ("distribution", Text(32, words="word of the configuration")),
+        ("consumers", COUNT),
+        ("producers", COUNT),
+    ),
+)
+
+
+@body("LinkState", "a router, and the adjacencies that it has; while it is renewed, its origin is alive")
+class LinkState(Body):
+    """Kind 1: a router and its adjacencies."""
+
+    origin: str = item("o", ROUTER_ID, "who says this")
+    epoch: int = item("e", EPOCH, "the life of the origin that this is of")
+    sequence: int = item("s", SEQUENCE, "how new within the epoch; link states count for themselves")
+    neighbours: tuple[Neighbour, ...] = item(
+        "n", Many(NEIGHBOUR, MAX_NEIGHBOURS), "its neighbours, the least cost of sending to each", default=()
+    )
+    addresses: int = item("d", SEQUENCE, "the sequence of its addresses by then: who has less asks", default=0)
+    transit: bool = item("t", Flag(), "whether paths may lead through it; false while it drains", default=True)
+    capabilities: tuple[str, ...] = item("c", Many(Text(64), 32), "what it can do beyond version 1", default=())
+    area: str = item("a", AREA, "for meshes of several areas, one day", default="")
+
+    @property
+    def key(self) -> Key:
+        """Which record this is."""
+        return Key(Kind.LINK_STATE, self.origin, self.epoch, self.sequence, 0)
+
+
+@body("Addresses", "every address of a router at a sequence, in one or more parts")
+class Addresses(Body):
+    """Kind 2: the full state of a router's addresses; it takes the place of all that was said until its sequence."""
+
+    origin: str = item("o", ROUTER_ID, "who says this")
+    epoch: int = item("e", EPOCH, "the life of the origin that this is of")
+    sequence: int = item("s", SEQUENCE, "the state after the delta of this sequence, all parts of it")
+    part: int = item("p", Whole(0, MAX_PARTS - 1), "which part this is, from 0", default=0)
+    parts: int = item("q", Whole(1, MAX_PARTS), "how many parts there are", default=1)
+    entries: tuple[Entry, ...] = item("n", Many(ENTRY, 4096), "the addresses of this part", default=())
+    area: str = item("a", AREA, "for meshes of several areas, one day", default="")
+
+    @property
+    def key(self) -> Key:
+        """Which record this is."""
+        return Key(Kind.ADDRESSES, self.origin, self.epoch, self.sequence, self.part)
+
+
+@body("AddressDelta", "what changed among the addresses of a router; sequence 1 changes the empty state")
+class AddressDelta(Body):
+    """Kind 3: what changed since the sequence before."""
+
+    origin: str = item("o", ROUTER_ID, "who says this")
+    epoch: int = item("e", EPOCH, "the life of the origin that this is of")
+    sequence: int = item("s", SEQUENCE, "one more than that of the state that it changes")
+    set: tuple[Entry, ...] = item("n", Many(ENTRY, 4096), "addresses that are new or different", default=())
+    removed: tuple[Name, ...] = item("r", Many(NAME, 4096), "addresses that are gone", default=())
+    area: str = item("a", AREA, "for meshes of several areas, one day", default="")
+
+    @property
+    def key(self) -> Key:
+        """Which record this is."""
+        return Key(Kind.ADDRESS_DELTA, self.origin, self.epoch, self.sequence, 0)
+
+
+@body("Revocation", "certificates that are not to be believed any more, signed by the mesh's authority")
+class Revocation(Body):
+    """Kind 5: the authority's whole list; the one with the higher number holds."""
+
+    number: int = item("s", SEQUENCE, "which edition of the list this is")
+    revoked: tuple[bytes, ...] = item("n", Many(KEY_ID, 1024), "key ids of the certificates", default=())
+    area: str = item("a", AREA, "for meshes of several areas, one day", default="")
+
+    @property
+    def key(self) -> Key:
+        """Which record this is; the list has no origin but the mesh itself."""
+        return Key(Kind.REVOCATION, "", 0, self.number, 0)
+
+
+Record: TypeAlias = LinkState | Addresses | AddressDelta | Revocation
+
+BODIES: Final[dict[Kind, type[Record]]] = {
+    Kind.LINK_STATE: LinkState,
+    Kind.ADDRESSES: Addresses,
+    Kind.ADDRESS_DELTA: AddressDelta,
+    Kind.REVOCATION: Revocation,
+}
+"""The body of each kind; that of a certificate is its DER form, which msgpack has no part in."""
+
+
+def read_record(kind: int, data: bytes) -> Record:
+    """The body of a record.
+
+    Raises: UnreadableError: no such kind, or no body of that kind.
+    """
+    form = BODIES.get(kind)  # type: ignore[call-overload]  # an int is found as the Kind that it equals
+    if form is None:
+        raise UnreadableError("kind", f"no record of kind {kind}")
+    record: Record = decode(form, data, MAX_BODY)
+    if isinstance(record, Addresses) and record.part >= record.parts:
+        raise UnreadableError("malformed", f"part {record.part} of {record.parts}")
+    return record
