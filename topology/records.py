@@ -9,11 +9,11 @@ import re
 from enum import IntEnum
 from typing import Final, NamedTuple, TypeAlias
 
+from amqpmesh.topology.book import Advert
 from amqpmesh.topology.schema import (
     Body,
     Flag,
     Many,
-    Octets,
     Row,
     Text,
     UnreadableError,
@@ -28,7 +28,6 @@ __all__ = [
     "MAX_BODY",
     "AddressDelta",
     "Addresses",
-    "Advert",
     "Entry",
     "Key",
     "Kind",
@@ -37,18 +36,14 @@ __all__ = [
     "Neighbour",
     "Pair",
     "Record",
-    "Revocation",
     "SignedRecord",
     "UnreadableError",
     "encode",
     "read_record",
 ]
 
-MAX_BODY: Final = 48 * 1024
+MAX_BODY: Final = 60 * 1024
 """The most octets of a record's body: with its signature and its envelope it must fit a message of 64 KiB."""
-
-MAX_CERTIFICATE: Final = 8 * 1024
-"""The most octets of a certificate, DER."""
 
 MAX_ID: Final = 255
 """The longest router id, characters, as in the configuration."""
@@ -67,8 +62,6 @@ MAX_PARTS: Final = 4096
 # An address splits at its last @; * and # are patterns; / parts tokens.
 ROUTER_ID: Final = Text(MAX_ID, re.compile(r"(?:(?![@/#*])[!-~])+"), "router id")
 AREA: Final = Text(64, words="area")
-KEY_ID: Final = Octets(64)
-SIGNATURE: Final = Octets(512)
 EPOCH: Final = Whole(0, MAX_EPOCH)
 SEQUENCE: Final = Whole(0, MAX_EPOCH)
 COST: Final = Whole(1, MAX_COST)
@@ -114,14 +107,6 @@ class Name(NamedTuple):
 
     tenant: str
     name: str
-
-
-class Advert(NamedTuple):
-    """What a router says about an address: how it is distributed, and who is there."""
-
-    distribution: str
-    consumers: int
-    producers: int
 
 
 class Neighbour(NamedTuple):
@@ -231,29 +216,14 @@ class AddressDelta(Body):
         return Key(Kind.ADDRESS_DELTA, self.origin, self.epoch, self.sequence, 0)
 
 
-@body("Revocation", "certificates that are not to be believed any more, signed by the mesh's authority")
-class Revocation(Body):
-    """Kind 5: the authority's whole list; the one with the higher number holds."""
-
-    number: int = item("s", SEQUENCE, "which edition of the list this is")
-    revoked: tuple[bytes, ...] = item("n", Many(KEY_ID, 1024), "key ids of the certificates", default=())
-    area: str = item("a", AREA, "for meshes of several areas, one day", default="")
-
-    @property
-    def key(self) -> Key:
-        """Which record this is; the list has no origin but the mesh itself."""
-        return Key(Kind.REVOCATION, "", 0, self.number, 0)
-
-
-Record: TypeAlias = LinkState | Addresses | AddressDelta | Revocation
+Record: TypeAlias = LinkState | Addresses | AddressDelta
 
 BODIES: Final[dict[Kind, type[Record]]] = {
     Kind.LINK_STATE: LinkState,
     Kind.ADDRESSES: Addresses,
     Kind.ADDRESS_DELTA: AddressDelta,
-    Kind.REVOCATION: Revocation,
 }
-"""The body of each kind; that of a certificate is its DER form, which msgpack has no part in."""
+"""The body of each kind that is in msgpack; certificates and revocations are DER (RFC 5280)."""
 
 
 def read_record(kind: int, data: bytes) -> Record:

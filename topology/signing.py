@@ -9,9 +9,9 @@ compares no clocks, and passes key ids on unread.
 
 from typing import Final, NamedTuple, Protocol
 
-from amqpmesh.topology.records import Kind, Revocation, SignedRecord
+from amqpmesh.topology.records import SignedRecord
 
-__all__ = ["Certified", "Kind", "Revocation", "SignedRecord", "Signer", "Unsigned", "UntrustedError", "Verifier"]
+__all__ = ["Certified", "Revoked", "SignedRecord", "Signer", "Unsigned", "UntrustedError", "Verifier"]
 
 
 class UntrustedError(Exception):
@@ -34,6 +34,13 @@ class Certified(NamedTuple):
     key_id: bytes
 
 
+class Revoked(NamedTuple):
+    """Which list of revocations: the authority's key id, and the number of the list."""
+
+    authority: bytes
+    number: int
+
+
 class Signer(Protocol):
     """Signs what this router says."""
 
@@ -48,7 +55,7 @@ class Verifier(Protocol):
     """Believes, or does not."""
 
     def verify(self, origin: str, kind: int, key_id: bytes, body: bytes, signature: bytes) -> None:
-        """Check that a record is its origin's; a revocation's origin is "", and means the authority.
+        """Check that a record is its origin's; certificates and revocations are for `learn` and `revoke`.
 
         Raises: UntrustedError: it is not, or that cannot be known.
         """
@@ -62,8 +69,13 @@ class Verifier(Protocol):
     def forget(self, key_id: bytes) -> None:
         """A certificate that nobody needs any more; one that is not known is ignored."""
 
-    def revoke(self, revocation: Revocation) -> None:
-        """Take a list of revocations that `verify` has passed; an older one than the known one changes nothing."""
+    def revoke(self, revocations: bytes) -> Revoked:
+        """Take an authority's list of revocations, DER, if it is newer than the one that is known.
+
+        What `verify` has passed before may be refused from now on: records that are kept are verified again.
+
+        Raises: UntrustedError: of no authority of this mesh, or not readable.
+        """
 
 
 class Unsigned:
@@ -80,9 +92,7 @@ class Unsigned:
         return ()
 
     def verify(self, origin: str, kind: int, key_id: bytes, body: bytes, signature: bytes) -> None:
-        """See `Verifier`; a revocation needs an authority, and here is none."""
-        if kind == Kind.REVOCATION:
-            raise UntrustedError("no authority in an unsigned mesh")
+        """See `Verifier`; who signs believes in another mesh than this."""
         if (key_id, signature) != self.NOTHING:
             raise UntrustedError("signed in an unsigned mesh")
 
@@ -93,5 +103,6 @@ class Unsigned:
     def forget(self, key_id: bytes) -> None:
         """See `Verifier`."""
 
-    def revoke(self, revocation: Revocation) -> None:
+    def revoke(self, revocations: bytes) -> Revoked:
         """See `Verifier`."""
+        raise UntrustedError("revocations in an unsigned mesh")
