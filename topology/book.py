@@ -2,28 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
+
+from amqpmesh.topology.records import Name
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
-#: (tenant, name).
-AddressKey = tuple[str, str]
-
-
-@dataclass(frozen=True, slots=True)
-class Advert:
-    """What a router says of an address."""
-
-    distribution: str
-    """How the address distributes there: a word of the configuration."""
-    consumers: int = 0
-    """Local links that take its deliveries."""
-    producers: int = 0
-    """Local links that bring deliveries to it."""
-
+    from amqpmesh.topology.records import Advert
 
 _NOBODY: Final[Mapping[str, Advert]] = MappingProxyType({})
 
@@ -36,33 +23,34 @@ class Book:
     """
 
     def __init__(self) -> None:
-        self._told: dict[str, dict[AddressKey, Advert]] = {}
+        self._told: dict[str, dict[Name, Advert]] = {}
         self._reachable: set[str] = set()
-        self._entries: dict[AddressKey, dict[str, Advert]] = {}
+        self._entries: dict[Name, dict[str, Advert]] = {}
 
     def __len__(self) -> int:
         return len(self._entries)
 
     def lookup(self, tenant: str, name: str) -> Mapping[str, Advert]:
-        """The routers within reach that have consumers or producers of an address; a view."""
-        found = self._entries.get((tenant, name))
+        """The routers within reach that have consumers or producers of an address.
+
+        A view, to be read before the next change.
+        """
+        found = self._entries.get(Name(tenant, name))
         return _NOBODY if found is None else MappingProxyType(found)
 
-    def addresses(self) -> list[AddressKey]:
+    def addresses(self) -> list[Name]:
         """The addresses that a router within reach advertises, in order."""
         return sorted(self._entries)
 
-    def told_by(self, router: str) -> Mapping[AddressKey, Advert]:
+    def told_by(self, router: str) -> Mapping[Name, Advert]:
         """All that a router advertises, within reach or not; a view."""
         return MappingProxyType(self._told.get(router, {}))
 
-    def replace(self, router: str, entries: Mapping[AddressKey, Advert]) -> frozenset[AddressKey]:
+    def replace(self, router: str, entries: Mapping[Name, Advert]) -> frozenset[Name]:
         """Take a router's full state in place of all that it said before."""
         return self.change(router, entries, self._told.get(router, {}).keys() - entries.keys())
 
-    def change(
-        self, router: str, entries: Mapping[AddressKey, Advert], removed: Collection[AddressKey] = ()
-    ) -> frozenset[AddressKey]:
+    def change(self, router: str, entries: Mapping[Name, Advert], removed: Collection[Name] = ()) -> frozenset[Name]:
         """Take in what a router changed: entries that are new or other than before, and those that it withdraws."""
         told = self._told.setdefault(router, {})
         changed = {key for key, advert in entries.items() if told.get(key) != advert}
@@ -80,14 +68,14 @@ class Book:
             self._enter(router, key, entries.get(key))
         return frozenset(changed)
 
-    def forget(self, router: str) -> frozenset[AddressKey]:
+    def forget(self, router: str) -> frozenset[Name]:
         """A router's advertisements are no longer valid: it is gone, or its records were too old."""
         return self.replace(router, {})
 
-    def set_reachable(self, routers: Iterable[str]) -> frozenset[AddressKey]:
+    def set_reachable(self, routers: Iterable[str]) -> frozenset[Name]:
         """Those who can be reached now, this router included."""
         reachable = set(routers)
-        changed: set[AddressKey] = set()
+        changed: set[Name] = set()
         for router in reachable ^ self._reachable:
             for key, advert in self._told.get(router, {}).items():
                 self._enter(router, key, advert if router in reachable else None)
@@ -95,7 +83,7 @@ class Book:
         self._reachable = reachable
         return frozenset(changed)
 
-    def _enter(self, router: str, key: AddressKey, advert: Advert | None) -> None:
+    def _enter(self, router: str, key: Name, advert: Advert | None) -> None:
         if advert is not None:
             self._entries.setdefault(key, {})[router] = advert
             return

@@ -93,7 +93,7 @@ class Paths:
 
     def parent(self, ingress: str) -> str | None:
         """The neighbour before this router in an ingress router's tree; None: it is the root, or not in the tree."""
-        return self._tree(ingress).parents.get(self.router)
+        return self._tree(ingress).parent(self.router)
 
     def children(self, ingress: str) -> tuple[str, ...]:
         """The neighbours after this router in an ingress router's tree, in order."""
@@ -105,18 +105,18 @@ class Paths:
         Empty if it is not a child of this router.
         """
         tree = self._tree(ingress)
-        return tree.subtree(child) if tree.parents.get(child) == self.router else set()
+        return tree.subtree(child) if tree.parent(child) == self.router else set()
 
     def branches(self, ingress: str, destinations: Iterable[str]) -> dict[str, set[str]]:
         """Those of some routers that lie below this one in an ingress router's tree, by the child that leads to them.
 
         It takes a step per router on the way, where `subtree` looks at all that is below.
         """
-        parents = self._tree(ingress).parents
+        tree = self._tree(ingress)
         found: dict[str, set[str]] = {}
         for destination in destinations:
             step: str | None = destination
-            while step is not None and (parent := parents.get(step)) != self.router:
+            while step is not None and (parent := tree.parent(step)) != self.router:
                 step = parent
             if step is not None:
                 found.setdefault(step, set()).add(destination)
@@ -157,11 +157,11 @@ class Paths:
         return frozenset(changed)
 
     def _way(self, router: str, distance: int) -> Way:
-        before = self._own.tight(router)
-        ways = [self._ways[each] for each in before if each != self.router]
-        if len(ways) == len(before) == 1:
-            return Way(distance, ways[0].next_hops, ways[0].length + 1)
-        hops = {hop for way in ways for hop in way.next_hops}
-        if len(ways) < len(before):  # it is our neighbour, reached over its own edge
-            hops.add(router)
-        return Way(distance, tuple(sorted(hops)), max((way.length + 1 for way in ways), default=len(before)))
+        before = self._own.before.get(router, ())
+        if len(before) == 1 and before[0] != self.router:  # nearly all are reached so
+            _, hops, length = self._ways[before[0]]
+            return Way(distance, hops, length + 1)
+        found = {hop for each in before for hop in self._ways[each].next_hops}
+        if self.router in before:  # it is our neighbour, reached over its own edge
+            found.add(router)
+        return Way(distance, tuple(sorted(found)), max((self._ways[each].length + 1 for each in before), default=0))

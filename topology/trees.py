@@ -29,8 +29,8 @@ class ShortestPathTree:
         self.root = root
         #: Router -> the cost of its cheapest path from the root; who cannot be reached is not in it.
         self.distances: dict[str, int] = {root: 0}
-        #: Router -> the one before it on its path; the root has none.
-        self.parents: dict[str, str] = {}
+        #: Router -> those over which it is reached at that cost, in order; its parent first. The root has none.
+        self.before: dict[str, tuple[str, ...]] = {}
         self._graph = graph
         self._generation = -1  # nothing computed yet
         self._children: dict[str, list[str]] | None = None
@@ -72,42 +72,33 @@ class ShortestPathTree:
             return []
         path = [router]
         while path[-1] != self.root:
-            path.append(self.parents[path[-1]])
+            path.append(self.before[path[-1]][0])
         return path[::-1]
 
-    def tight(self, router: str) -> list[str]:
-        """Those over which a router is reached at the least cost, in no order; the root is reached over nobody."""
-        distances, blocked, root = self.distances, self._graph.no_transit, self.root
-        distance = distances.get(router)
-        if distance is None or router == root:
-            return []
-        return [
-            before
-            for before, edge in self._graph.predecessors[router].items()
-            if before in distances
-            and distances[before] + edge["cost"] == distance
-            and (before not in blocked or before == root)
-        ]
+    def parent(self, router: str) -> str | None:
+        """The one before a router on its path; None: it is the root, or cannot be reached."""
+        before = self.before.get(router)
+        return before[0] if before else None
 
     def _by_parent(self) -> dict[str, list[str]]:
         if self._children is None:
             self._children = {}
-            for child in sorted(self.parents):
-                self._children.setdefault(self.parents[child], []).append(child)
+            for child in sorted(self.before):
+                self._children.setdefault(self.before[child][0], []).append(child)
         return self._children
 
     def _compute(self) -> None:
         self.distances = {}
-        self.parents = {}
+        self.before = {}
         self._settle([(0, self.root)])
         self._adopt(self.distances)
 
     def _absorb(self, edges: set[Edge]) -> set[str]:
-        before = self._cut(edges)
-        for router, distance in self._settle(self._offers(edges, before)).items():
-            before.setdefault(router, distance)
-        touched = {head for _, head in edges} | before.keys()
-        for router, distance in before.items():
+        former = self._cut(edges)
+        for router, distance in self._settle(self._offers(edges, former)).items():
+            former.setdefault(router, distance)
+        touched = {head for _, head in edges} | former.keys()
+        for router, distance in former.items():
             if self.distances.get(router) != distance:
                 touched.update(self._graph.successors.get(router, ()))
         self._adopt(touched)
@@ -115,10 +106,10 @@ class ShortestPathTree:
 
     def _cut(self, edges: Iterable[Edge]) -> dict[str, int | None]:
         """Take out who is reached over an edge that went or got dearer; the distances that they had."""
-        successors, parents, distances = self._graph.successors, self.parents, self.distances
+        successors, before, distances = self._graph.successors, self.before, self.distances
         lost = []
         for tail, head in edges:
-            if parents.get(head) == tail:
+            if self.parent(head) == tail:
                 over = self._over(tail, head)
                 if over is None or over > distances[head]:
                     lost.append(head)
@@ -126,9 +117,9 @@ class ShortestPathTree:
         for router in lost:  # it grows as it goes
             if router not in cut:
                 cut[router] = distances.pop(router)
-                lost += [head for head in successors.get(router, ()) if parents.get(head) == router]
+                lost += [head for head in successors.get(router, ()) if head in before and before[head][0] == router]
         for router in cut:
-            del parents[router]
+            del before[router]
         return cut
 
     def _offers(self, edges: Iterable[Edge], cut: Iterable[str]) -> list[tuple[int, str]]:
@@ -158,13 +149,13 @@ class ShortestPathTree:
         """Dijkstra's algorithm, from a heap of distances offered; the former distances of those that it changed."""
         successors, blocked = self._graph.successors, self._graph.no_transit
         distances, root = self.distances, self.root
-        before: dict[str, int | None] = {}
+        former: dict[str, int | None] = {}
         while heap:
             distance, router = heappop(heap)
             known = distances.get(router)
             if known is not None and known <= distance:
                 continue
-            before[router] = known
+            former[router] = known
             distances[router] = distance
             if router in blocked and router != root:
                 continue
@@ -173,13 +164,21 @@ class ShortestPathTree:
                 known = distances.get(head)
                 if known is None or offered < known:
                     heappush(heap, (offered, head))
-        return before
+        return former
 
     def _adopt(self, routers: Iterable[str]) -> None:
-        """Find the parents of some."""
+        """Find out over whom some are reached."""
+        distances, blocked, root = self.distances, self._graph.no_transit, self.root
         for router in routers:
-            parent = min(self.tight(router), default=None)
-            if parent is None:
-                self.parents.pop(router, None)
+            distance = distances.get(router)
+            before = [
+                tail
+                for tail, edge in self._graph.predecessors.get(router, {}).items()
+                if tail in distances
+                and distances[tail] + edge["cost"] == distance
+                and (tail not in blocked or tail == root)
+            ]
+            if before and router != root:
+                self.before[router] = tuple(sorted(before))
             else:
-                self.parents[router] = parent
+                self.before.pop(router, None)
