@@ -172,6 +172,11 @@ def _table(cls: type[T], raw: object, folder: Path, given: Mapping[str, object])
         raise _RefusedError(error.key, error.reason) from None
 
 
+def emptiness(text: str) -> str | None:
+    """A check of texts that must say something."""
+    return None if text else "must not be empty"
+
+
 def _is_mandatory(item: Field[Any]) -> bool:
     return item.default is MISSING and item.default_factory is MISSING
 
@@ -180,8 +185,10 @@ def _value(kind: Any, value: object, folder: Path) -> object:
     """The value as its key wants it: TOML's types are fewer than ours."""
     origin = typing.get_origin(kind)
     if origin in (typing.Union, types.UnionType):  # X | None: TOML has no null, who wants None leaves the key out
-        (kind,) = (option for option in typing.get_args(kind) if option is not types.NoneType)
-        return _value(kind, value, folder)
+        options = [option for option in typing.get_args(kind) if option is not types.NoneType]
+        listed = [option for option in options if typing.get_origin(option) is tuple]
+        # One value may stand for a list of one.
+        return _value(listed[0] if listed and isinstance(value, list) else options[0], value, folder)
     if origin is tuple:
         return _list(typing.get_args(kind)[0], value, folder)
     if origin is Literal:

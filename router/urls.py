@@ -1,8 +1,9 @@
 """`amqp://host:port` taken apart; the standard names the ports (part 2, §2.1; IANA) and leaves URLs to us."""
 
 import ipaddress
+from collections.abc import Collection
 from dataclasses import dataclass
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 DEFAULT_PORTS = {"amqp": 5672, "amqps": 5671}
 
@@ -25,21 +26,10 @@ class Endpoint:
         Raises: ValueError, with a reason that can be shown: another scheme, no host, a port outside 0..65535, or
         anything besides host and port (credentials do not belong into URLs: they end up in logs).
         """
-        try:
-            parts = urlsplit(url)
-            port = parts.port
-        except ValueError as error:
-            raise ValueError(f"not a URL: {error}") from None
-        if parts.scheme not in DEFAULT_PORTS:
-            raise ValueError(f"must begin with {' or '.join(f'{scheme}://' for scheme in DEFAULT_PORTS)}")
-        if parts.username is not None or parts.password is not None:
-            raise ValueError("takes no user and no password")
-        if parts.path not in ("", "/") or parts.query or parts.fragment:
+        parts, port = _parts(url, DEFAULT_PORTS)
+        if parts.path not in ("", "/"):
             raise ValueError("takes a host and a port, nothing more")
-        if not parts.hostname:
-            raise ValueError("names no host")
-        if any(character.isspace() or not character.isprintable() for character in url):
-            raise ValueError("has spaces or control characters")
+        assert parts.hostname is not None
         return cls(parts.scheme, parts.hostname, DEFAULT_PORTS[parts.scheme] if port is None else port)
 
     @property
@@ -61,3 +51,75 @@ class Endpoint:
         """The URL, with its port."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{self.scheme}://{host}:{self.port}"
+
+
+SERVICES = {"amqp+srv": "amqp", "amqps+srv": "amqps"}
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """Where a domain says that its AMQP servers are: SRV records of DNS (RFC 2782).
+
+    `scheme` is that of the endpoints, `amqp` or `amqps`.
+    """
+
+    scheme: str
+    domain: str
+
+    @property
+    def name(self) -> str:
+        """What DNS is asked for: `_amqps._tcp.example.org`."""
+        return f"_{self.scheme}._tcp.{self.domain}"
+
+    @property
+    def host(self) -> str:
+        """Whom certificates have to name: the domain, since anybody may have answered for DNS (RFC 6125, 6.2.1)."""
+        return self.domain
+
+    @property
+    def secure(self) -> bool:
+        """Whether TLS comes first."""
+        return self.scheme == "amqps"
+
+    @property
+    def loopback(self) -> bool:
+        """A domain may send us anywhere."""
+        return False
+
+    def __str__(self) -> str:
+        """The URL."""
+        return f"{self.scheme}+srv://{self.domain}"
+
+
+def place(url: str) -> Endpoint | Service:
+    """Where to connect: an endpoint, or with `amqp+srv://DOMAIN` or `amqps+srv://DOMAIN` a domain that knows some.
+
+    Raises: ValueError: as `Endpoint.parse`; a domain has no port.
+    """
+    parts, port = _parts(url, (*DEFAULT_PORTS, *SERVICES))
+    if parts.scheme not in SERVICES:
+        return Endpoint.parse(url)
+    if port is not None or parts.path not in ("", "/"):
+        raise ValueError("takes a domain, nothing more: DNS knows the ports")
+    assert parts.hostname is not None
+    return Service(SERVICES[parts.scheme], parts.hostname)
+
+
+def _parts(url: str, schemes: Collection[str]) -> tuple[SplitResult, int | None]:
+    """A URL taken apart, and its port. Raises: ValueError: another scheme, no host, or more than a host and a path."""
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError as error:
+        raise ValueError(f"not a URL: {error}") from None
+    if parts.scheme not in schemes:
+        raise ValueError(f"must begin with {' or '.join(f'{scheme}://' for scheme in schemes)}")
+    if parts.username is not None or parts.password is not None:
+        raise ValueError("takes no user and no password")
+    if parts.query or parts.fragment:
+        raise ValueError("takes a host and a port, nothing more")
+    if not parts.hostname:
+        raise ValueError("names no host")
+    if any(character.isspace() or not character.isprintable() for character in url):
+        raise ValueError("has spaces or control characters")
+    return parts, port

@@ -10,9 +10,14 @@ import pytest
 
 from amqpmesh.router.config import (
     AddressConfig,
+    ConnectorConfig,
+    ConnectorTlsConfig,
     Limits,
+    LinkConfig,
     ListenerConfig,
     LogConfig,
+    MeshConfig,
+    PasswordConfig,
     RouterConfig,
     TlsConfig,
     parse,
@@ -23,9 +28,14 @@ PAGE = (Path(__file__).parents[2] / "docs" / "configuration.md").read_text(encod
 
 SECTIONS: dict[str, tuple[type[Table], type[Table] | None]] = {  # the table, and the one whose keys stand elsewhere
     "`[router]`": (RouterConfig, Limits),
-    "Limits, in `[router]` or `[[listener]]`": (Limits, None),
+    "Limits, in `[router]`, `[[listener]]` or `[[connector]]`": (Limits, None),
     "`[[listener]]`": (ListenerConfig, Limits),
-    "`tls`": (TlsConfig, None),
+    "`tls` of a listener": (TlsConfig, None),
+    "`[mesh]`": (MeshConfig, None),
+    "`[[connector]]`": (ConnectorConfig, Limits),
+    "`tls` of a connector": (ConnectorTlsConfig, None),
+    "`password` of a connector": (PasswordConfig, None),
+    "`[[link]]`": (LinkConfig, None),
     "`[[address]]`": (AddressConfig, None),
     "`[log]`": (LogConfig, None),
 }
@@ -51,7 +61,13 @@ def default_of(value: object) -> str:
     return f"`{json.dumps(shown)}`"
 
 
-WORDS = {"id": "the host's name", "name": "its scheme"}  # defaults that are found out, not written down
+# Defaults that are found out, not written down.
+WORDS: dict[tuple[type[Table], str], str] = {
+    (RouterConfig, "id"): "the host's name",
+    (ListenerConfig, "name"): "its scheme",
+    (ConnectorConfig, "name"): "its first host",
+    (LinkConfig, "name"): "its address",
+}
 
 
 def in_the_code(cls: type[Table], without: type[Table] | None) -> Iterator[Row]:
@@ -62,7 +78,7 @@ def in_the_code(cls: type[Table], without: type[Table] | None) -> Iterator[Row]:
         limits = (item.metadata["low"], item.metadata["high"])
         least, greatest = ("" if limit is None else repr(limit).removesuffix(".0") for limit in limits)
         mandatory = item.default is MISSING and item.default_factory is MISSING
-        default = "" if mandatory else WORDS.get(item.name) or default_of(item.default)
+        default = "" if mandatory else WORDS.get((cls, item.name)) or default_of(item.default)
         yield Row(item.name, default, least, greatest)
 
 
@@ -76,6 +92,6 @@ def test_the_page_has_no_table_that_is_not_compared() -> None:
     assert headed == set(SECTIONS)
 
 
-def test_the_example_is_right() -> None:
-    (example,) = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
-    assert parse(tomllib.loads(example), Path("a.toml")).id == "A"
+def test_the_examples_are_right() -> None:
+    examples = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
+    assert [parse(tomllib.loads(example), Path("a.toml")).id for example in examples] == ["A", "A"]

@@ -11,10 +11,15 @@ from amqpmesh.policies.distribution import Distribution
 from amqpmesh.router.amqp.errors import ConfigError
 from amqpmesh.router.config import (
     AddressConfig,
+    ConnectorConfig,
+    ConnectorTlsConfig,
     Limits,
+    LinkConfig,
     ListenerConfig,
     LogConfig,
+    MeshConfig,
     Overflow,
+    PasswordConfig,
     RouterConfig,
     TlsConfig,
     lines,
@@ -26,6 +31,9 @@ from amqpmesh.router.users import add_user
 
 FILE = Path("/etc/amqpmesh/a.toml")
 TLS = "tls = { certificate = 'a.pem', key = 'a.key' }"
+MESH = "[mesh]\ncertificate = 'a.pem'\nkey = 'a.key'\ntrust = 'ca.pem'\n"
+INSECURE = "[mesh]\ninsecure = true\n"
+BROKER = "[[connector]]\nurl = 'amqp://broker.example'\nname = 'broker'\nrole = 'container'\n"
 MUTUAL = "tls = { certificate = 'a.pem', key = 'a.key', trust = 'ca.pem', client = 'required' }"
 
 
@@ -130,7 +138,7 @@ def test_every_key_is_read() -> None:
 @pytest.mark.parametrize(
     ("text", "key", "reason"),
     [
-        ("[mesh]", "mesh", "unknown table"),
+        ("[topology]", "topology", "unknown table"),
         ("id = 'A'", "id", "unknown table"),
         ("router = 1", "router", "must be a table"),
         ("[listener]\nurl = 'amqp://127.0.0.1'", "listener", "is a list of tables"),
@@ -158,7 +166,7 @@ def test_every_key_is_read() -> None:
         ("[log]\nformat = 3", "log.format", "must be one of text, json"),
         ("[[listener]]", "listener[0].url", "is missing"),
         ("[[listener]]\nurl = 'amqp://127.0.0.1'\n[[listener]]\nurl = 'x'", "listener[1].url", "must begin with"),
-        ("[[listener]]\nurl = 'amqp://127.0.0.1'\nrole = 'mesh'", "listener[0].role", "unknown key"),
+        ("[[listener]]\nurl = 'amqp://127.0.0.1'\nport = 1", "listener[0].port", "unknown key"),
         ("[[listener]]\nurl = 'amqp://127.0.0.1'\nsasl = 'PLAIN'", "listener[0].sasl", "must be a list"),
         ("[[listener]]\nurl = 'amqp://127.0.0.1'\nsasl = [1]", "listener[0].sasl[0]", "must be a text"),
         ("[[listener]]\nurl = 'amqp://127.0.0.1'\nsasl = ['GSSAPI']", "listener[0].sasl", "unknown mechanism 'GSSAPI'"),
@@ -210,6 +218,185 @@ def test_what_is_wrong_is_named_by_file_key_and_reason(text: str, key: str, reas
         parsed(text)
     assert (refused.value.file, refused.value.key) == (str(FILE), key)
     assert reason in refused.value.reason
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "reason"),
+    [
+        ("mesh = 1", "mesh", "must be a table"),
+        ("[mesh]", "mesh.certificate", "is needed"),
+        ("[mesh]\ncertificate = 'a'", "mesh.key", "is needed"),
+        ("[mesh]\ncertificate = 'a'\nkey = 'b'", "mesh.trust", "is needed"),
+        (f"{MESH}insecure = true", "mesh.insecure", "without effect"),
+        (f"{INSECURE}hold = 1", "mesh.hold", "must be more than hello"),
+        (f"{INSECURE}hello = 0", "mesh.hello", "must be at least 0.01"),
+        ("[[listener]]\nurl = 'amqp://127.0.0.1'\nrole = 'mesh'", "listener[0].role", "needs a table [mesh]"),
+        ("[[listener]]\nurl = 'amqp://127.0.0.1'\nrole = 'edge'", "listener[0].role", "must be one of normal, mesh"),
+        (f"{MESH}[[listener]]\nurl = 'amqp://127.0.0.1'\nrole = 'mesh'", "listener[0].url", "must begin with amqps"),
+        (f"{MESH}[[listener]]\nurl = 'amqps://[::]'\nrole = 'mesh'\n{TLS}", "listener[0].tls", "does nothing"),
+        (f"{MESH}[[listener]]\nurl = 'amqps://[::]'\nrole = 'mesh'\nusers = 'u'", "listener[0].users", "does nothing"),
+        (f"{MESH}[[listener]]\nurl = 'amqps://[::]'\nrole = 'mesh'\nsasl = []", "listener[0].sasl", "does nothing"),
+        (
+            f"{MESH}[[listener]]\nurl = 'amqps://[::]'\nrole = 'mesh'\ninsecure = true",
+            "listener[0].insecure",
+            "does nothing",
+        ),
+        (f"{INSECURE}[[listener]]\nurl = 'amqp://[::]'\nrole = 'mesh'", "listener[0].url", "for loopback only"),
+        (f"{INSECURE}[[listener]]\nurl = 'amqps://[::1]'\nrole = 'mesh'", "listener[0].url", "must begin with amqp:"),
+        ("[[connector]]", "connector[0].url", "is missing"),
+        ("[[connector]]\nurl = 1", "connector[0].url", "must be a text"),
+        ("[[connector]]\nurl = []", "connector[0].url", "must not be empty"),
+        ("[[connector]]\nurl = [1]", "connector[0].url[0]", "must be a text"),
+        ("[[connector]]\nurl = ['amqp://a', 'x']", "connector[0].url", "'x' must begin with amqp:// or amqps:// or"),
+        ("[[connector]]\nurl = ['amqp://a', 'amqp://a']", "connector[0].url", "names amqp://a twice"),
+        ("[[connector]]\nurl = 'amqp://a:0'", "connector[0].url", "needs a port"),
+        ("[[connector]]\nurl = 'amqps+srv://a:1'", "connector[0].url", "DNS knows the ports"),
+        ("[[connector]]\nurl = 'amqp://a'", "connector[0].role", "needs a table [mesh]"),
+        (f"{MESH}[[connector]]\nurl = 'amqp://a'", "connector[0].url", "must begin with amqps"),
+        (f"{INSECURE}[[connector]]\nurl = ['amqp://127.0.0.1', 'amqp://a']", "connector[0].url", "for loopback only"),
+        (f"{INSECURE}[[connector]]\nurl = 'amqp+srv://localhost'", "connector[0].url", "for loopback only"),
+        (f"{MESH}[[connector]]\nurl = 'amqps://a'\ncost = 0", "connector[0].cost", "must be at least 1"),
+        (f"{MESH}[[connector]]\nurl = 'amqps://a'\nuser = 'u'", "connector[0].user", "does nothing"),
+        (f"{MESH}[[connector]]\nurl = 'amqps://a'\ntls = {{ trust = 't' }}", "connector[0].tls", "does nothing"),
+        (
+            f"{MESH}[[connector]]\nurl = 'amqps://a'\npassword = {{ env = 'P' }}",
+            "connector[0].password",
+            "does nothing",
+        ),
+        (f"{BROKER}cost = 2", "connector[0].cost", "does nothing"),
+        (f"{BROKER}tls = {{ trust = 't' }}", "connector[0].tls", "does nothing without amqps"),
+        (f"{BROKER}tls = {{ key = 't' }}", "connector[0].tls.certificate", "is needed"),
+        (f"{BROKER}tls = {{ certificate = 't' }}", "connector[0].tls.key", "is needed"),
+        (f"{BROKER}user = 'u'", "connector[0].password", "is needed"),
+        (f"{BROKER}password = {{ env = 'P' }}", "connector[0].user", "is needed"),
+        (f"{BROKER}user = 'u'\npassword = 'secret'", "connector[0].password", "must be a table"),
+        (f"{BROKER}user = 'u'\npassword = {{}}", "connector[0].password.file", "is needed"),
+        (f"{BROKER}user = 'u'\npassword = {{ file = 'f', env = 'E' }}", "connector[0].password.env", "take one"),
+        (f"{BROKER}connections = 3", "connector[0].connections", "unknown key"),
+        (f"{BROKER}{BROKER}", "connector", "two connectors are named 'broker'"),
+        (f"{BROKER}[[link]]", "link[0].connector", "is missing"),
+        (f"{BROKER}[[link]]\nconnector = 'broker'\naddress = 'a'", "link[0].source", "is needed, or target"),
+        (
+            f"{BROKER}[[link]]\nconnector = 'broker'\nsource = 's'\ntarget = 't'\naddress = 'a'",
+            "link[0].target",
+            "goes one way",
+        ),
+        (f"{BROKER}[[link]]\nconnector = 'broker'\nsource = 's'\naddress = '$a'", "link[0].address", "router's own"),
+        (
+            f"{BROKER}[[link]]\nconnector = 'borker'\nsource = 's'\naddress = 'a'",
+            "link[0].connector",
+            "there is no connector 'borker'; known are broker",
+        ),
+        (
+            f"{MESH}[[connector]]\nurl = 'amqps://b'\n[[link]]\nconnector = 'b'\nsource = 's'\naddress = 'a'",
+            "link[0].connector",
+            "'b' has not role",
+        ),
+        (
+            BROKER + "[[link]]\nname = 'l'\nconnector = 'broker'\nsource = 's'\naddress = 'a'\n" * 2,
+            "link",
+            "two links are named 'l'",
+        ),
+    ],
+)
+def test_what_is_wrong_with_the_mesh_and_its_connectors_is_named(text: str, key: str, reason: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        parsed(text)
+    assert (refused.value.file, refused.value.key) == (str(FILE), key)
+    assert reason in refused.value.reason
+
+
+def test_the_mesh_is_read_with_its_listeners_connectors_and_links() -> None:
+    config = parsed(
+        """
+        [router]
+        id = "A"
+        channel_max = 7
+        [mesh]
+        certificate = "A.pem"
+        key = "A.key"
+        trust = "mesh-ca.pem"
+        hello = 0.5
+        hold = 2
+        lane-idle = 30
+        [[listener]]
+        url = "amqps://0.0.0.0:5671"
+        role = "mesh"
+        [[connector]]
+        url = ["amqps://b1.example:5671", "amqps+srv://b2.example"]
+        cost = 3
+        channel_max = 15
+        [[connector]]
+        name = "broker"
+        url = "amqps://127.0.0.1:5699"
+        role = "container"
+        tls = { certificate = "c.pem", key = "c.key", trust = "broker-ca.pem" }
+        user = "alice"
+        password = { file = "alice.password" }
+        hostname = "vhost:/"
+        trace_frames = true
+        [[link]]
+        connector = "broker"
+        source = "orders"
+        address = "incoming/orders"
+        [[link]]
+        name = "bills"
+        connector = "broker"
+        target = "bills"
+        address = "outgoing/bills"
+        """
+    )
+    folder = FILE.parent
+    assert config == RouterConfig(
+        id="A",
+        channel_max=7,
+        mesh=MeshConfig(
+            certificate=folder / "A.pem",
+            key=folder / "A.key",
+            trust=folder / "mesh-ca.pem",
+            hello=0.5,
+            hold=2.0,
+            lane_idle=30.0,
+        ),
+        listeners=(ListenerConfig(url="amqps://0.0.0.0:5671", role="mesh", name="amqps", channel_max=7),),
+        connectors=(
+            ConnectorConfig(
+                url=("amqps://b1.example:5671", "amqps+srv://b2.example"), name="b1.example", cost=3, channel_max=15
+            ),
+            ConnectorConfig(
+                url="amqps://127.0.0.1:5699",
+                name="broker",
+                role="container",
+                tls=ConnectorTlsConfig(
+                    certificate=folder / "c.pem", key=folder / "c.key", trust=folder / "broker-ca.pem"
+                ),
+                user="alice",
+                password=PasswordConfig(file=folder / "alice.password"),
+                hostname="vhost:/",
+                trace_frames=True,
+                channel_max=7,
+            ),
+        ),
+        container_links=(
+            LinkConfig(connector="broker", name="incoming/orders", source="orders", address="incoming/orders"),
+            LinkConfig(connector="broker", name="bills", target="bills", address="outgoing/bills"),
+        ),
+    )
+
+
+def test_neighbours_show_a_certificate_or_in_an_insecure_mesh_nothing() -> None:
+    secure = parsed(f"{MESH}[[listener]]\nurl = 'amqps://0.0.0.0'\nrole = 'mesh'").listeners[0]
+    assert secure.mechanisms(secured=True) == ("EXTERNAL",)
+    assert secure.authenticates
+    insecure = parsed(f"{INSECURE}[[listener]]\nurl = 'amqp://127.0.0.1'\nrole = 'mesh'").listeners[0]
+    assert insecure.mechanisms(secured=False) == ("ANONYMOUS",)
+    assert not insecure.authenticates
+
+
+def test_a_program_may_give_a_list_of_urls() -> None:
+    connector = ConnectorConfig(url=["amqp://a", "amqps://b"], role="container")  # type: ignore[arg-type]  # as one does
+    assert [str(place) for place in connector.places] == ["amqp://a:5672", "amqps://b:5671"]
+    assert hash(connector) == hash(ConnectorConfig(url=("amqp://a", "amqps://b"), role="container"))
 
 
 @pytest.mark.parametrize("url", ["amqp://0.0.0.0", "amqp://[::]", "amqp://10.0.0.1", "amqp://router.example"])
@@ -332,14 +519,39 @@ def test_a_file_is_read_with_the_files_it_names(tmp_path: Path) -> None:
         ("a.key", "listener[0].tls.key"),
         ("ca.pem", "listener[0].tls.trust"),
         ("users.toml", "listener[0].users"),
+        ("mesh.pem", "mesh.certificate"),
+        ("mesh.key", "mesh.key"),
+        ("mesh-ca.pem", "mesh.trust"),
+        ("broker-ca.pem", "connector[0].tls.trust"),
+        ("password", "connector[0].password.file"),
         ("a.toml", "file"),
     ],
 )
 def test_a_missing_file_is_named_with_its_key(tmp_path: Path, missing: str, key: str) -> None:
     write_tls(tmp_path)
+    for name in ("mesh.pem", "mesh.key", "mesh-ca.pem", "broker-ca.pem", "password"):
+        (tmp_path / name).write_text("not looked into")
     add_user(tmp_path / "users.toml", "alice", "secret")
     file = tmp_path / "a.toml"
-    file.write_text(f"[[listener]]\nurl = 'amqps://0.0.0.0'\nsasl = ['PLAIN']\nusers = 'users.toml'\n{MUTUAL}")
+    file.write_text(
+        f"""
+        [mesh]
+        certificate = "mesh.pem"
+        key = "mesh.key"
+        trust = "mesh-ca.pem"
+        [[listener]]
+        url = "amqps://0.0.0.0"
+        sasl = ["PLAIN"]
+        users = "users.toml"
+        {MUTUAL}
+        [[connector]]
+        url = "amqps://broker.example"
+        role = "container"
+        user = "alice"
+        password = {{ file = "password" }}
+        tls = {{ trust = "broker-ca.pem" }}
+        """
+    )
     (tmp_path / missing).unlink()
     with pytest.raises(ConfigError) as refused:
         load(file)
@@ -402,7 +614,42 @@ def configs(draw: st.DrawFn) -> RouterConfig:
     )
 
 
-@given(configs())
+@st.composite
+def meshes(draw: st.DrawFn) -> RouterConfig:
+    paths = TEXTS.filter(lambda text: "\0" not in text).map(lambda text: FILE.parent / text)
+    hello = draw(st.floats(0.01, 100))
+    mesh = MeshConfig(
+        certificate=draw(paths), key=draw(paths), trust=draw(paths), hello=hello, hold=hello + draw(st.floats(0.1, 100))
+    )
+    tls = st.builds(ConnectorTlsConfig, certificate=paths, key=paths, trust=st.none() | paths)
+    passwords = st.builds(PasswordConfig, file=paths) | st.builds(PasswordConfig, env=TEXTS)
+    urls = [f"amqps://h{number}" for number in range(draw(st.integers(1, 3)))]
+    broker = ConnectorConfig(
+        url=draw(st.sampled_from(["amqps://broker", tuple(urls)])),
+        name=draw(TEXTS),
+        role="container",
+        tls=draw(st.none() | tls),
+        hostname=draw(st.none() | TEXTS),
+        **limits(draw),
+        **draw(st.just({}) | st.fixed_dictionaries({"user": TEXTS, "password": passwords})),
+    )
+    return RouterConfig(
+        id="A",
+        mesh=mesh,
+        listeners=(ListenerConfig(url="amqps://0.0.0.0", role="mesh", connections=draw(st.integers(1, 10**9))),),
+        connectors=(broker, ConnectorConfig(url="amqps+srv://mesh.example", cost=draw(st.integers(1, 65535)))),
+        container_links=tuple(
+            LinkConfig(
+                connector=broker.name,
+                address=draw(TEXTS.filter(lambda text: not text.startswith("$"))),
+                **{draw(st.sampled_from(["source", "target"])): draw(TEXTS)},  # type: ignore[arg-type]  # a text
+            )
+            for _ in range(draw(st.integers(0, 3)))
+        ),
+    )
+
+
+@given(configs() | meshes())
 def test_what_is_written_is_read_as_an_equal_configuration(config: RouterConfig) -> None:
     assert parsed("\n".join(lines(config))) == config
 

@@ -1,6 +1,6 @@
 import pytest
 
-from amqpmesh.router.urls import Endpoint
+from amqpmesh.router.urls import Endpoint, Service, place
 
 
 @pytest.mark.parametrize(
@@ -66,3 +66,44 @@ def test_only_addresses_of_this_machine_are_loopback(host: str, loopback: bool) 
 def test_amqps_is_secure_and_amqp_is_not() -> None:
     assert Endpoint.parse("amqps://h").secure
     assert not Endpoint.parse("amqp://h").secure
+
+
+@pytest.mark.parametrize(
+    ("url", "found"),
+    [
+        ("amqp://h:1", Endpoint("amqp", "h", 1)),
+        ("amqps+srv://example.org", Service("amqps", "example.org")),
+        ("amqp+srv://example.org/", Service("amqp", "example.org")),
+    ],
+)
+def test_a_place_to_connect_to_is_an_endpoint_or_a_domain(url: str, found: Endpoint | Service) -> None:
+    assert place(url) == found
+    assert place(str(found)) == found
+
+
+def test_a_domain_is_asked_for_by_the_name_of_its_service() -> None:
+    assert Service("amqps", "example.org").name == "_amqps._tcp.example.org"
+    assert Service("amqp", "example.org").name == "_amqp._tcp.example.org"
+    assert Service("amqps", "example.org").secure
+    assert not Service("amqp", "example.org").secure
+
+
+@pytest.mark.parametrize(
+    ("url", "reason"),
+    [
+        ("http://h", "must begin with amqp:// or amqps:// or amqp"),
+        ("amqp+srv://h:5672", "DNS knows the ports"),
+        ("amqp+srv://h/x", "takes a domain"),
+        ("amqp+srv://user@h", "takes no user"),
+        ("amqp+srv://", "names no host"),
+        ("amqp://h/x", "nothing more"),
+    ],
+)
+def test_a_place_that_is_none_is_refused_with_a_reason(url: str, reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        place(url)
+
+
+def test_nobody_can_listen_at_a_domain() -> None:
+    with pytest.raises(ValueError, match="must begin with amqp:// or amqps://$"):
+        Endpoint.parse("amqp+srv://example.org")

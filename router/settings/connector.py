@@ -1,0 +1,134 @@
+"""Connections that the router itself opens, and the links on them."""
+
+from pathlib import Path
+from typing import ClassVar, Literal
+
+from amqpmesh.policies.access import RESERVED
+from amqpmesh.router.settings.limits import USHORT_MAX, Limits
+from amqpmesh.router.tables import Rule, Table, emptiness, setting, table
+from amqpmesh.router.urls import Endpoint, Service, place
+
+ConnectorRole = Literal["mesh", "container"]
+
+
+def _url_refusal(url: str | tuple[str, ...]) -> str | None:
+    urls = (url,) if isinstance(url, str) else url
+    if not urls:
+        return "must not be empty"
+    for position, each in enumerate(urls):
+        try:
+            found = place(each)
+        except ValueError as error:
+            return f"{each!r} {error}"
+        if isinstance(found, Endpoint) and not found.port:
+            return f"{each!r} needs a port to connect to"
+        if each in urls[:position]:
+            return f"names {each} twice"
+    return None
+
+
+def _address_refusal(address: str) -> str | None:
+    if address.startswith(RESERVED):
+        return f"addresses that begin with {RESERVED} are the router's own"
+    return emptiness(address)
+
+
+@table
+class ConnectorTlsConfig(Table):
+    """Whom a connector believes, and what it shows (§5.2). All files are PEM."""
+
+    certificate: Path | None = setting(default=None)
+    key: Path | None = setting(default=None)
+    trust: Path | None = setting(default=None)
+
+    RULES: ClassVar[tuple[Rule, ...]] = (
+        Rule("key", "is needed: the certificate's", lambda c: c.certificate is not None and c.key is None),
+        Rule("certificate", "is needed: the key's", lambda c: c.key is not None and c.certificate is None),
+    )
+
+
+@table
+class PasswordConfig(Table):
+    """Where a password is: the configuration is shown to others."""
+
+    file: Path | None = setting(default=None)
+    env: str | None = setting(default=None, check=emptiness)
+
+    RULES: ClassVar[tuple[Rule, ...]] = (
+        Rule("file", "is needed, or env: where the password is", lambda c: c.file is None and c.env is None),
+        Rule("env", "is given beside file: take one", lambda c: c.file is not None and c.env is not None),
+    )
+
+
+@table
+class ConnectorConfig(Limits):
+    """Where the router connects, as what, and how it shows who it is.
+
+    With a `user` that is SCRAM, or under TLS PLAIN; else the certificate (EXTERNAL), else nothing (ANONYMOUS).
+    """
+
+    url: str | tuple[str, ...] = setting(check=_url_refusal)
+    name: str = setting(default="")
+    role: ConnectorRole = setting(default="mesh")
+    cost: int = setting(default=1, low=1, high=USHORT_MAX)
+    tls: ConnectorTlsConfig | None = setting(default=None)
+    user: str | None = setting(default=None, check=emptiness)
+    password: PasswordConfig | None = setting(default=None)
+    hostname: str | None = setting(default=None)
+    trace_frames: bool = setting(default=False)
+
+    def __post_init__(self) -> None:
+        """Check."""
+        if not isinstance(self.url, str):
+            object.__setattr__(self, "url", tuple(self.url))
+        super().__post_init__()
+
+    @property
+    def places(self) -> tuple[Endpoint | Service, ...]:
+        """The URLs, taken apart, in the order in which they are tried."""
+        return tuple(place(url) for url in ((self.url,) if isinstance(self.url, str) else self.url))
+
+    @property
+    def is_mesh(self) -> bool:
+        """Whether a router of the mesh is at the other end."""
+        return self.role == "mesh"
+
+    @property
+    def secure(self) -> bool:
+        """Whether one of the URLs has TLS first."""
+        return any(each.secure for each in self.places)
+
+    RULES: ClassVar[tuple[Rule, ...]] = (
+        *(
+            Rule(key, 'does nothing with role = "mesh": [mesh] says how neighbours show who they are', broken)
+            for key, broken in (
+                ("tls", lambda c: c.is_mesh and c.tls is not None),
+                ("user", lambda c: c.is_mesh and c.user is not None),
+                ("password", lambda c: c.is_mesh and c.password is not None),
+            )
+        ),
+        Rule("cost", 'does nothing with role = "container"', lambda c: not c.is_mesh and c.cost != 1),
+        Rule("tls", "does nothing without amqps", lambda c: c.tls is not None and not c.secure),
+        Rule("password", "is needed for user", lambda c: c.user is not None and c.password is None),
+        Rule("user", "is needed for password", lambda c: c.password is not None and c.user is None),
+    )
+
+
+@table
+class LinkConfig(Table):
+    """A link to a node of another container, bound to an address of the mesh: it feeds the address, or is fed by it."""
+
+    connector: str = setting(check=emptiness)
+    name: str = setting(default="")
+    source: str | None = setting(default=None, check=emptiness)
+    target: str | None = setting(default=None, check=emptiness)
+    address: str = setting(check=_address_refusal)
+
+    RULES: ClassVar[tuple[Rule, ...]] = (
+        Rule("source", "is needed, or target: the node there", lambda c: c.source is None and c.target is None),
+        Rule(
+            "target",
+            "is given beside source: a link goes one way",
+            lambda c: c.source is not None and c.target is not None,
+        ),
+    )

@@ -1,0 +1,36 @@
+"""The mesh that a router is part of, and how its routers trust each other."""
+
+from pathlib import Path
+from typing import ClassVar
+
+from amqpmesh.router.tables import Rule, Table, setting, table
+
+
+@table
+class MeshConfig(Table):
+    """What this router shows its neighbours, whom it believes, and when it misses them. All files are PEM."""
+
+    certificate: Path | None = setting(default=None)
+    key: Path | None = setting(default=None)
+    trust: Path | None = setting(default=None)
+    insecure: bool = setting(default=False)
+    hello: float = setting(default=1.0, low=0.01, high=3600.0)
+    hold: float = setting(default=3.0, low=0.02, high=3600.0)
+    lane_idle: float = setting(default=10.0, low=0.0, high=3600.0)
+
+    RULES: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            "insecure",
+            "leaves certificate, key and trust without effect: say the one or the others",
+            lambda c: c.insecure and (c.certificate or c.key or c.trust) is not None,
+        ),
+        Rule(
+            "certificate",
+            "is needed, and key and trust with it; `amqpmesh ca issue` makes them. On loopback insecure = true goes "
+            "without",
+            lambda c: not c.insecure and c.certificate is None,
+        ),
+        Rule("key", "is needed: the certificate's", lambda c: not c.insecure and c.key is None),
+        Rule("trust", "is needed: the mesh's authority", lambda c: not c.insecure and c.trust is None),
+        Rule("hold", "must be more than hello: a neighbour is heard from that often", lambda c: c.hold <= c.hello),
+    )
