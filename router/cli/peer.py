@@ -23,6 +23,12 @@ def add_options(command: argparse.ArgumentParser) -> None:
         "--url", help=f"amqp://HOST[:PORT], or amqps:// for TLS; default: ${URL_VARIABLE}, else {DEFAULT_URL}"
     )
     group.add_argument(
+        "--hostname",
+        metavar="NAME",
+        type=arguments.name,
+        help="the virtual host that is wanted, in open and SASL; default: the URL's host. TLS goes by the URL",
+    )
+    group.add_argument(
         "--user",
         metavar="NAME",
         type=arguments.name,
@@ -59,6 +65,7 @@ def connection(given: argparse.Namespace, command: str) -> Connection:
             user=given.user,
             password=_password(given),
             insecure=given.insecure,
+            hostname=given.hostname,
             **files,
         )
     except OSError as error:

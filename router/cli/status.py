@@ -26,6 +26,9 @@ MAX_ANSWER: Final = 16 * 2**20
 WIDTH: Final = 100
 """Columns, where no terminal says how many it has."""
 
+OWN: Final = "this command"
+"""What stands for the container of the connection that we ask by."""
+
 Entity = Mapping[str, Any]
 Entities = Mapping[str, Sequence[Entity]]
 
@@ -34,7 +37,7 @@ def declare(command: argparse.ArgumentParser) -> None:
     """Tell what its arguments are."""
     command.description = (
         f"Asks a router's {ADDRESS} how it stands: its listeners, connections, addresses, and links, with "
-        "the reason why one has no credit."
+        f"the reason why one has no credit. What {OWN} itself has there is told, too, since the router counts it."
     )
     command.epilog = EPILOG
     command.add_argument(
@@ -52,7 +55,10 @@ def declare(command: argparse.ArgumentParser) -> None:
         help=f"seconds to wait; default: {TIME_OUT:g}",
     )
     command.add_argument(
-        "--json", action="store_true", help="all that it tells, as one JSON object; times are seconds of its clock"
+        "--json",
+        action="store_true",
+        help="all that it tells, as one JSON object; times are seconds of its clock, own_connection is the number of "
+        "the connection that it was asked by",
     )
     peer.add_options(command)
     command.set_defaults(command=status)
@@ -64,11 +70,13 @@ def status(given: argparse.Namespace) -> int:
     entities = trio.run(
         _ask, connection, ADDRESS if given.router is None else f"{ADDRESS}@{given.router}", given.timeout
     )
+    own = next((each["number"] for each in entities["connection"] if each["container_id"] == connection.id), None)
     if given.json:
-        print(dump({_plural(kind): found if kind != "router" else found[0] for kind, found in entities.items()}))
+        told = {_plural(kind): found if kind != "router" else found[0] for kind, found in entities.items()}
+        print(dump({**told, "own_connection": own}))
     else:
         width = shutil.get_terminal_size((WIDTH, 0)).columns
-        print("\n".join(printable(line) for line in lines(entities, width)))
+        print("\n".join(printable(line) for line in lines(entities, width, own)))
     return Exit.DONE
 
 
@@ -134,11 +142,11 @@ def entities_of(answer: Message) -> Entities:
 # ------------------------------------------------------------------------------------------------------------ as text
 
 
-def lines(entities: Entities, width: int) -> Iterator[str]:
-    """As people read it. Args: width: columns that there are."""
+def lines(entities: Entities, width: int, own: int | None) -> Iterator[str]:
+    """As people read it. Args: width: columns that there are. own: the number of the connection that we ask by."""
     (router,) = entities["router"]
     yield from _router(router)
-    containers = {each["number"]: _container(each) for each in entities["connection"]}
+    containers = {each["number"]: _container(each, own) for each in entities["connection"]}
     for kind, title, columns in _TABLES:
         if entities[kind]:
             rows = [[column(each, router["now"], containers) for column in columns.values()] for each in entities[kind]]
@@ -162,8 +170,9 @@ def _plural(kind: str) -> str:
     return {"router": "router", "address": "addresses"}.get(kind, f"{kind}s")
 
 
-def _container(connection: Entity) -> str:
-    return connection["container_id"] or f"#{connection['number']}"
+def _container(connection: Entity, own: int | None) -> str:
+    number = connection["number"]
+    return f"({OWN})" if number == own else connection["container_id"] or f"#{number}"
 
 
 def _age(seconds: float) -> str:
@@ -218,7 +227,7 @@ _TABLES: Final[tuple[tuple[str, str, Mapping[str, Column]], ...]] = (
         "connection",
         "CONNECTIONS",
         {
-            "container": lambda entity, _now, _containers: _container(entity),
+            "container": lambda entity, _now, containers: containers[entity["number"]],
             "host": _plain("host"),
             "user": _plain("user"),
             "listener": _plain("listener"),

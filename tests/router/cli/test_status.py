@@ -10,6 +10,7 @@ import trio
 
 from amqpmesh.router.cli.exits import RefusedError
 from amqpmesh.router.cli.status import all_pages
+from amqpmesh.router.io.client.connection import connect
 from amqpmesh.router.message import Message
 from tests.support.served import Command, Served
 
@@ -56,7 +57,43 @@ def test_it_shows_why_a_sender_has_no_credit(served: Served, command: Command) -
         r"in-process  +sender  +other +0 +0 +none, \d\.\d s +no receiver anywhere",
         row(said.out, "in-process", "sender", "other"),
     )
-    assert re.search(r"^amqpmesh-status-[0-9a-f]{8} +127\.0\.0\.1 +- +amqp +- +2 ", said.out, re.MULTILINE)
+
+
+def test_its_own_connection_and_links_are_marked(
+    served: Served, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("amqpmesh.router.io.management.SURVEY_TIME", 0.0)
+    said = command("status").out
+    assert "connections 1, links 2," in said, "as many as there are rows"
+    row(said, "(this command)", "127.0.0.1", "-", "amqp", "-", "2")
+    row(said, "(this command)", "sender", "$management")
+    assert said.count("(this command)") == 3
+    assert not re.search(r"^amqpmesh-status", said, re.MULTILINE)
+    told = json.loads(command("status", "--json").out)
+    (own,) = (each for each in told["connections"] if each["number"] == told["own_connection"])
+    assert own["container_id"].startswith("amqpmesh-status-")
+    assert "$management" in {link["address"] for link in told["links"] if link["connection"] == own["number"]}
+
+
+def test_an_answer_may_be_older_than_its_connection(
+    served: Served, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("amqpmesh.router.io.management.SURVEY_TIME", 60.0)
+    command("status")
+    assert json.loads(command("status", "--json").out)["own_connection"] is None
+    assert re.search("^amqpmesh-status-", command("status").out, re.MULTILINE)
+
+
+def test_another_command_of_the_kind_is_not_taken_for_this_one(served: Served, command: Command) -> None:
+    async def other(*, task_status: trio.TaskStatus[None]) -> None:
+        async with connect(served.url, id="amqpmesh-status-other"):
+            task_status.started()
+            await trio.sleep_forever()
+
+    served.begin(other)
+    said = command("status").out
+    row(said, "amqpmesh-status-other", "127.0.0.1")
+    row(said, "(this command)", "127.0.0.1")
 
 
 def test_names_give_way_to_reasons_in_a_hundred_columns(served: Served, command: Command) -> None:
@@ -77,7 +114,7 @@ def test_all_may_be_json(served: Served, command: Command) -> None:
     served.receive("hello", credit=3)
     told = json.loads(command("status", "--json").out)
     statistics = served.router.statistics()
-    assert sorted(told) == ["addresses", "connections", "links", "listeners", "nodes", "router"]
+    assert sorted(told) == ["addresses", "connections", "links", "listeners", "nodes", "own_connection", "router"]
     assert told["router"]["id"] == "A"
     assert told["router"]["started_at"] == statistics.router.started_at
     listener = dict(told["listeners"][0])
