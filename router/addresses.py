@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     from amqpmesh.policies.patterns import PatternTable
     from amqpmesh.router.connections import ConnectionRecord
     from amqpmesh.router.kernel.relay import Relay
+    from amqpmesh.router.lanes import Lane
     from amqpmesh.router.links import IncomingLink, OutgoingLink
+    from amqpmesh.router.shares import Share
 
 
 class Waiting:
@@ -99,23 +101,33 @@ SHARE: Final = 16
 
 
 class Address:
-    """One address of this router."""
+    """One address of this router: a node that deliveries come to and leave from.
+
+    In a mesh an address is several: where its consumers here are attached; where its producers are, which leads there
+    and to other routers (its ingress); and one for each lane that leaves this router.
+    """
 
     __slots__ = (
         "__weakref__",
+        "borrowers",
         "budget",
         "config",
         "copies",
         "creditors",
         "draining",
+        "idle_since",
         "incoming",
+        "ingress",
         "kept",
+        "lane",
+        "lenders",
         "lifetime",
         "maker",
         "name",
         "outgoing",
         "past",
         "pool",
+        "shares",
         "suspended",
         "tenant",
         "undelivered",
@@ -123,7 +135,13 @@ class Address:
     )
 
     def __init__(
-        self, tenant: str, name: str, config: AddressConfig, memory: Budget, maker: ConnectionRecord | None = None
+        self,
+        tenant: str,
+        name: str,
+        config: AddressConfig,
+        memory: Budget,
+        maker: ConnectionRecord | None = None,
+        lane: Lane | None = None,
     ) -> None:
         #: Octets of its deliveries that wait here, and its share of the memory.
         self.budget = Budget(memory.limit // SHARE, memory)
@@ -134,6 +152,18 @@ class Address:
         self.config = config
         #: The connection that made this dynamic node and alone may consume it; None for other addresses (§3.5.3).
         self.maker = maker
+        #: What leaves from here goes by this lane; None: to consumers of this router, or by `shares`.
+        self.lane = lane
+        #: Where the producers of this address are attached, in a mesh.
+        self.ingress: Address | None = None
+        #: An ingress' ways out, and what each of them lends it.
+        self.shares: dict[Share, None] = {}
+        #: Of a lane's: nothing comes to it since then, seconds.
+        self.idle_since: float | None = None
+        #: What this node lends to ingresses.
+        self.borrowers: dict[Share, None] = {}
+        #: Those of them that want back what is not used, and by when.
+        self.lenders: dict[Share, float] = {}
         #: A node of the router's own: it is there while nobody uses it.
         self.kept = False
         #: What a dynamic node outlives (§3.5.10 to §3.5.13).
@@ -158,9 +188,16 @@ class Address:
         return self.config.distribution is Distribution.MULTICAST
 
     @property
+    def has_consumers(self) -> bool:
+        """There is somebody, here or at other routers, whom deliveries could go to."""
+        return bool(self.outgoing or self.shares)
+
+    @property
     def is_idle(self) -> bool:
         """Nothing is attached and nothing waits."""
-        return not (self.incoming or self.outgoing or self.copies or self.waiting.size)
+        return not (
+            self.incoming or self.outgoing or self.copies or self.waiting.size or self.ingress or self.borrowers
+        )
 
 
 class AddressTable:

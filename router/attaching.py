@@ -14,7 +14,14 @@ from urllib.parse import quote
 from amqpmesh.policies.access import may_consume
 from amqpmesh.policies.distribution import Distribution
 from amqpmesh.router.amqp.composite import encode_composite
-from amqpmesh.router.amqp.definitions import AmqpCondition, Error, LinkCondition, Role, SenderSettleMode
+from amqpmesh.router.amqp.definitions import (
+    AmqpCondition,
+    Error,
+    LinkCondition,
+    ReceiverSettleMode,
+    Role,
+    SenderSettleMode,
+)
 from amqpmesh.router.amqp.link import Link, Receiver, Sender
 from amqpmesh.router.amqp.messaging import (
     DistributionMode,
@@ -24,9 +31,11 @@ from amqpmesh.router.amqp.messaging import (
     Target,
     TerminusExpiryPolicy,
 )
+from amqpmesh.router.amqp.terminus import Terminus
 from amqpmesh.router.amqp.transactions import Coordinator
 from amqpmesh.router.amqp.types import Symbol
 from amqpmesh.router.kernel.relay import ACCEPTED, is_terminal, state_kind
+from amqpmesh.router.lanes import LaneKind
 from amqpmesh.router.links import IncomingLink, LinkKey, OutgoingLink
 from amqpmesh.router.names import split
 from amqpmesh.router.settlement import OUTCOMES
@@ -35,9 +44,11 @@ from amqpmesh.router.windows import FixedWindow
 if TYPE_CHECKING:
     from amqpmesh.router.addresses import Address
     from amqpmesh.router.amqp.performatives import Attach
+    from amqpmesh.router.amqp.session import Session
     from amqpmesh.router.connections import ConnectionRecord
     from amqpmesh.router.core import Core
     from amqpmesh.router.credit import Pool
+    from amqpmesh.router.lanes import Lane
 
 #: Thefts of one link within so many seconds that show two containers with one id, and for how long that is remembered.
 THEFTS: Final = 3
@@ -112,6 +123,7 @@ class Attaching:
         if target is None:
             raise RefusedError(AmqpCondition.NOT_FOUND, "the link has no target, and none is known by its name")
         address: Address | None
+        to: str | None = None
         if target.dynamic:
             address = self._make_dynamic(record, link, target.dynamic_node_properties)
             named: str | None = self._dynamic_name(address)
@@ -120,7 +132,12 @@ class Attaching:
             address, named = None, None
         else:
             named = target.address
-            address = self._local(record, named)
+            if core.mesh is not None and core.mesh.leads_elsewhere(named):
+                address, to = None, named
+            else:
+                address = self._local(record, named)
+                if core.mesh is not None:
+                    address = core.mesh.ingress(address)
         pool: Pool | FixedWindow
         if address is None:
             pool = FixedWindow(record.listener.anonymous_window)
@@ -140,12 +157,12 @@ class Attaching:
             max_message_size=record.listener.max_message_size or None,
             unsettled=None if attach.unsettled is None else {},
         )
-        incoming = IncomingLink(record, link, address, pool, number=self._next_number(), now=core.now)
+        incoming = IncomingLink(record, link, address, pool, number=self._next_number(), now=core.now, to=to)
         record.incoming[incoming] = None
         if address is not None:
             address.incoming[incoming] = None
             core.touch(address)
-            if not address.outgoing:
+            if not address.has_consumers:
                 core.log.info(
                     "sender waits",
                     connection=record.number,
@@ -211,7 +228,68 @@ class Attaching:
         (address.copies if copy else address.outgoing)[outgoing] = None
         outgoing.branch = address.pool.add_branch(0, 1, not copy, outgoing)
         core.touch_outgoing(outgoing)
+        if core.mesh is not None:
+            core.mesh.consumers_changed(address)
         return outgoing
+
+    # -------------------------------------------------------------------------------------------------------- lanes
+
+    def lane_out(self, record: ConnectionRecord, session: Session, way: Address, name: str) -> OutgoingLink:
+        """Attach a lane to a neighbour: what comes to `way` leaves by it.
+
+        Raises: CommandError: the neighbour takes no more links in this session.
+        """
+        core = self._core
+        lane = way.lane
+        assert lane is not None
+        link = session.attach(
+            Terminus(name, Role.SENDER),
+            source=Source(address=core.id),
+            target=Target(address=lane.target),
+            rcv_settle_mode=ReceiverSettleMode.SECOND,
+        )
+        assert isinstance(link, Sender)
+        outgoing = OutgoingLink(
+            record,
+            link,
+            way,
+            copy=False,
+            default_outcome=None,
+            max_unsettled=way.config.max_unsettled,
+            number=self._next_number(),
+            now=core.now,
+        )
+        link.context = outgoing
+        record.outgoing[outgoing] = None
+        way.outgoing[outgoing] = None
+        outgoing.branch = way.pool.add_branch(0, 1, True, outgoing)
+        core.touch_outgoing(outgoing)
+        return outgoing
+
+    def lane_in(
+        self, record: ConnectionRecord, link: Receiver, attach: Attach, lane: Lane, way: Address | None
+    ) -> IncomingLink:
+        """Answer a neighbour's attach of a lane. Args: way: where what it carries goes; None: each to its own place."""
+        core = self._core
+        pool: Pool | FixedWindow
+        if way is None or lane.kind is LaneKind.TRANSIT:
+            pool = FixedWindow(record.listener.anonymous_window)
+            pool.set_suspended(core.suspended)
+        else:
+            pool = way.pool
+        link.attach(
+            source=attach.source,
+            target=Target(address=lane.target),
+            rcv_settle_mode=ReceiverSettleMode.SECOND,
+            unsettled=None if attach.unsettled is None else {},
+        )
+        incoming = IncomingLink(record, link, way, pool, number=self._next_number(), now=core.now, lane=lane)
+        link.context = incoming
+        record.incoming[incoming] = None
+        if way is not None:
+            way.incoming[incoming] = None
+        core.touch_input(incoming)
+        return incoming
 
     def _next_number(self) -> int:
         self._number += 1

@@ -6,6 +6,7 @@ One `Core` is one container. It is driven by whoever owns sockets and clock: `re
 
 from __future__ import annotations
 
+from functools import partial
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, ClassVar, Final
 from weakref import ref
@@ -28,7 +29,9 @@ from amqpmesh.router.kernel.relay import RELEASED_STATE, Budget, Relay, abandon,
 from amqpmesh.router.links import IncomingLink, OutgoingLink
 from amqpmesh.router.logs import EventLog
 from amqpmesh.router.names import split
+from amqpmesh.router.neighbours import Neighbour
 from amqpmesh.router.settlement import Settlement
+from amqpmesh.router.shares import Share
 from amqpmesh.router.steps import at_once
 from amqpmesh.router.survey import survey
 from amqpmesh.router.tally import Tally
@@ -39,6 +42,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from amqpmesh.router.config import ListenerConfig, RouterConfig
+    from amqpmesh.router.lanes import Lane
+    from amqpmesh.router.mesh import Mesh
     from amqpmesh.router.statistics import Statistics
     from amqpmesh.router.windows import Grant
 
@@ -68,6 +73,7 @@ class Core:
         self.settlement = Settlement(self)
         self.forwarding = Forwarding(self)
         self.attaching = Attaching(self)
+        self.mesh: Mesh | None = None
         self.draining = False
         self.started_at = now
         #: What links that are gone have counted.
@@ -338,7 +344,7 @@ class Core:
         """An incoming link may be due credit."""
         if incoming.address is not None:
             self._addresses[incoming.address] = None
-        elif isinstance(incoming.pool, FixedWindow):
+        if isinstance(incoming.pool, FixedWindow):
             self._windows[incoming.pool] = None
 
     def address_of(self, relay: Relay) -> Address | None:
@@ -360,11 +366,11 @@ class Core:
             for address in addresses:
                 self._check_share(address)
                 self._grant(address.pool.grants(self.now))
-                if address.draining:
+                if address.draining or address.lenders:
                     self._answer_drains(address)
                 self._set_timer(address, address.pool.next_timer())
                 self._set_timer(address, address.waiting.next_deadline())
-                if self.addresses.drop_if_idle(address):
+                if self._drop_if_idle(address):
                     self._timer_at.pop(address, None)
             windows, self._windows = self._windows, {}
             for window in windows:
@@ -387,15 +393,33 @@ class Core:
             if not usable and flow_state.link_credit:
                 outgoing.stall()
 
+    def _drop_if_idle(self, address: Address) -> bool:
+        """Forget an address that nobody uses any more; whether it was."""
+        if self.mesh is not None and self.mesh.owns(address):
+            return self.mesh.drop_if_idle(address)
+        return self.addresses.drop_if_idle(address)
+
     def _grant(self, grants: Iterable[Grant]) -> None:
         for grant in grants:
             incoming = grant.input.owner
-            if isinstance(incoming, IncomingLink) and incoming.link.is_attached:
+            if isinstance(incoming, Share):
+                incoming.grant(grant, self.now)
+                if incoming.draining:
+                    deadline = self.now + incoming.ingress.config.drain_time
+                    if incoming.ingress.lenders.setdefault(incoming, deadline) == deadline:
+                        self.schedule(deadline, partial(self.touch, incoming.ingress))
+                self.touch(incoming.ingress)
+            elif isinstance(incoming, IncomingLink) and incoming.link.is_attached:
                 incoming.link.flow(grant.credit, drain=grant.drain, echo=grant.echo)
                 incoming.time_credit(self.now)
 
     def _answer_drains(self, address: Address) -> None:
         over = address.pool.drained(self.now)
+        for share, deadline in list(address.lenders.items()):
+            if over or self.now >= deadline:
+                del address.lenders[share]
+                share.drained(self.now)
+                self.touch(share.node)
         for outgoing, deadline in list(address.draining.items()):
             # What waits may wait for others, as a multicast does for its slowest: nobody is kept longer for that.
             # But a delivery that was given to it, and of which nothing is sent yet, needs one of the credit.
@@ -419,7 +443,7 @@ class Core:
                 self.touch(address)
             for record in self.connections:
                 for incoming in record.incoming:
-                    if incoming.address is None:
+                    if isinstance(incoming.pool, FixedWindow):
                         incoming.pool.set_suspended(suspended)
                         self.touch_input(incoming)
 
@@ -451,11 +475,21 @@ class Core:
         if not to:
             return None
         name, container = split(to)
+        # What came by a lane has arrived: it is for who is here, or for nobody.
+        mesh = self.mesh if incoming.lane is None else None
         if container is not None and container != self.id:
-            return None
+            return mesh.transit(container) if mesh is not None else None
         if self.addresses.config(name).distribution is Distribution.UNAVAILABLE:
             return None
-        return self.addresses.find(incoming.connection.peer.tenant, name)
+        tenant = incoming.connection.peer.tenant
+        if mesh is not None and container is None:
+            return mesh.way(tenant, name)
+        return self.addresses.find(tenant, name)
+
+    def new_key(self, lane: Lane) -> bytes:
+        """The delivery-tag of a delivery that begins its way by `lane` here."""
+        assert self.mesh is not None
+        return self.mesh.new_key(lane)
 
     # ---------------------------------------------------------------------------------------------------------- events
 
@@ -477,6 +511,8 @@ class Core:
         engine.open()
         # From here on idle time-outs count, which may come sooner than what was waited for.
         self._set_timer(record, engine.next_timer())
+        if self.mesh is not None:
+            self.mesh.opened(record)
         if not record.own:
             self.log.info(
                 "connection opened",
@@ -515,32 +551,47 @@ class Core:
         self._set_timer(record, record.engine.next_timer())
 
     def _begun(self, _record: ConnectionRecord, event: events.SessionBegun) -> None:
-        event.session.begin()
+        if not event.session.can_send:  # else it is the answer to our own
+            event.session.begin()
 
     def _ended(self, record: ConnectionRecord, event: events.SessionEnded) -> None:
         # Those that we send on first: then nothing tries to send on them what others leave behind.
         for table in (record.outgoing, record.lingering, record.incoming):
             for each in [each for each in table if each.link.session is event.session]:
-                self._link_gone(each)
+                self.link_over(each)
 
     def _attached(self, record: ConnectionRecord, event: events.LinkAttached) -> None:
-        self.attaching.attached(record, event.link, event.attach)
+        taken = event.link.context
+        if isinstance(taken, OutgoingLink):
+            # The answer to our own attach. Without a target it is a refusal, and the detach will say why (§2.6.3).
+            self.touch_outgoing(taken)
+        elif isinstance(taken, Neighbour) or (self.mesh is not None and self.mesh.takes(record, event)):
+            assert self.mesh is not None
+            self.mesh.attached(record, event)
+        else:
+            self.attaching.attached(record, event.link, event.attach)
 
     def _detached(self, record: ConnectionRecord, event: events.LinkDetached) -> None:
         link = event.link
         taken = link.context
+        if isinstance(taken, Neighbour) and self.mesh is not None:
+            self.mesh.detached(taken)
         if isinstance(taken, IncomingLink | OutgoingLink):
             if event.by_peer and not event.closed:
                 self._suspend(record, taken)
             else:
                 # Its deliveries can no longer be spoken of, from whichever side it was closed (§2.6.5, §2.6.6).
                 abandon(link.flow_state)
-                self._link_gone(taken)
+                self.link_over(taken)
         if event.by_peer:
             link.detach(closed=event.closed)
 
     def _transferred(self, _record: ConnectionRecord, event: events.TransferReceived) -> None:
-        self.forwarding.transfer_received(event)
+        neighbour = event.link.context
+        if isinstance(neighbour, Neighbour) and self.mesh is not None:
+            self.mesh.transferred(neighbour, event)
+        else:
+            self.forwarding.transfer_received(event)
 
     def _ignored(self, _record: ConnectionRecord, event: events.DeliveryIgnored) -> None:
         incoming = event.link.context
@@ -565,6 +616,8 @@ class Core:
             taken.pool.flow_received(taken.input, flow.delivery_count, flow.link_credit, flow.available, self.now)
             taken.time_credit(self.now)
             self.touch_input(taken)
+        elif isinstance(taken, Neighbour):
+            taken.pump()
 
     def _drain_requested(self, record: ConnectionRecord, event: events.DrainRequested) -> None:
         self._credited(record, event)
@@ -586,6 +639,8 @@ class Core:
         session = event.session
         stalled, session.stalled = session.stalled, {}
         self._go_on(stalled)
+        if self.mesh is not None:
+            self.mesh.window_opened(session)
 
     def _go_on(self, stalled: Iterable[OutgoingLink]) -> None:
         """What held these links back has changed."""
@@ -614,16 +669,18 @@ class Core:
 
     def fail_link(self, taken: IncomingLink | OutgoingLink, error: Error) -> None:
         """Detach a link of ours with an error, and let go of what was on it."""
-        self._link_gone(taken)
+        self.link_over(taken)
         link = taken.link
         if link.is_attached and link.session.can_send:
             link.detach(error=error)
 
     def _connection_gone(self, record: ConnectionRecord) -> None:
+        if self.mesh is not None and not record.lost:
+            self.mesh.lost(record)
         record.lost = True
         for table in (record.outgoing, record.lingering, record.incoming):
             for each in list(table):
-                self._link_gone(each)
+                self.link_over(each)
 
     def _suspend(self, record: ConnectionRecord, taken: IncomingLink | OutgoingLink) -> None:
         """Detached, not closed: nothing more is sent, but what was sent lives until the session ends (§2.7.6)."""
@@ -635,7 +692,7 @@ class Core:
         else:
             self._keep_count(taken)
 
-    def _link_gone(self, taken: IncomingLink | OutgoingLink) -> None:
+    def link_over(self, taken: IncomingLink | OutgoingLink) -> None:
         """A link is over: each of its deliveries ends with what is true of it."""
         self._withdraw(taken)
         self.no_longer_lingers(taken)
@@ -695,7 +752,7 @@ class Core:
             while taken.backlog:
                 self.settlement.hop_lost(taken.backlog.popleft())
             if not address.outgoing:
-                self._nobody_left(address)
+                self.nobody_left(address)
             elif address.config.redeliver:
                 self.settlement.end_excluded(address)
         else:
@@ -713,10 +770,18 @@ class Core:
             if address.maker is record and self._made(taken):
                 self._maker_gone(address)
 
-    def _nobody_left(self, address: Address) -> None:
-        """The last receiver is gone: what waits goes back (§3.4.4)."""
+    def nobody_left(self, address: Address) -> None:
+        """The last receiver is gone, or the last lane: what waits goes back (§3.4.4), or another way."""
+        if self.mesh is not None:
+            self.mesh.nobody_left(address)
+            if address.outgoing:
+                return
         waiting = address.waiting
         while (relay := waiting.first()) is not None:
+            if relay.share is not None:
+                self.forwarding.unqueue(relay)
+                self.settlement.route_again(relay)
+                continue
             self.count_undelivered(address)
             self.settlement.end_unsent(relay, RELEASED_STATE)
 

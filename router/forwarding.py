@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from amqpmesh.policies.distribution import choose
 from amqpmesh.router import heads
 from amqpmesh.router.amqp.composite import encode_composite
-from amqpmesh.router.amqp.definitions import AmqpCondition, Error, LinkCondition
+from amqpmesh.router.amqp.definitions import AmqpCondition, Error, LinkCondition, ReceiverSettleMode
 from amqpmesh.router.amqp.messaging import Rejected
 from amqpmesh.router.config import Overflow
 from amqpmesh.router.kernel.relay import (
@@ -28,8 +28,10 @@ from amqpmesh.router.kernel.relay import (
     read_to,
     state_kind,
 )
+from amqpmesh.router.lanes import LaneKind, next_tag
 from amqpmesh.router.links import IncomingLink, OutgoingLink
 from amqpmesh.router.settlement import senders_state, unknown_transaction
+from amqpmesh.router.shares import Share
 
 if TYPE_CHECKING:
     from collections import deque
@@ -109,7 +111,13 @@ class Forwarding:
         """Take the next payload of a relay, on to its legs or into its queue."""
         source = relay.source
         assert isinstance(source, IncomingLink)
-        chunk = Chunk(payload, session, source.address.budget if source.address is not None else self._core.budget)
+        budget = source.address.budget if source.address is not None else self._core.budget
+        if source.lane is not None and relay.complete and not relay.legs and not relay.chunks:
+            # All lanes of a neighbour share its session: what is whole and waits must not close the window for others.
+            session.release(1)
+            chunk = Chunk(payload, None, budget)
+        else:
+            chunk = Chunk(payload, session, budget)
         if not relay.legs:
             relay.chunks.append(chunk)
             if relay.address is None:
@@ -139,13 +147,14 @@ class Forwarding:
         assert isinstance(incoming, IncomingLink)
         chunks = relay.chunks
         data = self._joined(chunks)
+        lane = incoming.lane
+        to = incoming.to
         anonymous = incoming.address is None
-        to: str | None = None
         if relay.message_format == 0:
             head = read_head(data, relay.complete)
-            if head is not None and anonymous:
+            if head is not None and anonymous and to is None:
                 try:
-                    to = read_to(data, head.bare_at)
+                    to = read_to(data, head.bare_at) if lane is None else heads.final_address(data, head)
                 except Incomplete:
                     if not relay.complete:
                         head = None
@@ -180,17 +189,64 @@ class Forwarding:
             self._settlement.end_unsent(relay, state)
             return
         address = incoming.address if not anonymous else core.resolve(incoming, to)
-        if address is None or not address.outgoing:
+        if address is None or not address.has_consumers or not self._may_hop(relay, incoming, address):
             core.count_undelivered(address)
             self._settlement.end_unsent(relay, RELEASED_STATE)
             return
         relay.address = address
-        if not address.waiting.size:
-            taken = self._choose(address, relay)
-            if taken:
-                self._start(relay, address, taken)
-                return
-        self._enqueue(relay, address, incoming)
+        if anonymous and lane is None:
+            relay.to = to
+        if address.waiting.size or not self._send_on(relay, address):
+            self._enqueue(relay, address, incoming)
+
+    @staticmethod
+    def _may_hop(relay: Relay, incoming: IncomingLink, address: Address) -> bool:
+        """Whether what came by a lane may go on: it has hops left, and would not go back where it came from."""
+        if incoming.lane is None or address.lane is None:
+            return True
+        assert relay.incoming is not None
+        relay.key = next_tag(relay.incoming.tag)
+        neighbour = incoming.connection.peer.container_id
+        return relay.key is not None and any(
+            each.connection.peer.container_id != neighbour for each in address.outgoing
+        )
+
+    def _send_on(self, relay: Relay, address: Address) -> bool:
+        """Give it to whoever can take it now; whether there was anybody."""
+        if address.shares and not address.is_multicast:
+            share = self._way(address, relay)
+            if share is None:
+                return False
+            self._give(relay, share)
+            return True
+        taken = self._choose(address, relay)
+        if taken:
+            self._start(relay, address, taken)
+        return bool(taken)
+
+    @staticmethod
+    def _way(address: Address, relay: Relay) -> Share | None:
+        """By which of an ingress' ways the relay leaves now; None: it has to wait."""
+        excluded = relay.excluded
+        ready = [
+            each
+            for each in address.shares
+            if each.is_ready and (excluded is None or not excluded.issuperset(each.node.outgoing))
+        ]
+        return next(iter(choose(address.config.distribution, ready)), None)
+
+    def _give(self, relay: Relay, share: Share) -> None:
+        """It leaves its ingress by this way: at once, or it waits there."""
+        core = self._core
+        self.forwarded(relay)
+        share.take(core.now)
+        relay.share = share
+        relay.waiting = True
+        relay.address = node = share.node
+        core.touch(node)
+        core.touch(share.ingress)
+        if node.waiting.size or not self._send_on(relay, node):
+            node.waiting.add(relay, heads.expires_at(relay))
 
     @staticmethod
     def _joined(chunks: deque[Chunk]) -> bytes:
@@ -242,7 +298,12 @@ class Forwarding:
         core.touch(address)
 
     def requeue(self, relay: Relay, address: Address) -> None:
-        """It waits again, behind those of its priority."""
+        """It waits again, behind those of its priority; in a mesh where it came in, since only there ways are chosen."""
+        share = relay.share
+        if isinstance(share, Share):
+            self.forwarded(relay)
+            relay.share = None
+            relay.address = address = share.ingress
         incoming = relay.source
         if isinstance(incoming, IncomingLink) and incoming.address is None:
             incoming.waiting[address] = incoming.waiting.get(address, 0) + 1
@@ -266,7 +327,7 @@ class Forwarding:
         if relay.queued and address is not None:
             address.waiting.remove(relay)
             incoming = relay.source
-            if isinstance(incoming, IncomingLink) and incoming.address is None:
+            if isinstance(incoming, IncomingLink) and incoming.address is None and relay.share is None:
                 incoming.waiting[address] -= 1
                 if not incoming.waiting[address]:
                     del incoming.waiting[address]
@@ -274,19 +335,28 @@ class Forwarding:
 
     def forwarded(self, relay: Relay) -> None:
         """Its first frame has left, or never will: its input may be given credit for it again."""
-        incoming = relay.source
-        if relay.waiting and isinstance(incoming, IncomingLink):
+        if not relay.waiting:
+            return
+        holder = relay.share or relay.source
+        if isinstance(holder, Share):
             relay.waiting = False
-            incoming.pool.forwarded(incoming.input, self._core.now)
-            self._core.touch_input(incoming)
+            holder.pool.forwarded(holder.input, self._core.now)
+            self._core.touch(holder.node)
+        elif isinstance(holder, IncomingLink):
+            relay.waiting = False
+            holder.pool.forwarded(holder.input, self._core.now)
+            self._core.touch_input(holder)
 
     def dispatch(self, address: Address) -> None:
         """Send what waits, as far as receivers can take it."""
         waiting = address.waiting
         aside: list[tuple[int, int, Relay]] = []
+        by_share = bool(address.shares) and not address.is_multicast
         while (relay := waiting.first()) is not None:
-            taken = self._choose(address, relay)
-            if taken:
+            if by_share and (share := self._way(address, relay)) is not None:
+                self.unqueue(relay)
+                self._give(relay, share)
+            elif not by_share and (taken := self._choose(address, relay)):
                 self.unqueue(relay)
                 self._start(relay, address, taken)
             elif relay.excluded is not None and len(aside) < MAX_ASIDE:
@@ -376,7 +446,17 @@ class Forwarding:
             # All that had come was empty, and left by a leg that is gone.
             chunks.append(Chunk(b"", None, address.budget))
         first = chunks[0]
-        data = heads.leaving(relay, first.data, address.config.delivery_annotations, core.now)
+        lane = address.lane
+        if lane is not None and relay.key is None:
+            relay.key = core.new_key(lane)
+        data = heads.leaving(
+            relay,
+            first.data,
+            address.config.delivery_annotations,
+            core.now,
+            to=relay.to if lane is not None and lane.kind is LaneKind.TRANSIT else None,
+            within_mesh=lane is not None and lane.kind is LaneKind.TRANSIT,
+        )
         if data is None:
             self._settlement.expired(relay)
             return
@@ -434,8 +514,11 @@ class Forwarding:
     def _begin_leg(self, outgoing: OutgoingLink, leg: Leg) -> None:
         relay = leg.relay
         leg.delivery = outgoing.link.delivery(
-            outgoing.next_tag(), message_format=relay.message_format, settled=relay.settled
+            outgoing.next_tag(relay.key), message_format=relay.message_format, settled=relay.settled
         )
+        if outgoing.address.lane is not None and not relay.second:
+            # Lanes are of mode second, for those that need it (§2.7.5).
+            leg.delivery.rcv_settle_mode = ReceiverSettleMode.FIRST.value
         leg.delivery.leg = leg
         outgoing.current = leg
         if not relay.settled:

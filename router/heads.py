@@ -12,6 +12,10 @@ from amqpmesh.router.amqp.errors import ProtocolError
 from amqpmesh.router.amqp.messaging import DeliveryAnnotations, Header, MessageAnnotations, Modified
 from amqpmesh.router.amqp.types import Symbol, ULong, Value
 from amqpmesh.router.kernel.relay import Head, Relay, patch_ttl, read_head
+from amqpmesh.router.links import IncomingLink
+
+FINAL_ADDRESS = Symbol(f"{MESH_PREFIX}to")
+"""The delivery annotation that carries a message's final address over transit lanes."""
 
 _MESH_PREFIX = MESH_PREFIX.encode()
 _UINT_MAX = 2**32 - 1
@@ -52,11 +56,20 @@ def strict_refusal(data: bytes, head: Head) -> Error | None:
     return None
 
 
-def leaving(relay: Relay, data: bytes, rule: DeliveryAnnotationsRule, now: float) -> bytes | None:
+def leaving(
+    relay: Relay,
+    data: bytes,
+    rule: DeliveryAnnotationsRule,
+    now: float,
+    *,
+    to: str | None = None,
+    within_mesh: bool = False,
+) -> bytes | None:
     """The first bytes of the message as they leave now; None: it has expired.
 
     Only what must change does: the ttl in place, delivery annotations that do not pass. The bare message is copied.
-    Args: data: as they came, at least as far as the bare message begins.
+    Args: data: as they came, at least as far as the bare message begins. to: the final address, for a lane that has
+        none of its own. within_mesh: they leave by a lane.
     """
     head = relay.head
     if head is None:
@@ -68,24 +81,46 @@ def leaving(relay: Relay, data: bytes, rule: DeliveryAnnotationsRule, now: float
         if remaining != head.ttl:
             data = patch_ttl(data, head, remaining)
     start, end = head.delivery_annotations
-    if end and (rule is DeliveryAnnotationsRule.DROP or _MESH_PREFIX in data[start:end]):
-        kept = _passing_annotations(data[start:end], rule)
-        relay.section_shift = 0 if kept else 1
+    from_neighbour = isinstance(relay.source, IncomingLink) and relay.source.lane is not None
+    if to is not None or (end and (rule is DeliveryAnnotationsRule.DROP or _MESH_PREFIX in data[start:end])):
+        if not end:
+            start = end = head.header[1]
+        kept = _passing_annotations(data[start:end], rule, to, within_mesh=within_mesh and from_neighbour)
+        relay.section_shift = (end > start) - bool(kept)
         data = data[:start] + kept + data[end:]
     return data
 
 
-def _passing_annotations(section: bytes, rule: DeliveryAnnotationsRule) -> bytes:
-    """The delivery-annotations section without those that do not pass; nothing if none is left."""
-    if rule is DeliveryAnnotationsRule.DROP:
-        return b""
-    try:
-        annotations, _ = decode_composite(DeliveryAnnotations, section)
-    except ProtocolError:
-        # Malformed, and it names the mesh's own keys: it is not let through.
-        return b""
-    kept = passing(annotations.value, rule, within_mesh=False)
+def _passing_annotations(section: bytes, rule: DeliveryAnnotationsRule, to: str | None, *, within_mesh: bool) -> bytes:
+    """The delivery-annotations section without those that do not pass, and with `to`; nothing if none is left."""
+    kept: dict[Symbol | ULong, Value] = {}
+    if section and (rule is DeliveryAnnotationsRule.PASS or within_mesh):
+        try:
+            annotations, _ = decode_composite(DeliveryAnnotations, section)
+        except ProtocolError:
+            # Malformed, and it names the mesh's own keys, or would hide one: it is not let through.
+            pass
+        else:
+            kept = passing(annotations.value, rule, within_mesh=within_mesh)
+    if to is not None:
+        kept[FINAL_ADDRESS] = to
     return encode_composite(DeliveryAnnotations(value=kept)) if kept else b""
+
+
+def final_address(data: bytes, head: Head) -> str | None:
+    """Where a neighbour says that a message goes in the end (on transit lanes); None: it does not say.
+
+    Args: data: what `head` was read from.
+    """
+    start, end = head.delivery_annotations
+    if not end:
+        return None
+    try:
+        annotations, _ = decode_composite(DeliveryAnnotations, data[start:end])
+    except ProtocolError:
+        return None
+    to = annotations.value.get(FINAL_ADDRESS)
+    return to if isinstance(to, str) and not isinstance(to, Symbol) else None
 
 
 def redelivered(data: bytes, *, failed: bool, modified: Modified | None) -> bytes:

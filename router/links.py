@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from amqpmesh.router.connections import ConnectionRecord
     from amqpmesh.router.credit import Pool
     from amqpmesh.router.demand import Branch
+    from amqpmesh.router.lanes import Lane
     from amqpmesh.router.windows import FixedWindow, Input
 
 
@@ -31,11 +32,13 @@ class IncomingLink:
         "current",
         "input",
         "key",
+        "lane",
         "last_delivery_at",
         "link",
         "number",
         "owed",
         "pool",
+        "to",
         "waiting",
         "zero_credit_since",
     )
@@ -49,8 +52,14 @@ class IncomingLink:
         *,
         number: int,
         now: float,
+        lane: Lane | None = None,
+        to: str | None = None,
     ) -> None:
         self.number = number
+        #: A neighbour sends here what belongs to this lane; None: a client sends.
+        self.lane = lane
+        #: Where all its deliveries go: to a node of another router. None: see `address`.
+        self.to = to
         #: Seconds, as all times here. None: it has credit; no delivery has come.
         self.attached_at = now
         self.zero_credit_since: float | None = now
@@ -99,6 +108,7 @@ class OutgoingLink:
         "max_unsettled",
         "missed",
         "number",
+        "retired",
         "stalled_since",
         "turn",
         "unsettled",
@@ -147,6 +157,8 @@ class OutgoingLink:
         #: A multicast goes on without it until it gives credit again.
         self.left_out = False
         self.turn = 0
+        #: A lane that another has taken the place of: it is detached once nothing on it is unsettled.
+        self.retired = False
         self.gone = False
         self.key: LinkKey | None = None
 
@@ -194,7 +206,7 @@ class OutgoingLink:
 
     def note_credit(self) -> None:
         """It has credit, or has none: only those that have are looked at when a delivery goes."""
-        if self.link.flow_state.link_credit > 0 and not self.gone and not self.copy:
+        if self.link.flow_state.link_credit > 0 and not (self.gone or self.copy or self.retired):
             self.address.creditors.setdefault(self)
         else:
             self.address.creditors.pop(self, None)
@@ -215,7 +227,9 @@ class OutgoingLink:
         elif self.connection.is_congested:
             self.connection.stalled[self] = None
 
-    def next_tag(self) -> bytes:
-        """A delivery-tag that no unsettled delivery of this link has."""
+    def next_tag(self, key: bytes | None = None) -> bytes:
+        """A delivery-tag that no unsettled delivery of this link has. Args: key: what it should be on a lane."""
+        if key is not None and self.address.lane is not None and key not in self.link.flow_state.unsettled:
+            return key
         self.last_tag += 1
         return self.last_tag.to_bytes((self.last_tag.bit_length() + 7) // 8, "big")

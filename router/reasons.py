@@ -75,7 +75,7 @@ def why_address(address: Address, *, draining: bool) -> Reason | None:
     """
     if address.suspended:
         return Reason.DRAINING if draining else Reason.MEMORY
-    if not address.outgoing:
+    if not address.has_consumers:
         return Reason.NO_RECEIVER
     if address.pool.demand:
         return None

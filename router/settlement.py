@@ -33,6 +33,7 @@ from amqpmesh.router.kernel.relay import (
     state_kind,
 )
 from amqpmesh.router.links import IncomingLink, OutgoingLink
+from amqpmesh.router.shares import Share
 
 if TYPE_CHECKING:
     from amqpmesh.router.addresses import Address
@@ -400,8 +401,12 @@ class Settlement:
         relay.legs = []
         relay.attempts -= 1
         self._core.forwarding.drop_kept(relay)
-        address = self._core.address_of(relay)
-        if address is None or not address.outgoing:
+        self.route_again(relay)
+
+    def route_again(self, relay: Relay) -> None:
+        """Nothing of it was sent: it waits for another way, where there may be one, or goes back."""
+        address = relay.share.ingress if isinstance(relay.share, Share) else self._core.address_of(relay)
+        if address is None or not address.has_consumers:
             self._core.count_undelivered(address)
             self.end_unsent(relay, RELEASED_STATE)
             return
@@ -448,6 +453,8 @@ class Settlement:
                 held[outgoing.address] -= 1
             if outgoing.unsettled + 1 >= outgoing.max_unsettled:
                 self._core.touch_outgoing(outgoing)
+            if outgoing.retired and self._core.mesh is not None:
+                self._core.mesh.end_if_done(outgoing)
 
     def _let_linger(self, taken: IncomingLink | OutgoingLink) -> None:
         """The last live delivery of a link that was detached without being closed may be settled now."""

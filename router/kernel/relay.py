@@ -84,6 +84,7 @@ class Delivery:
         "leg",
         "link",
         "message_format",
+        "rcv_settle_mode",
         "relay",
         "remote_settled",
         "remote_state",
@@ -104,6 +105,8 @@ class Delivery:
         self.remote_settled = settled
         #: rcv-settle-mode second is in force for it (§2.7.5).
         self.second = second
+        #: What its first frame says of that, as the sender chooses; -1: nothing, the link's mode holds.
+        self.rcv_settle_mode = -1
         #: Assigned when its first frame is read or written; -1 before.
         self.delivery_id = -1
         #: The encoded delivery state of this end and of the other.
@@ -557,6 +560,7 @@ def send_transfer(
             delivery_id = session.next_delivery_id
             frame = TransferFrame(link.handle, delivery_id, delivery.tag, delivery.message_format, settled, more)
             frame.state = state
+            frame.rcv_settle_mode = delivery.rcv_settle_mode
         elif taken == size and more:
             break
         else:
@@ -698,6 +702,7 @@ class Relay:
         "head",
         "incoming",
         "kept",
+        "key",
         "legs",
         "message_format",
         "priority",
@@ -705,7 +710,9 @@ class Relay:
         "second",
         "section_shift",
         "settled",
+        "share",
         "source",
+        "to",
         "waiting",
     )
 
@@ -724,6 +731,11 @@ class Relay:
         self.head: Head | None = None
         #: The router's record of the address that it goes to.
         self.address: object = None
+        #: The router's record of the share of credit that it was forwarded by, within its ingress router.
+        self.share: object = None
+        #: On lanes: its delivery key with the hops that are left, and the final address where the lane has none.
+        self.key: bytes | None = None
+        self.to: str | None = None
         #: When its first frame came, seconds.
         self.arrived = arrived
         self.priority = 4

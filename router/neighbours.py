@@ -1,0 +1,120 @@
+"""A connection to a neighbour: the control link of each direction, and the session that lanes are attached in.
+
+Routers of a mesh tell each other about it in messages of one `data` section each, sent settled on a link whose target
+is `$mesh`. What they mean is the topology's to know.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Final
+
+from amqpmesh.router.amqp.composite import decode_composite, encode_composite
+from amqpmesh.router.amqp.definitions import AmqpCondition, Role, SenderSettleMode
+from amqpmesh.router.amqp.errors import ProtocolError, Scope
+from amqpmesh.router.amqp.link import Receiver, Sender
+from amqpmesh.router.amqp.messaging import Data, Source, Target
+from amqpmesh.router.amqp.terminus import Terminus
+
+if TYPE_CHECKING:
+    from amqpmesh.router.amqp.events import TransferReceived
+    from amqpmesh.router.amqp.performatives import Attach
+    from amqpmesh.router.amqp.session import Session
+    from amqpmesh.router.connections import ConnectionRecord
+    from amqpmesh.router.kernel.relay import Delivery
+
+CONTROL: Final = "$mesh"
+"""The target of the links that routers tell each other about the mesh by."""
+
+CREDIT: Final = 1000
+"""Messages that a neighbour may send on its control link before it hears from us."""
+
+MAX_MESSAGE: Final = 96 * 1024
+"""Octets of a message on a control link: the topology's messages have 64 KiB at most."""
+
+MAX_QUEUE: Final = 32 * 2**20
+"""Octets that wait to be told to a neighbour. One that lets so much gather reads nothing."""
+
+
+class Neighbour:
+    """The other end of a mesh connection."""
+
+    def __init__(self, record: ConnectionRecord) -> None:
+        self.record = record
+        #: What all lanes to it are attached in, and our control link.
+        self.session: Session = record.engine.begin()
+        link = self.session.attach(
+            Terminus(f"{CONTROL}/{record.number}", Role.SENDER),
+            source=Source(),
+            target=Target(address=CONTROL),
+            snd_settle_mode=SenderSettleMode.SETTLED,
+        )
+        assert isinstance(link, Sender)
+        link.context = self
+        self._sender = link
+        self._receiver: Receiver | None = None
+        self._queue: deque[bytes] = deque()
+        self._queued = 0
+        self._sending: Delivery | None = None
+        self._sent = 0
+        self._tag = 0
+        self._coming = bytearray()
+
+    @property
+    def router(self) -> str:
+        """Its id."""
+        return self.record.peer.container_id
+
+    def send(self, body: bytes) -> bool:
+        """Tell it something, as soon as it can be told; False: so much waits that it must have stopped reading."""
+        message = encode_composite(Data(value=body))
+        self._queue.append(message)
+        self._queued += len(message)
+        self.pump()
+        return self._queued <= MAX_QUEUE
+
+    def pump(self) -> None:
+        """Send what waits, as far as credit and window allow."""
+        link = self._sender
+        while self._queue and link.is_attached and link.session.can_send:
+            delivery = self._sending
+            if delivery is None:
+                if link.credit <= 0:
+                    return
+                self._tag = (self._tag + 1) & 0xFFFF_FFFF
+                delivery = self._sending = link.delivery(self._tag.to_bytes(4, "big"), settled=True)
+                self._sent = 0
+            message = self._queue[0]
+            self._sent += link.transfer(delivery, memoryview(message)[self._sent :])
+            if not delivery.complete:
+                return
+            self._sending = None
+            self._queued -= len(self._queue.popleft())
+
+    def take(self, link: Receiver, attach: Attach) -> None:
+        """Answer the attach of its control link."""
+        link.attach(source=attach.source, target=Target(address=CONTROL), max_message_size=MAX_MESSAGE)
+        link.context = self
+        self._receiver = link
+        link.flow(CREDIT)
+
+    def received(self, event: TransferReceived) -> bytes | None:
+        """Part of a message; the body of a whole one.
+
+        Raises: ProtocolError(LINK): what came is no message of ours.
+        """
+        link = event.link
+        link.session.release(1)
+        if event.delivery.aborted:
+            self._coming.clear()
+            return None
+        self._coming += event.payload
+        if not event.delivery.complete:
+            return None
+        message, self._coming = bytes(self._coming), bytearray()
+        if link.credit <= CREDIT // 2:
+            link.flow(CREDIT)
+        section, size = decode_composite(Data, message)
+        if size != len(message):
+            raise ProtocolError(Scope.LINK, AmqpCondition.DECODE_ERROR, "a control message is one data section")
+        return bytes(section.value)

@@ -1,0 +1,93 @@
+"""Part of one node's credit, lent to another within this router.
+
+Where deliveries of an address enter the mesh, one pool divides among the producers what all the ways out can take
+together. Each way out, the consumers here or the lane to one egress router, has a pool of its own, since others use it
+too. A share joins them: an input of the way's pool and a branch of the ingress pool, so the credit is divided
+by the same rule as between two routers, without a link.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from amqpmesh.router.windows import SERIAL
+
+if TYPE_CHECKING:
+    from amqpmesh.router.addresses import Address
+    from amqpmesh.router.windows import Grant
+
+
+class Share:
+    """What the ingress node of an address may give to one of its ways out."""
+
+    __slots__ = ("branch", "cost", "draining", "ingress", "input", "node", "pool", "turn")
+
+    def __init__(self, ingress: Address, node: Address, cost: int) -> None:
+        """Args: node: the way out. cost: what reaching consumers by it costs."""
+        self.ingress = ingress
+        self.node = node
+        ingress.shares[self] = None
+        node.borrowers[self] = None
+        self.cost = cost
+        self.turn = 0
+        #: The way's pool, and this share's place in it: as an incoming link has them.
+        self.pool = node.pool
+        self.input = node.pool.add_input(0, self)
+        self.branch = ingress.pool.add_branch(0, cost, True, self)
+        #: The way wants back what is not used.
+        self.draining = False
+
+    @property
+    def outstanding(self) -> int:
+        """Deliveries that the consumer or the lane that is next has not settled."""
+        return min((each.unsettled for each in self.node.creditors), default=0)
+
+    @property
+    def busy(self) -> bool:
+        """Nothing of the way can take a delivery now; it would wait there."""
+        return not any(each.is_ready for each in self.node.creditors)
+
+    @property
+    def is_ready(self) -> bool:
+        """It has credit."""
+        return self.input.credit > 0
+
+    def take(self, now: float) -> None:
+        """A delivery is given to the way."""
+        self.pool.received(self.input, now)
+        self._tell(now)
+
+    def set_cost(self, cost: int, now: float) -> None:
+        """What reaching consumers by it costs from now on."""
+        if cost != self.cost:
+            self.cost = cost
+            self.ingress.pool.remove_branch(self.branch, now)
+            self.branch = self.ingress.pool.add_branch(self.input.credit, cost, True, self)
+
+    def grant(self, grant: Grant, now: float) -> None:
+        """The way's pool has decided what this share may have: what a `flow` says to a link."""
+        if grant.echo:
+            # Nothing is on its way between the two: a lower limit is seen at once.
+            self.pool.flow_received(self.input, self.input.delivery_count, grant.credit, None, now)
+        if grant.drain and not self.draining:
+            self.draining = True
+            self.ingress.pool.drain(now)
+        self._tell(now, withdrawn=not grant.credit)
+
+    def drained(self, now: float) -> None:
+        """The ingress has nothing to send for what it holds: the way has it back."""
+        self.draining = False
+        unused = (self.input.delivery_count + self.input.credit) & SERIAL
+        self.pool.flow_received(self.input, unused, 0, None, now)
+        self._tell(now)
+
+    def end(self, now: float) -> None:
+        """The way is no longer one, or is no longer needed."""
+        self.ingress.shares.pop(self, None)
+        self.ingress.lenders.pop(self, None)
+        self.node.borrowers.pop(self, None)
+        self.pool.remove_input(self.input, now)
+        self.ingress.pool.remove_branch(self.branch, now)
+
+    def _tell(self, now: float, *, withdrawn: bool = False) -> None:
+        self.ingress.pool.set_usable(self.branch, self.input.credit, now, withdrawn=withdrawn)
