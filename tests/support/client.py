@@ -76,6 +76,36 @@ class Roads:
         return connect(url, open_stream=self.open, **settings)
 
 
+class Gate:
+    """Streams over some roads that carry what the client writes while the gate is open: `open_stream=gate.open`."""
+
+    def __init__(self, roads: Roads) -> None:
+        self._roads = roads
+        self._is_open = trio.Event()
+        self._is_open.set()
+
+    async def open(self, endpoint: Endpoint) -> trio.abc.Stream:
+        """As `Roads.open`."""
+        stream = await self._roads.open(endpoint)
+        assert isinstance(stream, trio.StapledStream)
+        carry = stream.send_stream.send_all_hook
+
+        async def wait_and_carry() -> None:
+            await self._is_open.wait()
+            await carry()
+
+        stream.send_stream.send_all_hook = wait_and_carry
+        return stream
+
+    def shut(self) -> None:
+        """From now on writing waits."""
+        self._is_open = trio.Event()
+
+    def lift(self) -> None:
+        """What waits goes through."""
+        self._is_open.set()
+
+
 class Host(Peer):
     """A scripted peer that a client has connected to; without SASL: `roads.connect(mechanisms=())`."""
 

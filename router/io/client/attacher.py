@@ -93,6 +93,7 @@ class Attacher(ABC):
             if sender.waiting == sender.unsettled == 0:
                 del self._reply_senders[key]
                 sender.stop()
+                sender.give_up_detach()  # nobody waits for it
 
     def opened(self, conversation: Conversation) -> None:
         """There is a connection: attach all that wait for one."""

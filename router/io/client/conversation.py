@@ -152,7 +152,7 @@ class Conversation:
         self._leaving[end] = session
 
     def give_up(self, end: LinkEnd) -> None:
-        """The peer does not answer the detach of `end`."""
+        """The peer does not answer the detach of `end`: its session is ended, unless other links are on it."""
         session = self._leaving.pop(end, None)
         if session is not None:
             self.drop(end, session)

@@ -298,10 +298,15 @@ class LinkEnd(ABC):
             with trio.move_on_after(LEAVE_TIME, shield=True):
                 while self._link is not None:
                     await self._change.wait()
-            if self._link is not None and self._leaving is not None:
-                self._leaving.give_up(self)
+            self.give_up_detach()
         if clean:
             await trio.lowlevel.checkpoint_if_cancelled()
+
+    def give_up_detach(self) -> None:
+        """The peer need not answer the detach any more: the session is ended, and the link with it (§2.5.2)."""
+        if self._link is not None and self._leaving is not None:
+            self._leaving.give_up(self)
+            self._link = None
 
     def stop(self) -> None:
         """Detach, without waiting for the peer."""

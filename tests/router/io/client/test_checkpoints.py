@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import count
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -11,9 +13,11 @@ from trio.testing import MockClock, assert_checkpoints, wait_all_tasks_blocked
 from amqpmesh.router.amqp.delivery_states import Accepted
 from amqpmesh.router.amqp.errors import AmqpMeshError
 from amqpmesh.router.io.node import Router
+from amqpmesh.router.io.streams import BATCH_TIME
 from amqpmesh.router.message import Message
 from tests.support.client import joined
 from tests.support.counterpart import Counterpart
+from tests.support.script import frame, transferred
 
 if TYPE_CHECKING:
     from amqpmesh.router.io.client.doors import Doors
@@ -88,6 +92,32 @@ async def test_receiving(doors: Doors, autojump_clock: MockClock) -> None:
             for _ in range(2):  # the second one by a link that is there
                 with assert_checkpoints():
                     await delivery.reply(b"!")
+
+
+@pytest.mark.parametrize(("step", "turns"), [(0.0, {0}), (0.7, {3, 4, 5}), (1.1, {8, 9, 10})])
+async def test_a_batch_gives_the_thread_back_when_it_has_taken_its_time(
+    step: float, turns: set[int], nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock
+) -> None:
+    """By the real clock, whatever Trio's says. Args: step: from one look at it to the next, in times of a batch.
+    turns: of another task, in the middle of ten deliveries; who is first in a round is chance."""
+    steps = count()
+    clock = SimpleNamespace(perf_counter=lambda: next(steps) * step * BATCH_TIME)
+    far = Counterpart(nursery)
+    taken = 0
+    async with far.connect() as connection, connection.receiver("q") as receiver:
+
+        async def take_turns() -> None:
+            nonlocal taken
+            while receiver.undecided < 10:
+                taken += receiver.undecided > 0
+                await trio.lowlevel.checkpoint()
+
+        await wait_all_tasks_blocked()
+        monkeypatch.setattr("amqpmesh.router.io.client.conversation.time", clock)
+        nursery.start_soon(take_turns)
+        await far.peer.write(*(frame(transferred(number), Message(b"x").encode()) for number in range(10)))
+        await wait_all_tasks_blocked()
+    assert taken in turns
 
 
 async def test_a_request(nursery: trio.Nursery, autojump_clock: MockClock) -> None:

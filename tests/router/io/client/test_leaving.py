@@ -7,7 +7,7 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from amqpmesh.router.amqp.errors import CommandError
-from amqpmesh.router.amqp.performatives import Attach, Close, Detach, Transfer
+from amqpmesh.router.amqp.performatives import Attach, Close, Detach, Disposition, End, Transfer
 from amqpmesh.router.io.node import Router
 from amqpmesh.router.logs import event_of, fields_of
 from tests.support.calls import Call
@@ -47,6 +47,51 @@ async def test_leaving_takes_a_second_at_most_for_each_thing_that_is_left_whatev
     assert 0 < trio.current_time() <= 3.0
     frames = await far.rest()
     assert [type(frame) for frame in frames] == [Transfer, Detach, Detach, Close]
+
+
+@pytest.mark.parametrize("door", ["sender", "receiver"])
+async def test_a_detach_that_is_not_answered_ends_the_session_of_the_link(
+    door: str, nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
+    """So the peer has no half of the link left, and what it holds of it ends with the session (§2.5.2)."""
+    far = Counterpart(nursery, credit=10, channel_max=1)
+    async with far.connect() as connection, connection.sender("other") as other:
+        far.mute.add(Detach)
+        for _ in range(3):
+            began = trio.current_time()
+            async with getattr(connection, door)("q"):
+                pass
+            assert 1.0 <= trio.current_time() - began <= 1.5
+            assert [type(frame) for frame in await far.rest()] == [Detach]
+        far.mute.clear()
+        # The channel was free for the next one, so its session had ended.
+        assert [link.channel for link in far.links] == [0, 1, 1, 1]
+        await other.transfer("goes on", settled=True)
+        assert (await far.expect(Transfer)).delivery_id == 0
+
+
+async def test_a_detach_that_is_not_answered_leaves_a_shared_session_to_the_others(
+    nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
+    far = Counterpart(nursery, channel_max=0)
+    far.mute |= {Detach, End}
+    async with far.connect() as connection:
+        async with connection.receiver("other", buffer=0) as other:
+            async with connection.receiver("q", buffer=0):
+                pass
+            assert [type(frame) for frame in await far.rest()] == [Detach]
+            # What it sends of what nobody is there for any more is dropped, and its answer is late.
+            for _ in range(10):
+                await far.links[1].send(b"\x00\x53\x75\xa0\x01x")
+                await wait_all_tasks_blocked()
+            await far.links[1].detach()
+            for _ in range(10):
+                await far.links[0].send(b"\x00\x53\x75\xa0\x01y")
+                async with await other.receive() as message:
+                    assert message.body == b"y"
+            assert {type(frame) for frame in await far.rest()} == {Disposition}
+        assert [type(frame) for frame in await far.rest()] == [Detach, End]
+        assert connection.is_connected
 
 
 async def test_leaving_a_connection_in_good_order_takes_no_longer_than_the_peer(

@@ -24,7 +24,7 @@ from amqpmesh.router.amqp.types import Symbol
 from amqpmesh.router.io.node import Router
 from amqpmesh.router.message import Message
 from tests.support.calls import Call
-from tests.support.client import joined
+from tests.support.client import Gate, joined
 from tests.support.counterpart import Counterpart
 from tests.support.script import attached, begun, frame, transferred
 
@@ -209,3 +209,23 @@ async def test_a_transfer_without_credit_costs_the_link_and_nothing_else(
         assert not first.accept()
         async with connection.sender("s"):
             assert connection.is_connected
+
+
+async def test_a_peer_that_asks_and_reads_no_answer_is_not_heard_for_ever(
+    nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock
+) -> None:
+    monkeypatch.setattr("amqpmesh.router.io.client.served.BACKLOG_LIMIT", 2**14)
+    far = Counterpart(nursery)
+    gate = Gate(far.roads)
+    async with far.connect(open_stream=gate.open) as connection, connection.receiver("q") as receiver:
+        await wait_all_tasks_blocked()
+        gate.shut()
+        far.mute |= {Begin, End}
+        # Each begin is answered, and refused.
+        asked = frame(Begin(next_outgoing_id=0, incoming_window=9, outgoing_window=9), channel=7)
+        await far.peer.write((asked + frame(End(), channel=7)) * 2000)
+        await far.links[0].send(PAYLOAD)
+        await wait_all_tasks_blocked()
+        assert receiver.undecided == 0, "what is behind all that was read"
+        gate.lift()
+        (await receiver.receive()).accept()

@@ -17,6 +17,7 @@ from amqpmesh.router.amqp.messaging import Source, TerminusDurability
 from amqpmesh.router.amqp.performatives import Disposition, Transfer
 from amqpmesh.router.amqp.types import Symbol
 from amqpmesh.router.io.client.receiver import MAX_MESSAGE_SIZE
+from amqpmesh.router.logs import event_of, fields_of
 from amqpmesh.router.message import Message
 from tests.support.calls import Call
 from tests.support.counterpart import Counterpart
@@ -155,10 +156,10 @@ async def test_frames_are_put_together_and_come_in_their_order(
 @pytest.mark.parametrize("payload", [b"no message", b"\x00\x53\x75", b"\x00\x53\x75\xa0\x05abc", PAYLOAD + PAYLOAD[:3]])
 @pytest.mark.parametrize("settled", [False, True])
 async def test_what_is_no_message_is_rejected_and_the_next_one_comes(
-    payload: bytes, settled: bool, nursery: trio.Nursery, autojump_clock: MockClock
+    payload: bytes, settled: bool, nursery: trio.Nursery, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     far = Counterpart(nursery)
-    async with far.connect() as connection, connection.receiver("q", credit=2) as receiver:
+    async with far.connect() as connection, connection.receiver("q", credit=2, name="mine") as receiver:
         (link,) = far.links
         waiting = Call(nursery, receiver.receive)
         for _ in range(10):
@@ -174,6 +175,11 @@ async def test_what_is_no_message_is_rejected_and_the_next_one_comes(
             assert isinstance(each.state, Rejected)
             assert each.state.error is not None
             assert each.state.error.condition == "amqp:decode-error"
+        told = [fields_of(record) for record in caplog.records if event_of(record) == "message rejected"]
+        assert told
+        for fields in told:
+            assert fields.pop("reason").startswith("amqp:decode-error")
+            assert fields == {"peer": "host", "link": "mine", "address": "q"}
         assert receiver.undecided == 1
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
@@ -18,10 +16,8 @@ from amqpmesh.router.io.client.conversation import BACKLOG
 from amqpmesh.router.message import Message
 from amqpmesh.router.outcomes import Outcome
 from tests.support.calls import Call
+from tests.support.client import Gate
 from tests.support.counterpart import Counterpart
-
-if TYPE_CHECKING:
-    from amqpmesh.router.urls import Endpoint
 
 REJECTED = Rejected(error=Error(condition=Symbol("amqp:not-allowed"), description="spam"))
 
@@ -126,26 +122,11 @@ async def test_senders_stand_still_while_the_stream_takes_nothing(
     nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
     far = Counterpart(nursery, credit=1000)
-    is_open = trio.Event()
-    is_open.set()
-
-    async def open_narrow(endpoint: Endpoint) -> trio.abc.Stream:
-        stream = await far.roads.open(endpoint)
-        assert isinstance(stream, trio.StapledStream)
-
-        carry = stream.send_stream.send_all_hook
-
-        async def wait_and_carry() -> None:
-            await is_open.wait()
-            await carry()
-
-        stream.send_stream.send_all_hook = wait_and_carry
-        return stream
-
+    gate = Gate(far.roads)
     size, number = 60_000, 50
-    async with far.connect(open_stream=open_narrow) as connection:
+    async with far.connect(open_stream=gate.open) as connection:
         async with connection.sender("a") as one, connection.sender("b") as other:
-            is_open = trio.Event()
+            gate.shut()
             senders = [one, other] * (number // 2)
             called: list[int] = []
 
@@ -158,7 +139,7 @@ async def test_senders_stand_still_while_the_stream_takes_nothing(
             through = [call.is_done for call in calls].count(True)
             # A backlog, a piece of each sender beyond it, and what the stream is busy with.
             assert through * size < 2 * BACKLOG
-            is_open.set()
+            gate.lift()
             for call in calls:
                 await call.result()
         bodies: dict[int, list[int]] = {0: [], 1: []}
