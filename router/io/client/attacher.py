@@ -8,6 +8,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Final
 from uuid import uuid4
 
+from amqpmesh.router.amqp.errors import CommandError, LinkDetachedError
 from amqpmesh.router.amqp.types import Symbol
 from amqpmesh.router.io.client.arguments import text
 from amqpmesh.router.io.client.link import again
@@ -72,7 +73,11 @@ class Attacher(ABC):
         self._ends.pop(end, None)
 
     async def reply(self, to: str, payload: bytes, *, settled: bool) -> Sent:
-        """Send an answer, over a link that all answers share, or all those to one address."""
+        """Send an answer, over a link that all answers share, or all those to one address.
+
+        Raises: LinkDetachedError, SessionEndedError: there is no way there, for the peer or by the limits that it set.
+            ConnectionClosedError, CommandError: there is no way anywhere any more.
+        """
         remote = self.conversation.engine.remote if self.conversation is not None else None
         anonymous = remote is not None and ANONYMOUS_RELAY in remote.offered_capabilities
         key = None if anonymous else to
@@ -83,7 +88,13 @@ class Attacher(ABC):
             self._make_room()
             self._reply_senders[key] = sender
         self._reply_senders.move_to_end(key)
-        return await sender.transfer_payload(payload, settled=settled)
+        try:
+            return await sender.transfer_payload(payload, settled=settled)
+        except CommandError as error:
+            if self.failure is not None:
+                raise
+            # The address does not fit into an attach, or the answer is larger than the peer takes.
+            raise LinkDetachedError(str(error)) from None
 
     def _make_room(self) -> None:
         """Leave links for answers that have nothing to do, those first that were used the longest ago."""

@@ -244,9 +244,11 @@ class Delivery:
 
         Args: settled: at most once, so that nobody who asks and then takes no answer can stop those who come after.
             Else ask what is returned for the outcome.
-        Returns: None: it cannot be answered, which is no mistake of ours: there is no reply-to, or the peer refuses it.
-            Then the delivery is rejected, unless it is decided, and the log says so once for each receiver.
-        Raises: CommandError: the answer cannot be sent. ConnectionClosedError: the connection is over.
+        Returns: None: it cannot be answered: there is no reply-to, or the peer refuses it, or one of the two is too
+            large for the peer. Then the delivery is rejected, unless it is decided, and the log says so once for each
+            receiver.
+        Raises: CommandError: the answer is no message; or router or connection were left. ConnectionClosedError: the
+            connection is over.
         """
         asked = self.message
         answer = replace(message) if isinstance(message, Message) else Message(message)

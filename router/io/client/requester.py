@@ -8,7 +8,8 @@ from uuid import uuid4
 
 import trio
 
-from amqpmesh.router.amqp.errors import AmqpMeshError, CommandError, InDoubtError
+from amqpmesh.router.amqp.errors import AmqpMeshError, CommandError, InDoubtError, ProtocolError
+from amqpmesh.router.io.client.correlation import correlation_of
 from amqpmesh.router.io.client.link import again
 from amqpmesh.router.io.client.receiver import BUFFER, Receiver
 from amqpmesh.router.io.client.sender import Sender
@@ -71,6 +72,13 @@ class _Replies(Receiver):
             return
         call.answer = answer
         call.done.set()
+
+    def _refuse(self, delivery: Delivery, error: ProtocolError) -> None:
+        """No call waits for ever for what has come and cannot be read, if it says at least whose it is."""
+        super()._refuse(delivery, error)
+        call = self.calls.pop(correlation_of(delivery.payload), None)
+        if call is not None:
+            call.fail(ProtocolError(error.scope, error.condition, f"the reply was rejected: {error.description}"))
 
     def _begin_use(self, attach: Attach) -> None:
         super()._begin_use(attach)
@@ -150,8 +158,9 @@ class Requester:
         missing. Cancelled, the call is forgotten, and a late answer is accepted and dropped.
 
         Raises: RejectedError, ReleasedError, ModifiedError: nobody took the request. InDoubtError: a link was lost
-            before the answer came. LinkDetachedError, ConnectionClosedError: it was not sent. CommandError: another
-            call waits for an answer by the same id.
+            before the answer came. ProtocolError: the answer is no message, or has too many values: it was rejected.
+            LinkDetachedError, ConnectionClosedError: it was not sent. CommandError: another call waits for an answer by
+            the same id.
         """
         request = replace(message) if isinstance(message, Message) else Message(message)
         if request.message_id is None:

@@ -9,10 +9,11 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
+from amqpmesh.router.amqp.composite import encode_composite
 from amqpmesh.router.amqp.definitions import Error, Role
 from amqpmesh.router.amqp.delivery_states import Accepted, Rejected
-from amqpmesh.router.amqp.errors import AmqpMeshError, CommandError, InDoubtError, LinkDetachedError
-from amqpmesh.router.amqp.messaging import Source
+from amqpmesh.router.amqp.errors import AmqpMeshError, CommandError, InDoubtError, LinkDetachedError, ProtocolError
+from amqpmesh.router.amqp.messaging import AmqpValue, Source
 from amqpmesh.router.amqp.performatives import Disposition, Transfer
 from amqpmesh.router.amqp.types import Symbol
 from amqpmesh.router.message import Message
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from amqpmesh.router.io.client.receiver import Receiver
     from amqpmesh.router.io.client.requester import Requester
 
+NO_BODY = Message().encode()
 GONE = Error(condition=Symbol("amqp:resource-deleted"), description="swept away")
 
 
@@ -36,6 +38,11 @@ async def double(service: Receiver) -> None:
     async for delivery in service:
         async with delivery as message:
             await delivery.reply(message.body * 2)
+
+
+def frames(payload: bytes) -> list[bytes]:
+    """A payload in pieces that fit into frames."""
+    return [payload[at : at + 10_000] for at in range(0, len(payload), 10_000)]
 
 
 # -------------------------------------------------------------------------------------------------- with a real service
@@ -279,7 +286,15 @@ async def test_answers_that_are_no_ones_are_accepted_dropped_and_counted(
 
 
 @pytest.mark.parametrize(
-    ("payload", "message_format"), [(b"\x00\x53\x75", 0), (b"no message", 0), (Message(1).encode(), 7)]
+    ("payload", "message_format"),
+    [
+        (b"\x00\x53\x75", 0),
+        (b"no message", 0),
+        (Message(1).encode(), 7),
+        (b"\x00\x53\x73\xc0", 0),
+        (b"\x00\x53\x73\xd0\x00\x00\x75\x34\x00\x00\x75\x30" + b"\x40" * 30_000, 0),
+        (Message("unknown", correlation_id="whose").encode() + b"x", 0),
+    ],
 )
 async def test_answers_that_are_no_messages_are_rejected_and_stop_nobody(
     payload: bytes, message_format: int, asked: Asked, nursery: trio.Nursery, autojump_clock: MockClock
@@ -287,11 +302,46 @@ async def test_answers_that_are_no_messages_are_rejected_and_stop_nobody(
     asking = Call(nursery, asked.requester.request, 1)
     request = await asked.request()
     for _ in range(200):  # more than it has credit for, if it did not decide
-        await asked.replies.send(payload, message_format=message_format)
+        await asked.replies.send(*frames(payload), message_format=message_format)
         said = await asked.far.expect(Disposition)
         assert isinstance(said.state, Rejected)
     await asked.replies.send(Message("answer", correlation_id=request.message_id).encode())
     assert (await asking.result()).body == "answer"
+
+
+@pytest.mark.parametrize("annotations", [{}, {"x-opt-list": [1, 2]}], ids=["properties first", "behind annotations"])
+@pytest.mark.parametrize(
+    ("body", "message_format", "condition"),
+    [
+        (encode_composite(AmqpValue(value=[None] * 20_001)), 0, "amqp:resource-limit-exceeded"),
+        (b"\x00\x53\x77\xd0", 0, "amqp:decode-error"),
+        (b"\x00\x53\x75\xa0\x01x", 7, "amqp:not-implemented"),
+    ],
+    ids=["too many values", "cut off", "of another format"],
+)
+async def test_an_answer_that_is_refused_is_told_to_the_call_that_it_was_for(
+    body: bytes,
+    message_format: int,
+    condition: str,
+    annotations: dict[str, Any],
+    asked: Asked,
+    nursery: trio.Nursery,
+    autojump_clock: MockClock,
+) -> None:
+    askings = [Call(nursery, asked.requester.request, number) for number in range(2)]
+    first, second = [await asked.request() for _ in askings]
+    head = Message(correlation_id=first.message_id, message_annotations=annotations, durable=True).encode()
+    assert head.endswith(NO_BODY)
+    await asked.replies.send(*frames(head[: -len(NO_BODY)] + body), message_format=message_format)
+    said = await asked.far.expect(Disposition)
+    assert isinstance(said.state, Rejected)
+    failure = await askings[first.body].failure()
+    assert isinstance(failure, ProtocolError)
+    assert failure.condition == condition
+    assert failure.description.startswith("the reply was rejected: ")
+    await asked.replies.send(Message("answer", correlation_id=second.message_id).encode())
+    assert (await askings[second.body].result()).body == "answer"
+    assert asked.requester.late_replies == 0
 
 
 @pytest.mark.parametrize("stage", ["waiting for credit", "half sent", "sent", "accepted"])
