@@ -118,6 +118,8 @@ class Address:
         "idle_since",
         "incoming",
         "ingress",
+        "is_advertised",
+        "is_ingress",
         "kept",
         "lane",
         "lenders",
@@ -156,6 +158,10 @@ class Address:
         self.lane = lane
         #: Where the producers of this address are attached, in a mesh.
         self.ingress: Address | None = None
+        #: It is such a node.
+        self.is_ingress = False
+        #: The mesh knows of its consumers.
+        self.is_advertised = False
         #: An ingress' ways out, and what each of them lends it.
         self.shares: dict[Share, None] = {}
         #: Of a lane's: nothing comes to it since then, seconds.

@@ -15,13 +15,11 @@ from amqpmesh.policies.access import Peer
 from amqpmesh.policies.distribution import Distribution
 from amqpmesh.router.addresses import Address, AddressTable
 from amqpmesh.router.amqp import events
-from amqpmesh.router.amqp.connection import Connection
 from amqpmesh.router.amqp.definitions import AmqpCondition, Error
 from amqpmesh.router.amqp.errors import CommandError, ProtocolError
 from amqpmesh.router.amqp.messaging import DeleteOnClose, DeleteOnNoMessages, Source, Target
 from amqpmesh.router.amqp.negotiation import Negotiation
 from amqpmesh.router.amqp.sasl import SaslServer
-from amqpmesh.router.amqp.types import Symbol
 from amqpmesh.router.attaching import Attaching
 from amqpmesh.router.connections import ConnectionRecord
 from amqpmesh.router.forwarding import Forwarding
@@ -30,26 +28,23 @@ from amqpmesh.router.links import IncomingLink, OutgoingLink
 from amqpmesh.router.logs import EventLog
 from amqpmesh.router.names import split
 from amqpmesh.router.neighbours import Neighbour
+from amqpmesh.router.opening import client_sasl, endpoint, server_sasl
 from amqpmesh.router.settlement import Settlement
 from amqpmesh.router.shares import Share
 from amqpmesh.router.steps import at_once
 from amqpmesh.router.survey import survey
 from amqpmesh.router.tally import Tally
-from amqpmesh.router.users import Users
 from amqpmesh.router.windows import FixedWindow
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from amqpmesh.router.config import ListenerConfig, RouterConfig
+    from amqpmesh.router.config import ConnectorConfig, ListenerConfig, RouterConfig
     from amqpmesh.router.lanes import Lane
     from amqpmesh.router.mesh import Mesh
     from amqpmesh.router.statistics import Statistics
+    from amqpmesh.router.users import Users
     from amqpmesh.router.windows import Grant
-
-#: Capabilities that the router has, as `open` offers them.
-CAPABILITIES = (Symbol("ANONYMOUS-RELAY"),)
-
 
 #: Deliveries that are looked at before other connections come first: a frame of 20 octets can speak of thousands.
 WORK_LIMIT: Final = 1000
@@ -106,6 +101,7 @@ class Core:
         now: float,
         *,
         secured: bool,
+        certificate: bytes | None = None,
         certificate_user: str | None = None,
         certificate_subject: str | None = None,
         users: Users | None = None,
@@ -113,55 +109,72 @@ class Core:
     ) -> ConnectionRecord:
         """A peer has connected to `listener`.
 
-        Args: host: the peer's address without port. secured: TLS is in force below. certificate_user,
-            certificate_subject: what the verified client certificate says. users: for PLAIN and SCRAM.
+        Args: host: the peer's address without port. secured: TLS is in force below. certificate: the verified one of
+            the client, as DER. certificate_user, certificate_subject: what it says. users: for PLAIN and SCRAM.
             own: the router itself is at the other end, to serve its own nodes.
         """
-        self.now = now
-        sasl = self._sasl(listener, secured, certificate_user, users)
         negotiation = Negotiation(
             server=True,
-            sasl=sasl,
+            sasl=server_sasl(listener, secured=secured, certificate_user=certificate_user, users=users),
             sasl_required=listener.sasl_demanded,
             tls=listener.tls is not None and not secured,
         )
-        engine = Connection(
-            container_id=self.id,
-            now=now,
-            negotiation=negotiation,
-            max_frame_size=listener.max_frame_size,
-            channel_max=listener.channel_max,
-            handle_max=listener.handle_max,
-            window=listener.session_window,
-            connection_window=listener.connection_window,
-            idle_time_out=listener.idle_time_out or None,
-            minimum_idle_time_out=listener.minimum_idle_time_out,
-            open_time_out=listener.open_time_out,
-            close_time_out=listener.close_time_out,
-            offered_capabilities=CAPABILITIES,
-        )
         if not own:
             self._numbers += 1
-        record = ConnectionRecord(0 if own else self._numbers, engine, listener, host, now, own=own)
+        number = 0 if own else self._numbers
+        engine = endpoint(self.id, listener, negotiation, now)
+        record = ConnectionRecord(number, engine, listener, host, now, own=own)
+        record.certificate = certificate
         record.certificate_subject = certificate_subject
-        engine.context = record
-        engine.on_wake = lambda: self.on_output(record)
-        self.connections[record] = None
-        self._set_timer(record, engine.next_timer())
+        record.certificate_user = certificate_user
+        self._add(record, now)
         return record
 
-    @staticmethod
-    def _sasl(
-        listener: ListenerConfig, secured: bool, certificate_user: str | None, users: Users | None
-    ) -> SaslServer | None:
-        mechanisms = listener.mechanisms(secured=secured)
-        return SaslServer(mechanisms, users or Users({}), external_user=certificate_user) if mechanisms else None
+    def connect(
+        self,
+        connector: ConnectorConfig,
+        host: str,
+        now: float,
+        *,
+        secured: bool,
+        certificate: bytes | None = None,
+        certificate_user: str | None = None,
+        certificate_subject: str | None = None,
+        password: str | None = None,
+        hostname: str | None = None,
+    ) -> ConnectionRecord:
+        """The router has connected to a peer, and opens the connection.
+
+        Args: host: the peer's, without port. secured: TLS is in force below. certificate: the verified one of the peer,
+            as DER. certificate_user, certificate_subject: what it says. password: of the connector's user. hostname:
+            which host is wanted (§2.7.1), unless the connector names one; None: `host`.
+        Raises: CommandError: a user or a password that no mechanism can carry.
+        """
+        hostname = connector.hostname or hostname or host
+        sasl = client_sasl(connector, host, secured=secured, password=password, hostname=hostname)
+        engine = endpoint(self.id, connector, Negotiation(server=False, sasl=sasl), now, hostname=hostname)
+        self._numbers += 1
+        record = ConnectionRecord(self._numbers, engine, connector, host, now)
+        record.certificate = certificate
+        record.certificate_subject = certificate_subject
+        record.certificate_user = certificate_user
+        engine.open()
+        self._add(record, now)
+        return record
+
+    def _add(self, record: ConnectionRecord, now: float) -> None:
+        self.now = now
+        record.engine.context = record
+        record.engine.on_wake = lambda: self.on_output(record)
+        self.connections[record] = None
+        self._set_timer(record, record.engine.next_timer())
 
     def secured(
         self,
         record: ConnectionRecord,
         now: float,
         *,
+        certificate: bytes | None = None,
         certificate_user: str | None = None,
         certificate_subject: str | None = None,
         users: Users | None = None,
@@ -169,8 +182,13 @@ class Core:
         """TLS was negotiated in the stream of `record` (§5.2)."""
         self.now = now
         record.tls_requested = None
+        record.certificate = certificate
         record.certificate_subject = certificate_subject
-        record.engine.negotiation.sasl = self._sasl(record.listener, True, certificate_user, users)
+        record.certificate_user = certificate_user
+        assert record.listener is not None, "a listener offers the layer"
+        record.engine.negotiation.sasl = server_sasl(
+            record.listener, secured=True, certificate_user=certificate_user, users=users
+        )
         record.engine.secured()
 
     def receive(self, record: ConnectionRecord, data: bytes, now: float) -> bool:
@@ -368,6 +386,11 @@ class Core:
                 self._grant(address.pool.grants(self.now))
                 if address.draining or address.lenders:
                     self._answer_drains(address)
+                if address.is_multicast:
+                    # What its consumers can take all at once, nodes that lead here may wait for.
+                    for share in address.borrowers:
+                        if share.ingress.waiting.size:
+                            self.touch(share.ingress)
                 self._set_timer(address, address.pool.next_timer())
                 self._set_timer(address, address.waiting.next_deadline())
                 if self._drop_if_idle(address):
@@ -499,16 +522,18 @@ class Core:
     def _opened(self, record: ConnectionRecord, event: events.ConnectionOpened) -> None:
         engine = record.engine
         sasl = engine.negotiation.sasl
-        authenticated = sasl is not None and sasl.done
+        # Of a connection of ours the exchange has shown who we are; who the peer is, its certificate says.
+        shown = isinstance(sasl, SaslServer) and sasl.done
         record.peer = Peer(
             container_id=event.open.container_id,
-            user=engine.user if authenticated else None,
-            mechanism=sasl.mechanism if sasl is not None and authenticated else None,
+            user=engine.user if shown else record.certificate_user if record.connector is not None else None,
+            mechanism=sasl.mechanism if sasl is not None and sasl.done else None,
             certificate_subject=record.certificate_subject,
-            listener=record.listener.name,
             hostname=event.open.hostname,
+            **record.origin,
         )
-        engine.open()
+        if record.listener is not None:
+            engine.open()
         # From here on idle time-outs count, which may come sooner than what was waited for.
         self._set_timer(record, engine.next_timer())
         if self.mesh is not None:
@@ -520,16 +545,18 @@ class Core:
                 peer=record.host,
                 container=record.peer.container_id,
                 user=record.peer.user,
+                connector=record.peer.connector or None,
             )
 
     def _closed(self, record: ConnectionRecord, event: events.ConnectionClosed) -> None:
+        record.closed = record.closed or event
         if record.lost:
             return
         error = event.error
         sasl = record.engine.negotiation.sasl
         if sasl is not None and isinstance(sasl, SaslServer) and sasl.authenticator_error is not None:
             self.log.error("users cannot be looked up", exception=sasl.authenticator_error)
-        if sasl is not None and sasl.done and not sasl.succeeded:
+        if isinstance(sasl, SaslServer) and sasl.done and not sasl.succeeded:
             self.log.warning(
                 "authentication failed",
                 connection=record.number,
@@ -538,12 +565,14 @@ class Core:
                 reason=sasl.reason,
             )
             return
-        if not record.own:
+        # Of one of ours that did not come about, the connector tells.
+        if not record.own and (record.connector is None or record.engine.remote is not None):
             self.log.info(
                 "connection closed",
                 connection=record.number,
                 peer=record.host,
                 by="peer" if event.by_peer else "router",
+                connector=record.peer.connector or None,
                 condition=error.condition if error is not None else None,
                 reason=error.description if error is not None else None,
             )
@@ -576,6 +605,9 @@ class Core:
         taken = link.context
         if isinstance(taken, Neighbour) and self.mesh is not None:
             self.mesh.detached(taken)
+        if isinstance(taken, OutgoingLink) and taken.address.lane is not None and event.by_peer:
+            assert self.mesh is not None
+            self.mesh.refused(taken)
         if isinstance(taken, IncomingLink | OutgoingLink):
             if event.by_peer and not event.closed:
                 self._suspend(record, taken)
@@ -752,7 +784,8 @@ class Core:
             while taken.backlog:
                 self.settlement.hop_lost(taken.backlog.popleft())
             if not address.outgoing:
-                self.nobody_left(address)
+                if not taken.retired:
+                    self.nobody_left(address)
             elif address.config.redeliver:
                 self.settlement.end_excluded(address)
         else:

@@ -35,6 +35,9 @@ if TYPE_CHECKING:
 #: What reaching a consumer that is attached here costs; a path's cost comes on top.
 LOCAL_COST: Final = 1
 
+#: Seconds before a lane that a neighbour did not take is tried again.
+RETRY_TIME: Final = 0.1
+
 
 class Mesh:
     """The neighbours of a router, and what leads to other routers."""
@@ -48,6 +51,10 @@ class Mesh:
         self.ways: dict[Lane, Address] = {}
         #: Deliveries that had no hops left.
         self._keys = Keys(core.id, epoch)
+        #: Nodes of trees, by address.
+        self._trees: dict[tuple[str, str], dict[Address, None]] = {}
+        #: Lanes that a neighbour did not take, and until when it is left alone with them.
+        self._refusals: dict[tuple[Lane, ConnectionRecord], float] = {}
         self._turn = 0
         self._armed: float | None = None
         self._config = AddressConfig(pattern="#")
@@ -95,10 +102,30 @@ class Mesh:
         except ValueError as error:
             link.refuse(Error(condition=AmqpCondition.INVALID_FIELD, description=str(error)))
             return
+        if lane.kind is LaneKind.TREE and self.topology.parent(lane.far) != neighbour.router:
+            # One of the two does not know the graph yet; from two parents everything would come twice.
+            error = Error(condition=AmqpCondition.NOT_ALLOWED, description="not the parent in this tree")
+            link.refuse(error)
+            return
         way = self._taking(lane)
         self._core.attaching.lane_in(record, link, event.attach, lane, way)
         if way is not None and way.lane is not None:
             self._lead(way)
+
+    def refused(self, outgoing: OutgoingLink) -> None:
+        """A neighbour has detached a lane of ours, or never took it: it is tried again, not at once."""
+        way, record = outgoing.address, outgoing.connection
+        assert way.lane is not None
+        self._refusals[way.lane, record] = self._core.now + RETRY_TIME
+        self._core.schedule(self._core.now + RETRY_TIME, lambda: self._try_again(way, record))
+
+    def _try_again(self, way: Address, record: ConnectionRecord) -> None:
+        lane = way.lane
+        assert lane is not None
+        self._refusals.pop((lane, record), None)
+        if record in self.neighbours and (way.is_ingress or self.ways.get(lane) is way):
+            self._lead(way)
+            self._core.touch(way)
 
     def detached(self, neighbour: Neighbour) -> None:
         """A control link is gone: without it a connection is of no use."""
@@ -165,6 +192,7 @@ class Mesh:
                     self._log(change)
         if graph_changed:
             for way in list(self.ways.values()):
+                self._leave_strangers(way)
                 self._lead(way)
             for address in self._core.addresses.values():
                 if address.ingress is not None:
@@ -174,7 +202,20 @@ class Mesh:
                 found = self._core.addresses.find(tenant, name)
                 if found is not None and found.ingress is not None:
                     self._refresh(found)
+                for tree in list(self._trees.get((tenant, name), ())):
+                    self._lead(tree)
         self._arm()
+
+    def _leave_strangers(self, way: Address) -> None:
+        """A tree has another parent now: what the one before still sends would come twice."""
+        lane = way.lane
+        if lane is None or lane.kind is not LaneKind.TREE:
+            return
+        parent = self.topology.parent(lane.far)
+        for incoming in list(way.incoming):
+            if incoming.connection.peer.container_id != parent:
+                error = Error(condition=AmqpCondition.NOT_ALLOWED, description="no longer the parent in this tree")
+                self._core.fail_link(incoming, error)
 
     def _arm(self) -> None:
         at = self.topology.next_timer()
@@ -248,24 +289,31 @@ class Mesh:
             return address
         if address.ingress is None:
             core = self._core
-            address.ingress = Address(address.tenant, address.name, address.config, core.budget)
-            if address.is_multicast:
-                address.ingress.lane = Lane(LaneKind.TREE, core.id, address.tenant, address.name)
-            core.touch(address.ingress)
+            lane = Lane(LaneKind.TREE, core.id, address.tenant, address.name) if address.is_multicast else None
+            ingress = Address(address.tenant, address.name, address.config, core.budget, lane=lane)
+            ingress.is_ingress = True
+            address.ingress = ingress
+            core.touch(ingress)
             self._refresh(address)
         return address.ingress
 
     def consumers_changed(self, address: Address) -> None:
         """The first consumer of an address has come here, or the last is gone."""
-        if address.maker is not None or address.lane is not None or address.name.startswith(RESERVED):
+        if address.maker is not None or address.name.startswith(RESERVED):
             return
-        advert = protocol.Advert(address.config.distribution, consumers=1) if address.outgoing else None
-        self._apply(self.topology.advertise(address.tenant, address.name, advert, self._core.now))
+        if address.is_advertised is not bool(address.outgoing):
+            address.is_advertised = bool(address.outgoing)
+            advert = protocol.Advert(address.config.distribution, consumers=1) if address.outgoing else None
+            self._apply(self.topology.advertise(address.tenant, address.name, advert, self._core.now))
         if address.ingress is not None:
             self._refresh(address)
+        for tree in list(self._trees.get((address.tenant, address.name), ())):
+            self._lead(tree)
 
     def nobody_left(self, address: Address) -> None:
         """A node has lost the last link that deliveries left by."""
+        if address.is_ingress:
+            return
         if address.lane is None:
             self.consumers_changed(address)
         else:
@@ -273,15 +321,15 @@ class Mesh:
 
     def owns(self, address: Address) -> bool:
         """Whether it is a node of the mesh's: no address as clients see it."""
-        found = self._core.addresses.find(address.tenant, address.name)
-        return address.lane is not None or (found is not None and found.ingress is address)
+        return address.lane is not None or address.is_ingress
 
     def drop_if_idle(self, address: Address) -> bool:
         """Forget a node that nobody uses any more; whether it was."""
         core = self._core
         if address.incoming or address.waiting.size or address.borrowers:
             return False
-        if address.lane is None or address.lane not in self.ways:
+        lane = address.lane
+        if address.is_ingress:
             local = core.addresses.find(address.tenant, address.name)
             if local is not None and local.ingress is address:
                 self._end_shares(address)
@@ -289,14 +337,25 @@ class Mesh:
                 local.ingress = None
                 core.touch(local)
             return True
+        assert lane is not None
+        if self.ways.get(lane) is not address:
+            return True
         if address.idle_since is None:
             address.idle_since = core.now
+        if lane.kind is LaneKind.TREE:
+            self._end_shares(address)
+            self._trees[lane.tenant, lane.name].pop(address)
+            if not self._trees[lane.tenant, lane.name]:
+                del self._trees[lane.tenant, lane.name]
+            self._retire(address.outgoing)
+            del self.ways[lane]
+            return True
         until = address.idle_since + core.config.mesh.lane_idle
         if core.now < until:
             core.schedule(until, lambda: core.touch(address))
             return False
         self._retire(address.outgoing)
-        del self.ways[address.lane]
+        del self.ways[lane]
         return True
 
     def end_if_done(self, outgoing: OutgoingLink) -> None:
@@ -322,12 +381,14 @@ class Mesh:
         """Give an ingress the ways out that there are now."""
         core, ingress = self._core, address.ingress
         assert ingress is not None
+        if address.is_multicast:
+            self._lead(ingress)
+            return
         wanted: dict[Address, int] = {address: LOCAL_COST} if address.outgoing else {}
-        if not address.is_multicast:
-            for router, cost in self._egresses(address.tenant, address.name).items():
-                way = self._way(Lane(LaneKind.ANYCAST, router, address.tenant, address.name))
-                if way is not None:
-                    wanted[way] = LOCAL_COST + cost
+        for router, cost in self._egresses(address.tenant, address.name).items():
+            way = self._way(Lane(LaneKind.ANYCAST, router, address.tenant, address.name))
+            if way is not None:
+                wanted[way] = LOCAL_COST + cost
         for share in list(ingress.shares):
             cost = wanted.pop(share.node, None)
             if cost is None:
@@ -376,6 +437,8 @@ class Mesh:
         if way is None:
             config = self._core.addresses.config(lane.name) if lane.name else self._config
             way = self.ways[lane] = Address(lane.tenant, lane.name, config, self._core.budget, lane=lane)
+            if lane.kind is LaneKind.TREE:
+                self._trees.setdefault((lane.tenant, lane.name), {})[way] = None
             self._core.touch(way)
         way.idle_since = None
         return way
@@ -388,27 +451,57 @@ class Mesh:
         return way if way.outgoing else None
 
     def _lead(self, way: Address) -> None:
-        """See to it that a way has its lane to the next hop, and no other."""
-        lane = way.lane
+        """See to it that a way has its lane to the next hop, or to each child of its tree, and no other."""
+        core, lane = self._core, way.lane
         assert lane is not None
-        record = self._next_hop(lane)
-        stale = [each for each in way.outgoing if each.connection is not record]
-        if record is not None and len(stale) == len(way.outgoing):
+        if lane.kind is LaneKind.TREE:
+            self._lead_here(way, lane)
+            hops = self._children(lane)
+        else:
+            hops = self._next_hop(lane)
+        present = {each.connection for each in way.outgoing}
+        for record in hops - present:
+            if self._refusals.get((lane, record), 0.0) > core.now:
+                continue
             neighbour = self.neighbours[record]
             name = f"{lane.target}#{record.number}"
             try:
-                self._core.attaching.lane_out(record, neighbour.session, way, name)
+                core.attaching.lane_out(record, neighbour.session, way, name)
             except CommandError as error:
-                self._core.log.warning("no lane", neighbour=neighbour.router, lane=lane.target, reason=str(error))
-        self._retire(stale)
-        if not way.outgoing:
+                core.log.warning("no lane", neighbour=neighbour.router, lane=lane.target, reason=str(error))
+        self._retire([each for each in way.outgoing if each.connection not in hops])
+        core.touch(way)
+        if not way.has_consumers:
+            if way.is_ingress:
+                core.nobody_left(way)
             for share in list(way.borrowers):
                 self._end_share(share)
+                if not share.ingress.has_consumers:
+                    core.nobody_left(share.ingress)
 
-    def _next_hop(self, lane: Lane) -> ConnectionRecord | None:
-        """The connection that a lane goes by from here; None: no path leads there."""
+    def _lead_here(self, way: Address, lane: Lane) -> None:
+        """See to it that a tree leads to the consumers that are attached here, if there are any."""
+        local = self._core.addresses.find(lane.tenant, lane.name)
+        here = local is not None and bool(local.outgoing)
+        for share in list(way.shares):
+            if not here or share.node is not local:
+                self._end_share(share)
+        if here and not way.shares:
+            assert local is not None
+            Share(way, local, LOCAL_COST)
+            self._core.touch(local)
+
+    def _next_hop(self, lane: Lane) -> set[ConnectionRecord]:
+        """The connection that a lane goes by from here, if a path leads there."""
         adjacency = self.topology.next_hop(lane.far, lane.target)
-        return adjacency.record if isinstance(adjacency, Neighbour) and adjacency.record in self.neighbours else None
+        return {adjacency.record} if isinstance(adjacency, Neighbour) and adjacency.record in self.neighbours else set()
+
+    def _children(self, lane: Lane) -> set[ConnectionRecord]:
+        """The connections to the children of this router in a tree that have consumers behind them."""
+        consumers = self._egresses(lane.tenant, lane.name)
+        children = self.topology.branches(lane.far, consumers)
+        found = (self.topology.adjacency(child, lane.target) for child in children)
+        return {each.record for each in found if isinstance(each, Neighbour) and each.record in self.neighbours}
 
     def _retire(self, links: Iterable[OutgoingLink]) -> None:
         """Links that nothing new leaves by."""

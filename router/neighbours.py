@@ -1,7 +1,7 @@
 """A connection to a neighbour: the control link of each direction, and the session that lanes are attached in.
 
-Routers of a mesh tell each other about it in messages of one `data` section each, sent settled on a link whose target
-is `$mesh`. What they mean is the topology's to know.
+Routers of a mesh tell each other about it in messages of one `data` section each, sent settled on a link whose
+target is `$mesh`. What they mean is the topology's to know.
 """
 
 from __future__ import annotations

@@ -189,7 +189,7 @@ class Settlement:
             relay.answered = True
             dispose(incoming, permitted, False)
             source.owed += 1
-            limit = source.connection.listener.max_owed
+            limit = source.connection.limits.max_owed
             if source.owed > limit:
                 error = Error(
                     condition=AmqpCondition.RESOURCE_LIMIT_EXCEEDED,
