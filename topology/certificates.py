@@ -1,0 +1,256 @@
+"""The certificates of a mesh, read: what an authority's and a router's must say (RFC 5280, RFC 8410).
+
+Both bear Ed25519 keys, and name the mesh in a URI, their only alternative name: the authority `amqpmesh://MESH`, a
+router `amqpmesh://MESH/router/ID`, the id in percent-encoding (RFC 3986, 2.1). The authority signs router certificates
+itself; there is nothing between them. One certificate serves TLS, as client and as server, and a router's signatures.
+
+A certificate for `A` covers the workers of that router, `A.1`, `A.2`, ..., as well.
+"""
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Final
+from urllib.parse import quote, unquote
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+from cryptography.hazmat.primitives.serialization import Encoding
+from cryptography.x509.oid import ExtendedKeyUsageOID, ExtensionOID
+
+from amqpmesh.topology.records import ROUTER_ID, UnreadableError
+
+MAX_CERTIFICATE: Final = 4096
+"""Octets; one with the longest router id takes 1,400."""
+
+MAX_MESH: Final = 63
+"""The longest mesh name, characters: as long as a label of a host name."""
+
+_SCHEME: Final = "amqpmesh://"
+_MESH: Final = re.compile(rf"[a-z0-9](?:[a-z0-9.-]{{0,{MAX_MESH - 2}}}[a-z0-9])?")
+_WORKER: Final = re.compile(r"\.[1-9][0-9]{0,5}")
+_KNOWN_CRITICAL: Final = frozenset(
+    {
+        ExtensionOID.BASIC_CONSTRAINTS,
+        ExtensionOID.KEY_USAGE,
+        ExtensionOID.EXTENDED_KEY_USAGE,
+        ExtensionOID.SUBJECT_ALTERNATIVE_NAME,
+    }
+)
+# What the library raises over an encoding that it does not take, besides ValueError.
+_UNREADABLE: Final = (
+    ValueError,
+    TypeError,
+    UnsupportedAlgorithm,
+    x509.DuplicateExtension,
+    x509.ExtensionNotFound,
+    x509.InvalidVersion,
+    x509.UnsupportedGeneralNameType,
+)
+
+
+class CertificateError(ValueError):
+    """A certificate, a key or a list of revocations is not what a mesh takes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuthorityCertificate:
+    """Whose signature makes a router one of the mesh."""
+
+    der: bytes
+    authority: bytes
+    """SHA-256 of its public key: the same after its certificate has been renewed."""
+    mesh: str
+    key: Ed25519PublicKey
+    not_before: float
+    """Seconds since 1970, as is `not_after`."""
+    not_after: float
+    parsed: x509.Certificate
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RouterCertificate:
+    """Who may be a router, and by which key. Whether an authority signed it is told by `issuer_of`."""
+
+    der: bytes
+    key_id: bytes
+    """SHA-256 of `der`."""
+    mesh: str
+    router: str
+    key: Ed25519PublicKey
+    serial: int
+    not_before: float
+    """Seconds since 1970, as is `not_after`."""
+    not_after: float
+    parsed: x509.Certificate
+
+    def covers(self, router: str) -> bool:
+        """Whether it speaks for this router: the one that it names, or a worker of that one."""
+        return covers(self.router, router)
+
+
+def covers(certified: str, router: str) -> bool:
+    """Whether a certificate for one id speaks for the other: it is the same one, or `certified.N`, N from 1."""
+    return router == certified or (
+        router.startswith(certified) and _WORKER.fullmatch(router, len(certified)) is not None
+    )
+
+
+def mesh_refusal(mesh: str) -> str | None:
+    """Why this cannot be the name of a mesh, None if it can."""
+    if _MESH.fullmatch(mesh):
+        return None
+    return f"must be lower-case letters, digits, dots and hyphens, {MAX_MESH} at most, none of the last two at an end"
+
+
+def authority_uri(mesh: str) -> str:
+    """What an authority's certificate names. Raises: CertificateError: no mesh can have this name."""
+    refusal = mesh_refusal(mesh)
+    if refusal is not None:
+        raise CertificateError(f"the name of a mesh {refusal}")
+    return f"{_SCHEME}{mesh}"
+
+
+def router_uri(mesh: str, router: str) -> str:
+    """What a router's certificate names. Raises: CertificateError: no mesh or no router can have this name."""
+    if not _names_router(router):
+        raise CertificateError("no router can have this id")
+    return f"{authority_uri(mesh)}/router/{quote(router, safe='')}"
+
+
+def fingerprint(octets: bytes) -> bytes:
+    """SHA-256: what a signed record names its certificate by."""
+    return sha256(octets).digest()
+
+
+def read_authority(der: bytes) -> AuthorityCertificate:
+    """An authority's certificate, which has signed itself.
+
+    Raises: CertificateError: what is wrong with it.
+    """
+    with reading("certificate"):
+        certificate, key = _load(der)
+        extensions = _extensions(certificate)
+        mesh = _named(extensions).removeprefix(_SCHEME)
+        _demand(mesh_refusal(mesh) is None, "names no mesh: it is none of `amqpmesh ca init`")
+        _demand(extensions.get_extension_for_class(x509.BasicConstraints).value.ca, "is not an authority's")
+        usage = extensions.get_extension_for_class(x509.KeyUsage).value
+        _demand(usage.key_cert_sign and usage.crl_sign, "may not sign certificates and revocations")
+        _demand(_has_signed(certificate, certificate), "has not signed itself")
+        return AuthorityCertificate(
+            der=der,
+            authority=fingerprint(key.public_bytes_raw()),
+            mesh=mesh,
+            key=key,
+            not_before=certificate.not_valid_before_utc.timestamp(),
+            not_after=certificate.not_valid_after_utc.timestamp(),
+            parsed=certificate,
+        )
+
+
+def read_router(der: bytes) -> RouterCertificate:
+    """A router's certificate; who signed it is not asked.
+
+    Raises: CertificateError: what is wrong with it.
+    """
+    with reading("certificate"):
+        certificate, key = _load(der)
+        extensions = _extensions(certificate)
+        uri = _named(extensions)
+        mesh, _, router = uri.removeprefix(_SCHEME).partition("/router/")
+        router = unquote(router)
+        # One id has one spelling, so what is not as we write it is not ours.
+        known = mesh_refusal(mesh) is None and _names_router(router)
+        _demand(known and uri == router_uri(mesh, router), "names no router")
+        _demand(not extensions.get_extension_for_class(x509.BasicConstraints).value.ca, "is an authority's")
+        usage = extensions.get_extension_for_class(x509.KeyUsage).value
+        _demand(usage.digital_signature and not usage.key_cert_sign, "is not for signatures alone")
+        purposes = set(extensions.get_extension_for_class(x509.ExtendedKeyUsage).value)
+        _demand(
+            purposes >= {ExtendedKeyUsageOID.CLIENT_AUTH, ExtendedKeyUsageOID.SERVER_AUTH},
+            "is not for clients and servers",
+        )
+        return RouterCertificate(
+            der=der,
+            key_id=fingerprint(der),
+            mesh=mesh,
+            router=router,
+            key=key,
+            serial=certificate.serial_number,
+            not_before=certificate.not_valid_before_utc.timestamp(),
+            not_after=certificate.not_valid_after_utc.timestamp(),
+            parsed=certificate,
+        )
+
+
+def issued_by(certificate: RouterCertificate, authority: AuthorityCertificate) -> bool:
+    """Whether this authority signed it."""
+    return certificate.mesh == authority.mesh and _has_signed(authority.parsed, certificate.parsed)
+
+
+def certificates_in(pem: bytes) -> list[bytes]:
+    """The certificates of a PEM file, as DER, in their order.
+
+    Raises: CertificateError: there is none, or one that is no certificate.
+    """
+    with reading("certificate"):
+        return [each.public_bytes(Encoding.DER) for each in x509.load_pem_x509_certificates(pem)]
+
+
+@contextmanager
+def reading(what: str) -> Iterator[None]:
+    """What the library cannot read within is a `CertificateError`."""
+    try:
+        yield
+    except CertificateError:
+        raise
+    except _UNREADABLE as error:
+        raise CertificateError(f"not a {what} that a mesh takes") from error
+
+
+def _names_router(text: str) -> bool:
+    try:
+        ROUTER_ID.read(text)
+    except UnreadableError:
+        return False
+    return True
+
+
+def _demand(met: bool, refusal: str) -> None:
+    if not met:
+        raise CertificateError(f"the certificate {refusal}")
+
+
+def _load(der: bytes) -> tuple[x509.Certificate, Ed25519PublicKey]:
+    _demand(len(der) <= MAX_CERTIFICATE, f"is longer than {MAX_CERTIFICATE} octets")
+    certificate = x509.load_der_x509_certificate(der)
+    key = certificate.public_key()
+    if not isinstance(key, Ed25519PublicKey):
+        raise CertificateError("the certificate's key is not Ed25519")
+    return certificate, key
+
+
+def _extensions(certificate: x509.Certificate) -> x509.Extensions:
+    extensions = certificate.extensions
+    unknown = [each.oid for each in extensions if each.critical and each.oid not in _KNOWN_CRITICAL]
+    _demand(not unknown, "has a critical extension that a mesh does not know")
+    return extensions
+
+
+def _named(extensions: x509.Extensions) -> str:
+    names = list(extensions.get_extension_for_class(x509.SubjectAlternativeName).value)
+    _demand(len(names) == 1 and isinstance(names[0], x509.UniformResourceIdentifier), "does not name one URI")
+    uri = str(names[0].value)
+    _demand(uri.startswith(_SCHEME), f"names no {_SCHEME} URI")
+    return uri
+
+
+def _has_signed(issuer: x509.Certificate, certificate: x509.Certificate) -> bool:
+    try:
+        certificate.verify_directly_issued_by(issuer)
+    except (InvalidSignature, *_UNREADABLE):  # not its signature, not its name, or an algorithm that is not the key's
+        return False
+    return True
