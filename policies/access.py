@@ -20,6 +20,8 @@ class Peer:
     """Of the client certificate that TLS verified, None without one."""
     listener: str = ""
     """The name of the listener it came in by; "" when it came in by none, as a link within the process."""
+    connector: str = ""
+    """The name of the connector by which the router opened the connection; "" when the peer did."""
     hostname: str | None = None
     """As its `open` said (§2.7.1): whom it wants to talk to."""
     tenant: str = ""

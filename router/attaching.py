@@ -87,8 +87,8 @@ class Attaching:
             link.detach(closed=False)
             return
         try:
-            if len(record.incoming) + len(record.outgoing) + len(record.lingering) >= record.listener.links:
-                raise RefusedError(AmqpCondition.RESOURCE_LIMIT_EXCEEDED, f"more than {record.listener.links} links")
+            if len(record.incoming) + len(record.outgoing) + len(record.lingering) >= record.limits.links:
+                raise RefusedError(AmqpCondition.RESOURCE_LIMIT_EXCEEDED, f"more than {record.limits.links} links")
             if isinstance(link, Receiver):
                 taken: IncomingLink | OutgoingLink = self._producer(record, link, attach)
             else:
@@ -140,7 +140,7 @@ class Attaching:
                     address = core.mesh.ingress(address)
         pool: Pool | FixedWindow
         if address is None:
-            pool = FixedWindow(record.listener.anonymous_window)
+            pool = FixedWindow(record.limits.anonymous_window)
             pool.set_suspended(core.suspended)
         else:
             pool = address.pool
@@ -154,7 +154,7 @@ class Attaching:
             ),
             snd_settle_mode=attach.snd_settle_mode,
             rcv_settle_mode=attach.rcv_settle_mode,
-            max_message_size=record.listener.max_message_size or None,
+            max_message_size=record.limits.max_message_size or None,
             unsettled=None if attach.unsettled is None else {},
         )
         incoming = IncomingLink(record, link, address, pool, number=self._next_number(), now=core.now, to=to)
@@ -273,7 +273,7 @@ class Attaching:
         core = self._core
         pool: Pool | FixedWindow
         if way is None or lane.kind is LaneKind.TRANSIT:
-            pool = FixedWindow(record.listener.anonymous_window)
+            pool = FixedWindow(record.limits.anonymous_window)
             pool.set_suspended(core.suspended)
         else:
             pool = way.pool

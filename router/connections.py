@@ -5,14 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from amqpmesh.policies.access import Peer
+from amqpmesh.router.settings.connector import ConnectorConfig
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from amqpmesh.router.addresses import Address
     from amqpmesh.router.amqp.connection import Connection
-    from amqpmesh.router.amqp.events import Event
-    from amqpmesh.router.config import ListenerConfig
+    from amqpmesh.router.amqp.events import ConnectionClosed, Event
+    from amqpmesh.router.config import Limits, ListenerConfig
     from amqpmesh.router.links import IncomingLink, OutgoingLink
 
 
@@ -21,14 +22,20 @@ class ConnectionRecord:
 
     __slots__ = (
         "__weakref__",
+        "certificate",
         "certificate_subject",
+        "certificate_user",
         "cipher",
+        "closed",
         "congested",
         "connected_at",
+        "connector",
+        "cost",
         "engine",
         "held",
         "host",
         "incoming",
+        "limits",
         "lingering",
         "listener",
         "lost",
@@ -38,26 +45,56 @@ class ConnectionRecord:
         "outgoing",
         "own",
         "peer",
+        "role",
         "sending",
         "stalled",
+        "strict_annotations",
         "tls",
         "tls_requested",
+        "trace_frames",
         "unfinished",
     )
 
     def __init__(
-        self, number: int, engine: Connection, listener: ListenerConfig, host: str, now: float, *, own: bool
+        self,
+        number: int,
+        engine: Connection,
+        config: ListenerConfig | ConnectorConfig,
+        host: str,
+        now: float,
+        *,
+        own: bool = False,
     ) -> None:
+        """Args: config: of the listener that it came in by, or of the connector that opened it."""
         #: For logs: unique within this router; 0: the router's own.
         self.number = number
         self.engine = engine
-        self.listener = listener
+        #: What it may take.
+        self.limits: Limits = config
+        #: What it came in by; None: the router opened it.
+        self.listener: ListenerConfig | None = None
+        #: What opened it; None: the peer did.
+        self.connector: ConnectorConfig | None = None
+        if isinstance(config, ConnectorConfig):
+            self.connector = config
+        else:
+            self.listener = config
+        #: `normal`: of a client. `mesh`: of a neighbour. `container`: of a container that links of ours go to.
+        self.role: str = config.role
+        #: What a delivery costs this way.
+        self.cost = 1 if self.connector is None else self.connector.cost
+        #: Deliveries of the peer may have no annotations but its own (§3.2.10).
+        self.strict_annotations = self.listener is not None and self.listener.strict_annotations
+        self.trace_frames = config.trace_frames
         #: The router itself is at its other end: it may consume what is the router's own, and counts for nobody.
         self.own = own
         #: The peer's address, without its port.
         self.host = host
-        self.peer = Peer(container_id="", listener=listener.name)
+        self.peer = Peer(container_id="", **self.origin)
+        #: Of the peer, as TLS has verified it; DER.
+        self.certificate: bytes | None = None
         self.certificate_subject: str | None = None
+        self.certificate_user: str | None = None
         #: The version of TLS and its cipher suite; None: there is no TLS.
         self.tls: str | None = None
         self.cipher: str | None = None
@@ -74,6 +111,8 @@ class ConnectionRecord:
         self.congested = False
         #: Links that could not send for that.
         self.stalled: dict[OutgoingLink, None] = {}
+        #: How it ended; None: it has not, or its transport did.
+        self.closed: ConnectionClosed | None = None
         #: Its links are let go of.
         self.lost = False
         #: What a batch had too much work for.
@@ -84,6 +123,14 @@ class ConnectionRecord:
         self.held: dict[Address, int] = {}
         #: Detached without being closed: their deliveries live until the session ends (§2.7.6).
         self.lingering: dict[IncomingLink | OutgoingLink, None] = {}
+
+    @property
+    def origin(self) -> dict[str, str]:
+        """How it came about, for logs: the name of its listener, or of its connector."""
+        if self.connector is not None:
+            return {"connector": self.connector.name}
+        assert self.listener is not None, "a connection has one or the other"
+        return {"listener": self.listener.name}
 
     @property
     def held_frames(self) -> int:
@@ -98,7 +145,7 @@ class ConnectionRecord:
     @property
     def is_congested(self) -> bool:
         """More waits to be written than should."""
-        if self.sending + len(self.engine.out) > self.listener.output_backlog:
+        if self.sending + len(self.engine.out) > self.limits.output_backlog:
             self.congested = True
             return True
         return False

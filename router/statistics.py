@@ -20,6 +20,15 @@ class Direction(StrEnum):
     """To a receiver: the peer is a consumer."""
 
 
+class ConnectionDirection(StrEnum):
+    """Who opened a connection."""
+
+    IN = "in"
+    """The peer did."""
+    OUT = "out"
+    """The router did."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcomes:
     """How deliveries ended. Those that went pre-settled have no outcome."""
@@ -93,8 +102,16 @@ class ConnectionStatistics:
 
     number: int
     """What logs call it; unique within this router."""
-    listener: str
-    """The name of the listener that it came in by."""
+    direction: ConnectionDirection
+    """Who opened it."""
+    role: str
+    """`normal`: a client's. `mesh`: a neighbour's. `container`: of a container that links of ours go to."""
+    listener: str | None
+    """The name of the listener that it came in by; None: the router opened it."""
+    connector: str | None
+    """The name of the connector that opened it; None: the peer did."""
+    cost: int
+    """What a delivery costs this way."""
     host: str
     """The peer's address without its port."""
     container_id: str
@@ -105,13 +122,13 @@ class ConnectionStatistics:
     user: str | None
     """Who the peer proved to be; None: nobody in particular."""
     mechanism: str | None
-    """The SASL mechanism of that proof; None without a SASL layer."""
+    """The SASL mechanism that the side which connected showed itself by; None without a SASL layer."""
     tls: str | None
     """The version of TLS, `TLSv1.3`; None without TLS."""
     cipher: str | None
     """The cipher suite of TLS."""
     certificate_subject: str | None
-    """Of the client's certificate."""
+    """Of the peer's certificate."""
     state: str
     """By the standard's name (§2.4.6): `OPENED` while it is in use."""
     connected_at: float

@@ -18,6 +18,7 @@ from amqpmesh.router.links import IncomingLink, OutgoingLink
 from amqpmesh.router.reasons import Reason, why_address, why_incoming, why_outgoing
 from amqpmesh.router.statistics import (
     AddressStatistics,
+    ConnectionDirection,
     ConnectionStatistics,
     Direction,
     LinkStatistics,
@@ -120,7 +121,11 @@ def _connection(record: ConnectionRecord) -> ConnectionStatistics:
     announced = remote.idle_time_out if remote is not None else None
     return ConnectionStatistics(
         number=record.number,
-        listener=record.listener.name,
+        direction=ConnectionDirection.IN if record.listener is not None else ConnectionDirection.OUT,
+        role=record.role,
+        listener=record.listener.name if record.listener is not None else None,
+        connector=record.connector.name if record.connector is not None else None,
+        cost=record.cost,
         host=record.host,
         container_id=peer.container_id,
         hostname=peer.hostname,
@@ -132,7 +137,7 @@ def _connection(record: ConnectionRecord) -> ConnectionStatistics:
         certificate_subject=record.certificate_subject,
         state=engine.state.name,
         connected_at=record.connected_at,
-        idle_time_out=record.listener.idle_time_out or None,
+        idle_time_out=record.limits.idle_time_out or None,
         remote_idle_time_out=announced / 1000 if announced else None,
         max_frame_size=engine.remote_max_frame_size,
         sessions=sum(1 for _ in engine.channels.sessions),

@@ -40,17 +40,22 @@ class Endpoint:
     @property
     def loopback(self) -> bool:
         """Whether only this machine can reach it: an address of the loopback networks, or `localhost`."""
-        if self.host == "localhost":
-            return True
-        try:
-            return ipaddress.ip_address(self.host).is_loopback
-        except ValueError:
-            return False
+        return is_loopback(self.host)
 
     def __str__(self) -> str:
         """The URL, with its port."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{self.scheme}://{host}:{self.port}"
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach a host: an address of the loopback networks, or `localhost`."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 SERVICES = {"amqp+srv": "amqp", "amqps+srv": "amqps"}

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from ssl import SSLContext
-from typing import Any
+from typing import Any, Self
 
 import trio
 
@@ -21,10 +21,19 @@ SecuredStream = trio.SSLStream[trio.abc.Stream]
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Whom a verified client certificate names."""
+    """A verified certificate of a peer, DER, and whom it names; all None without one."""
 
+    certificate: bytes | None = None
     user: str | None = None
     subject: str | None = None
+
+    @classmethod
+    def of(cls, stream: SecuredStream) -> Self:
+        """Of the peer of a stream whose handshake is done."""
+        told = stream.getpeercert()
+        # What was not verified has a binary form, too.
+        certificate = stream.getpeercert(binary_form=True) if told else None
+        return cls(certificate, certificate_user(told), certificate_subject(told))
 
 
 async def secure(stream: trio.abc.Stream, context: SSLContext, host: str) -> tuple[SecuredStream, Identity] | None:
@@ -42,8 +51,7 @@ async def secure(stream: trio.abc.Stream, context: SSLContext, host: str) -> tup
         except trio.BrokenResourceError as error:
             reason = str(error.__cause__ or "the peer left")
         else:
-            certificate = secured.getpeercert()
-            return secured, Identity(certificate_user(certificate), certificate_subject(certificate))
+            return secured, Identity.of(secured)
     log.warning("TLS handshake failed", peer=host, reason=reason)
     with trio.move_on_after(LINGER):
         await take_leave(stream)

@@ -275,6 +275,7 @@ class Router(Doors):
             host,
             trio.current_time(),
             secured=listener.endpoint.secure,
+            certificate=identity.certificate,
             certificate_user=identity.user,
             certificate_subject=identity.subject,
             users=credentials.users,

@@ -47,21 +47,19 @@ class Transport:
         driver: Driver,
         record: ConnectionRecord,
         stream: trio.abc.Stream,
-        credentials: Credentials,
+        credentials: Credentials | None,
         start: Starter,
     ) -> None:
-        """Args: stream: closed by whoever made it, once `run` has returned. start: for the task that waits."""
+        """Args: stream: closed by whoever made it, once `run` has returned. credentials: of its listener; None: it came
+        in by none. start: for the task that waits.
+        """
         self._driver = driver
         self._record = record
         self._stream = stream
         self._credentials = credentials
         self._start = start
-        self._log = log.bind(connection=record.number, listener=record.listener.name)
-        self._tracer = (
-            FrameTracer(connection=record.number, listener=record.listener.name)
-            if record.listener.trace_frames
-            else None
-        )
+        self._log = log.bind(connection=record.number, **record.origin)
+        self._tracer = FrameTracer(connection=record.number, **record.origin) if record.trace_frames else None
         self._everything = trio.CancelScope()
         self._reading = trio.CancelScope()
         self._writing: trio.CancelScope | None = None
@@ -104,7 +102,7 @@ class Transport:
     # ------------------------------------------------------------------------------------------------------- reading
 
     async def _read(self) -> None:
-        limit = BACKLOG_LIMIT + self._record.listener.max_frame_size
+        limit = BACKLOG_LIMIT + self._record.limits.max_frame_size
         while True:
             try:
                 data = await self._stream.receive_some(READ_SIZE)
@@ -142,11 +140,13 @@ class Transport:
 
     async def _secure(self, rest: bytes) -> bool:
         """Go on inside TLS (§5.2). Args: rest: read already, and part of the handshake. Returns: whether to read on."""
-        assert self._credentials.context is not None, "TLS is offered only where there is a certificate"
+        credentials = self._credentials
+        assert credentials is not None, "a listener offers TLS"
+        assert credentials.context is not None, "TLS is offered only where there is a certificate"
         self._driver.settle()
         await self._until_written()  # our protocol header is the last that goes in clear
         self._held = True
-        secured = await secure(PutBack(rest, self._stream), self._credentials.context, self._record.host)
+        secured = await secure(PutBack(rest, self._stream), credentials.context, self._record.host)
         if secured is None:
             return False
         self._stream, identity = secured
@@ -157,9 +157,10 @@ class Transport:
         self._driver.core.secured(
             self._record,
             trio.current_time(),
+            certificate=identity.certificate,
             certificate_user=identity.user,
             certificate_subject=identity.subject,
-            users=self._credentials.users,
+            users=credentials.users,
         )
         self._driver.settle()
         return True

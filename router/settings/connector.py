@@ -94,6 +94,11 @@ class ConnectorConfig(Limits):
         return self.role == "mesh"
 
     @property
+    def shows_certificate(self) -> bool:
+        """Whether there is a certificate of ours for a peer that asks within TLS."""
+        return self.is_mesh or (self.tls is not None and self.tls.certificate is not None)
+
+    @property
     def secure(self) -> bool:
         """Whether one of the URLs has TLS first."""
         return any(each.secure for each in self.places)

@@ -1,0 +1,70 @@
+"""The protocol endpoint of a connection that begins, from what the configuration says of it: of both roles."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from amqpmesh.router.amqp.connection import Connection
+from amqpmesh.router.amqp.sasl import SaslClient, SaslServer
+from amqpmesh.router.amqp.types import Symbol
+from amqpmesh.router.urls import is_loopback
+from amqpmesh.router.users import Users
+
+if TYPE_CHECKING:
+    from amqpmesh.router.amqp.negotiation import Negotiation
+    from amqpmesh.router.config import ConnectorConfig, Limits, ListenerConfig
+
+#: Capabilities that the router has, as `open` offers them.
+CAPABILITIES: Final = (Symbol("ANONYMOUS-RELAY"),)
+
+PLAIN: Final = "PLAIN"
+
+PASSWORDS: Final = ("SCRAM-SHA-256", "SCRAM-SHA-1", PLAIN)
+"""Mechanisms that need a password, the best liked first."""
+
+
+def endpoint(
+    container_id: str, limits: Limits, negotiation: Negotiation, now: float, *, hostname: str | None = None
+) -> Connection:
+    """A connection endpoint of this router. Args: hostname: of the peer, as our `open` names it."""
+    return Connection(
+        container_id=container_id,
+        now=now,
+        negotiation=negotiation,
+        hostname=hostname,
+        max_frame_size=limits.max_frame_size,
+        channel_max=limits.channel_max,
+        handle_max=limits.handle_max,
+        window=limits.session_window,
+        connection_window=limits.connection_window,
+        idle_time_out=limits.idle_time_out or None,
+        minimum_idle_time_out=limits.minimum_idle_time_out,
+        open_time_out=limits.open_time_out,
+        close_time_out=limits.close_time_out,
+        offered_capabilities=CAPABILITIES,
+    )
+
+
+def server_sasl(
+    listener: ListenerConfig, *, secured: bool, certificate_user: str | None, users: Users | None
+) -> SaslServer | None:
+    """The exchange that who comes in by a listener is offered; None: the layer is not."""
+    mechanisms = listener.mechanisms(secured=secured)
+    return SaslServer(mechanisms, users or Users({}), external_user=certificate_user) if mechanisms else None
+
+
+def client_sasl(
+    connector: ConnectorConfig, host: str, *, secured: bool, password: str | None, hostname: str | None = None
+) -> SaslClient:
+    """The exchange that a connector wants: with its user, else by its certificate, else without a name.
+
+    Args: host: where it connects: to loopback a password may go without TLS. hostname: which host is wanted.
+    Raises: CommandError: a user or a password that no mechanism can carry.
+    """
+    external = secured and connector.shows_certificate
+    if connector.user is not None:
+        clear = secured or is_loopback(host)
+        mechanisms = PASSWORDS if clear else tuple(name for name in PASSWORDS if name != PLAIN)
+    else:
+        mechanisms = ("EXTERNAL", "ANONYMOUS") if external else ("ANONYMOUS",)
+    return SaslClient(mechanisms, connector.user, password, hostname, external)
