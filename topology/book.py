@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final
-
-from amqpmesh.topology.records import Name
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
-    from amqpmesh.topology.records import Advert
+    from amqpmesh.topology.records import Name
+
+
+class Advert(NamedTuple):
+    """What a router says of an address."""
+
+    distribution: str
+    """How the address distributes there: a word of the configuration."""
+    consumers: int = 0
+    """Local links that take its deliveries."""
+    producers: int = 0
+    """Local links that bring deliveries to it."""
+
 
 _NOBODY: Final[Mapping[str, Advert]] = MappingProxyType({})
 
@@ -25,7 +35,7 @@ class Book:
     def __init__(self) -> None:
         self._told: dict[str, dict[Name, Advert]] = {}
         self._reachable: set[str] = set()
-        self._entries: dict[Name, dict[str, Advert]] = {}
+        self._entries: dict[tuple[str, str], dict[str, Advert]] = {}  # by (tenant, name)
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -35,11 +45,11 @@ class Book:
 
         A view, to be read before the next change.
         """
-        found = self._entries.get(Name(tenant, name))
+        found = self._entries.get((tenant, name))
         return _NOBODY if found is None else MappingProxyType(found)
 
-    def addresses(self) -> list[Name]:
-        """The addresses that a router within reach advertises, in order."""
+    def addresses(self) -> list[tuple[str, str]]:
+        """The (tenant, name) of each address that a router within reach advertises, in order."""
         return sorted(self._entries)
 
     def told_by(self, router: str) -> Mapping[Name, Advert]:

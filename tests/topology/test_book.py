@@ -1,0 +1,82 @@
+"""The address book: what is advertised, as far as it can be reached."""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from amqpmesh.topology.book import Advert, Book
+from amqpmesh.topology.records import Name
+
+ROUTERS = ["A", "B", "C"]
+KEYS = [Name("", "orders"), Name("", "prices"), Name("acme", "orders")]
+CONSUMER = Advert("balanced", 1, 0)
+PRODUCER = Advert("balanced", 0, 1)
+
+Entries: TypeAlias = dict[Name, Advert]
+
+routers = st.sampled_from(ROUTERS)
+entries = st.dictionaries(st.sampled_from(KEYS), st.sampled_from([CONSUMER, PRODUCER]))
+changes = st.one_of(
+    st.tuples(st.just("replace"), routers, entries),
+    st.tuples(st.just("change"), routers, entries, st.sets(st.sampled_from(KEYS))),
+    st.tuples(st.just("forget"), routers),
+    st.tuples(st.just("set_reachable"), st.sets(routers)),
+)
+
+
+def visible(told: dict[str, Entries], reachable: set[str]) -> dict[Name, dict[str, Advert]]:
+    found: dict[Name, dict[str, Advert]] = {}
+    for router in reachable:
+        for key, advert in told.get(router, {}).items():
+            found.setdefault(key, {})[router] = advert
+    return found
+
+
+@given(st.lists(changes, max_size=30))
+def test_lookups_follow_what_is_told_and_reached_and_every_change_of_them_is_reported(steps: list[tuple]) -> None:
+    book = Book()
+    told: dict[str, Entries] = {}
+    reachable: set[str] = set()
+    for name, *arguments in steps:
+        before = visible(told, reachable)
+        match name, arguments:
+            case "replace", [router, new]:
+                told[router] = new
+            case "change", [router, new, removed]:
+                kept = {key: advert for key, advert in told.get(router, {}).items() if key not in removed}
+                told[router] = kept | new
+            case "forget", [router]:
+                told.pop(router, None)
+            case "set_reachable", [now]:
+                reachable = now
+        changed = getattr(book, name)(*arguments)
+        after = visible(told, reachable)
+        assert {key: dict(book.lookup(*key)) for key in KEYS} == {key: after.get(key, {}) for key in KEYS}
+        assert changed == {key for key in KEYS if before.get(key) != after.get(key)}
+        assert book.addresses() == sorted(after)
+        assert len(book) == len(after)
+        assert all(dict(book.told_by(router)) == told.get(router, {}) for router in ROUTERS)
+
+
+def test_what_a_router_out_of_reach_advertised_counts_again_when_it_is_back() -> None:
+    book = Book()
+    book.set_reachable({"A", "B"})
+    key = Name("", "orders")
+    assert book.replace("B", {key: CONSUMER}) == {key}
+    assert book.lookup("", "orders") == {"B": CONSUMER}
+    assert book.set_reachable({"A"}) == {key}
+    assert book.lookup("", "orders") == {}
+    assert book.change("B", {key: PRODUCER}) == frozenset()
+    assert book.set_reachable({"A", "B"}) == {key}
+    assert book.lookup("", "orders") == {"B": PRODUCER}
+
+
+def test_the_same_name_is_another_address_for_another_tenant() -> None:
+    book = Book()
+    book.set_reachable({"A"})
+    book.replace("A", {Name("acme", "orders"): CONSUMER})
+    assert book.lookup("", "orders") == {}
+    assert book.lookup("acme", "orders") == {"A": CONSUMER}
