@@ -386,6 +386,11 @@ class Core:
                 self._grant(address.pool.grants(self.now))
                 if address.draining or address.lenders:
                     self._answer_drains(address)
+                if address.is_multicast:
+                    # What its consumers can take all at once, nodes that lead here may wait for.
+                    for share in address.borrowers:
+                        if share.ingress.waiting.size:
+                            self.touch(share.ingress)
                 self._set_timer(address, address.pool.next_timer())
                 self._set_timer(address, address.waiting.next_deadline())
                 if self._drop_if_idle(address):
@@ -600,6 +605,9 @@ class Core:
         taken = link.context
         if isinstance(taken, Neighbour) and self.mesh is not None:
             self.mesh.detached(taken)
+        if isinstance(taken, OutgoingLink) and taken.address.lane is not None and event.by_peer:
+            assert self.mesh is not None
+            self.mesh.refused(taken)
         if isinstance(taken, IncomingLink | OutgoingLink):
             if event.by_peer and not event.closed:
                 self._suspend(record, taken)
@@ -776,7 +784,8 @@ class Core:
             while taken.backlog:
                 self.settlement.hop_lost(taken.backlog.popleft())
             if not address.outgoing:
-                self.nobody_left(address)
+                if not taken.retired:
+                    self.nobody_left(address)
             elif address.config.redeliver:
                 self.settlement.end_excluded(address)
         else:

@@ -206,6 +206,8 @@ class Forwarding:
             return True
         assert relay.incoming is not None
         relay.key = next_tag(relay.incoming.tag)
+        if incoming.lane.kind is LaneKind.TREE:
+            return relay.key is not None or not address.outgoing
         neighbour = incoming.connection.peer.container_id
         return relay.key is not None and any(
             each.connection.peer.container_id != neighbour for each in address.outgoing
@@ -298,7 +300,7 @@ class Forwarding:
         core.touch(address)
 
     def requeue(self, relay: Relay, address: Address) -> None:
-        """It waits again, behind those of its priority; in a mesh where it came in, since only there ways are chosen."""
+        """It waits again, behind those of its priority; in a mesh where it came in: only there ways are chosen."""
         share = relay.share
         if isinstance(share, Share):
             self.forwarded(relay)
@@ -380,8 +382,14 @@ class Forwarding:
     def _everyone(self, address: Address) -> list[OutgoingLink]:
         """All receivers of a multicast, once each of those that count can take it; none if it has to wait."""
         ready = [each for each in address.creditors if each.is_ready]
+        here: list[OutgoingLink] = []
+        for share in address.shares:
+            # A node of the mesh: the consumers that are attached to this router are elsewhere.
+            here = self._everyone(share.node) if share.is_ready else []
+            if not here:
+                return []
         if len(ready) == len(address.outgoing):
-            return ready
+            return ready + here
         for each in address.outgoing:
             if not each.is_ready and not each.left_out:
                 for one in address.outgoing:
@@ -390,7 +398,7 @@ class Forwarding:
         for each in address.outgoing:
             if not each.is_ready:
                 each.missed += 1
-        return ready
+        return ready + here
 
     def watch(self, outgoing: OutgoingLink) -> None:
         """A receiver of a multicast can take nothing: see whether it has changed its mind after a while."""
@@ -474,13 +482,19 @@ class Forwarding:
                 relay.arrived = core.now
         relay.attempts += 1
         self.forwarded(relay)
+        watchers = list(address.copies)
+        for share in address.shares:
+            share.take(core.now)
+            share.pool.forwarded(share.input, core.now)
+            watchers += share.node.copies
+            core.touch(share.node)
         legs = [Leg(relay, each, False) for each in taken]
         for chunk in chunks:
             chunk.holders = len(legs)
         for leg in legs:
             leg.chunks.extend(chunks)
         if relay.attempts == 1:
-            for each in address.copies:
+            for each in watchers:
                 copy = Leg(relay, each, True)
                 if all(self._copy(copy, chunk.data) for chunk in chunks):
                     legs.append(copy)
