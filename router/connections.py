@@ -142,10 +142,9 @@ class ConnectionRecord:
         """Octets that wait to be written."""
         return self.sending + len(self.engine.out)
 
-    @property
-    def is_congested(self) -> bool:
-        """More waits to be written than should."""
-        if self.sending + len(self.engine.out) > self.limits.output_backlog:
+    def is_congested(self, part: int = 1) -> bool:
+        """More waits to be written than should. Args: part: 1 / n of it is too much for who asks."""
+        if (self.sending + len(self.engine.out)) * part > self.limits.output_backlog:
             self.congested = True
             return True
         return False

@@ -509,6 +509,11 @@ class Core:
             return mesh.way(tenant, name)
         return self.addresses.find(tenant, name)
 
+    def need_bulk(self, way: Address) -> None:
+        """Something large is to leave by a lane."""
+        assert self.mesh is not None
+        self.mesh.need_bulk(way)
+
     def new_key(self, lane: Lane) -> bytes:
         """The delivery-tag of a delivery that begins its way by `lane` here."""
         assert self.mesh is not None

@@ -373,11 +373,36 @@ class Forwarding:
         if address.is_multicast:
             return self._everyone(address)
         excluded = relay.excluded
+        if address.lane is not None:
+            return self._by_lane(address, relay)
         ready = [each for each in address.creditors if each.is_ready and (excluded is None or each not in excluded)]
         if not ready:
             for each in address.creditors:
                 each.stall()
         return list(choose(address.config.distribution, ready))
+
+    def _by_lane(self, way: Address, relay: Relay) -> list[OutgoingLink]:
+        """The link of a lane that takes the relay now; none if it has to wait.
+
+        What is more than one frame goes by the lane's bulk link, for which nothing small waits; and what comes behind
+        it from the same sender does not pass it, whichever link is free.
+        """
+        source = relay.source
+        behind = source.bulk if isinstance(source, IncomingLink) else None
+        if behind is not None and (behind.done or behind.delivery is None or behind.delivery.complete):
+            assert isinstance(source, IncomingLink)
+            source.bulk = behind = None
+        ready = [each for each in way.creditors if each.is_ready]
+        if not relay.complete or behind is not None:
+            ready = [each for each in ready if each.bulk and (behind is None or behind.branch is each)]
+            if not ready and not any(each.bulk for each in way.outgoing):
+                self._core.need_bulk(way)
+        elif len(ready) > 1:
+            ready.sort(key=lambda each: each.bulk)
+        if not ready:
+            for each in way.creditors:
+                each.stall()
+        return ready[:1]
 
     def _everyone(self, address: Address) -> list[OutgoingLink]:
         """All receivers of a multicast, once each of those that count can take it; none if it has to wait."""
@@ -535,6 +560,8 @@ class Forwarding:
             leg.delivery.rcv_settle_mode = ReceiverSettleMode.FIRST.value
         leg.delivery.leg = leg
         outgoing.current = leg
+        if outgoing.bulk and isinstance(relay.source, IncomingLink):
+            relay.source.bulk = leg
         if not relay.settled:
             leg.counted = True
             outgoing.unsettled += 1
@@ -598,7 +625,7 @@ class Forwarding:
                 chunks.popleft().release()
                 leg.offset = 0
                 continue
-            if outgoing.connection.is_congested:
+            if outgoing.is_held_up:
                 outgoing.stall()
                 return False
             settles = relay.settled and not delivery.settled

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from amqpmesh.router.kernel import relay as kernel
 
@@ -22,12 +22,17 @@ if TYPE_CHECKING:
 LinkKey = tuple[str, str, str, str, bool, int]
 
 
+#: Large deliveries between routers fill this part of what may wait to be written, 1 / n.
+BULK_PART: Final = 4
+
+
 class IncomingLink:
     """A link that deliveries come in by. We are its receiver; the peer is a producer."""
 
     __slots__ = (
         "address",
         "attached_at",
+        "bulk",
         "connection",
         "current",
         "input",
@@ -72,6 +77,8 @@ class IncomingLink:
         self.input: Input = pool.add_input(link.delivery_count, self)
         #: The relay whose frames are coming in.
         self.current: kernel.Relay | None = None
+        #: The leg of its last large relay, on the bulk link of a lane: what comes behind it may not pass it.
+        self.bulk: kernel.Leg | None = None
         #: Deliveries of mode second that it was told the outcome of, and has not settled.
         self.owed = 0
         #: Anonymous: how many deliveries wait, by address.
@@ -94,6 +101,7 @@ class OutgoingLink:
         "attached_at",
         "backlog",
         "branch",
+        "bulk",
         "connection",
         "copies",
         "copy",
@@ -157,6 +165,8 @@ class OutgoingLink:
         #: A multicast goes on without it until it gives credit again.
         self.left_out = False
         self.turn = 0
+        #: A lane's second link, for deliveries of more than one frame, in a session that no small one waits for.
+        self.bulk = False
         #: A lane that another has taken the place of: it is detached once nothing on it is unsettled.
         self.retired = False
         self.gone = False
@@ -186,7 +196,7 @@ class OutgoingLink:
             and flow_state.link_credit > 0
             and flow_state.session.remote_incoming_window > 0
             and self.unsettled + self.connection.held.get(self.address, 0) < self.max_unsettled
-            and not self.connection.is_congested
+            and not self.is_held_up
             and not self.gone
         )
 
@@ -197,7 +207,7 @@ class OutgoingLink:
         if (
             self.gone
             or flow_state.session.remote_incoming_window <= 0
-            or self.connection.is_congested
+            or self.is_held_up
             or (self.current is not None and self.current.chunks)
         ):
             return 0
@@ -224,8 +234,13 @@ class OutgoingLink:
         session = self.link.session
         if session.flow_state.remote_incoming_window <= 0:
             session.stalled[self] = None
-        elif self.connection.is_congested:
+        elif self.is_held_up:
             self.connection.stalled[self] = None
+
+    @property
+    def is_held_up(self) -> bool:
+        """Too much waits to be written to the peer. What is large stops first, so that the small pass it."""
+        return self.connection.is_congested(BULK_PART if self.bulk else 1)
 
     def next_tag(self, key: bytes | None = None) -> bytes:
         """A delivery-tag that no unsettled delivery of this link has. Args: key: what it should be on a lane."""

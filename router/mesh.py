@@ -459,14 +459,14 @@ class Mesh:
             hops = self._children(lane)
         else:
             hops = self._next_hop(lane)
-        present = {each.connection for each in way.outgoing}
+        present = {each.connection for each in way.outgoing if not each.bulk}
         for record in hops - present:
             if self._refusals.get((lane, record), 0.0) > core.now:
                 continue
             neighbour = self.neighbours[record]
             name = f"{lane.target}#{record.number}"
             try:
-                core.attaching.lane_out(record, neighbour.session, way, name)
+                core.attaching.lane_out(record, neighbour.session_with_room(), way, name)
             except CommandError as error:
                 core.log.warning("no lane", neighbour=neighbour.router, lane=lane.target, reason=str(error))
         self._retire([each for each in way.outgoing if each.connection not in hops])
@@ -478,6 +478,23 @@ class Mesh:
                 self._end_share(share)
                 if not share.ingress.has_consumers:
                     core.nobody_left(share.ingress)
+
+    def need_bulk(self, way: Address) -> None:
+        """Attach the second links of a lane, for what is large."""
+        core, lane = self._core, way.lane
+        assert lane is not None
+        for each in list(way.outgoing):
+            neighbour = self.neighbours.get(each.connection)
+            if neighbour is None:
+                continue
+            try:
+                outgoing = core.attaching.lane_out(
+                    each.connection, neighbour.bulk_session(), way, f"{lane.target}#{each.connection.number}#bulk"
+                )
+            except CommandError as error:
+                core.log.warning("no lane", neighbour=neighbour.router, lane=lane.target, reason=str(error))
+            else:
+                outgoing.bulk = True
 
     def _lead_here(self, way: Address, lane: Lane) -> None:
         """See to it that a tree leads to the consumers that are attached here, if there are any."""

@@ -32,6 +32,9 @@ CREDIT: Final = 1000
 MAX_MESSAGE: Final = 96 * 1024
 """Octets of a message on a control link: the topology's messages have 64 KiB at most."""
 
+BULK_SESSIONS: Final = 16
+"""Sessions for large deliveries to one neighbour."""
+
 MAX_QUEUE: Final = 32 * 2**20
 """Octets that wait to be told to a neighbour. One that lets so much gather reads nothing."""
 
@@ -41,8 +44,9 @@ class Neighbour:
 
     def __init__(self, record: ConnectionRecord) -> None:
         self.record = record
-        #: What all lanes to it are attached in, and our control link.
+        #: What our control link is attached in, and lanes.
         self.session: Session = record.engine.begin()
+        self._last = self.session
         link = self.session.attach(
             Terminus(f"{CONTROL}/{record.number}", Role.SENDER),
             source=Source(),
@@ -59,6 +63,7 @@ class Neighbour:
         self._sent = 0
         self._tag = 0
         self._coming = bytearray()
+        self._bulk: deque[Session] = deque()
 
     @property
     def router(self) -> str:
@@ -72,6 +77,23 @@ class Neighbour:
         self._queued += len(message)
         self.pump()
         return self._queued <= MAX_QUEUE
+
+    def session_with_room(self) -> Session:
+        """A session that one more lane can be attached in. Raises: CommandError: the neighbour takes no session."""
+        if not (self._last.has_room and self._last.can_send):
+            self._last = self.record.engine.begin()
+        return self._last
+
+    def bulk_session(self) -> Session:
+        """A session for what is large: of its own as far as there are any, so that a slow reader of one delivery stops
+        no other.
+
+        Raises: CommandError: the neighbour takes no session.
+        """
+        if len(self._bulk) < BULK_SESSIONS:
+            self._bulk.append(self.record.engine.begin())
+        self._bulk.rotate(1)
+        return self._bulk[0]
 
     def pump(self) -> None:
         """Send what waits, as far as credit and window allow."""

@@ -84,6 +84,11 @@ class Session:
         return self.flow_state.channel != -1 and self.connection.can_send
 
     @property
+    def has_room(self) -> bool:
+        """One more link can be attached from here: a handle is free, by what the peer's handle-max allows (§2.7.2)."""
+        return self._handles.in_use <= self._handles.maximum
+
+    @property
     def all_links(self) -> list[Link]:
         """Every link with a handle of either side."""
         return list(dict.fromkeys([*self.links.values(), *self.output_links.values()]))
