@@ -16,8 +16,8 @@ from amqpmesh.router.urls import Endpoint
 URL_VARIABLE: Final = "AMQPMESH_URL"
 
 
-def add_options(command: argparse.ArgumentParser) -> None:
-    """Declare them."""
+def add_options(command: argparse.ArgumentParser, *, lasting: bool) -> None:
+    """Declare them. Args: lasting: the command may go on over another connection, if one is lost."""
     group = command.add_argument_group("the peer")
     group.add_argument(
         "--url", help=f"amqp://HOST[:PORT], or amqps:// for TLS; default: ${URL_VARIABLE}, else {DEFAULT_URL}"
@@ -41,6 +41,14 @@ def add_options(command: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--insecure", action="store_true", help="without TLS, let a peer that is not this machine see the password"
     )
+    if lasting:
+        group.add_argument(
+            "--reconnect",
+            action="store_true",
+            help="connect until it comes about, and again when it is lost; what nobody tells the outcome of is in "
+            "doubt, and is not sent again",
+        )
+    command.set_defaults(reconnect=False)
 
 
 def connection(given: argparse.Namespace, command: str) -> Connection:
@@ -66,6 +74,7 @@ def connection(given: argparse.Namespace, command: str) -> Connection:
             password=_password(given),
             insecure=given.insecure,
             hostname=given.hostname,
+            reconnect=given.reconnect,
             **files,
         )
     except OSError as error:

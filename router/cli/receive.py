@@ -12,6 +12,7 @@ from amqpmesh.router.amqp.errors import AmqpMeshError
 from amqpmesh.router.cli import arguments, bodies, peer
 from amqpmesh.router.cli.attempt import Patience, attempt
 from amqpmesh.router.cli.exits import EPILOG, Exit, StoppedError
+from amqpmesh.router.cli.losses import losses_told
 from amqpmesh.router.cli.progress import Progress
 from amqpmesh.router.cli.standard import Output
 from amqpmesh.router.cli.summary import Summary
@@ -60,12 +61,12 @@ def declare(command: argparse.ArgumentParser) -> None:
         action="store_true",
         help="each message as a JSON object with all that is set; the summary as JSON, too",
     )
-    peer.add_options(command)
+    peer.add_options(command, lasting=True)
     command.set_defaults(command=receive)
 
 
 def receive(given: argparse.Namespace) -> int:
-    """Returns: 0. Raises: AmqpMeshError, OSError: why it was not done."""
+    """Returns: 0, or 1 if the peer was not told of some. Raises: AmqpMeshError, OSError: why it was not done."""
     connection = peer.connection(given, "receive")
     return trio.run(_Receiving(given).run, connection)
 
@@ -79,11 +80,13 @@ class _Receiving:
         self._output = Output()
         self._progress = Progress("received", given.count, shown=not (given.json or sys.stdout.isatty()))
         self._patience = Patience(given.timeout)
+        self._credited = 0
 
     async def run(self, connection: Connection) -> int:
         """Do it, and tell. Returns, Raises: as `receive`."""
         try:
-            await attempt(lambda: self._receive_all(connection), self._patience)
+            with losses_told(self._progress.say, wanted=self._given.reconnect):
+                await attempt(lambda: self._receive_all(connection), self._patience)
         except StoppedError:
             self._tell()
             if self._given.count is not None:
@@ -94,7 +97,7 @@ class _Receiving:
             raise
         else:
             self._tell()
-        return Exit.DONE
+        return Exit.FAILED if self._summary.outcomes["in doubt"] else Exit.DONE
 
     def _tell(self) -> None:
         self._progress.close()
@@ -125,9 +128,12 @@ class _Receiving:
         due: int = self._given.credit
         if self._given.count is not None:
             due = min(due, self._given.count - self._summary.count)
-        due -= receiver.credit + receiver.undecided
-        if due * 2 >= self._given.credit or (due > 0 and not receiver.credit):
+        # What was given and not used the receiver gives again over another connection.
+        unused = self._credited - self._summary.count
+        due -= unused
+        if due * 2 >= self._given.credit or (due > 0 and not unused):
             receiver.flow(due)
+            self._credited += due
 
     async def _take(self, delivery: Delivery) -> None:
         summary = self._summary
@@ -145,6 +151,7 @@ class _Receiving:
             summary.count -= 1
             delivery.release()
             raise
-        decide(delivery)
+        if not decide(delivery) and not delivery.is_settled:
+            outcome = "in doubt"
         summary.end(outcome, latency=latency)
         self._progress.step()

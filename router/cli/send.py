@@ -14,6 +14,7 @@ from amqpmesh.router.cli import arguments, peer, standard
 from amqpmesh.router.cli.attempt import Patience, attempt
 from amqpmesh.router.cli.bodies import from_octets
 from amqpmesh.router.cli.exits import EPILOG, Exit
+from amqpmesh.router.cli.losses import losses_told
 from amqpmesh.router.cli.progress import Progress
 from amqpmesh.router.cli.summary import Summary, duration
 from amqpmesh.router.io.client.connection import Connection
@@ -59,7 +60,7 @@ def declare(command: argparse.ArgumentParser) -> None:
         help="seconds to wait for the peer, for credit, for an outcome",
     )
     command.add_argument("--json", action="store_true", help="the summary as JSON, with times in seconds")
-    peer.add_options(command)
+    peer.add_options(command, lasting=True)
     command.set_defaults(command=send)
 
 
@@ -88,7 +89,8 @@ class _Sending:
     async def run(self, connection: Connection) -> int:
         """Do it, and tell. Returns, Raises: as `send`."""
         try:
-            await attempt(lambda: self._send_all(connection), self._patience)
+            with losses_told(self._progress.say, wanted=self._given.reconnect):
+                await attempt(lambda: self._send_all(connection), self._patience)
         except (AmqpMeshError, OSError):
             if self._summary.count:
                 self._tell()

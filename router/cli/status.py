@@ -60,7 +60,7 @@ def declare(command: argparse.ArgumentParser) -> None:
         help="all that it tells, as one JSON object; times are seconds of its clock, own_connection is the number of "
         "the connection that it was asked by",
     )
-    peer.add_options(command)
+    peer.add_options(command, lasting=False)
     command.set_defaults(command=status)
 
 
