@@ -37,7 +37,10 @@ def declare(command: argparse.ArgumentParser) -> None:
         "terminal, what would control it is escaped. A message is accepted once it is written. A summary stands "
         "on standard error, with the latency of those messages that say when they were created."
     )
-    command.epilog = f"{EPILOG} A signal ends it with 0, or with 1 if fewer than --count came."
+    command.epilog = (
+        f"{EPILOG} A signal ends it with 0, or with 1 if fewer than --count came; it ends with 1, too, where the peer "
+        "could not be told of a message."
+    )
     command.add_argument("address", metavar="ADDRESS", type=arguments.name, help="where from: the source's address")
     command.add_argument("--count", metavar="N", type=arguments.count, help="end after N messages")
     command.add_argument(
