@@ -317,6 +317,8 @@ class Core:
         """Take nothing new: producers get no more credit, and unused credit is taken back."""
         self.now = now
         self.draining = True
+        if self.mesh is not None:
+            self.mesh.drain()
         self._finish_batch()
 
     @property
@@ -505,9 +507,11 @@ class Core:
         if self.addresses.config(name).distribution is Distribution.UNAVAILABLE:
             return None
         tenant = incoming.connection.peer.tenant
-        if mesh is not None and container is None:
-            return mesh.way(tenant, name)
-        return self.addresses.find(tenant, name)
+        return self.way(tenant, name) if mesh is not None and container is None else self.addresses.find(tenant, name)
+
+    def way(self, tenant: str, name: str) -> Address | None:
+        """Where a delivery goes that no link brought to an address; None: nobody serves it, here or elsewhere."""
+        return self.addresses.find(tenant, name) if self.mesh is None else self.mesh.way(tenant, name)
 
     def need_bulk(self, way: Address) -> None:
         """Something large is to leave by a lane."""

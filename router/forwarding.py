@@ -305,6 +305,7 @@ class Forwarding:
         if isinstance(share, Share):
             self.forwarded(relay)
             relay.share = None
+            relay.key = None
             relay.address = address = share.ingress
         incoming = relay.source
         if isinstance(incoming, IncomingLink) and incoming.address is None:
@@ -493,7 +494,9 @@ class Forwarding:
         if data is None:
             self._settlement.expired(relay)
             return
-        if address.config.redeliver and not relay.settled and not address.is_multicast and not relay.attempts:
+        # Where a message came in, it is sent again: else every router on its way would.
+        came_in = not (isinstance(relay.source, IncomingLink) and relay.source.lane)
+        if address.config.redeliver and not (relay.settled or relay.attempts) and not address.is_multicast and came_in:
             self.drop_kept(relay)
             relay.kept = bytearray()
             for chunk in chunks:

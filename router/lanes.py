@@ -59,7 +59,7 @@ class Lane:
             raise ValueError("the target names no lane")
         kind, far, tenant, name = target.removeprefix(PREFIX).split("/", 3)
         lane = Lane(LaneKind(kind), far, unquote(tenant), name)
-        if not far or bool(name) is (lane.kind is LaneKind.TRANSIT):
+        if not far or bool(name) is (lane.kind is LaneKind.TRANSIT) or name.startswith("$"):
             raise ValueError("the target is no lane's")
         return lane
 

@@ -339,13 +339,13 @@ class Settlement:
         name = address.config.dead_letter if address is not None else None
         if address is None or name is None or relay.message_format != 0:
             return
-        dead = core.addresses.find(address.tenant, name)
-        if dead is None or not dead.outgoing or core.budget.used + len(data) > core.budget.limit:
+        dead = core.way(address.tenant, name)
+        if dead is None or not dead.has_consumers or core.budget.used + len(data) > core.budget.limit:
             core.count_undelivered(dead)
             return
-        self._send_copy(dead, relay.message_format, heads.without_ttl(data))
+        self._send_copy(dead, name, relay.message_format, heads.without_ttl(data))
 
-    def _send_copy(self, address: Address, message_format: int, data: bytes) -> None:
+    def _send_copy(self, address: Address, to: str, message_format: int, data: bytes) -> None:
         core = self._core
         relay = Relay(None, None, message_format, core.now)
         relay.complete = True
@@ -353,6 +353,7 @@ class Settlement:
         relay.head = read_head(data, complete=True)
         relay.priority = relay.head.priority if relay.head is not None else 4
         relay.address = address
+        relay.to = to
         # Not settled: at least once, as far as it goes. Its legs are orphans from the start.
         relay.settled = False
         relay.chunks.append(Chunk(data, None, core.budget))
