@@ -130,6 +130,14 @@ class RouterConfig(Limits):
         )
         return replace(self, listeners=(*self.listeners, *more))
 
+    def with_connectors(self, *urls: str) -> "RouterConfig":
+        """The same with more connectors to routers of the mesh, which have the router's limits.
+
+        Raises: ConfigError: a URL that is none, or that does not fit the mesh.
+        """
+        more = tuple(ConnectorConfig(url=url, **self.limits()) for url in urls)  # type: ignore[arg-type]  # numbers
+        return replace(self, connectors=(*self.connectors, *more))
+
 
 def _named(tables: Sequence[Any], stem: Callable[[Any], str]) -> tuple[Any, ...]:
     """The same, each with a name: that of `stem`, or the next one that is free."""

@@ -96,6 +96,37 @@ class ListenerStatistics:
     """Those that were too many."""
 
 
+class ConnectorState(StrEnum):
+    """What a connector does."""
+
+    CONNECTING = "connecting"
+    """It has begun to connect."""
+    CONNECTED = "connected"
+    """The peer has opened the connection."""
+    WAITING = "waiting"
+    """It could not, and will try again."""
+    ENDED = "ended"
+    """It connects no more: the router is about to end."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectorStatistics:
+    """Where the router connects."""
+
+    name: str
+    role: str
+    """`mesh` or `container`."""
+    state: ConnectorState
+    url: str | None
+    """Where it is connected, or connects; None: nowhere now."""
+    connection: int | None
+    """The number of its connection; None: there is none."""
+    failures: int
+    """How often in a row it came to no connection, or to one that did not last; 0 while it is connected."""
+    reason: str | None
+    """Why the last connection ended or did not come about; None: it is connected, or tries for the first time."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionStatistics:
     """One connection."""
@@ -241,6 +272,7 @@ class Statistics:
 
     router: RouterStatistics
     listeners: tuple[ListenerStatistics, ...] = ()
+    connectors: tuple[ConnectorStatistics, ...] = ()
     connections: tuple[ConnectionStatistics, ...] = ()
     links: tuple[LinkStatistics, ...] = ()
     addresses: tuple[AddressStatistics, ...] = ()

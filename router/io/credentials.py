@@ -1,12 +1,16 @@
-"""What a listener shows and whom it believes: read from files when it starts, and again when they have changed."""
+"""What listeners and connectors show, and whom they believe: read from files at the start, and when they changed."""
 
+import os
 import ssl
+from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Self
 
-from amqpmesh.router.amqp.errors import ConfigError
-from amqpmesh.router.config import ListenerConfig
-from amqpmesh.router.io.tls import server_context
+from amqpmesh.router.amqp.errors import CommandError, ConfigError
+from amqpmesh.router.config import ConnectorConfig, ConnectorTlsConfig, ListenerConfig, MeshConfig, PasswordConfig
+from amqpmesh.router.io.tls import client_context, mesh_contexts, server_context
+from amqpmesh.router.opening import client_sasl
 from amqpmesh.router.users import Users
 
 
@@ -19,17 +23,89 @@ class Credentials:
     users: Users | None
 
     @classmethod
-    def load(cls, listener: ListenerConfig) -> Self:
-        """Read a listener's files.
+    def load(cls, listener: ListenerConfig, mesh: MeshConfig | None = None) -> Self:
+        """Read a listener's files. Args: mesh: whose files they are if the listener is the mesh's.
 
         Raises: ConfigError: one of them is missing, or is not what it should be.
         """
+        if listener.is_mesh:
+            contexts = _of_the_mesh(mesh)
+            return cls(contexts and contexts[0], None)
         users = None if listener.users is None else Users.load(listener.users)
         tls = listener.tls
         if tls is None:
             return cls(None, users)
         try:
             return cls(server_context(tls.certificate, tls.key, tls.trust, tls.client), users)
-        except OSError as error:  # ssl.SSLError is one: no PEM, or the key of another certificate
-            reason = error.strerror or str(error)
-            raise ConfigError(str(error.filename or tls.certificate), f"{listener.name}.tls", reason) from None
+        except OSError as error:
+            raise _unlike(error, tls.certificate, f"{listener.name}.tls") from None
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectorCredentials:
+    """Of one connector; a connection keeps those that it began with."""
+
+    context: ssl.SSLContext | None
+    """None: there is no TLS."""
+    password: str | None
+
+    def __repr__(self) -> str:
+        """Without the password."""
+        return f"{type(self).__name__}(context={self.context!r})"
+
+    @classmethod
+    def load(cls, connector: ConnectorConfig, mesh: MeshConfig | None = None) -> Self:
+        """Read a connector's files. Args: mesh: whose files they are if the connector is the mesh's.
+
+        Raises: ConfigError: one of them is missing, or is not what it should be; a user or a password that no mechanism
+            can carry.
+        """
+        if connector.is_mesh:
+            contexts = _of_the_mesh(mesh)
+            return cls(contexts and contexts[1], None)
+        password = None if connector.password is None else _password(connector.password, connector.name)
+        for place in connector.places:
+            try:
+                client_sasl(connector, place.host, secured=place.secure, password=password)
+            except CommandError as error:
+                raise ConfigError("credentials", f"{connector.name}.password", str(error)) from None
+        if not connector.secure:
+            return cls(None, password)
+        tls = connector.tls or ConnectorTlsConfig()
+        try:
+            return cls(client_context(tls.trust, tls.certificate, tls.key), password)
+        except OSError as error:
+            raise _unlike(error, tls.certificate or tls.trust, f"{connector.name}.tls") from None
+
+
+def _of_the_mesh(mesh: MeshConfig | None) -> tuple[ssl.SSLContext, ssl.SSLContext] | None:
+    """The mesh's contexts, server's and client's; None: it has no certificates. Raises: ConfigError."""
+    if mesh is None or mesh.certificate is None or mesh.key is None or mesh.trust is None:
+        return None
+    try:
+        return mesh_contexts(mesh.certificate, mesh.key, mesh.trust)
+    except OSError as error:
+        raise _unlike(error, mesh.certificate, "mesh.certificate") from None
+
+
+def _unlike(error: OSError, file: Path | None, key: str) -> ConfigError:
+    """What is said of a file; `ssl.SSLError` is an OSError: no PEM, or the key of another certificate."""
+    return ConfigError(str(error.filename or file), key, error.strerror or str(error))
+
+
+def _password(given: PasswordConfig, name: str, environment: Mapping[str, str] = os.environ) -> str:
+    """Raises: ConfigError: it is not there, or empty."""
+    if given.env is not None:
+        password = environment.get(given.env, "")
+        if not password:
+            raise ConfigError("environment", f"{name}.password.env", f"{given.env} is not set")
+        return password
+    assert given.file is not None, "one or the other is given"
+    try:
+        password = given.file.read_text(encoding="utf-8").partition("\n")[0].removesuffix("\r")
+    except (OSError, ValueError) as error:
+        reason = (isinstance(error, OSError) and error.strerror) or str(error)
+        raise ConfigError(str(given.file), f"{name}.password.file", reason) from None
+    if not password:
+        raise ConfigError(str(given.file), f"{name}.password.file", "its first line is empty")
+    return password

@@ -3,6 +3,7 @@
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -12,16 +13,20 @@ import trio
 from amqpmesh.router import logs
 from amqpmesh.router.amqp.definitions import ConnectionCondition, Error
 from amqpmesh.router.amqp.errors import CommandError
-from amqpmesh.router.config import ListenerConfig, RouterConfig, load
+from amqpmesh.router.config import ConnectorConfig, ListenerConfig, RouterConfig, load
 from amqpmesh.router.core import Core
 from amqpmesh.router.io.client.attacher import Attacher
+from amqpmesh.router.io.client.backoff import Backoff
+from amqpmesh.router.io.client.dialing import Opener
 from amqpmesh.router.io.client.doors import Doors
 from amqpmesh.router.io.client.inside import Inside
-from amqpmesh.router.io.credentials import Credentials
+from amqpmesh.router.io.connectors import Connector, Means, open_tcp
+from amqpmesh.router.io.credentials import ConnectorCredentials, Credentials
 from amqpmesh.router.io.driver import Driver
 from amqpmesh.router.io.handshake import Identity, secure
 from amqpmesh.router.io.listeners import Listener
 from amqpmesh.router.io.management import ManagementNode
+from amqpmesh.router.io.servers import LookUp, look_up
 from amqpmesh.router.io.streams import TcpStream
 from amqpmesh.router.io.transport import Transport
 from amqpmesh.router.statistics import Statistics
@@ -53,11 +58,19 @@ class Router(Doors):
         config: RouterConfig | Path | None = None,
         *,
         listeners: Sequence[str | ListenerConfig] = (),
+        connectors: Sequence[str | ConnectorConfig] = (),
+        open_stream: Opener = open_tcp,
+        look_up: LookUp = look_up,
+        backoff: Backoff = Backoff(),  # noqa: B008 - it cannot be changed
         **settings: Any,
     ) -> None:
         """Args:
         config: a configuration, or the file that holds one; None: all defaults, and no listener.
         listeners: more of them, as URLs or whole.
+        connectors: more of them, whole or as URLs, which lead to routers of the mesh.
+        open_stream: opens what connectors run TLS and AMQP over: TCP, or a tunnel, a test.
+        look_up: asks DNS for the servers of a domain.
+        backoff: how long connectors wait before they try again.
         settings: other keys of `RouterConfig`, such as `id`, `drain`, `idle_time_out`; they go before `config`'s, and
             hold for what comes in by the listeners given as URLs and by `serve_stream`.
 
@@ -71,10 +84,18 @@ class Router(Doors):
                 config = config.with_listeners(listener)
             else:
                 config = replace(config, listeners=(*config.listeners, listener))
+        for connector in connectors:
+            if isinstance(connector, str):
+                config = config.with_connectors(connector)
+            else:
+                config = replace(config, connectors=(*config.connectors, connector))
         self.config = config
         self.id = config.id
         #: Where it listens, in the order of the configuration; none before `async with`.
         self.listeners: tuple[Listener, ...] = ()
+        #: What connects, in the order of the configuration; none before `async with`.
+        self.connectors: tuple[Connector, ...] = ()
+        self._means = Means(open_stream, look_up, backoff)
         # What a stream comes in by if nothing else is said: who is within the process is asked no more than who is on
         # loopback.
         self._stream_listener = replace(config.with_listeners("amqp://localhost").listeners[-1], name="stream")
@@ -97,8 +118,10 @@ class Router(Doors):
         if self._core is not None:
             raise CommandError("a router runs once")
         await trio.lowlevel.checkpoint()
+        mesh = self.config.mesh
         for listener in self.config.listeners:
-            self._credentials[listener] = Credentials.load(listener)
+            self._credentials[listener] = Credentials.load(listener, mesh)
+        credentials = [ConnectorCredentials.load(connector, mesh) for connector in self.config.connectors]
         with ExitStack() as undoing:
             bound = []
             for listener in self.config.listeners:
@@ -118,6 +141,19 @@ class Router(Doors):
         self._nursery.start_soon(self._driver.keep_time)
         for each in bound:
             self._nursery.start_soon(each.accept, self._admit)
+        self.connectors = tuple(
+            Connector(
+                connector,
+                loaded,
+                self._means,
+                driver=self._driver,
+                start=self._nursery.start_soon,
+                carry=self._carry_opened,
+            )
+            for connector, loaded in zip(self.config.connectors, credentials, strict=True)
+        )
+        for connector in self.connectors:
+            self._nursery.start_soon(connector.run)
         return self
 
     async def __aexit__(
@@ -179,7 +215,12 @@ class Router(Doors):
         self._started()
         if isinstance(config, Path):
             config = load(config)
-        self._credentials = {listener: Credentials.load(listener) for listener in self._credentials}
+        mesh = self.config.mesh
+        accepting = {listener: Credentials.load(listener, mesh) for listener in self._credentials}
+        connecting = [ConnectorCredentials.load(connector.config, mesh) for connector in self.connectors]
+        self._credentials = accepting
+        for connector, credentials in zip(self.connectors, connecting, strict=True):
+            connector.credentials = credentials
         return [] if config is None else differing(self.config, config)
 
     async def serve_stream(
@@ -197,7 +238,7 @@ class Router(Doors):
             raise CommandError("the router has ended, or is about to")
         listener = listener or self._stream_listener
         if listener not in self._credentials:
-            self._credentials[listener] = Credentials.load(listener)
+            self._credentials[listener] = Credentials.load(listener, self.config.mesh)
         await self._serve(stream, listener, host, shield=False)
 
     def statistics(self) -> Statistics:
@@ -209,7 +250,11 @@ class Router(Doors):
 
     def _survey(self) -> Steps[Statistics]:
         told = yield from survey(self._started())
-        return replace(told, listeners=tuple(each.statistics() for each in self.listeners))
+        return replace(
+            told,
+            listeners=tuple(each.statistics() for each in self.listeners),
+            connectors=tuple(each.statistics() for each in self.connectors),
+        )
 
     @property
     def _home(self) -> Attacher:
@@ -231,15 +276,10 @@ class Router(Doors):
         self._nursery.start_soon(self._serve_inside, carry)
 
     async def _serve_inside(self, carry: Callable[[], Awaitable[None]]) -> None:
-        with trio.CancelScope(shield=True) as scope:
-            self._serving.add(scope)
-            try:
-                await carry()
-            except Exception as error:
-                log.error("fault", exception=error, listener="in-process")
-            finally:
-                self._serving.discard(scope)
-                self._idle.set()
+        await self._carry(carry, None, shield=True, listener="in-process")
+
+    async def _carry_opened(self, carry: Callable[[], Awaitable[None]], stream: trio.abc.Stream, name: str) -> None:
+        await self._carry(carry, stream, shield=True, connector=name)
 
     async def _serve_accepted(self, listener: Listener, stream: TcpStream, host: str) -> None:
         try:
@@ -249,19 +289,29 @@ class Router(Doors):
             listener.connections -= 1
 
     async def _serve(self, stream: trio.abc.Stream, listener: ListenerConfig, host: str, *, shield: bool) -> None:
-        """Serve one connection. Raises: nothing; a fault of ours is logged and ends this connection only."""
+        serve = partial(self._accept, stream, listener, host)
+        await self._carry(serve, stream, shield=shield, peer=host, listener=listener.name)
+
+    async def _carry(
+        self, carry: Callable[[], Awaitable[None]], stream: trio.abc.Stream | None, *, shield: bool, **named: str
+    ) -> None:
+        """Carry one connection to its end. Raises: nothing; a fault of ours is logged and ends this connection only.
+
+        Args: stream: closed at the end. shield: the router itself ends it, once it has told its peer. named: for logs.
+        """
         with trio.CancelScope(shield=shield) as scope:
             self._serving.add(scope)
             try:
-                await self._connect(stream, listener, host)
+                await carry()
             except Exception as error:
-                log.error("fault", exception=error, peer=host, listener=listener.name)
+                log.error("fault", exception=error, **named)
             finally:
                 self._serving.discard(scope)
                 self._idle.set()
-                await trio.aclose_forcefully(stream)
+                if stream is not None:
+                    await trio.aclose_forcefully(stream)
 
-    async def _connect(self, stream: trio.abc.Stream, listener: ListenerConfig, host: str) -> None:
+    async def _accept(self, stream: trio.abc.Stream, listener: ListenerConfig, host: str) -> None:
         credentials = self._credentials[listener]
         identity = Identity()
         if listener.endpoint.secure:
@@ -295,6 +345,8 @@ class Router(Doors):
         self._management.end()
         for listener in self.listeners:
             listener.close()
+        for connector in self.connectors:
+            connector.stop()
 
     def _close_all(self) -> None:
         try:

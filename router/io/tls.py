@@ -69,6 +69,23 @@ def client_context(
     return context
 
 
+def mesh_contexts(certificate: Path, key: Path, trust: Path) -> tuple[ssl.SSLContext, ssl.SSLContext]:
+    """The contexts of a router among routers of its mesh: as the server, and as the client.
+
+    Both sides show a certificate that the mesh's authority has signed, and that keeps to RFC 5280. No host name is
+    looked for: routers are known by their ids.
+
+    Args: certificate, key: PEM, the router's. trust: PEM, the mesh's authority.
+    Raises: OSError: as `server_context`.
+    """
+    server = server_context(certificate, key, trust, "required")
+    client = client_context(trust, certificate, key)
+    client.check_hostname = False
+    for context in (server, client):
+        context.verify_flags |= ssl.VERIFY_X509_STRICT
+    return server, client
+
+
 def certificate_user(certificate: Mapping[str, Any] | None) -> str | None:
     """The user that a verified certificate names: its first alternative name, else its subject's common name.
 

@@ -68,6 +68,8 @@ class Transport:
         self._held = False
         #: Nothing can be written any more, though there may be something left to be read.
         self._broken = False
+        #: Why nothing could be read any more; None: the stream came to its end, or has not.
+        self.broken: str | None = None
 
     async def run(self) -> None:
         """Serve the connection until it ends. Raises: nothing; faults of ours are logged."""
@@ -107,7 +109,8 @@ class Transport:
             try:
                 data = await self._stream.receive_some(READ_SIZE)
             except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
-                self._log.debug("transport broken", reason=str(error.__cause__ or error))
+                self.broken = str(error.__cause__ or error)
+                self._log.debug("transport broken", reason=self.broken)
                 return
             if not data or not await self._feed(bytes(data)):
                 return

@@ -199,7 +199,7 @@ class Conversation:
 
     def _connection_closed(self, event: events.ConnectionClosed) -> None:
         if foreign := self.engine.negotiation.foreign:
-            self._closed(ConnectionClosedError(_of_foreigner(foreign)))
+            self._closed(ConnectionClosedError(of_foreigner(foreign)))
             return
         sasl = self.engine.negotiation.sasl
         refusal = self.engine.negotiation.refusal
@@ -295,7 +295,7 @@ class Conversation:
         self._ended(error)
 
 
-def _of_foreigner(header: bytes) -> str:
+def of_foreigner(header: bytes) -> str:
     """What is said of a peer that begins so."""
     if header[0] in TLS_RECORDS:
         return "the peer answers in TLS: does it want amqps://?"

@@ -1,0 +1,248 @@
+"""Connections that the router itself opens: one task each, which connects, serves, and connects again."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+from collections import deque
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import trio
+
+from amqpmesh.router import logs
+from amqpmesh.router.io.client.backoff import LASTING, Backoff
+from amqpmesh.router.io.client.conversation import of_foreigner
+from amqpmesh.router.io.client.dialing import Opener, reason
+from amqpmesh.router.io.handshake import Identity
+from amqpmesh.router.io.servers import LookUp, endpoints
+from amqpmesh.router.io.streams import TcpStream
+from amqpmesh.router.io.transport import Starter, Transport
+from amqpmesh.router.statistics import ConnectorState, ConnectorStatistics
+from amqpmesh.router.urls import Endpoint, Service
+
+if TYPE_CHECKING:
+    from amqpmesh.router.config import ConnectorConfig
+    from amqpmesh.router.connections import ConnectionRecord
+    from amqpmesh.router.io.credentials import ConnectorCredentials
+    from amqpmesh.router.io.driver import Driver
+
+log = logs.EventLog("amqpmesh.io")
+
+DIAL_TIME: Final = 10.0
+"""Seconds for a stream to come about, its TLS handshake included; the peer's `open` has the engine's own time-out."""
+
+REPEAT_TIME: Final = 60.0
+"""Seconds before a reason that has not changed is told again."""
+
+Carry = Callable[[Callable[[], Awaitable[None]], trio.abc.Stream, str], Awaitable[None]]
+"""Carries a connection, with its stream and its connector's name, until it ends, or the router ends it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """Where to connect, and whom a certificate has to name: of a domain's servers that is the domain."""
+
+    place: Endpoint | Service
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Means:
+    """How connectors reach anybody; tests and tunnels have their own."""
+
+    open_stream: Opener
+    look_up: LookUp
+    backoff: Backoff
+
+
+class Connector:
+    """A configured connector, at work from `run` on.
+
+    Attributes: `config`. `credentials`: those of the next connection.
+    """
+
+    def __init__(
+        self,
+        config: ConnectorConfig,
+        credentials: ConnectorCredentials,
+        means: Means,
+        *,
+        driver: Driver,
+        start: Starter,
+        carry: Carry,
+    ) -> None:
+        """Args: start: for tasks of its connections."""
+        self.config = config
+        self.credentials = credentials
+        self._means = means
+        self._driver = driver
+        self._start = start
+        self._carry = carry
+        self._scope = trio.CancelScope()
+        self._record: ConnectionRecord | None = None
+        self._url: str | None = None
+        self._failures = 0
+        self._reason: str | None = None
+        self._told: dict[str, tuple[str, float]] = {}
+
+    @property
+    def name(self) -> str:
+        """Its name in the configuration."""
+        return self.config.name
+
+    def statistics(self) -> ConnectorStatistics:
+        """How it stands."""
+        record = self._record
+        is_open = record is not None and record.peer.container_id != ""
+        if self._scope.cancel_called and record is None:
+            state = ConnectorState.ENDED
+        elif is_open:
+            state = ConnectorState.CONNECTED
+        else:
+            state = ConnectorState.CONNECTING if self._url is not None else ConnectorState.WAITING
+        return ConnectorStatistics(
+            name=self.name,
+            role=self.config.role,
+            state=state,
+            url=self._url,
+            connection=record.number if record is not None else None,
+            failures=0 if is_open else self._failures,
+            reason=None if is_open else self._reason,
+        )
+
+    def stop(self) -> None:
+        """Connect no more. A connection that is there goes on until it ends."""
+        self._scope.cancel()
+
+    async def run(self) -> None:
+        """Connect, serve, and again, until `stop`. Raises: nothing."""
+        with self._scope:
+            ahead: deque[Way] = deque()
+            while True:
+                if not ahead:  # a new round
+                    ahead.extend(Way(place, place.host) for place in self.config.places)
+                way = ahead.popleft()
+                self._url = str(way.place)
+                began = trio.current_time()
+                was_open = False
+                try:
+                    if isinstance(way.place, Service):
+                        found = await endpoints(way.place, self._means.look_up)
+                        ahead.extendleft(Way(endpoint, way.name) for endpoint in reversed(found))
+                        continue
+                    was_open, why = await self._connect(way.place, way.name)
+                except trio.TooSlowError:
+                    why = f"no connection in {DIAL_TIME:g} s"
+                except (OSError, trio.BrokenResourceError) as failure:
+                    why = _said(failure)
+                except Exception as fault:
+                    log.error("fault", exception=fault, connector=self.name, url=self._url)
+                    why = "a fault of this router"
+                if was_open and trio.current_time() - began >= LASTING:
+                    self._failures = 0
+                    ahead.clear()
+                await self._pause(why, was_open=was_open, is_over=was_open or not ahead)
+
+    async def _pause(self, why: str, *, was_open: bool, is_over: bool) -> None:
+        """Tell why there is no connection, and wait if there is nothing else to try at once.
+
+        Args: is_over: a connection was there, or a whole round is through.
+        """
+        url, self._url = self._url, None
+        assert url is not None
+        self._reason = why
+        pause = None
+        if is_over:
+            self._failures += 1
+            pause = self._means.backoff.pause(self._failures)
+        if was_open:
+            self._told.clear()
+        before, at = self._told.get(url, ("", 0.0))
+        if why != before or trio.current_time() - at >= REPEAT_TIME:
+            self._told[url] = why, trio.current_time()
+            seconds = None if pause is None else round(pause, 3)
+            log.warning("connector waits", connector=self.name, url=url, reason=why, seconds=seconds)
+        await trio.sleep(pause or 0.0)
+
+    async def _connect(self, endpoint: Endpoint, name: str) -> tuple[bool, str]:
+        """One connection, from its first byte to its last.
+
+        Returns: whether the peer opened it, and why it is over.
+        Raises: OSError, BrokenResourceError, TooSlowError: none came about.
+        """
+        credentials = self.credentials
+        with trio.fail_after(DIAL_TIME):
+            stream = await self._means.open_stream(endpoint)
+            identity = Identity()
+            if endpoint.secure:
+                stream, identity = await _secured(stream, credentials.context, name)
+        if self._scope.cancel_called:
+            # It came about in the last moment: nobody would end it any more.
+            await trio.aclose_forcefully(stream)
+            await trio.lowlevel.checkpoint_if_cancelled()
+        record = self._record = self._driver.core.connect(
+            self.config,
+            endpoint.host,
+            trio.current_time(),
+            secured=endpoint.secure,
+            certificate=identity.certificate,
+            certificate_user=identity.user,
+            certificate_subject=identity.subject,
+            password=credentials.password,
+            hostname=name,
+        )
+        transport = Transport(self._driver, record, stream, None, self._start)
+        try:
+            await self._carry(transport.run, stream, self.name)
+        finally:
+            self._record = None
+        return record.engine.remote is not None, _why(record, transport.broken, secure=endpoint.secure)
+
+
+async def open_tcp(endpoint: Endpoint) -> TcpStream:
+    """A TCP connection, by IPv6 or IPv4, whichever answers first. Raises: OSError."""
+    stream = await trio.open_tcp_stream(endpoint.host, endpoint.port)
+    return TcpStream(socket.socket(fileno=stream.socket.detach()))
+
+
+async def _secured(
+    stream: trio.abc.Stream, context: ssl.SSLContext | None, name: str
+) -> tuple[trio.abc.Stream, Identity]:
+    """The same within TLS, as its client (§5.2). Raises: BrokenResourceError: the handshake failed."""
+    assert context is not None, "amqps has a context"
+    secured: trio.SSLStream[trio.abc.Stream] = trio.SSLStream(
+        stream, context, server_hostname=name, https_compatible=True
+    )
+    try:
+        await secured.do_handshake()
+    except BaseException:
+        await trio.aclose_forcefully(stream)
+        raise
+    return secured, Identity.of(secured)
+
+
+def _said(failure: OSError | trio.BrokenResourceError) -> str:
+    cause = failure.__cause__
+    if isinstance(cause, ssl.SSLCertVerificationError):
+        return f"TLS: {cause.verify_message}"
+    return reason(failure)
+
+
+def _why(record: ConnectionRecord, broken: str | None, *, secure: bool) -> str:
+    """Why a connection is over. Args: broken: what the transport ended with."""
+    negotiation, closed = record.engine.negotiation, record.closed
+    if negotiation.foreign:
+        return of_foreigner(negotiation.foreign)
+    if negotiation.refusal:
+        return f"not let in: {negotiation.refusal}"
+    if closed is not None and closed.error is not None:
+        who = "the peer" if closed.by_peer else "the router"
+        about = f": {closed.error.description}" if closed.error.description else ""
+        return f"{who} closed the connection ({closed.error.condition}){about}"
+    if broken is not None:
+        return broken
+    if record.engine.remote is not None:
+        return "the connection is over"
+    return "the peer closed before it answered" + ("" if secure else ": does it want TLS (amqps://)?")
