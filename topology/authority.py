@@ -152,6 +152,11 @@ def load_key(key: bytes, passphrase: bytes | None = None) -> Ed25519PrivateKey:
     return loaded
 
 
+def is_encrypted(key: bytes) -> bool:
+    """Whether a private key in PEM takes a passphrase (RFC 7468, 11)."""
+    return b"-----BEGIN ENCRYPTED PRIVATE KEY-----" in key
+
+
 def key_pem(key: Ed25519PrivateKey, passphrase: bytes | None = None) -> bytes:
     """A private key as PEM (PKCS #8), encrypted if there is a passphrase."""
     encryption = BestAvailableEncryption(passphrase) if passphrase else NoEncryption()

@@ -19,6 +19,7 @@ COMMANDS: Final[Mapping[str, str]] = {
     "receive": "receive messages",
     "status": "show how a running router stands",
     "user": "who may connect with a password",
+    "ca": "who may be a router of a mesh",
     "completion": "print a script for the shell",
 }
 """Each is a module here, whose `declare` tells the rest; only that of the command that is called is read."""

@@ -1,0 +1,135 @@
+"""The folder of a mesh's authority: its files, read and written one at a time, each at once or not at all.
+
+`mesh-ca.key` is the authority's key. `mesh-ca.pem` is what routers trust: its certificate, and what it has revoked.
+`mesh-ca.issued.pem` holds the certificates that it issued: of each router those that have not ended, and the last.
+A router's own are `ID.pem` and `ID.key`. The key files are for their owner's eyes only, from the first octet on.
+"""
+
+import fcntl
+import os
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final, TypeVar
+
+from amqpmesh.router.amqp.errors import AmqpMeshError, ConfigError
+from amqpmesh.topology.authority import Authority, certificate_pem, is_encrypted, revocations_pem
+from amqpmesh.topology.certificates import (
+    AuthorityCertificate,
+    CertificateError,
+    RouterCertificate,
+    certificates_in,
+    read_authority,
+    read_router,
+)
+from amqpmesh.topology.revocations import Revocations, lists_in, read_revocations
+
+T = TypeVar("T")
+
+NAME: Final = "mesh-ca"
+"""What the authority's own files begin with."""
+
+_SECRET: Final = 0o600
+_PUBLIC: Final = 0o644
+
+
+class ThereAlreadyError(AmqpMeshError):
+    """A file is there already, and nobody said that it may go."""
+
+
+class Folder:
+    """Where an authority's files are."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.trust = path / f"{NAME}.pem"
+        self.key = path / f"{NAME}.key"
+        self.issued = path / f"{NAME}.issued.pem"
+
+    def of_router(self, router: str) -> tuple[Path, Path]:
+        """A router's certificate and its key."""
+        return self._path / f"{router}.pem", self._path / f"{router}.key"
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Alone with the folder: two commands at a time must not lose what one of them wrote. Raises: OSError."""
+        descriptor = os.open(self._path, os.O_RDONLY)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(descriptor)
+
+    def demand_absent(self, *files: Path) -> None:
+        """Raises: ThereAlreadyError: one of these files is there."""
+        for file in files:
+            if os.path.lexists(file):
+                raise ThereAlreadyError(f"{file} is there already; --force puts another in its place")
+
+    def certificate(self) -> AuthorityCertificate:
+        """The authority's certificate. Raises: ConfigError: there is none, or it is not good."""
+        return _understood(self.trust, lambda pem: read_authority(certificates_in(pem)[0]))
+
+    def authority(self, passphrase: bytes | None) -> Authority:
+        """The authority. Raises: ConfigError: a file is not there or not good, or the passphrase is wrong."""
+        certificate = self.certificate()
+        return _understood(self.key, lambda pem: Authority.load(certificate.der, pem, passphrase))
+
+    def has_passphrase(self) -> bool:
+        """Whether the authority's key is encrypted. Raises: ConfigError: it is not there."""
+        return _understood(self.key, is_encrypted)
+
+    def revocations(self) -> Revocations | None:
+        """The latest list, None before the first. Raises: ConfigError: it is not the authority's."""
+        certificate = self.certificate()
+        lists = _understood(self.trust, lambda pem: [read_revocations(each, (certificate,)) for each in lists_in(pem)])
+        return max(lists, key=lambda each: each.number, default=None)
+
+    def certificates(self) -> list[RouterCertificate]:
+        """What was issued, in that order. Raises: ConfigError: the file is not good."""
+        if not self.issued.exists():
+            return []
+        return _understood(self.issued, lambda pem: [read_router(each) for each in certificates_in(pem)])
+
+    def write_authority(self, certificate: AuthorityCertificate, revocations: Revocations | None) -> None:
+        """Write what routers trust. Raises: OSError."""
+        lists = b"" if revocations is None else revocations_pem(revocations)
+        _write(self.trust, certificate_pem(certificate) + lists, _PUBLIC)
+
+    def write_certificates(self, certificates: Iterable[RouterCertificate]) -> None:
+        """Write what was issued. Raises: OSError."""
+        _write(self.issued, b"".join(map(certificate_pem, certificates)), _PUBLIC)
+
+
+def write_certificate(file: Path, certificate: RouterCertificate) -> None:
+    """Write a router's certificate. Raises: OSError."""
+    _write(file, certificate_pem(certificate), _PUBLIC)
+
+
+def write_key(file: Path, pem: bytes) -> None:
+    """Write a key, which nobody else can read at any time. Raises: OSError."""
+    _write(file, pem, _SECRET)
+
+
+def _understood(file: Path, read: Callable[[bytes], T]) -> T:
+    try:
+        return read(file.read_bytes())
+    except OSError as error:
+        raise ConfigError(str(file), "file", error.strerror or str(error)) from None
+    except CertificateError as error:
+        raise ConfigError(str(file), "file", str(error)) from None
+
+
+def _write(file: Path, octets: bytes, mode: int) -> None:
+    descriptor, temporary = tempfile.mkstemp(dir=file.parent, prefix=f".{NAME}.")  # mkstemp: mode 0600
+    try:
+        with os.fdopen(descriptor, "wb") as stream:
+            stream.write(octets)
+            stream.flush()
+            os.fchmod(stream.fileno(), mode)
+            os.fsync(stream.fileno())
+        os.replace(temporary, file)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
