@@ -1,47 +1,32 @@
 """`$management`: what a router tells of itself, asked for in messages.
 
 The requests and responses are those of AMQP Management (working draft): QUERY and READ, and the operations that say
-which types, attributes and operations there are. Nothing can be changed. The types are the classes of `statistics.py`;
-their fields are the attributes, by the same names.
+which types, attributes and operations there are. Nothing can be changed. The types are those of `entities.py`.
 """
 
 from __future__ import annotations
 
-import hashlib
-import types
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, Final, get_args, get_type_hints
-from urllib.parse import quote
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
 
 from amqpmesh.policies.access import RESERVED
 from amqpmesh.router.amqp.codec import encode
 from amqpmesh.router.amqp.counting import MAX_VALUES
 from amqpmesh.router.amqp.encoder import VALUE_WRITERS
-from amqpmesh.router.amqp.types import Array, Int, Primitive, ULong
-from amqpmesh.router.attaching import DYNAMIC
+from amqpmesh.router.amqp.types import Array, Int
+from amqpmesh.router.entities import COMMON, PREFIX, TYPES, EntityType
 from amqpmesh.router.message import Message
-from amqpmesh.router.statistics import (
-    AddressStatistics,
-    ConnectionStatistics,
-    LinkStatistics,
-    ListenerStatistics,
-    NodeStatistics,
-    RouterStatistics,
-    Statistics,
-)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from amqpmesh.router.amqp.types import Value
+    from amqpmesh.router.statistics import Statistics
     from amqpmesh.router.steps import Steps
 
 ADDRESS: Final = f"{RESERVED}management"
 """The address that requests are sent to."""
-
-PREFIX: Final = "org.amqpmesh."
-"""What the names of our types begin with; requests may leave it out."""
 
 NODE: Final = "org.amqp.management"
 """The type of the management node, which is an entity, too."""
@@ -68,22 +53,6 @@ _DESCRIPTIONS: Final = {
     NOT_IMPLEMENTED: "Not Implemented",
 }
 
-#: Attributes that each entity has.
-_COMMON: Final = {"name": Primitive.STRING, "identity": Primitive.STRING, "type": Primitive.STRING}
-
-_PRIMITIVES: Final[tuple[tuple[type, Primitive], ...]] = (
-    (bool, Primitive.BOOLEAN),
-    (int, Primitive.ULONG),
-    (float, Primitive.DOUBLE),
-    (str, Primitive.STRING),
-)
-_WRITTEN: Final[Mapping[Primitive, Callable[[Any], Value]]] = {
-    Primitive.BOOLEAN: bool,
-    Primitive.ULONG: ULong,
-    Primitive.DOUBLE: float,
-    Primitive.STRING: str,
-}
-
 
 class RefusedError(Exception):
     """The response has this status and no body worth anything."""
@@ -101,113 +70,6 @@ class _Encoded:
 
 
 VALUE_WRITERS[_Encoded] = lambda value, _depth: value.octets
-
-
-def without_secret(address: str) -> str:
-    """The name of an address, as anybody may know it.
-
-    Whoever knows the address of a dynamic node can send there: its random part is between its maker and those that the
-    maker tells. A digest stands in its place, so that nodes are told apart.
-    """
-    if not address.startswith(f"{DYNAMIC}/"):
-        return address
-    made_for, _, secret = address.rpartition("/")
-    return f"{made_for}/*{hashlib.blake2b(secret.encode(), digest_size=6).hexdigest()}"
-
-
-class EntityType:
-    """Entities of one class, and how they are named and read."""
-
-    def __init__(
-        self,
-        kind: str,
-        cls: type,
-        entities: Callable[[Statistics], Sequence[Any]],
-        key: Callable[[Any], str],
-        *,
-        called: Callable[[Any], str] | None = None,
-    ) -> None:
-        """Args: kind: its name without prefix. key: what the identity goes on with, unique among these entities.
-        called: their name, if it is not the identity.
-        """
-        self.name = f"{PREFIX}{kind}"
-        self.entities = entities
-        self.attributes: dict[str, Primitive] = {**_COMMON, **_typed(cls)}
-        self._kind = kind
-        self._key = key
-        self._called = called
-
-    def identity(self, entity: Any) -> str:
-        """Unique among all entities of a router."""
-        return f"{self._kind}{self._key(entity)}"
-
-    def entity_name(self, entity: Any) -> str:
-        """What people call it; not always unique."""
-        return self._called(entity) if self._called is not None else self.identity(entity)
-
-    def reader(self, names: Iterable[str]) -> Callable[[Any], list[Value]]:
-        """What reads these attributes of an entity; null for those that it has not."""
-        readers = [self._reader(name) for name in names]
-        return lambda entity: [read(entity) for read in readers]
-
-    def _reader(self, name: str) -> Callable[[Any], Value]:
-        if name == "type":
-            return lambda _: self.name
-        if name == "identity":
-            return self.identity
-        if name == "name":
-            return self.entity_name
-        if name not in self.attributes:
-            return lambda _: None
-        if name == "address":
-            return lambda entity: None if entity.address is None else without_secret(entity.address)
-        write = _WRITTEN[self.attributes[name]]
-        return lambda entity: None if (value := getattr(entity, name)) is None else write(value)
-
-
-def _typed(cls: type) -> dict[str, Primitive]:
-    """The AMQP types of the fields of a class of statistics."""
-    hints = get_type_hints(cls)
-    return {item.name: _primitive(hints[item.name]) for item in fields(cls)}
-
-
-def _primitive(hint: Any) -> Primitive:
-    """Raises: TypeError: there is none for it."""
-    if isinstance(hint, types.UnionType):
-        (hint,) = (option for option in get_args(hint) if option is not types.NoneType)
-    for cls, primitive in _PRIMITIVES:
-        if issubclass(hint, cls):
-            return primitive
-    raise TypeError(f"no AMQP type for {hint}")
-
-
-def _numbered(entity: ConnectionStatistics | LinkStatistics) -> str:
-    return f"/{entity.number}"
-
-
-def _named(entity: AddressStatistics | ListenerStatistics | NodeStatistics) -> str:
-    # A name may hold anything, but nothing stands before its /, so no tenant can be mistaken for a part of one.
-    if isinstance(entity, ListenerStatistics):
-        return f"/{entity.name}"
-    tenant, name = entity.tenant, without_secret(entity.name)
-    return f"@{quote(tenant, safe='')}/{name}" if tenant else f"/{name}"
-
-
-def _called(entity: AddressStatistics | NodeStatistics) -> str:
-    return without_secret(entity.name)
-
-
-TYPES: Final[Mapping[str, EntityType]] = {
-    each.name: each
-    for each in (
-        EntityType("router", RouterStatistics, lambda s: (s.router,), lambda e: f"/{e.id}", called=lambda e: e.id),
-        EntityType("listener", ListenerStatistics, lambda s: s.listeners, _named, called=lambda e: e.name),
-        EntityType("connection", ConnectionStatistics, lambda s: s.connections, _numbered),
-        EntityType("link", LinkStatistics, lambda s: s.links, _numbered, called=lambda e: e.name),
-        EntityType("address", AddressStatistics, lambda s: s.addresses, _named, called=_called),
-        EntityType("node", NodeStatistics, lambda s: s.nodes, _named, called=_called),
-    )
-}
 
 
 def respond(request: Message, statistics: Statistics) -> Steps[Message]:
@@ -313,7 +175,7 @@ def _get_types(request: Message) -> Value:
 
 def _get_attributes(request: Message) -> Value:
     """The names of the attributes of each type."""
-    return {name: list(TYPES[name].attributes if name in TYPES else _COMMON) for name in _type_names(request)}
+    return {name: list(TYPES[name].attributes if name in TYPES else COMMON) for name in _type_names(request)}
 
 
 def _get_operations(request: Message) -> Value:

@@ -13,8 +13,9 @@ from amqpmesh.router.cli.bodies import dump
 from amqpmesh.router.cli.columns import Cell, table
 from amqpmesh.router.cli.exits import EPILOG, Exit, RefusedError
 from amqpmesh.router.cli.terminal import printable
+from amqpmesh.router.entities import PREFIX, TYPES
 from amqpmesh.router.io.client.connection import Connection
-from amqpmesh.router.management import ADDRESS, OK, PAGE, PREFIX, TYPES
+from amqpmesh.router.management import ADDRESS, OK, PAGE
 from amqpmesh.router.message import Message
 
 TIME_OUT: Final = 10.0

@@ -12,8 +12,8 @@ from trio.testing import MockClock
 from amqpmesh import ListenerConfig, Reason, Router
 from amqpmesh.router.amqp.definitions import Role
 from amqpmesh.router.amqp.performatives import Attach, Begin, Open
+from amqpmesh.router.entities import TYPES
 from amqpmesh.router.logs import TextFormatter
-from amqpmesh.router.management import TYPES
 from amqpmesh.router.tracing import NAME
 from tests.docs.pages import ROOT, blocks, log_lines, steady
 from tests.support.peer import AMQP, attached, begun, connected

@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 
 from amqpmesh.router.amqp.messaging import Source
 from amqpmesh.router.amqp.types import Array, Int, Primitive, Symbol, UInt, ULong, Value
-from amqpmesh.router.management import MAX_ATTRIBUTE_NAMES, NODE, PAGE, PAGE_SIZE, TYPES, respond, without_secret
+from amqpmesh.router.entities import TYPES, without_secret
+from amqpmesh.router.management import MAX_ATTRIBUTE_NAMES, NODE, PAGE, PAGE_SIZE, respond
 from amqpmesh.router.message import Message
-from amqpmesh.router.statistics import ListenerStatistics, NodeStatistics, Statistics
+from amqpmesh.router.statistics import ListenerStatistics, Statistics
 from amqpmesh.router.steps import at_once
 from tests.support.network import Network
 
@@ -165,11 +166,6 @@ def test_the_random_part_of_a_dynamic_nodes_address_is_told_to_nobody() -> None:
     assert without_secret(node.name).startswith(made_for)
 
 
-def test_dynamic_nodes_of_one_name_are_told_apart() -> None:
-    assert without_secret("$dynamic/c/l/00") != without_secret("$dynamic/c/l/01")
-    assert without_secret("$management") == "$management"
-
-
 def test_values_have_the_types_of_their_attributes() -> None:
     classes = {Primitive.STRING: str, Primitive.ULONG: ULong, Primitive.DOUBLE: float, Primitive.BOOLEAN: bool}
     seen = set()
@@ -212,14 +208,6 @@ def test_a_name_that_several_entities_have_needs_a_type() -> None:
     assert status(refused) == 400
     assert "identity" in refused.application_properties["statusDescription"]
     assert ask("READ", name=name, type="node").body["dynamic"] is True
-
-
-def test_what_differs_by_tenant_alone_has_its_own_identity() -> None:
-    node = NodeStatistics(name="$n", tenant="", dynamic=False, maker=None, lifetime=None)
-    nodes = (node, replace(node, tenant="a/b"), replace(node, tenant="a", name="b/$n"))
-    identities = [TYPES["org.amqpmesh.node"].identity(each) for each in nodes]
-    assert len(set(identities)) == 3
-    assert identities[0] == "node/$n"
 
 
 # What it can be asked.
