@@ -89,11 +89,12 @@ class Authority:
 
         Raises: CertificateError: no router can have this id, or the authority's certificate has expired.
         """
+        uri = router_uri(self.certificate.mesh, router)
         ends = min(now + _seconds(days), self.certificate.not_after)
         if ends <= now:
             raise CertificateError("the authority's certificate has expired")
         builder = _certificate(_subject(router), self.certificate.parsed.subject, key, now, ends)
-        builder = _named(builder, router_uri(self.certificate.mesh, router))
+        builder = _named(builder, uri)
         purposes = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CLIENT_AUTH, ExtendedKeyUsageOID.SERVER_AUTH])
         builder = (
             builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)

@@ -8,6 +8,7 @@ A certificate for `A` covers the workers of that router, `A.1`, `A.2`, ..., as w
 """
 
 import re
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from cryptography import x509
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from cryptography.hazmat.primitives.serialization import Encoding
+from cryptography.utils import CryptographyDeprecationWarning
 from cryptography.x509.oid import ExtendedKeyUsageOID, ExtensionOID
 
 from amqpmesh.topology.records import ROUTER_ID, UnreadableError
@@ -204,7 +206,10 @@ def certificates_in(pem: bytes) -> list[bytes]:
 def reading(what: str) -> Iterator[None]:
     """What the library cannot read within is a `CertificateError`."""
     try:
-        yield
+        with warnings.catch_warnings():
+            # Strangers send what they like: it is refused, and no warning of the process's.
+            warnings.simplefilter("ignore", CryptographyDeprecationWarning)
+            yield
     except CertificateError:
         raise
     except _UNREADABLE as error:
@@ -227,6 +232,7 @@ def _demand(met: bool, refusal: str) -> None:
 def _load(der: bytes) -> tuple[x509.Certificate, Ed25519PublicKey]:
     _demand(len(der) <= MAX_CERTIFICATE, f"is longer than {MAX_CERTIFICATE} octets")
     certificate = x509.load_der_x509_certificate(der)
+    _demand(certificate.serial_number > 0, "has no serial number")
     key = certificate.public_key()
     if not isinstance(key, Ed25519PublicKey):
         raise CertificateError("the certificate's key is not Ed25519")
