@@ -42,9 +42,13 @@ from amqpmesh.router.settlement import OUTCOMES
 from amqpmesh.router.windows import FixedWindow
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from amqpmesh.router.addresses import Address
     from amqpmesh.router.amqp.performatives import Attach
     from amqpmesh.router.amqp.session import Session
+    from amqpmesh.router.amqp.types import Value
+    from amqpmesh.router.config import AddressConfig
     from amqpmesh.router.connections import ConnectionRecord
     from amqpmesh.router.core import Core
     from amqpmesh.router.credit import Pool
@@ -62,9 +66,24 @@ DYNAMIC: Final = "$dynamic"
 class RefusedError(Exception):
     """The attach is answered by one without our terminus, and a detach with this error (§2.6.3)."""
 
-    def __init__(self, condition: AmqpCondition | LinkCondition, description: str) -> None:
+    def __init__(
+        self,
+        condition: AmqpCondition | LinkCondition,
+        description: str,
+        info: Mapping[Symbol, Value] | None = None,
+    ) -> None:
         super().__init__(description)
-        self.error = Error(condition=condition, description=description)
+        self.error = Error(condition=condition, description=description, info=info)
+
+
+def check_here(config: AddressConfig, name: str) -> None:
+    """Let an address pass that is served here.
+
+    Raises: RefusedError: it is elsewhere, and the error says where (§2.8.18).
+    """
+    if config.redirect is not None:
+        place = config.redirect.place.for_address(name)
+        raise RefusedError(LinkCondition.REDIRECT, "the address is elsewhere", place.info)
 
 
 class Attaching:
@@ -300,7 +319,7 @@ class Attaching:
     def _local(self, record: ConnectionRecord, named: str) -> Address:
         """The address that a terminus names, made if nobody has used it.
 
-        Raises: RefusedError: it is another container's, unknown, or unavailable by the configuration.
+        Raises: RefusedError: it is another container's, unknown, or by the configuration elsewhere or unavailable.
         """
         core = self._core
         name, container = split(named)
@@ -312,7 +331,9 @@ class Attaching:
             if address is None:
                 raise RefusedError(AmqpCondition.NOT_FOUND, "no such node")
             return address
-        if core.addresses.config(name).distribution is Distribution.UNAVAILABLE:
+        config = core.addresses.config(name)
+        check_here(config, name)
+        if config.distribution is Distribution.UNAVAILABLE:
             raise RefusedError(AmqpCondition.NOT_FOUND, "the address is unavailable")
         return self._use(tenant, name)
 

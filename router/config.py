@@ -22,6 +22,7 @@ from amqpmesh.router.settings.connector import ConnectorConfig, ConnectorTlsConf
 from amqpmesh.router.settings.limits import Limits
 from amqpmesh.router.settings.listener import MECHANISMS, ListenerConfig, TlsConfig
 from amqpmesh.router.settings.mesh import MeshConfig
+from amqpmesh.router.settings.redirect import PlaceConfig, RedirectConfig
 from amqpmesh.router.tables import Table, declared, read, setting, table, written
 from amqpmesh.router.users import Users
 
@@ -38,6 +39,8 @@ __all__ = [
     "MeshConfig",
     "Overflow",
     "PasswordConfig",
+    "PlaceConfig",
+    "RedirectConfig",
     "RouterConfig",
     "TlsConfig",
     "default_id",

@@ -15,12 +15,12 @@ from amqpmesh.policies.access import Peer
 from amqpmesh.policies.distribution import Distribution
 from amqpmesh.router.addresses import Address, AddressTable
 from amqpmesh.router.amqp import events
-from amqpmesh.router.amqp.definitions import AmqpCondition, Error
+from amqpmesh.router.amqp.definitions import AmqpCondition, ConnectionCondition, Error
 from amqpmesh.router.amqp.errors import CommandError, ProtocolError
 from amqpmesh.router.amqp.messaging import DeleteOnClose, DeleteOnNoMessages, Source, Target
 from amqpmesh.router.amqp.negotiation import Negotiation
 from amqpmesh.router.amqp.sasl import SaslServer
-from amqpmesh.router.attaching import Attaching
+from amqpmesh.router.attaching import Attaching, check_here
 from amqpmesh.router.connections import ConnectionRecord
 from amqpmesh.router.forwarding import Forwarding
 from amqpmesh.router.kernel.relay import RELEASED_STATE, Budget, Relay, abandon, forget, serial_distance
@@ -39,6 +39,7 @@ from amqpmesh.router.windows import FixedWindow
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from amqpmesh.policies.redirect import Redirect
     from amqpmesh.router.config import ConnectorConfig, ListenerConfig, RouterConfig
     from amqpmesh.router.lanes import Lane
     from amqpmesh.router.mesh import Mesh
@@ -496,7 +497,10 @@ class Core:
             address.pool.set_suspended(suspended)
 
     def resolve(self, incoming: IncomingLink, to: str | None) -> Address | None:
-        """The address of a message by its `to`; None if there is none that anybody serves."""
+        """The address of a message by its `to`; None if there is none that anybody serves.
+
+        Raises: RefusedError: by the configuration it is elsewhere (§2.8.18).
+        """
         if not to:
             return None
         name, container = split(to)
@@ -504,7 +508,9 @@ class Core:
         mesh = self.mesh if incoming.lane is None else None
         if container is not None and container != self.id:
             return mesh.transit(container) if mesh is not None else None
-        if self.addresses.config(name).distribution is Distribution.UNAVAILABLE:
+        config = self.addresses.config(name)
+        check_here(config, name)
+        if config.distribution is Distribution.UNAVAILABLE:
             return None
         tenant = incoming.connection.peer.tenant
         return self.way(tenant, name) if mesh is not None and container is None else self.addresses.find(tenant, name)
@@ -545,6 +551,9 @@ class Core:
             engine.open()
         # From here on idle time-outs count, which may come sooner than what was waited for.
         self._set_timer(record, engine.next_timer())
+        if record.listener is not None and record.listener.redirect is not None:
+            self._redirect(record, record.listener.redirect.place)
+            return
         if self.mesh is not None:
             self.mesh.opened(record)
         if not record.own:
@@ -556,6 +565,16 @@ class Core:
                 user=record.peer.user,
                 connector=record.peer.connector or None,
             )
+
+    def _redirect(self, record: ConnectionRecord, place: Redirect) -> None:
+        """The connection belongs elsewhere: close it with where (§2.8.16)."""
+        self.log.info(
+            "connection redirected", connection=record.number, peer=record.host, container=record.peer.container_id
+        )
+        error = Error(condition=ConnectionCondition.REDIRECT, description="the container is elsewhere", info=place.info)
+        record.engine.close(error)
+        self._connection_gone(record)
+        self._set_timer(record, record.engine.next_timer())
 
     def _closed(self, record: ConnectionRecord, event: events.ConnectionClosed) -> None:
         record.closed = record.closed or event

@@ -14,6 +14,7 @@ from amqpmesh.router import heads
 from amqpmesh.router.amqp.composite import encode_composite
 from amqpmesh.router.amqp.definitions import AmqpCondition, Error, LinkCondition, ReceiverSettleMode
 from amqpmesh.router.amqp.messaging import Rejected
+from amqpmesh.router.attaching import RefusedError
 from amqpmesh.router.config import Overflow
 from amqpmesh.router.kernel.relay import (
     DECLARED,
@@ -188,7 +189,13 @@ class Forwarding:
             state = rejected(AmqpCondition.PRECONDITION_FAILED, "an anonymous terminus needs messages with `to`")
             self._settlement.end_unsent(relay, state)
             return
-        address = incoming.address if not anonymous else core.resolve(incoming, to)
+        try:
+            address = incoming.address if not anonymous else core.resolve(incoming, to)
+        except RefusedError as refusal:
+            # What a link to that address would be told, its sender is told of the message.
+            core.count_undelivered(None)
+            self._settlement.end_unsent(relay, encode_composite(Rejected(error=refusal.error)))
+            return
         if address is None or not address.has_consumers or not self._may_hop(relay, incoming, address):
             core.count_undelivered(address)
             self._settlement.end_unsent(relay, RELEASED_STATE)

@@ -14,8 +14,11 @@ if TYPE_CHECKING:
     from amqpmesh.router.amqp.negotiation import Negotiation
     from amqpmesh.router.config import ConnectorConfig, Limits, ListenerConfig
 
+#: Who desires it, of a connection or of a link, follows redirects by itself, and is told of them.
+REDIRECT: Final = Symbol("amqpmesh:redirect")
+
 #: Capabilities that the router has, as `open` offers them.
-CAPABILITIES: Final = (Symbol("ANONYMOUS-RELAY"),)
+CAPABILITIES: Final = (Symbol("ANONYMOUS-RELAY"), REDIRECT)
 
 PLAIN: Final = "PLAIN"
 

@@ -7,6 +7,7 @@ from amqpmesh.policies.access import RESERVED
 from amqpmesh.policies.annotations import DeliveryAnnotationsRule
 from amqpmesh.policies.distribution import Distribution
 from amqpmesh.router.settings.limits import UINT_MAX
+from amqpmesh.router.settings.redirect import RedirectConfig
 from amqpmesh.router.tables import Rule, Table, emptiness, setting, table
 
 
@@ -42,6 +43,7 @@ class AddressConfig(Table):
     attempts: int = setting(default=3, low=1, high=UINT_MAX)
     dead_letter: str | None = setting(default=None, check=emptiness)
     delivery_annotations: DeliveryAnnotationsRule = setting(default=DeliveryAnnotationsRule.PASS)
+    redirect: RedirectConfig | None = setting(default=None)
 
     RULES: ClassVar[tuple[Rule, ...]] = (
         Rule(

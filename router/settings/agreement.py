@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
+
+from amqpmesh.policies.redirect import comes_back
+from amqpmesh.router.names import split
+from amqpmesh.router.urls import DEFAULT_PORTS, is_loopback
 
 if TYPE_CHECKING:
-    from amqpmesh.router.config import RouterConfig
+    from amqpmesh.policies.redirect import Redirect
+    from amqpmesh.router.config import ListenerConfig, RouterConfig
     from amqpmesh.router.urls import Endpoint, Service
+
+LOCALHOST: Final = frozenset({"localhost", "127.0.0.1", "::1"})
+"""Names of this machine itself."""
+
+ANYWHERE: Final = frozenset({"0.0.0.0", "::"})  # noqa: S104 - compared with, not bound to
+"""Hosts of listeners that are reached by any of them."""
 
 
 def disagreements(config: RouterConfig) -> Iterator[tuple[str, str]]:
@@ -30,6 +41,8 @@ def disagreements(config: RouterConfig) -> Iterator[tuple[str, str]]:
         config.address_table()
     except ValueError as error:
         yield "address", str(error)
+        return
+    yield from _circles(config)
 
 
 def unbound(config: RouterConfig) -> Iterator[tuple[str, str]]:
@@ -63,6 +76,45 @@ def _unlike_the_mesh(
         elif mesh.insecure == place.secure:
             wanted, why = ("amqp", "has no certificates") if mesh.insecure else ("amqps", "has certificates")
             yield f"{where}.url", f"must begin with {wanted}: the mesh {why}"
+
+
+def _circles(config: RouterConfig) -> Iterator[tuple[str, str]]:
+    """Redirects by which who follows them never arrives, as far as can be said before names are looked up."""
+    for position, listener in enumerate(config.listeners):
+        if listener.redirect is not None:
+            led_to = _listener_at(config, listener.redirect.place)
+            if led_to is not None and led_to.redirect is not None:
+                yield f"listener[{position}].redirect", f"leads to {led_to.endpoint}, which redirects, too"
+    table = config.address_table()
+
+    def rule(address: str) -> Redirect | None:
+        name, container = split(address)
+        found = table.lookup(name) if container in (None, config.id) else None
+        return None if found is None or found.redirect is None else found.redirect.place
+
+    def is_here(place: Redirect) -> bool:
+        if (place.hostname or place.network_host or place.port) is None:
+            return True
+        listener = _listener_at(config, place)
+        if listener is None or listener.redirect is None:
+            return listener is not None
+        return _listener_at(config, listener.redirect.place) is not None
+
+    for position, address in enumerate(config.addresses):
+        if address.redirect is not None and comes_back(address.redirect.place, rule, is_here):
+            yield f"address[{position}].redirect", "leads back to this router, and there to itself"
+
+
+def _listener_at(config: RouterConfig, place: Redirect) -> ListenerConfig | None:
+    """The listener that a place is, as far as its own words say; without a host it is at the one that it is told by."""
+    host = (place.network_host or place.hostname or "").lower()
+    ports = DEFAULT_PORTS.values() if place.port is None else (place.port,)
+    for listener in config.listeners:
+        endpoint = listener.endpoint
+        same = host in ("", endpoint.host) or ({host, endpoint.host} <= LOCALHOST)
+        if endpoint.port in ports and (same or (endpoint.host in ANYWHERE and is_loopback(host))):
+            return listener
+    return None
 
 
 def free_name(stem: str, taken: Sequence[str]) -> str:

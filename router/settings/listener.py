@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import ClassVar, Literal
 
 from amqpmesh.router.settings.limits import Limits
+from amqpmesh.router.settings.redirect import PlaceConfig
 from amqpmesh.router.tables import Rule, Table, setting, table
 from amqpmesh.router.urls import Endpoint
 
@@ -66,6 +67,7 @@ class ListenerConfig(Limits):
     tls: TlsConfig | None = setting(default=None)
     insecure: bool = setting(default=False)
     strict_annotations: bool = setting(default=False)
+    redirect: PlaceConfig | None = setting(default=None)
     trace_frames: bool = setting(default=False)
 
     @property

@@ -18,6 +18,8 @@ from amqpmesh.router.config import (
     LogConfig,
     MeshConfig,
     PasswordConfig,
+    PlaceConfig,
+    RedirectConfig,
     RouterConfig,
     TlsConfig,
     parse,
@@ -37,6 +39,8 @@ SECTIONS: dict[str, tuple[type[Table], type[Table] | None]] = {  # the table, an
     "`password` of a connector": (PasswordConfig, None),
     "`[[link]]`": (LinkConfig, None),
     "`[[address]]`": (AddressConfig, None),
+    "`redirect` of an address": (RedirectConfig, None),
+    "`redirect` of a listener": (PlaceConfig, None),
     "`[log]`": (LogConfig, None),
 }
 
@@ -94,4 +98,4 @@ def test_the_page_has_no_table_that_is_not_compared() -> None:
 
 def test_the_examples_are_right() -> None:
     examples = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
-    assert [parse(tomllib.loads(example), Path("a.toml")).id for example in examples] == ["A", "A"]
+    assert [parse(tomllib.loads(example), Path("a.toml")).id for example in examples] == ["A"] * 4

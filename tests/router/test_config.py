@@ -209,7 +209,7 @@ def test_every_key_is_read() -> None:
         ("[[address]]\npattern = 'a'\noverflow = 'drop'", "address[0].overflow", "does nothing"),
         ("[[address]]\npattern = 'a'\ndead_letter = 'a'", "address[0].dead_letter", "own address"),
         ("[[address]]\npattern = 'a'\ndead_letter = ''", "address[0].dead_letter", "must not be empty"),
-        ("[[address]]\npattern = 'a'\nredirect = 'b'", "address[0].redirect", "unknown key"),
+        ("[[address]]\npattern = 'a'\nforward = 'b'", "address[0].forward", "unknown key"),
         ("[[address]]\npattern = 'a/#'\n[[address]]\npattern = 'a/#'", "address", "'a/#' is given twice"),
     ],
 )

@@ -1,0 +1,52 @@
+"""Where peers are sent instead of being served (§2.8.16, §2.8.18)."""
+
+from typing import ClassVar
+
+from amqpmesh.policies.redirect import Redirect
+from amqpmesh.router.settings.limits import USHORT_MAX
+from amqpmesh.router.tables import Rule, Table, emptiness, setting, table
+
+MAX_HOST = 255
+"""Characters of a host's name: DNS has no longer one, and the error with it has to fit into a frame."""
+
+
+def _host_refusal(host: str) -> str | None:
+    if len(host) > MAX_HOST:
+        return f"must be at most {MAX_HOST} characters"
+    if any(character.isspace() or not character.isprintable() for character in host):
+        return "has spaces or control characters"
+    return emptiness(host)
+
+
+@table
+class PlaceConfig(Table):
+    """The container to which a whole connection is sent (§2.8.16)."""
+
+    hostname: str | None = setting(default=None, check=_host_refusal)
+    network_host: str | None = setting(default=None, check=_host_refusal)
+    port: int | None = setting(default=None, low=1, high=USHORT_MAX)
+
+    @property
+    def place(self) -> Redirect:
+        """As peers are told."""
+        return Redirect(hostname=self.hostname, network_host=self.network_host, port=self.port)
+
+    RULES: ClassVar[tuple[Rule, ...]] = (
+        Rule("hostname", "is needed, or network_host, or port: it must say where", lambda c: not c.place.info),
+    )
+
+
+@table
+class RedirectConfig(PlaceConfig):
+    """The container to which the links of an address are sent, and the address there (§2.8.18)."""
+
+    address: str | None = setting(default=None, check=emptiness)
+
+    @property
+    def place(self) -> Redirect:
+        """As peers are told, but for the address of who names none here."""
+        return Redirect(hostname=self.hostname, network_host=self.network_host, port=self.port, address=self.address)
+
+    RULES: ClassVar[tuple[Rule, ...]] = (
+        Rule("hostname", "is needed, or network_host, port or address: it must say where", lambda c: not c.place.info),
+    )
