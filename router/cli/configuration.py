@@ -6,7 +6,7 @@ from pathlib import Path
 
 from amqpmesh.router.amqp.errors import ConfigError
 from amqpmesh.router.config import DEFAULT_URL, RouterConfig, load
-from amqpmesh.router.io.credentials import Credentials
+from amqpmesh.router.io.credentials import ConnectorCredentials, Credentials
 
 
 def add_options(command: argparse.ArgumentParser) -> None:
@@ -37,11 +37,13 @@ def _read(file: Path | None) -> RouterConfig:
     if file is None:
         return RouterConfig()
     config = load(file)
-    for position, listener in enumerate(config.listeners):
-        try:
-            Credentials.load(listener)
-        except ConfigError as error:
-            raise ConfigError(str(file), f"listener[{position}].tls", error.reason) from None
+    try:
+        for position, listener in enumerate(config.listeners):
+            Credentials.load(listener, config.mesh, where=f"listener[{position}]")
+        for position, connector in enumerate(config.connectors):
+            ConnectorCredentials.load(connector, config.mesh, where=f"connector[{position}]")
+    except ConfigError as error:
+        raise ConfigError(str(file), error.key, error.reason) from None
     return config
 
 
@@ -55,10 +57,11 @@ def _listening(config: RouterConfig, urls: tuple[str, ...]) -> RouterConfig:
 
 
 def _traced(config: RouterConfig) -> RouterConfig:
-    """The same with every frame of every listener in the log, whatever its level was."""
+    """The same with every frame of every connection in the log, whatever its level was."""
     level = config.log.level if config.log.level == "debug" else "info"
     return replace(
         config,
         log=replace(config.log, level=level),
         listeners=tuple(replace(listener, trace_frames=True) for listener in config.listeners),
+        connectors=tuple(replace(connector, trace_frames=True) for connector in config.connectors),
     )

@@ -95,13 +95,13 @@ class Connector:
     def statistics(self) -> ConnectorStatistics:
         """How it stands."""
         record = self._record
-        is_open = record is not None and record.peer.container_id != ""
-        if self._scope.cancel_called and record is None:
+        if record is not None and not record.lost:
+            state = ConnectorState.CONNECTING if record.engine.remote is None else ConnectorState.CONNECTED
+        elif self._scope.cancel_called:
             state = ConnectorState.ENDED
-        elif is_open:
-            state = ConnectorState.CONNECTED
         else:
-            state = ConnectorState.CONNECTING if self._url is not None else ConnectorState.WAITING
+            state = ConnectorState.WAITING if record is not None or self._url is None else ConnectorState.CONNECTING
+        is_open = state is ConnectorState.CONNECTED
         return ConnectorStatistics(
             name=self.name,
             role=self.config.role,
@@ -150,6 +150,7 @@ class Connector:
 
         Args: is_over: a connection was there, or a whole round is through.
         """
+        await trio.lowlevel.checkpoint_if_cancelled()
         url, self._url = self._url, None
         assert url is not None
         self._reason = why
@@ -198,7 +199,7 @@ class Connector:
             await self._carry(transport.run, stream, self.name)
         finally:
             self._record = None
-        return record.engine.remote is not None, _why(record, transport.broken, secure=endpoint.secure)
+        return record.engine.remote is not None, _why(self.config, record, transport.broken, secure=endpoint.secure)
 
 
 async def open_tcp(endpoint: Endpoint) -> TcpStream:
@@ -230,7 +231,7 @@ def _said(failure: OSError | trio.BrokenResourceError) -> str:
     return reason(failure)
 
 
-def _why(record: ConnectionRecord, broken: str | None, *, secure: bool) -> str:
+def _why(connector: ConnectorConfig, record: ConnectionRecord, broken: str | None, *, secure: bool) -> str:
     """Why a connection is over. Args: broken: what the transport ended with."""
     negotiation, closed = record.engine.negotiation, record.closed
     if negotiation.foreign:
@@ -244,5 +245,9 @@ def _why(record: ConnectionRecord, broken: str | None, *, secure: bool) -> str:
     if broken is not None:
         return broken
     if record.engine.remote is not None:
-        return "the connection is over"
-    return "the peer closed before it answered" + ("" if secure else ": does it want TLS (amqps://)?")
+        return "the peer is gone"
+    if not secure:
+        hint = ": does it want TLS (amqps://)?"
+    else:  # in TLS 1.3 a server looks at our certificate when our handshake is done, and may say nothing about it
+        hint = ": does it believe our certificate?" if connector.shows_certificate else ""
+    return f"the peer closed before it answered{hint}"

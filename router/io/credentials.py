@@ -23,8 +23,10 @@ class Credentials:
     users: Users | None
 
     @classmethod
-    def load(cls, listener: ListenerConfig, mesh: MeshConfig | None = None) -> Self:
-        """Read a listener's files. Args: mesh: whose files they are if the listener is the mesh's.
+    def load(cls, listener: ListenerConfig, mesh: MeshConfig | None = None, *, where: str | None = None) -> Self:
+        """Read a listener's files.
+
+        Args: mesh: whose files they are if the listener is the mesh's. where: what errors call it; None: by its name.
 
         Raises: ConfigError: one of them is missing, or is not what it should be.
         """
@@ -38,7 +40,7 @@ class Credentials:
         try:
             return cls(server_context(tls.certificate, tls.key, tls.trust, tls.client), users)
         except OSError as error:
-            raise _unlike(error, tls.certificate, f"{listener.name}.tls") from None
+            raise _unlike(error, tls.certificate, f"{where or listener.name}.tls") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +56,8 @@ class ConnectorCredentials:
         return f"{type(self).__name__}(context={self.context!r})"
 
     @classmethod
-    def load(cls, connector: ConnectorConfig, mesh: MeshConfig | None = None) -> Self:
-        """Read a connector's files. Args: mesh: whose files they are if the connector is the mesh's.
+    def load(cls, connector: ConnectorConfig, mesh: MeshConfig | None = None, *, where: str | None = None) -> Self:
+        """Read a connector's files. Args: mesh, where: as for a listener.
 
         Raises: ConfigError: one of them is missing, or is not what it should be; a user or a password that no mechanism
             can carry.
@@ -63,19 +65,20 @@ class ConnectorCredentials:
         if connector.is_mesh:
             contexts = _of_the_mesh(mesh)
             return cls(contexts and contexts[1], None)
-        password = None if connector.password is None else _password(connector.password, connector.name)
+        where = where or connector.name
+        password = None if connector.password is None else _password(connector.password, f"{where}.password")
         for place in connector.places:
             try:
                 client_sasl(connector, place.host, secured=place.secure, password=password)
             except CommandError as error:
-                raise ConfigError("credentials", f"{connector.name}.password", str(error)) from None
+                raise ConfigError("credentials", f"{where}.password", str(error)) from None
         if not connector.secure:
             return cls(None, password)
         tls = connector.tls or ConnectorTlsConfig()
         try:
             return cls(client_context(tls.trust, tls.certificate, tls.key), password)
         except OSError as error:
-            raise _unlike(error, tls.certificate or tls.trust, f"{connector.name}.tls") from None
+            raise _unlike(error, tls.certificate or tls.trust, f"{where}.tls") from None
 
 
 def _of_the_mesh(mesh: MeshConfig | None) -> tuple[ssl.SSLContext, ssl.SSLContext] | None:
@@ -93,19 +96,19 @@ def _unlike(error: OSError, file: Path | None, key: str) -> ConfigError:
     return ConfigError(str(error.filename or file), key, error.strerror or str(error))
 
 
-def _password(given: PasswordConfig, name: str, environment: Mapping[str, str] = os.environ) -> str:
+def _password(given: PasswordConfig, where: str, environment: Mapping[str, str] = os.environ) -> str:
     """Raises: ConfigError: it is not there, or empty."""
     if given.env is not None:
         password = environment.get(given.env, "")
         if not password:
-            raise ConfigError("environment", f"{name}.password.env", f"{given.env} is not set")
+            raise ConfigError("environment", f"{where}.env", f"{given.env} is not set")
         return password
     assert given.file is not None, "one or the other is given"
     try:
         password = given.file.read_text(encoding="utf-8").partition("\n")[0].removesuffix("\r")
     except (OSError, ValueError) as error:
         reason = (isinstance(error, OSError) and error.strerror) or str(error)
-        raise ConfigError(str(given.file), f"{name}.password.file", reason) from None
+        raise ConfigError(str(given.file), f"{where}.file", reason) from None
     if not password:
-        raise ConfigError(str(given.file), f"{name}.password.file", "its first line is empty")
+        raise ConfigError(str(given.file), f"{where}.file", "its first line is empty")
     return password

@@ -1,11 +1,15 @@
 """TLS contexts: who is let in, who is believed, whom a certificate names."""
 
 import ssl
+import time
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 import trustme
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import (
     BestAvailableEncryption,
     Encoding,
@@ -14,7 +18,8 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from amqpmesh.router.amqp.errors import CommandError
-from amqpmesh.router.io.tls import certificate_user, client_context, server_context
+from amqpmesh.router.io.tls import certificate_user, client_context, mesh_contexts, server_context
+from amqpmesh.topology.authority import Authority, certificate_pem, key_pem
 
 
 @dataclass(frozen=True)
@@ -210,3 +215,77 @@ def test_a_certificate_names_its_first_alternative_name_else_its_common_name(
     certificate: dict[str, object] | None, user: str | None
 ) -> None:
     assert certificate_user(certificate) == user
+
+
+# Routers among each other.
+
+
+class Mesh:
+    """An authority, and what it issues."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.authority = Authority.create(folder.name, time.time())
+        (folder / "ca.pem").write_bytes(certificate_pem(self.authority.certificate))
+
+    def contexts(self, certificate: bytes, key: Ed25519PrivateKey) -> tuple[ssl.SSLContext, ssl.SSLContext]:
+        """Of a router with this certificate."""
+        (self.folder / "router.pem").write_bytes(certificate)
+        (self.folder / "router.key").write_bytes(key_pem(key))
+        return mesh_contexts(self.folder / "router.pem", self.folder / "router.key", self.folder / "ca.pem")
+
+    def router(self, name: str) -> tuple[ssl.SSLContext, ssl.SSLContext]:
+        """A router's contexts, as the server and as the client."""
+        key = Ed25519PrivateKey.generate()
+        issued = self.authority.issue(name, key.public_key(), time.time())
+        return self.contexts(certificate_pem(issued), key)
+
+
+@pytest.fixture
+def mesh(tmp_path: Path) -> Mesh:
+    (tmp_path / "mill").mkdir()
+    return Mesh(tmp_path / "mill")
+
+
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+def test_routers_of_a_mesh_know_each_other_whatever_their_hosts_are_called(mesh: Mesh, version: ssl.TLSVersion) -> None:
+    server, client = mesh.router("A")[0], mesh.router("B")[1]
+    client.minimum_version = client.maximum_version = version
+    ends = shake_hands(server, client, "any.example")
+    assert [certificate_user(end.getpeercert()) for end in ends] == [
+        "amqpmesh://mill/router/B",
+        "amqpmesh://mill/router/A",
+    ]
+
+
+def test_a_router_of_another_mesh_is_refused_by_either_side(mesh: Mesh, tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    server, client = mesh.router("A")
+    stranger_server, stranger_client = Mesh(tmp_path / "other").router("B")
+    for one, other in ((server, stranger_client), (stranger_server, client)):
+        with pytest.raises(ssl.SSLCertVerificationError):
+            shake_hands(one, other)
+
+
+def test_nobody_comes_into_a_mesh_without_a_certificate(mesh: Mesh) -> None:
+    visitor = client_context(mesh.folder / "ca.pem")
+    visitor.check_hostname = False
+    with pytest.raises(ssl.SSLError, match=r"(?i)certificate"):
+        shake_hands(mesh.router("A")[0], visitor)
+
+
+def test_a_certificate_of_a_mesh_keeps_to_the_standard_for_certificates(mesh: Mesh) -> None:
+    key, now = Ed25519PrivateKey.generate(), datetime.now(UTC)
+    loose = (  # it does not say whose key signed it (RFC 5280, 4.2.1.1)
+        x509.CertificateBuilder()
+        .subject_name(x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "B")]))
+        .issuer_name(mesh.authority.certificate.parsed.subject)
+        .public_key(key.public_key())
+        .serial_number(7)
+        .not_valid_before(now - timedelta(days=1))
+        .not_valid_after(now + timedelta(days=1))
+        .sign(mesh.authority.key, None)
+    )
+    client = mesh.contexts(loose.public_bytes(Encoding.PEM), key)[1]
+    with pytest.raises(ssl.SSLCertVerificationError, match="Authority Key Identifier"):
+        shake_hands(mesh.router("A")[0], client)
