@@ -16,7 +16,7 @@ import trio
 from hypercorn.config import Config
 from hypercorn.trio import serve
 
-from amqpmesh import Message, OutcomeError, RejectedError, Requester, Router
+from amqpmesh import AmqpMeshError, Message, OutcomeError, RejectedError, Requester, Router
 
 HTTP, AMQP = [*sys.argv[1:], *["127.0.0.1:8080", "amqp://127.0.0.1:5672"][len(sys.argv) - 1 :]]
 PATIENCE = 2.0  # seconds
@@ -33,6 +33,8 @@ async def answer(quotes: Requester, body: bytes) -> tuple[int, bytes]:
         return 400, f"{error}\n".encode()
     except OutcomeError as error:
         return 503, f"{error}\n".encode()
+    except AmqpMeshError as error:
+        return 502, f"{error}\n".encode()  # an answer came that cannot be read, or the link is over
     return (200, reply.body) if isinstance(reply.body, bytes) else (502, b"the service answers with no octets\n")
 
 
