@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import networkx
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
 
 #: A direction of a link between two routers: (from, to).
 Edge = tuple[str, str]
@@ -32,12 +32,14 @@ class Graph:
         self.network: Any = networkx.DiGraph()
         #: Grows with every change that can matter to a path.
         self.generation = 0
-        # networkx keeps edges in plain dictionaries, and its own algorithms read these. The views around them, which
-        # everybody else is given, take several times as long.
-        self._successors: dict[str, dict[str, dict[str, int]]] = self.network._succ
-        self._predecessors: dict[str, dict[str, dict[str, int]]] = self.network._pred
+        #: Router -> whom it sends to -> the cost. The same edges for trees, which read them by the thousand: networkx
+        #: would take several times as long.
+        self.successors: dict[str, dict[str, int]] = {}
+        #: Router -> who sends to it -> the cost.
+        self.predecessors: dict[str, dict[str, int]] = {}
+        #: The routers that no path may lead through.
+        self.no_transit: set[str] = set()
         self._links: dict[str, dict[str, int]] = {}
-        self._no_transit: set[str] = set()
         self._journal: deque[tuple[int, Edge]] = deque(maxlen=JOURNAL)
         self._forgotten = 0  # the generation of the latest entry that has left the journal
 
@@ -53,16 +55,15 @@ class Graph:
 
     def neighbours(self, router: str) -> dict[str, int]:
         """Whom it has an edge to, and what sending there costs."""
-        return {neighbour: edge["cost"] for neighbour, edge in self._successors.get(router, {}).items()}
+        return dict(self.successors.get(router, ()))
 
     def cost(self, sender: str, receiver: str) -> int | None:
         """What sending from a router to its neighbour costs; None: there is no edge."""
-        edge = self._successors.get(sender, {}).get(receiver)
-        return None if edge is None else edge["cost"]
+        return self.successors.get(sender, {}).get(receiver)
 
     def is_transit(self, router: str) -> bool:
         """Whether paths may lead through it."""
-        return router not in self._no_transit
+        return router not in self.no_transit
 
     def update(self, origin: str, links: Iterable[tuple[str, int]], *, transit: bool = True) -> bool:
         """Take an origin's newest link state in place of what it said before.
@@ -76,12 +77,14 @@ class Graph:
         before = self._links.get(origin, {})
         if origin not in self._links:
             self.network.add_node(origin, transit=True)
+            self.successors[origin] = {}
+            self.predecessors[origin] = {}
         self._links[origin] = told
         changed = [edge for neighbour in before.keys() - told.keys() for edge in self._part(origin, neighbour)]
         for neighbour, cost in told.items():
             if before.get(neighbour) != cost:
                 changed += self._join(origin, neighbour, cost, is_new=neighbour not in before)
-        if transit == (origin in self._no_transit):
+        if transit == (origin in self.no_transit):
             changed += self._set_transit(origin, transit=transit)
         return self._note(changed)
 
@@ -91,7 +94,7 @@ class Graph:
             return False
         matters = self.update(origin, ())
         self.network.remove_node(origin)
-        del self._links[origin]
+        del self._links[origin], self.successors[origin], self.predecessors[origin]
         return matters
 
     def changes_since(self, generation: int) -> set[Edge] | None:
@@ -105,31 +108,14 @@ class Graph:
             changed.add(edge)
         return changed
 
-    # The graph as a tree of paths reads it while it computes: the dictionaries of networkx themselves.
-
-    @property
-    def successors(self) -> Mapping[str, Mapping[str, Mapping[str, int]]]:
-        """Router -> whom it sends to -> {"cost": ...}."""
-        return self._successors
-
-    @property
-    def predecessors(self) -> Mapping[str, Mapping[str, Mapping[str, int]]]:
-        """Router -> who sends to it -> {"cost": ...}."""
-        return self._predecessors
-
-    @property
-    def no_transit(self) -> set[str]:
-        """The routers that no path may lead through."""
-        return self._no_transit
-
     def _join(self, origin: str, neighbour: str, cost: int, *, is_new: bool) -> list[Edge]:
         back = self._links.get(neighbour, {}).get(origin)
         if back is None:
             return []
-        self.network.add_edge(origin, neighbour, cost=cost)
+        self._set_edge(origin, neighbour, cost)
         if not is_new:
             return [(origin, neighbour)]
-        self.network.add_edge(neighbour, origin, cost=back)
+        self._set_edge(neighbour, origin, back)
         return [(origin, neighbour), (neighbour, origin)]
 
     def _part(self, origin: str, neighbour: str) -> list[Edge]:
@@ -137,15 +123,21 @@ class Graph:
             return []
         edges = [(origin, neighbour), (neighbour, origin)]
         self.network.remove_edges_from(edges)
+        for sender, receiver in edges:
+            del self.successors[sender][receiver], self.predecessors[receiver][sender]
         return edges
+
+    def _set_edge(self, sender: str, receiver: str, cost: int) -> None:
+        self.network.add_edge(sender, receiver, cost=cost)
+        self.successors[sender][receiver] = self.predecessors[receiver][sender] = cost
 
     def _set_transit(self, origin: str, *, transit: bool) -> list[Edge]:
         self.network.nodes[origin]["transit"] = transit
         if transit:
-            self._no_transit.discard(origin)
+            self.no_transit.discard(origin)
         else:
-            self._no_transit.add(origin)
-        return [(origin, neighbour) for neighbour in self._successors[origin]]
+            self.no_transit.add(origin)
+        return [(origin, neighbour) for neighbour in self.successors[origin]]
 
     def _note(self, changed: list[Edge]) -> bool:
         if not changed:

@@ -150,8 +150,8 @@ class Paths:
                 continue
             self._ways[router] = way
             changed.add(router)
-            for head, edge in self._graph.successors.get(router, {}).items():
-                if head not in queued and distances.get(head) == distance + edge["cost"]:
+            for head, cost in self._graph.successors.get(router, {}).items():
+                if head not in queued and distances.get(head) == distance + cost:
                     queued.add(head)
                     heappush(heap, (distances[head], head))
         return frozenset(changed)

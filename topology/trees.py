@@ -129,11 +129,13 @@ class ShortestPathTree:
             over = self._over(tail, head)
             if over is not None:
                 offers.append((over, head))
+        distances, blocked = self.distances, self._graph.no_transit
         for router in cut:
-            ways = [self._over(tail, router) for tail in self._graph.predecessors.get(router, ())]
-            best = min((over for over in ways if over is not None), default=None)
-            if best is not None:
-                offers.append((best, router))
+            offers += [
+                (distances[tail] + cost, router)
+                for tail, cost in self._graph.predecessors.get(router, {}).items()
+                if tail in distances and (tail not in blocked or tail == self.root)
+            ]
         heapify(offers)
         return offers
 
@@ -159,8 +161,8 @@ class ShortestPathTree:
             distances[router] = distance
             if router in blocked and router != root:
                 continue
-            for head, edge in successors.get(router, {}).items():
-                offered = distance + edge["cost"]
+            for head, cost in successors.get(router, {}).items():
+                offered = distance + cost
                 known = distances.get(head)
                 if known is None or offered < known:
                     heappush(heap, (offered, head))
@@ -168,17 +170,16 @@ class ShortestPathTree:
 
     def _adopt(self, routers: Iterable[str]) -> None:
         """Find out over whom some are reached."""
-        distances, blocked, root = self.distances, self._graph.no_transit, self.root
+        predecessors, blocked = self._graph.predecessors, self._graph.no_transit
+        distances, root = self.distances, self.root
         for router in routers:
             distance = distances.get(router)
             before = [
                 tail
-                for tail, edge in self._graph.predecessors.get(router, {}).items()
-                if tail in distances
-                and distances[tail] + edge["cost"] == distance
-                and (tail not in blocked or tail == root)
+                for tail, cost in predecessors.get(router, {}).items()
+                if tail in distances and distances[tail] + cost == distance and (tail not in blocked or tail == root)
             ]
-            if before and router != root:
+            if before:  # never the root, since costs are at least 1
                 self.before[router] = tuple(sorted(before))
             else:
                 self.before.pop(router, None)

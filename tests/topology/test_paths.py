@@ -126,7 +126,7 @@ CHANGES = st.one_of(link_changes(), st.lists(link_states(), max_size=25))
 
 
 @given(CHANGES, st.data())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=120, deadline=None)
 def test_ways_equal_those_computed_from_nothing_after_any_changes(states: list[LinkState], data: st.DataObject) -> None:
     graph = Graph()
     paths = Paths(graph, "r0")
@@ -142,7 +142,7 @@ def test_ways_equal_those_computed_from_nothing_after_any_changes(states: list[L
 
 
 @given(CHANGES, st.data())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=120, deadline=None)
 def test_trees_equal_those_computed_from_nothing_after_any_changes(
     states: list[LinkState], data: st.DataObject
 ) -> None:
