@@ -1,0 +1,183 @@
+"""The address records of one origin: a full state in parts, and the deltas since.
+
+A delta changes the state of the sequence before it, a full state takes the place of everything up to its sequence.
+Sequence 0 is the empty state, which needs no record. Deltas that come too early wait; a full state counts when its last
+part has come.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final, NamedTuple
+
+from amqpmesh.topology.book import Advert
+from amqpmesh.topology.records import AddressDelta, Addresses, Key, Kind, Name, Record, SignedRecord
+
+MAX_EARLY: Final = 256
+"""Deltas that wait for one before them; of more, a full state takes the place."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A record that is kept."""
+
+    key: Key
+    signed: SignedRecord
+    signed_at: float
+    """When it was made, as far as its age tells: on the clock of `now`, seconds."""
+    record: Record | None
+    """Its body; certificates and lists of revocations are for the verifier alone."""
+
+    @property
+    def octets(self) -> int:
+        """What it takes."""
+        return len(self.signed.body) + len(self.signed.signature)
+
+    def age_ms(self, now: float) -> int:
+        """Its age, rounded up, so that ages never get less on their way."""
+        return int((now - self.signed_at) * 1000) + 1
+
+
+class Effect(NamedTuple):
+    """What becomes of an origin's addresses: `entries` are new or different; the rest is gone, or only `removed` is."""
+
+    entries: Mapping[Name, Advert]
+    removed: tuple[Name, ...]
+    all: bool
+
+
+class Taken(Enum):
+    """What became of a record."""
+
+    NEW = "new"
+    HELD = "held"
+    STALE = "stale"
+    FULL = "full"
+
+
+class AddressLog:
+    """What an origin says of its addresses in one epoch."""
+
+    def __init__(self, most_octets: int) -> None:
+        self.base = 0
+        """The sequence of the full state."""
+        self.sequence = 0
+        """The sequence of the state that is known, deltas included."""
+        self.octets = 0
+        self.state_octets = 0
+        """What the full state takes, of `octets`."""
+        self._most = most_octets
+        self._parts: tuple[Stored, ...] = ()
+        self._deltas: dict[int, Stored] = {}
+        self._coming: dict[int, Stored] = {}  # the parts that have come of the next full state
+        self._coming_of = (0, 0)  # its sequence, and how many parts it has
+        self._early: dict[int, Stored] = {}
+
+    def __iter__(self) -> Iterator[Stored]:
+        """All records, in the order that builds the state."""
+        yield from self._parts
+        yield from (self._coming[part] for part in sorted(self._coming))
+        yield from self._deltas.values()
+        yield from (self._early[sequence] for sequence in sorted(self._early))
+
+    def since(self, sequence: int) -> list[Key]:
+        """What somebody needs whose state is of that sequence."""
+        if sequence < self.base:
+            return [stored.key for stored in self]
+        return [
+            stored.key for stored in (*self._deltas.values(), *self._early.values()) if stored.key.sequence > sequence
+        ]
+
+    def is_behind(self, sequence: int) -> bool:
+        """Whether something is missing of what there is by now: that sequence at least, or what came too early."""
+        return self.sequence < sequence or bool(self._early)
+
+    def get(self, key: Key) -> Stored | None:
+        """The record of that key, if it still holds."""
+        if key.kind is Kind.ADDRESS_DELTA:
+            return self._deltas.get(key.sequence) or self._early.get(key.sequence)
+        if key.sequence == self.base and key.part < len(self._parts):
+            return self._parts[key.part]
+        return self._coming.get(key.part) if key.sequence == self._coming_of[0] else None
+
+    @property
+    def delta_octets(self) -> int:
+        """What there is besides the full state."""
+        return self.octets - self.state_octets
+
+    @property
+    def deltas(self) -> int:
+        """How many deltas there are since the full state."""
+        return len(self._deltas)
+
+    def wants(self, record: Addresses | AddressDelta) -> Taken:
+        """What would become of a record, before anybody has verified it."""
+        if isinstance(record, Addresses):
+            if record.sequence <= self.base:
+                return Taken.HELD if record.sequence == self.base and self._parts else Taken.STALE
+            coming, parts = self._coming_of
+            if record.sequence < coming or (record.sequence == coming and record.parts != parts):
+                return Taken.STALE
+            return Taken.HELD if record.sequence == coming and record.part in self._coming else Taken.NEW
+        if record.sequence <= self.base:
+            return Taken.STALE
+        if record.sequence in self._deltas or record.sequence in self._early:
+            return Taken.HELD
+        is_next = record.sequence == self.sequence + 1
+        return Taken.NEW if is_next or len(self._early) < MAX_EARLY else Taken.FULL
+
+    def take(self, stored: Stored) -> tuple[Taken, list[Effect], list[Stored]]:
+        """Take in a record that has been verified.
+
+        Returns: what became of it, what that changes, in order, and the records that it replaces.
+        """
+        record = stored.record
+        assert isinstance(record, Addresses | AddressDelta)
+        wanted = self.wants(record)
+        if wanted is Taken.NEW and self.octets + stored.octets > self._most:
+            wanted = Taken.FULL
+        if wanted is not Taken.NEW:
+            return wanted, [], []
+        self.octets += stored.octets
+        effects: list[Effect] = []
+        dropped: list[Stored] = []
+        if isinstance(record, AddressDelta):
+            self._early[record.sequence] = stored
+        else:
+            if self._coming_of[0] != record.sequence:
+                dropped += self._coming.values()
+                self._coming, self._coming_of = {}, (record.sequence, record.parts)
+            self._coming[record.part] = stored
+            if len(self._coming) == record.parts:
+                effects += self._install(dropped)
+        effects += self._advance()
+        self.octets -= sum(each.octets for each in dropped)
+        return Taken.NEW, effects, dropped
+
+    def _install(self, dropped: list[Stored]) -> list[Effect]:
+        sequence = self._coming_of[0]
+        dropped += self._parts
+        for deltas in (self._deltas, self._early):
+            dropped += (delta for number, delta in deltas.items() if number <= sequence)
+        self._parts = tuple(self._coming[part] for part in sorted(self._coming))
+        self._deltas = {number: delta for number, delta in self._deltas.items() if number > sequence}
+        self._early = {number: delta for number, delta in self._early.items() if number > sequence}
+        self._coming, self._coming_of = {}, (0, 0)
+        self.state_octets = sum(part.octets for part in self._parts)
+        self.base = sequence
+        if sequence <= self.sequence:
+            return []  # the same state in another form: the deltas have been there before
+        self.sequence = sequence
+        entries: dict[Name, Advert] = {}
+        for part in self._parts:
+            assert isinstance(part.record, Addresses)
+            entries.update((entry.key, entry.advert) for entry in part.record.entries)
+        return [Effect(entries, (), all=True)]
+
+    def _advance(self) -> Iterator[Effect]:
+        while (delta := self._early.pop(self.sequence + 1, None)) is not None:
+            self.sequence += 1
+            self._deltas[self.sequence] = delta
+            assert isinstance(delta.record, AddressDelta)
+            entries = {entry.key: entry.advert for entry in delta.record.set}
+            yield Effect(entries, delta.record.removed, all=False)

@@ -1,0 +1,299 @@
+"""The records of the mesh, by origin: which are newer, which are believed, which are forgotten.
+
+Newer is what has the higher pair. A router is alive while its link state is renewed: once that is older than
+`max_age`, everything of the router is forgotten but the pair, so that nobody can bring the dead back with old records.
+Addresses have no age of their own: they hold with the link state of their epoch.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from enum import Enum
+from typing import NamedTuple
+
+from amqpmesh.topology.addresslog import AddressLog, Effect, Stored, Taken
+from amqpmesh.topology.records import (
+    AddressDelta,
+    Addresses,
+    Key,
+    Kind,
+    LinkState,
+    Pair,
+    Record,
+    SignedRecord,
+    UnreadableError,
+    read_record,
+)
+from amqpmesh.topology.settings import Settings
+from amqpmesh.topology.signing import UntrustedError, Verifier
+
+
+class Outcome(Enum):
+    """What became of a record."""
+
+    NEW = "new"
+    """Taken in; to be flooded."""
+    HELD = "held"
+    """It was here before."""
+    OWN = "own"
+    """This router's, and newer than what it has said in this life: to be jumped above."""
+    EARLY = "early"
+    """Of an epoch whose link state has not come yet: to be sent again."""
+    WAITING = "waiting"
+    """Its certificate is not known."""
+    DROPPED = "dropped"
+
+
+class Verdict(NamedTuple):
+    """What became of a record, and why."""
+
+    outcome: Outcome
+    key: Key | None = None
+    origin: str = ""
+    effects: tuple[Effect, ...] = ()
+    reason: str = ""
+    detail: str = ""
+    record: Record | None = None
+
+
+class Origin:
+    """What is known of a router; there is a link state of it, always."""
+
+    __slots__ = ("link", "log")
+
+    def __init__(self, link: Stored, log: AddressLog) -> None:
+        self.link = link
+        self.log = log
+
+    @property
+    def pair(self) -> Pair:
+        """That of its link state."""
+        return self.link.key.pair
+
+    @property
+    def state(self) -> LinkState:
+        """Its link state."""
+        record = self.link.record
+        assert isinstance(record, LinkState)
+        return record
+
+    def key_ids(self) -> set[bytes]:
+        """The certificates that its records name."""
+        return {self.link.signed.key_id, *(stored.signed.key_id for stored in self.log)}
+
+
+class Database:
+    """Every record that holds."""
+
+    def __init__(
+        self,
+        router: str,
+        settings: Settings,
+        verifier: Verifier,
+        reader: Callable[[int, bytes], Record] = read_record,
+    ) -> None:
+        """Args: reader: reads bodies; many routers in one process may share one that remembers."""
+        self.origins: dict[str, Origin] = {}
+        self.certificates: dict[bytes, Stored] = {}
+        self.lists: dict[bytes, Stored] = {}
+        self.dead: dict[str, Pair] = {}
+        self._router = router
+        self._settings = settings
+        self._verifier = verifier
+        self._read = reader
+        self._keys: dict[bytes, Key] = {}  # by body, so that what comes a second time is not even read
+
+    def get(self, key: Key) -> Stored | None:
+        """The record of a key, if it still holds."""
+        if key.kind is Kind.CERTIFICATE:
+            return self.certificates.get(bytes.fromhex(key.origin))
+        if key.kind is Kind.REVOCATION:
+            found = self.lists.get(bytes.fromhex(key.origin))
+            return found if found is not None and found.key == key else None
+        origin = self.origins.get(key.origin)
+        if origin is None or origin.pair.epoch != key.epoch:
+            return None
+        if key.kind is Kind.LINK_STATE:
+            return origin.link if origin.link.key == key else None
+        return origin.log.get(key)
+
+    def keys_of(self, origin: Origin) -> Iterator[Key]:
+        """Of all its records, in the order in which they are to be sent."""
+        yield from self.certificate_keys(origin)
+        yield origin.link.key
+        yield from (stored.key for stored in origin.log)
+
+    def certificate_keys(self, origin: Origin) -> list[Key]:
+        """Of the certificates that an origin's records name."""
+        found = (self.certificates.get(key_id) for key_id in sorted(origin.key_ids()))
+        return [stored.key for stored in found if stored is not None]
+
+    def accept(self, signed: SignedRecord, age: float, now: float) -> Verdict:
+        """Judge a record, and take it in if it is new and believed.
+
+        Args: age: seconds, as told by who sent it.
+        """
+        held = self._keys.get(signed.body)
+        if held is not None:
+            return Verdict(Outcome.HELD, held)
+        if signed.kind == Kind.CERTIFICATE:
+            return self._accept_certificate(signed, now)
+        if signed.kind == Kind.REVOCATION:
+            return self._accept_list(signed, now)
+        try:
+            record = self._read(signed.kind, signed.body)
+        except UnreadableError as error:
+            return Verdict(Outcome.DROPPED, reason=error.reason, detail=str(error))
+        origin = record.origin
+        if record.area != self._settings.area:
+            return Verdict(Outcome.DROPPED, None, origin, (), "area", f"of the area {record.area!r}")
+        refusal = self._freshness(record, age)
+        if refusal is not None:
+            return refusal
+        try:
+            self._verifier.verify(origin, *signed)
+        except UntrustedError as error:
+            if error.unknown_key:
+                return Verdict(Outcome.WAITING, None, origin)
+            return Verdict(Outcome.DROPPED, None, origin, (), "untrusted", error.reason)
+        if origin == self._router:
+            return Verdict(Outcome.OWN, record.key, origin, record=record)
+        return self.store(Stored(record.key, signed, now - age, record))
+
+    def store(self, stored: Stored) -> Verdict:
+        """Take in a record that is fresh and verified, or this router's own."""
+        record = stored.record
+        if isinstance(record, LinkState):
+            return self._store_links(stored, record)
+        assert record is not None
+        origin = self.origins[record.origin]
+        taken, effects, replaced = origin.log.take(stored)
+        if taken is not Taken.NEW:
+            return Verdict(Outcome.DROPPED, None, record.origin, (), taken.value, "no room for its addresses")
+        self._keys[stored.signed.body] = stored.key
+        self._release(replaced)
+        return Verdict(Outcome.NEW, stored.key, record.origin, tuple(effects), record=record)
+
+    def forget(self, name: str) -> None:
+        """An origin is gone; its pair is remembered."""
+        origin = self.origins.pop(name)
+        self.dead[name] = origin.pair
+        self._release((origin.link, *origin.log))
+
+    def bury(self, name: str) -> None:
+        """Forget the pair of one that is gone as well; one that came back is ignored."""
+        self.dead.pop(name, None)
+
+    def _release(self, records: Iterable[Stored]) -> None:
+        for stored in records:
+            self._keys.pop(stored.signed.body, None)
+
+    def _store_links(self, stored: Stored, record: LinkState) -> Verdict:
+        origin = self.origins.get(record.origin)
+        effects: tuple[Effect, ...] = ()
+        if origin is None:
+            log = AddressLog(self._settings.max_origin_octets)
+            self.origins[record.origin] = Origin(stored, log)
+            self.dead.pop(record.origin, None)
+        elif origin.pair.epoch == record.epoch:
+            self._release((origin.link,))
+            origin.link = stored
+        else:  # another life: what it said in the last one is over
+            self._release((origin.link, *origin.log))
+            origin.link, origin.log = stored, AddressLog(self._settings.max_origin_octets)
+            effects = (Effect({}, (), all=True),)
+        self._keys[stored.signed.body] = stored.key
+        return Verdict(Outcome.NEW, stored.key, record.origin, effects, record=record)
+
+    def _freshness(self, record: Record, age: float) -> Verdict | None:
+        """Why a record is not wanted, as far as its pair and age say."""
+
+        def dropped(reason: str, detail: str) -> Verdict:
+            return Verdict(Outcome.DROPPED, None, record.origin, (), reason, detail)
+
+        pair = record.key.pair
+        origin = self.origins.get(record.origin)
+        if record.origin == self._router and origin is not None:
+            own = origin.pair if isinstance(record, LinkState) else Pair(origin.pair.epoch, origin.log.sequence)
+            return dropped("stale", f"{pair} of this router, which is at {own}") if pair <= own else None
+        if origin is None:
+            dead = self.dead.get(record.origin)
+            if dead is not None and (pair <= dead if isinstance(record, LinkState) else pair.epoch < dead.epoch):
+                return dropped("replayed", f"{pair}, but it was at {dead} when it was forgotten")
+            if not isinstance(record, LinkState):
+                return Verdict(Outcome.EARLY, None, record.origin)
+            if len(self.origins) >= self._settings.max_origins:
+                return dropped("full", f"{len(self.origins):,} routers are known")
+        elif pair.epoch < origin.pair.epoch:
+            return dropped("replayed", f"of epoch {pair.epoch}, but it is in {origin.pair.epoch}")
+        elif isinstance(record, LinkState):
+            if pair <= origin.pair:
+                return dropped("stale", f"{pair}, but it is at {origin.pair}")
+        elif pair.epoch > origin.pair.epoch:
+            return Verdict(Outcome.EARLY, None, record.origin)
+        else:
+            assert isinstance(record, Addresses | AddressDelta)
+            wanted = origin.log.wants(record)
+            if wanted is Taken.HELD:
+                return Verdict(Outcome.HELD, record.key)
+            if wanted is not Taken.NEW:
+                return dropped(wanted.value, f"{pair}, but it is at {origin.log.sequence}")
+        if isinstance(record, LinkState) and age >= self._settings.max_age:
+            return dropped("stale", f"{age:.0f} s old")
+        return None
+
+    # What the mesh's trust is made of is flooded like everything else.
+
+    def _accept_certificate(self, signed: SignedRecord, now: float) -> Verdict:
+        try:
+            router, key_id = self._verifier.learn(signed.body)
+        except UntrustedError as error:
+            return Verdict(Outcome.DROPPED, reason="untrusted", detail=error.reason)
+        # What is not signed is not carried on.
+        stored = Stored(
+            Key(Kind.CERTIFICATE, key_id.hex(), 0, 0, 0), signed._replace(key_id=key_id, signature=b""), now, None
+        )
+        self.certificates[key_id] = stored
+        self._keys[signed.body] = stored.key
+        return Verdict(Outcome.NEW, stored.key, router)
+
+    def _accept_list(self, signed: SignedRecord, now: float) -> Verdict:
+        try:
+            authority, number = self._verifier.revoke(signed.body)
+        except UntrustedError as error:
+            return Verdict(Outcome.DROPPED, reason="untrusted", detail=error.reason)
+        known = self.lists.get(authority)
+        if known is not None:
+            if number <= known.key.sequence:
+                return Verdict(
+                    Outcome.DROPPED, reason="stale", detail=f"list {number}, but {known.key.sequence} is known"
+                )
+            self._release((known,))
+        stored = Stored(
+            Key(Kind.REVOCATION, authority.hex(), 0, number, 0),
+            signed._replace(key_id=authority, signature=b""),
+            now,
+            None,
+        )
+        self.lists[authority] = stored
+        self._keys[signed.body] = stored.key
+        return Verdict(Outcome.NEW, stored.key)
+
+    def distrusted(self) -> list[str]:
+        """The origins with a record that is not believed any more: certificates have been revoked."""
+        return [name for name, origin in self.origins.items() if name != self._router and not self._believed(origin)]
+
+    def _believed(self, origin: Origin) -> bool:
+        try:
+            for stored in (origin.link, *origin.log):
+                self._verifier.verify(stored.key.origin, *stored.signed)
+        except UntrustedError:
+            return False
+        return True
+
+    def forget_certificates(self, before: float) -> None:
+        """Forget certificates that no record names and that came before a time."""
+        named = set[bytes]().union(*(origin.key_ids() for origin in self.origins.values()))
+        for key_id, stored in list(self.certificates.items()):
+            if key_id not in named and stored.signed_at < before:
+                del self.certificates[key_id]
+                self._release((stored,))
+                self._verifier.forget(key_id)

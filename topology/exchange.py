@@ -1,0 +1,346 @@
+"""Databases made equal, and kept so: summaries when a neighbour comes, then floods, requests for what is missing."""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from amqpmesh.topology.adjacency import Adjacency
+from amqpmesh.topology.database import Database, Outcome, Verdict
+from amqpmesh.topology.flooding import MAX_RECORDS, ROOM, Conversation
+from amqpmesh.topology.messages import (
+    MAX_CERTIFICATES,
+    Carried,
+    Held,
+    Listed,
+    Records,
+    Request,
+    Summary,
+    Wanted,
+)
+from amqpmesh.topology.outbox import Outbox
+from amqpmesh.topology.records import Key, Kind, Pair, Record
+from amqpmesh.topology.schema import packed
+
+WAITING_TIME: Final = 10.0
+"""Seconds that a record waits for its certificate; by then it has been sent again."""
+
+MAX_HELD: Final = 1024
+"""Origins in one summary message."""
+
+MAX_PATIENCE: Final = 16
+"""How many times longer than at first a gap waits before it is asked about again."""
+
+
+@dataclass(slots=True)
+class Waiting:
+    """Records that name a certificate that is not known, and who has sent them."""
+
+    records: list[tuple[Carried, float, str]]
+    asked_at: float
+
+
+class Exchange:
+    """The conversations with all neighbours, and the database that they keep.
+
+    `took` is called for each record that was taken in, `own` for each of this router's that it has not said in this
+    life, `complete` when a neighbour's database has come.
+    """
+
+    def __init__(
+        self,
+        outbox: Outbox,
+        database: Database,
+        took: Callable[[Verdict, float], None],
+        own: Callable[[Record, float], None],
+        complete: Callable[[float], None],
+    ) -> None:
+        self.conversations: dict[str, Conversation] = {}
+        self._outbox = outbox
+        self._settings = outbox.settings
+        self._timers = outbox.timers
+        self._database = database
+        self._took = took
+        self._own = own
+        self._complete = complete
+        self._waiting: dict[bytes, Waiting] = {}
+        self._gaps: dict[str, int] = {}  # by origin, how often it was asked
+        self._touched: dict[Conversation, None] = {}  # something is queued, or may be sent now
+
+    # Neighbours come and go
+
+    def came_up(self, adjacency: Adjacency, now: float) -> None:
+        """An adjacency is up."""
+        conversation = self.conversations.get(adjacency.router)
+        if conversation is None:
+            conversation = self.conversations[adjacency.router] = Conversation(adjacency.router, adjacency.epoch)
+            conversation.adjacencies.append(adjacency)
+            self._send_summary(conversation, answer=True)
+            self._timers.set(("load", adjacency.router), now + self._settings.load_time)
+        else:
+            conversation.adjacencies.append(adjacency)
+
+    def went_down(self, adjacency: Adjacency) -> None:
+        """An adjacency is not up any more; what was not acknowledged on it goes by another, if there is one."""
+        conversation = self.conversations[adjacency.router]
+        conversation.adjacencies.remove(adjacency)
+        if conversation.adjacencies:
+            conversation.resend()
+            self._touched[conversation] = None
+            return
+        del self.conversations[adjacency.router]
+        for name in ("load", "flood", "resend", "acknowledge"):
+            self._timers.cancel((name, adjacency.router))
+
+    def loaded(self, conversation: Conversation, now: float) -> None:
+        """The time for the neighbour's database is over."""
+        if not conversation.heard_all:
+            self._send_summary(conversation, answer=True)
+            self._timers.set(("load", conversation.router), now + self._settings.load_time)
+        self._fill(conversation, now)
+
+    def _fill(self, conversation: Conversation, now: float) -> None:
+        if conversation.heard_all:
+            self._timers.cancel(("load", conversation.router))
+        if not conversation.full:
+            conversation.full = True
+            conversation.missing.clear()
+            self._complete(now)
+
+    # Summaries
+
+    def _send_summary(self, conversation: Conversation, *, answer: bool) -> None:
+        for summary in self._summaries(answer=answer):
+            self._outbox.send(conversation.adjacencies[0], summary)
+
+    def _summaries(self, *, answer: bool) -> Iterator[Summary]:
+        database, area = self._database, self._settings.area
+        lists = tuple(Listed(authority, stored.key.sequence) for authority, stored in database.lists.items())
+        rows: list[Held] = []
+        after, room = "", ROOM - 4096
+        for name in sorted(database.origins):
+            origin = database.origins[name]
+            certificates = tuple(sorted(origin.key_ids())[:MAX_CERTIFICATES])
+            row = Held(name, *origin.pair, origin.log.sequence, certificates)
+            octets = len(packed(row))
+            if octets > room or len(rows) == MAX_HELD:
+                yield Summary(after, rows[-1].origin, tuple(rows), lists, answer, area)
+                after, rows, room = rows[-1].origin, [], ROOM - 4096
+            rows.append(row)
+            room -= octets
+        yield Summary(after, None, tuple(rows), lists, answer, area)
+
+    def hear_summary(self, conversation: Conversation, summary: Summary, now: float) -> None:
+        """Send what the neighbour lacks of a range of origins, and note what it has that is not here yet."""
+        database = self._database
+        theirs = {held.origin: held for held in summary.held}
+        lists = dict(summary.lists)
+        newer = (
+            stored for authority, stored in database.lists.items() if stored.key.sequence > lists.get(authority, -1)
+        )
+        self._offer(conversation, [stored.key for stored in newer])
+        for name in sorted(database.origins):
+            if name > summary.after and (summary.through is None or name <= summary.through):
+                self._offer(conversation, self._lacking(name, theirs.get(name)))
+        if not conversation.full:
+            for held in summary.held:
+                if self._lacks(held):
+                    conversation.missing[held.origin] = held
+        if summary.through is not None:
+            return
+        if summary.answer and conversation.heard_all:
+            self._send_summary(conversation, answer=False)  # the one that was sent first has been forgotten there
+        conversation.heard_all = True
+        if not conversation.missing:
+            self._fill(conversation, now)
+
+    def _lacking(self, name: str, held: Held | None) -> list[Key]:
+        """What somebody lacks of an origin."""
+        database = self._database
+        origin = database.origins[name]
+        if held is None or held.epoch < origin.pair.epoch:
+            return list(database.keys_of(origin))
+        if held.epoch > origin.pair.epoch:
+            return []
+        keys = [key for key in database.certificate_keys(origin) if bytes.fromhex(key.origin) not in held.key_ids]
+        if held.links < origin.pair.sequence:
+            keys.append(origin.link.key)
+        if held.addresses < origin.log.sequence:
+            keys += origin.log.since(held.addresses)
+        return keys
+
+    def _lacks(self, held: Held) -> bool:
+        """Whether somebody has what is not here."""
+        pair = Pair(held.epoch, held.links)
+        origin = self._database.origins.get(held.origin)
+        if origin is None:
+            dead = self._database.dead.get(held.origin)
+            return dead is None or pair > dead
+        if held.epoch != origin.pair.epoch:
+            return held.epoch > origin.pair.epoch
+        return pair > origin.pair or held.addresses > origin.log.sequence
+
+    # Records
+
+    def hear_records(self, conversation: Conversation, records: Records, now: float) -> None:
+        """Take in records; they are acknowledged unless one of them is to be sent again."""
+        if records.acknowledged:
+            self.hear_acknowledgement(conversation, records.acknowledged)
+        settled = [self._hear(carried, now, conversation.router) for carried in records.records]
+        if all(settled):
+            conversation.to_acknowledge.append(records.number)
+            if len(conversation.to_acknowledge) >= MAX_RECORDS:
+                self.acknowledge(conversation)
+            else:
+                self._timers.set_earlier(("acknowledge", conversation.router), now + self._settings.acknowledge_time)
+        if conversation.missing:
+            missing = conversation.missing
+            conversation.missing = {name: held for name, held in missing.items() if self._lacks(held)}
+        if conversation.heard_all and not conversation.missing:
+            self._fill(conversation, now)
+
+    def acknowledge(self, conversation: Conversation) -> None:
+        """Send the acknowledgements that nothing has taken along."""
+        while (message := conversation.acknowledgement(self._settings.area)) is not None:
+            self._outbox.send(conversation.adjacencies[0], message)
+
+    def _hear(self, carried: Carried, now: float, neighbour: str) -> bool:
+        """Take in a record; whether it has been dealt with."""
+        verdict = self._database.accept(carried.signed, carried.age_ms / 1000, now)
+        conversation = self.conversations.get(neighbour)
+        if verdict.key is not None and conversation is not None:
+            conversation.has(verdict.key)
+        match verdict.outcome:
+            case Outcome.NEW:
+                self.flood(verdict, now, neighbour)
+            case Outcome.OWN:
+                assert verdict.record is not None
+                self._own(verdict.record, now)
+            case Outcome.WAITING:
+                self._wait(carried, now, neighbour, verdict.origin)
+                return False
+            case Outcome.EARLY:
+                return False
+            case Outcome.DROPPED:
+                self._outbox.drop(verdict.origin, neighbour, verdict.reason, verdict.detail)
+                if conversation is not None:
+                    conversation.missing.pop(verdict.origin, None)
+        return True
+
+    def flood(self, verdict: Verdict, now: float, neighbour: str | None = None) -> None:
+        """A record was taken in: everybody gets it but the neighbour that it came from."""
+        assert verdict.key is not None
+        for conversation in self.conversations.values():
+            if conversation.router != neighbour:
+                self._offer(conversation, (verdict.key,))
+        self._took(verdict, now)
+        if verdict.key.kind is Kind.CERTIFICATE:
+            self._released(bytes.fromhex(verdict.key.origin), now)
+        elif verdict.origin:
+            self._look_for_gap(verdict.origin, now)
+
+    def _offer(self, conversation: Conversation, keys: Iterable[Key]) -> None:
+        conversation.offer(keys)
+        self._touched[conversation] = None
+
+    def pace(self, now: float) -> None:
+        """See to it that what is queued leaves, and leaves again if it is lost."""
+        settings = self._settings
+        for conversation in self._touched:
+            if conversation.adjacencies and conversation.wants_to_send(settings.window):
+                at = max(now, conversation.flushed_at + settings.flood_time)
+                self._timers.set_earlier(("flood", conversation.router), at)
+        self._touched.clear()
+
+    def send_queued(self, conversation: Conversation, now: float) -> None:
+        """Send what the window allows."""
+        settings, outbox = self._settings, self._outbox
+        conversation.flushed_at = now
+        while conversation.wants_to_send(settings.window):
+            message = conversation.next_message(self._database.get, outbox.number + 1, settings.area, now)
+            if message is None:
+                break
+            outbox.number += 1
+            outbox.send(conversation.adjacencies[0], message)
+        if not conversation.to_acknowledge:
+            self._timers.cancel(("acknowledge", conversation.router))
+        self._watch(conversation)
+
+    def resend(self, conversation: Conversation, now: float) -> None:
+        """What was not acknowledged in time leaves again."""
+        conversation.resend(now - conversation.patience(self._settings.retransmit_time))
+        self._touched[conversation] = None
+        self._watch(conversation)
+
+    def _watch(self, conversation: Conversation) -> None:
+        at = conversation.resend_at(self._settings.retransmit_time)
+        if at is None:
+            self._timers.cancel(("resend", conversation.router))
+        else:
+            self._timers.set(("resend", conversation.router), at)
+
+    def hear_acknowledgement(self, conversation: Conversation, numbers: Iterable[int]) -> None:
+        """Records have arrived."""
+        conversation.acknowledged(numbers)
+        self._touched[conversation] = None
+        self._watch(conversation)
+
+    # What is missing
+
+    def hear_request(self, conversation: Conversation, request: Request) -> None:
+        """Send what was asked for, as far as it is here."""
+        database = self._database
+        for wanted in request.wanted:
+            if wanted.kind == Kind.CERTIFICATE:
+                certificate = database.certificates.get(wanted.key_id)
+                self._offer(conversation, () if certificate is None else (certificate.key,))
+            elif wanted.kind == Kind.ADDRESSES and (origin := database.origins.get(wanted.origin)) is not None:
+                self._offer(conversation, database.keys_of(origin))
+
+    def _wait(self, carried: Carried, now: float, neighbour: str, origin: str) -> None:
+        waiting = self._waiting.get(carried.key_id)
+        if waiting is None:
+            waiting = self._waiting[carried.key_id] = Waiting([], float("-inf"))
+        if sum(len(each.records) for each in self._waiting.values()) < self._settings.max_waiting:
+            waiting.records.append((carried, now, neighbour))
+        else:
+            self._outbox.drop(origin, neighbour, "full", "too many records wait for their certificates")
+        self._timers.set_earlier(("waiting",), now + WAITING_TIME)
+        if now - waiting.asked_at >= self._settings.retransmit_time:
+            waiting.asked_at = now
+            self._ask(neighbour, Wanted(Kind.CERTIFICATE, "", carried.key_id))
+
+    def _released(self, key_id: bytes, now: float) -> None:
+        waiting = self._waiting.pop(key_id, None)
+        for carried, since, neighbour in () if waiting is None else waiting.records:
+            self._hear(carried._replace(age_ms=carried.age_ms + round((now - since) * 1000)), now, neighbour)
+
+    def wait_no_longer(self) -> None:
+        """Forget what waits: what is still wanted will come again."""
+        self._waiting.clear()
+
+    def _look_for_gap(self, name: str, now: float) -> None:
+        """An origin's link state says how far its addresses are: who has less waits a little, then asks."""
+        if not self._is_behind(name):
+            self._gaps.pop(name, None)
+            self._timers.cancel(("gap", name))
+        elif ("gap", name) not in self._timers:
+            self._timers.set(("gap", name), now + self._settings.gap_time)
+
+    def _is_behind(self, name: str) -> bool:
+        origin = self._database.origins.get(name)
+        return origin is not None and origin.log.is_behind(origin.state.addresses)
+
+    def ask_for_gap(self, name: str, now: float) -> None:
+        """Ask one neighbour after the other, more and more seldom."""
+        if not self._is_behind(name) or not self.conversations:
+            self._gaps.pop(name, None)
+            return
+        asked = self._gaps[name] = self._gaps.get(name, 0) + 1
+        routers = sorted(self.conversations)
+        self._ask(routers[asked % len(routers)], Wanted(Kind.ADDRESSES, name, b""))
+        self._timers.set(("gap", name), now + self._settings.gap_time * min(2**asked, MAX_PATIENCE))
+
+    def _ask(self, neighbour: str, wanted: Wanted) -> None:
+        conversation = self.conversations.get(neighbour)
+        if conversation is not None:
+            self._outbox.send(conversation.adjacencies[0], Request((wanted,), self._settings.area))

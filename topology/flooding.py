@@ -1,0 +1,144 @@
+"""Records on their way to one neighbour: each until it is acknowledged, whatever adjacency it takes."""
+
+from collections.abc import Callable, Iterable
+from typing import Final, NamedTuple
+
+from amqpmesh.topology.addresslog import Stored
+from amqpmesh.topology.adjacency import Adjacency
+from amqpmesh.topology.messages import MAX_MESSAGE, Acknowledgement, Carried, Held, Message, Records
+from amqpmesh.topology.records import Key, Kind
+
+MAX_RECORDS: Final = 512
+"""Records in a message, and acknowledgements."""
+
+MAX_ACKNOWLEDGED: Final = 128
+ROOM: Final = MAX_MESSAGE - 2048
+"""For records in a message: the rest is for its other items."""
+
+OVERHEAD: Final = 24
+"""What msgpack adds to a record's octets, at most."""
+
+MAX_BACK_OFF: Final = 8
+
+
+class Sent(NamedTuple):
+    """A message that has not been acknowledged."""
+
+    keys: tuple[Key, ...]
+    octets: int
+    at: float
+
+
+class Conversation:
+    """What is said with one neighbour, as long as it has an adjacency that is up.
+
+    What is queued is the key: what has been replaced in the meantime is not sent. Addresses wait for everything else,
+    so a neighbour that is told of a million addresses still hears of each link at once.
+    """
+
+    def __init__(self, router: str, epoch: int) -> None:
+        self.router = router
+        self.epoch = epoch
+        self.adjacencies: list[Adjacency] = []
+        """Those that are up; the first one carries what is said."""
+        self.to_acknowledge: list[int] = []
+        self.heard_all = False
+        """Whether the whole of its summary has come."""
+        self.missing: dict[str, Held] = {}
+        """What it has and this router did not have yet; `full` waits for that."""
+        self.full = False
+        """Whether the neighbour is advertised: its database has come, or has had its time."""
+        self.flushed_at = float("-inf")
+        self._first: dict[Key, None] = {}
+        self._later: dict[Key, None] = {}
+        self._sent: dict[int, Sent] = {}
+        self._octets = 0
+        self._back_off = 1
+
+    @property
+    def queued(self) -> int:
+        """Records that wait to be sent."""
+        return len(self._first) + len(self._later)
+
+    @property
+    def unacknowledged(self) -> int:
+        """Messages that have been sent and not been acknowledged."""
+        return len(self._sent)
+
+    def offer(self, keys: Iterable[Key]) -> None:
+        """Queue records."""
+        for key in keys:
+            queue = self._later if key.kind in (Kind.ADDRESSES, Kind.ADDRESS_DELTA) else self._first
+            queue[key] = None
+
+    def has(self, key: Key) -> None:
+        """The neighbour has sent it itself."""
+        if self._first.pop(key, self) is self:
+            self._later.pop(key, None)
+
+    def wants_to_send(self, window: int) -> bool:
+        """Whether there is something queued that may be sent now."""
+        return self.queued > 0 and (self._octets < window or not self._sent)
+
+    def next_message(self, get: Callable[[Key], Stored | None], number: int, area: str, now: float) -> Records | None:
+        """The next queued records, as many as a message holds; None: none of them holds any more."""
+        carried: list[Carried] = []
+        keys: list[Key] = []
+        room = ROOM
+        while len(carried) < MAX_RECORDS and (queue := self._first or self._later):
+            key = next(iter(queue))
+            stored = get(key)
+            if stored is not None:
+                octets = len(stored.signed.body) + len(stored.signed.signature) + len(stored.signed.key_id) + OVERHEAD
+                if octets > room and carried:
+                    break
+                room -= octets
+                carried.append(Carried(stored.age_ms(now), *stored.signed))
+                keys.append(key)
+            del queue[key]
+        if not carried:
+            return None
+        self._sent[number] = Sent(tuple(keys), ROOM - room, now)
+        self._octets += ROOM - room
+        return Records(number, tuple(carried), self._take_acknowledgements(), area)
+
+    def acknowledgement(self, area: str) -> Message | None:
+        """What is owed, by itself."""
+        return Acknowledgement(self._take_acknowledgements(), area) if self.to_acknowledge else None
+
+    def acknowledged(self, numbers: Iterable[int]) -> None:
+        """The neighbour has dealt with these; what it does not owe is ignored."""
+        for number in numbers:
+            sent = self._sent.pop(number, None)
+            if sent is not None:
+                self._octets -= sent.octets
+                self._back_off = 1
+
+    def resend_at(self, patience: float) -> float | None:
+        """When what is not acknowledged is to be sent again; None: all is."""
+        first = next(iter(self._sent.values()), None)
+        return None if first is None else first.at + patience * self._back_off
+
+    def resend(self, before: float | None = None) -> None:
+        """Queue again what was sent before a time and has not been acknowledged; None: all of it."""
+        again = [number for number, sent in self._sent.items() if before is None or sent.at <= before]
+        lost = [key for number in again for key in self._sent[number].keys]
+        for number in again:
+            self._octets -= self._sent.pop(number).octets
+        # Before what is queued already: order matters to who gets it.
+        first, later = self._first, self._later
+        self._first, self._later = {}, {}
+        self.offer(lost)
+        self._first.update(first)
+        self._later.update(later)
+        if before is not None and lost:
+            self._back_off = min(2 * self._back_off, MAX_BACK_OFF)
+
+    def patience(self, patience: float) -> float:
+        """How long to wait for acknowledgements now, seconds."""
+        return patience * self._back_off
+
+    def _take_acknowledgements(self) -> tuple[int, ...]:
+        taken = tuple(self.to_acknowledge[:MAX_ACKNOWLEDGED])
+        del self.to_acknowledge[:MAX_ACKNOWLEDGED]
+        return taken

@@ -1,0 +1,194 @@
+"""What two neighbours say to each other, declared: each message is one msgpack map of at most 64 KiB.
+
+Besides its items a message has `t`, its type. A message is believed because its sender is (its connection is
+authenticated); the records in it, because their origins signed them.
+"""
+
+from typing import Any, Final, NamedTuple, TypeAlias
+
+from amqpmesh.topology.records import AREA, EPOCH, MAX_BODY, ROUTER_ID, SEQUENCE, SignedRecord
+from amqpmesh.topology.schema import (
+    Body,
+    Flag,
+    Many,
+    Maybe,
+    Octets,
+    Row,
+    UnreadableError,
+    Whole,
+    body,
+    item,
+    packed,
+    read,
+    unpacked,
+    written,
+)
+
+MAX_MESSAGE: Final = 64 * 1024
+"""The most octets of a message; more are not read."""
+
+KEY_ID: Final = Octets(64)
+KIND: Final = Whole(0, 255)
+NUMBER: Final = Whole(0, 2**62 - 1)
+AGE_MS: Final = Whole(0, 2**53 - 1)
+MAX_CERTIFICATES: Final = 8
+"""Certificates of one origin that are told of: one in use, one that follows it, and those that overlap."""
+
+
+class Seen(NamedTuple):
+    """Whom a router hears."""
+
+    router: str
+    epoch: int
+
+
+class Held(NamedTuple):
+    """What a router has of an origin."""
+
+    origin: str
+    epoch: int
+    links: int
+    addresses: int
+    key_ids: tuple[bytes, ...]
+
+
+class Listed(NamedTuple):
+    """Which list of revocations a router has of an authority."""
+
+    authority: bytes
+    number: int
+
+
+class Wanted(NamedTuple):
+    """What a router asks for."""
+
+    kind: int
+    origin: str
+    key_id: bytes
+
+
+class Carried(NamedTuple):
+    """A signed record on its way, and its age, which is outside the signature."""
+
+    age_ms: int
+    kind: int
+    key_id: bytes
+    body: bytes
+    signature: bytes
+
+    @property
+    def signed(self) -> SignedRecord:
+        """The record without its age."""
+        return SignedRecord(self.kind, self.key_id, self.body, self.signature)
+
+
+HELD: Final = Row(
+    Held,
+    (
+        ("origin", ROUTER_ID),
+        ("epoch", EPOCH),
+        ("link state's sequence", SEQUENCE),
+        ("addresses' sequence", SEQUENCE),
+        ("its certificates' key ids", Many(KEY_ID, MAX_CERTIFICATES)),
+    ),
+)
+CARRIED: Final = Row(
+    Carried,
+    (
+        ("age, milliseconds", AGE_MS),
+        ("kind", KIND),
+        ("key id", KEY_ID),
+        ("body", Octets(MAX_BODY)),
+        ("signature", Octets(512)),
+    ),
+)
+
+
+@body("Hello", "finds a neighbour and keeps the adjacency; heard from both sides, it is up")
+class Hello(Body):
+    """Type 1."""
+
+    router: str = item("r", ROUTER_ID, "who speaks")
+    epoch: int = item("e", EPOCH, "the epoch it started with; other than in records, it never changes in a life")
+    hold_ms: int = item("h", Whole(1, 2**32 - 1), "the silence, milliseconds, after which it is to be taken as gone")
+    seen: Seen | None = item(
+        "n",
+        Maybe(Row(Seen, (("router", ROUTER_ID), ("epoch", EPOCH)))),
+        "whom it hears on this connection, and takes as a neighbour",
+        default=None,
+    )
+    area: str = item("a", AREA, "adjacencies are within one area", default="")
+
+
+@body("Summary", "what the sender has; the other one sends what is newer, or is not in it")
+class Summary(Body):
+    """Type 2; several of them together tell of all origins, each of a range of their ids."""
+
+    after: str = item("f", AREA, "of origins whose ids sort after this one; empty: from the first", default="")
+    through: str | None = item("l", Maybe(ROUTER_ID), "to this one; nil: to the last", default=None)
+    held: tuple[Held, ...] = item("n", Many(HELD, 4096), "what it has of each origin in that range", default=())
+    lists: tuple[Listed, ...] = item(
+        "x",
+        Many(Row(Listed, (("authority's key id", KEY_ID), ("number", SEQUENCE))), 64),
+        "the lists of revocations that it has",
+        default=(),
+    )
+    answer: bool = item("q", Flag(), "whether the other one's summary is asked for", default=False)
+    area: str = item("a", AREA, "as in Hello", default="")
+
+
+@body("Request", "asks for records that were named or are missing; who has them sends them")
+class Request(Body):
+    """Type 3."""
+
+    wanted: tuple[Wanted, ...] = item(
+        "n",
+        Many(Row(Wanted, (("kind", KIND), ("origin", AREA), ("key id, of a certificate", KEY_ID))), 256),
+        "kind 2: an origin's addresses, full state and deltas; kind 4: a certificate",
+    )
+    area: str = item("a", AREA, "as in Hello", default="")
+
+
+@body("Records", "signed records, which are flooded")
+class Records(Body):
+    """Type 4."""
+
+    number: int = item("s", NUMBER, "to be acknowledged once all its records are dealt with")
+    records: tuple[Carried, ...] = item("n", Many(CARRIED, 1024), "the records", default=())
+    acknowledged: tuple[int, ...] = item("k", Many(NUMBER, 1024), "as in Acknowledgement", default=())
+    area: str = item("a", AREA, "as in Hello", default="")
+
+
+@body("Acknowledgement", "which Records have come; what is not acknowledged is sent again")
+class Acknowledgement(Body):
+    """Type 5."""
+
+    acknowledged: tuple[int, ...] = item("k", Many(NUMBER, 1024), "their numbers")
+    area: str = item("a", AREA, "as in Hello", default="")
+
+
+Message: TypeAlias = Hello | Summary | Request | Records | Acknowledgement
+
+TYPES: Final[dict[int, type[Message]]] = {1: Hello, 2: Summary, 3: Request, 4: Records, 5: Acknowledgement}
+"""The messages by their type."""
+
+_NUMBERS: Final = {form: number for number, form in TYPES.items()}
+
+
+def write_message(message: Message) -> bytes:
+    """The bytes of a message."""
+    return packed({"t": _NUMBERS[type(message)], **written(message)})
+
+
+def read_message(data: bytes) -> Message:
+    """The message that these bytes are.
+
+    Raises: UnreadableError: they are none, too many, or of a type or version that is not known.
+    """
+    value: dict[str, Any] = unpacked(data, MAX_MESSAGE)
+    number = value.get("t")
+    form = TYPES.get(number) if type(number) is int else None
+    if form is None:
+        raise UnreadableError("kind", "no message of a type that is known")
+    message: Message = read(form, value)
+    return message

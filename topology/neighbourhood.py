@@ -1,0 +1,169 @@
+"""Neighbours found and kept: HELLO on each connection, hold times, and who is not taken."""
+
+from collections.abc import Callable, Hashable
+from random import Random
+
+from amqpmesh.topology.adjacency import Adjacency, Damping
+from amqpmesh.topology.changes import Damped, NeighbourDown, NeighbourUp, Refused
+from amqpmesh.topology.messages import Hello
+from amqpmesh.topology.outbox import Outbox
+
+MAX_HOLD_MS = 300_000
+"""However patient a neighbour asks us to be with it."""
+
+
+class Neighbourhood:
+    """The adjacencies of a router.
+
+    `came_up` and `went_down` are called as adjacencies become usable and cease to be; `advertised` when what is to be
+    said about one changes.
+    """
+
+    def __init__(
+        self,
+        outbox: Outbox,
+        epoch: int,
+        jitter: Random,
+        came_up: Callable[[Adjacency, float], None],
+        went_down: Callable[[Adjacency, float], None],
+        advertised: Callable[[float], None],
+    ) -> None:
+        self.adjacencies: dict[Hashable, Adjacency] = {}
+        self._contested: dict[Adjacency, None] = {}
+        self._outbox = outbox
+        self._settings = outbox.settings
+        self._timers = outbox.timers
+        self._epoch = epoch
+        self._jitter = jitter
+        self._came_up = came_up
+        self._went_down = went_down
+        self._advertised = advertised
+        self._turn = 0
+        settings = outbox.settings
+        self._damping = Damping(settings.penalty_half_life, settings.penalty_most)
+
+    def connected(self, name: Hashable, cost: int, now: float, expected: str | None) -> None:
+        """A connection to a neighbour is open.
+
+        Raises: ValueError: there is one of that name.
+        """
+        if name in self.adjacencies:
+            raise ValueError(f"there is an adjacency {name!r} already")
+        self._turn += 1
+        adjacency = self.adjacencies[name] = Adjacency(name, cost, expected, self._turn)
+        self.say_hello(adjacency, now)
+
+    def disconnected(self, name: Hashable, now: float) -> None:
+        """A connection is gone; one that is not known is ignored."""
+        adjacency = self.adjacencies.pop(name, None)
+        if adjacency is None:
+            return
+        self._silence(adjacency)
+        if adjacency.up:
+            self._down(adjacency, "the connection is gone", now)
+
+    def say_hello(self, adjacency: Adjacency, now: float) -> None:
+        """Send a HELLO; the next one is due within the interval."""
+        settings = self._settings
+        self._outbox.send(
+            adjacency,
+            Hello(self._outbox.router, self._epoch, round(settings.hold * 1000), adjacency.seen, settings.area),
+        )
+        self._timers.set(("hello", adjacency), now + settings.hello * self._jitter.uniform(0.75, 1.0))
+
+    def hear_hello(self, adjacency: Adjacency, hello: Hello, now: float) -> None:
+        """A HELLO has come."""
+        refusal = adjacency.refusal(hello, self._outbox.router, self._epoch)
+        if refusal is not None:
+            self._refuse(adjacency, hello.router, refusal, now)
+            return
+        if adjacency.up and hello.epoch != adjacency.epoch:
+            self._down(adjacency, "the neighbour has started again", now)
+        is_news = adjacency.router == "" or adjacency.epoch != hello.epoch
+        adjacency.router, adjacency.epoch = hello.router, hello.epoch
+        self._timers.set(("hold", adjacency), now + min(hello.hold_ms, MAX_HOLD_MS) / 1000)
+        self._judge_rivals(adjacency, now)
+        if not adjacency.up and self._holder(adjacency) is not None:
+            if adjacency not in self._contested:
+                adjacency.contested_at = now
+                self._contested[adjacency] = None
+            return
+        self._uncontest(adjacency)
+        if is_news:
+            self.say_hello(adjacency, now)
+        is_heard = hello.seen is not None and hello.seen == (self._outbox.router, self._epoch)
+        if is_heard and not adjacency.up:
+            self._up(adjacency, now)
+        elif adjacency.up and not is_heard:
+            self._down(adjacency, "the neighbour does not hear this router", now)
+
+    def hold_over(self, adjacency: Adjacency, now: float) -> None:
+        """Nothing has been heard for the hold time."""
+        if adjacency.up:
+            self._down(adjacency, "nothing was heard for the hold time", now)
+        self._uncontest(adjacency)
+        adjacency.router, adjacency.epoch = "", 0  # as if nothing had ever been
+
+    def undamp(self, adjacency: Adjacency, now: float) -> None:
+        """An adjacency has held for long enough to be advertised."""
+        adjacency.damped_until = None
+        self._advertised(now)
+
+    def sweep(self, now: float) -> None:
+        """Forget what has decayed."""
+        self._damping.forget(now)
+
+    def _holder(self, adjacency: Adjacency) -> Adjacency | None:
+        """An adjacency that is up to another life of the same router."""
+        router, epoch = adjacency.router, adjacency.epoch
+        return next((each for each in self.adjacencies.values() if each.is_up_to(router) and each.epoch != epoch), None)
+
+    def _rivals(self, router: str) -> list[Adjacency]:
+        return [each for each in self._contested if each.router == router]
+
+    def _uncontest(self, adjacency: Adjacency) -> None:
+        adjacency.contested_at = None
+        self._contested.pop(adjacency, None)
+
+    def _silence(self, adjacency: Adjacency) -> None:
+        self._uncontest(adjacency)
+        self._timers.cancel(("hello", adjacency))
+        self._timers.cancel(("hold", adjacency))
+
+    def _judge_rivals(self, adjacency: Adjacency, now: float) -> None:
+        """One that is up was heard: if it was contested for longer than a HELLO is on its way, both are alive."""
+        for rival in self._rivals(adjacency.router) if adjacency.up else ():
+            if rival.contested_at is not None and now >= rival.contested_at + self._settings.hello:
+                reason = f"two live routers have the id {rival.router}: this one came second"
+                self._refuse(rival, rival.router, reason, now, adjacency.name)
+
+    def _refuse(
+        self, adjacency: Adjacency, router: str, reason: str, now: float, other: Hashable | None = None
+    ) -> None:
+        adjacency.refused = True
+        self._silence(adjacency)
+        if adjacency.up:
+            self._down(adjacency, reason, now)
+        self._outbox.tell(Refused(adjacency.name, router, reason, other))
+
+    def _up(self, adjacency: Adjacency, now: float) -> None:
+        adjacency.up = True
+        settings = self._settings
+        self._outbox.tell(NeighbourUp(adjacency.name, adjacency.router))
+        if self._damping.penalty(adjacency.router, now) >= settings.penalty_suppress:
+            adjacency.damped_until = self._damping.falls_to(adjacency.router, settings.penalty_reuse, now)
+            self._timers.set(("damped", adjacency), adjacency.damped_until)
+            self._outbox.tell(Damped(adjacency.name, adjacency.router, adjacency.damped_until))
+        self._came_up(adjacency, now)
+
+    def _down(self, adjacency: Adjacency, reason: str, now: float) -> None:
+        adjacency.up = False
+        adjacency.damped_until = None
+        self._timers.cancel(("damped", adjacency))
+        self._damping.add(adjacency.router, self._settings.penalty, now)
+        self._outbox.tell(NeighbourDown(adjacency.name, adjacency.router, reason))
+        self._went_down(adjacency, now)
+        for rival in self._rivals(adjacency.router):
+            if self._holder(rival) is None:
+                self._uncontest(rival)
+                self.say_hello(rival, now)

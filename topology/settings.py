@@ -1,0 +1,56 @@
+"""What the protocol can be told: times in seconds, sizes in octets."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """The defaults suit meshes of up to some thousand routers on networks of up to 100 ms."""
+
+    area: str = ""
+    """The area of this router; adjacencies are within one area."""
+
+    hello: float = 1.0
+    """Between two HELLOs on an adjacency, at most; they come up to a quarter earlier, so that they spread."""
+    hold: float = 3.0
+    """The silence after which neighbours are to take this router as gone: three HELLOs."""
+
+    max_age: float = 300.0
+    """A link state that has not been renewed for so long is forgotten, and its origin's addresses with it."""
+    delta_time: float = 0.02
+    """Changes of addresses gather for so long; the first after a quiet time does not wait."""
+    link_time: float = 0.05
+    """Between two link states of this router; the first after a quiet time does not wait."""
+    flood_time: float = 0.01
+    """Records for a neighbour gather for so long; the first after a quiet time does not wait."""
+    path_time: float = 0.01
+    """Between two computations of the paths; the first after a quiet time does not wait."""
+    acknowledge_time: float = 0.05
+    """Acknowledgements wait so long for records that go the same way."""
+    retransmit_time: float = 1.0
+    """Records that are not acknowledged are sent again after so long, then after twice that, up to eight times."""
+    load_time: float = 5.0
+    """How long a new adjacency waits for the neighbour's database before it is advertised all the same."""
+    gap_time: float = 0.25
+    """How long a delta that is missing may be late before the full state is asked for."""
+
+    penalty: float = 1.0
+    """What a loss of an adjacency counts, in losses; it decays by half in each `penalty_half_life`."""
+    penalty_half_life: float = 10.0
+    penalty_suppress: float = 2.5
+    """An adjacency that comes up while its neighbour has so much or more is not advertised..."""
+    penalty_reuse: float = 1.0
+    """... until it has no more than this."""
+    penalty_most: float = 8.0
+    """It never has more: a neighbour that stays is advertised after three half-lives at most."""
+
+    window: int = 256 * 1024
+    """Octets of records sent to one neighbour and not yet acknowledged."""
+    max_origins: int = 100_000
+    """Routers whose records are kept; others are dropped, counted as `full`."""
+    max_origin_octets: int = 16 * 1024 * 1024
+    """What the address records of one origin may take together."""
+    max_waiting: int = 256
+    """Records that wait for the certificate that they name."""
+    compact: int = 16 * 1024
+    """Deltas give way to a full state when they have grown beyond that state, and beyond this."""
