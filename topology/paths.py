@@ -49,7 +49,8 @@ class Paths:
     def refresh(self) -> frozenset[str]:
         """Take in what the graph has become; what cannot have changed is not computed again.
 
-        Returns: the routers whose way changed, came or went.
+        Returns: the routers whose way changed, came or went. Where there are none, this router's place in the tree of
+            another may have changed all the same: the ways back cost what the other directions cost.
         """
         touched = self._own.follow()
         if touched is None:

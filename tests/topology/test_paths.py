@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 from amqpmesh.topology.graph import Graph
 from amqpmesh.topology.paths import Paths, Way
+from amqpmesh.topology.trees import ShortestPathTree
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -316,6 +318,28 @@ def test_a_length_is_that_of_the_longest_cheapest_path() -> None:
     graph.update("C", [("B", 1), ("D", 1)])
     graph.update("D", [("C", 1), ("A", 3)])
     assert Paths(graph, "A").way("D") == Way(distance=3, next_hops=("B", "D"), length=3)
+
+
+def test_a_place_in_the_tree_of_another_may_change_while_no_way_does() -> None:
+    graph = Graph()
+    graph.update("A", [("B", 1), ("C", 1)])
+    graph.update("B", [("A", 1), ("Z", 1)])
+    graph.update("C", [("A", 1), ("Z", 1)])
+    graph.update("Z", [("B", 1), ("C", 1)])
+    paths = Paths(graph, "A")
+    assert paths.parent("Z") == "B"
+    assert graph.update("Z", [("B", 5), ("C", 1)])
+    assert paths.refresh() == set()
+    assert paths.parent("Z") == "C"
+
+
+def test_no_more_trees_are_kept_than_asked_for() -> None:
+    paths = Paths(line(*NAMES), NAMES[0], trees=3)
+    gc.collect()
+    before = sum(isinstance(each, ShortestPathTree) for each in gc.get_objects())
+    for name in NAMES:
+        assert paths.parent(name) == (None if name == NAMES[0] else NAMES[1])
+    assert sum(isinstance(each, ShortestPathTree) for each in gc.get_objects()) - before == 3
 
 
 @pytest.mark.parametrize("cost", [0, -1])
