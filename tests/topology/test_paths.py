@@ -358,6 +358,8 @@ def test_a_router_that_looks_seldom_still_ends_at_the_present() -> None:
     for cost in range(2, 10_000):
         graph.update("B", [("A", 1), ("C", cost)])
     assert graph.changes_since(start) is None
-    assert graph.changes_since(graph.generation - 1) == {("B", "C")}
-    assert paths.refresh() == {"C"}
-    assert paths.distance("C") == 1 + 9_999
+    graph.update("A", [("B", 2)])
+    assert graph.changes_since(graph.generation - 1) == {("A", "B")}
+    assert graph.changes_since(graph.generation - 2) == {("A", "B"), ("B", "C")}
+    assert paths.refresh() == {"B", "C"}
+    assert paths.distance("C") == 2 + 9_999
