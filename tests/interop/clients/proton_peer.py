@@ -7,6 +7,7 @@ import json
 import sys
 from typing import Any
 
+import values
 from proton import Connection, SSLDomain, symbol
 from proton.handlers import MessagingHandler
 from proton.reactor import Container
@@ -124,7 +125,8 @@ class Peer(MessagingHandler):
         if condition is None:
             self.fail(f"{what} closed by the peer")
         else:
-            say(f"{what}-error", condition=str(condition.name), description=condition.description)
+            info = {} if condition.info is None else {"info": values.to_json(condition.info)}
+            say(f"{what}-error", condition=str(condition.name), description=condition.description, **info)
             self.fail(f"{what}: {condition.name}: {condition.description}")
 
     def on_connection_error(self, event: Any) -> None:
