@@ -31,6 +31,8 @@ MAX_CERTIFICATE: Final = 4096
 MAX_MESH: Final = 63
 """The longest mesh name, characters: as long as a label of a host name."""
 
+_SIGNATURE_SIZE: Final = 64  # octets (RFC 8032, 5.1.6)
+_SIGNATURE: Final = bytes((0x03, 1 + _SIGNATURE_SIZE, 0))  # BIT STRING, its length, no unused bits (X.690, 8.6.2)
 _SCHEME: Final = "amqpmesh://"
 _MESH: Final = re.compile(rf"[a-z0-9](?:[a-z0-9.-]{{0,{MAX_MESH - 2}}}[a-z0-9])?")
 _WORKER: Final = re.compile(r"\.[1-9][0-9]{0,5}")
@@ -188,6 +190,14 @@ def read_router(der: bytes) -> RouterCertificate:
         )
 
 
+def is_signed_canonically(der: bytes) -> bool:
+    """Whether what is signed here ends as DER has it: with a bit string of 64 octets, all bits of which are used.
+
+    The library takes one that claims unused bits, too: so one certificate could be had under several fingerprints.
+    """
+    return der[-_SIGNATURE_SIZE - len(_SIGNATURE) : -_SIGNATURE_SIZE] == _SIGNATURE
+
+
 def issued_by(certificate: RouterCertificate, authority: AuthorityCertificate) -> bool:
     """Whether this authority signed it."""
     return certificate.mesh == authority.mesh and _has_signed(authority.parsed, certificate.parsed)
@@ -231,6 +241,7 @@ def _demand(met: bool, refusal: str) -> None:
 
 def _load(der: bytes) -> tuple[x509.Certificate, Ed25519PublicKey]:
     _demand(len(der) <= MAX_CERTIFICATE, f"is longer than {MAX_CERTIFICATE} octets")
+    _demand(is_signed_canonically(der), "does not end with an Ed25519 signature")
     certificate = x509.load_der_x509_certificate(der)
     _demand(certificate.serial_number > 0, "has no serial number")
     key = certificate.public_key()

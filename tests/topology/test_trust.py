@@ -188,6 +188,18 @@ def test_not_an_octet_of_a_certificate_or_a_list_can_be_changed(world: World) ->
         take(good)
 
 
+def test_no_signature_can_be_written_in_another_way(world: World) -> None:
+    # DER ends with the signature, 64 octets; the one before says how many bits of them are unused.
+    trust = world.trust()
+    for _ in range(10):
+        certificate = world.certificate("A").der
+        for take, good in ((trust.learn, certificate), (trust.revoke, world.revoke().der)):
+            take(good)
+            for unused in range(1, 8):
+                with pytest.raises(UntrustedError):
+                    take(good[:-65] + bytes([unused]) + good[-64:])
+
+
 @pytest.mark.parametrize(
     ("at", "reason"),
     [
