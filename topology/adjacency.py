@@ -12,7 +12,19 @@ class Adjacency:
     up to a router of the same id and another life: one of the two must be gone, or the mesh has two routers of that id.
     """
 
-    __slots__ = ("contested_at", "cost", "damped_until", "epoch", "expected", "name", "refused", "router", "turn", "up")
+    __slots__ = (
+        "contested_at",
+        "cost",
+        "damped_until",
+        "epoch",
+        "expected",
+        "is_heard",
+        "name",
+        "refused",
+        "router",
+        "turn",
+        "up",
+    )
 
     def __init__(self, name: Hashable, cost: int, expected: str | None, turn: int) -> None:
         """Args: expected: the router that it must be. turn: adjacencies are numbered as they come."""
@@ -22,6 +34,7 @@ class Adjacency:
         self.turn = turn
         self.router = ""
         self.epoch = 0
+        self.is_heard = False  # by the other one, as its last HELLO says
         self.up = False
         self.refused = False
         self.contested_at: float | None = None

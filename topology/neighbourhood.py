@@ -82,6 +82,7 @@ class Neighbourhood:
         is_news = adjacency.router == "" or adjacency.epoch != hello.epoch
         adjacency.router, adjacency.epoch = hello.router, hello.epoch
         self._timers.set(("hold", adjacency), now + min(hello.hold_ms, MAX_HOLD_MS) / 1000)
+        adjacency.is_heard = hello.seen is not None and hello.seen == (self._outbox.router, self._epoch)
         self._judge_rivals(adjacency, now)
         if not adjacency.up and self._holder(adjacency) is not None:
             if adjacency not in self._contested:
@@ -91,10 +92,9 @@ class Neighbourhood:
         self._uncontest(adjacency)
         if is_news:
             self.say_hello(adjacency, now)
-        is_heard = hello.seen is not None and hello.seen == (self._outbox.router, self._epoch)
-        if is_heard and not adjacency.up:
+        if adjacency.is_heard and not adjacency.up:
             self._up(adjacency, now)
-        elif adjacency.up and not is_heard:
+        elif adjacency.up and not adjacency.is_heard:
             self._down(adjacency, "the neighbour does not hear this router", now)
 
     def hold_over(self, adjacency: Adjacency, now: float) -> None:
@@ -167,3 +167,5 @@ class Neighbourhood:
             if self._holder(rival) is None:
                 self._uncontest(rival)
                 self.say_hello(rival, now)
+                if rival.is_heard:
+                    self._up(rival, now)
