@@ -18,8 +18,9 @@ from amqpmesh.router.cli.losses import losses_told
 from amqpmesh.router.cli.progress import Progress
 from amqpmesh.router.cli.summary import Summary, duration
 from amqpmesh.router.io.client.connection import Connection
-from amqpmesh.router.io.client.sender import Sender
-from amqpmesh.router.io.client.sent import Pending, Sent
+from amqpmesh.router.io.client.outgoing import Outgoing
+from amqpmesh.router.io.client.sender import end_of
+from amqpmesh.router.io.client.sender_end import SenderEnd
 from amqpmesh.router.message import encode_message
 from amqpmesh.router.outcomes import OutcomeError
 
@@ -103,7 +104,8 @@ class _Sending:
         async with connection:
             self._patience.progress()
             self._patience.wait("the link")
-            async with connection.sender(self._given.address) as sender:
+            async with connection.sender(self._given.address) as face:
+                sender = end_of(face)
                 self._patience.rest()
                 if self._is_typed:
                     self._progress.say("each line is a message; Ctrl-D ends")
@@ -119,7 +121,7 @@ class _Sending:
                 if self._summary.outcomes["in doubt"]:
                     sender.check()  # it says why
 
-    async def _send_each(self, sender: Sender) -> None:
+    async def _send_each(self, sender: SenderEnd) -> None:
         began = trio.current_time()
         turn = 0
         async for payload in self._payloads():
@@ -143,7 +145,7 @@ class _Sending:
             for _ in range(given.count or 1):
                 yield payload
 
-    async def _send(self, sender: Sender, payload: bytes) -> None:
+    async def _send(self, sender: SenderEnd, payload: bytes) -> None:
         """Send one, once there is credit for it."""
         summary, since = self._summary, 0.0
 
@@ -152,41 +154,41 @@ class _Sending:
             since = summary.begin()
             return payload
 
-        def watch(sent: Sent) -> None:
-            self._end(sent, time.perf_counter() - since)
+        def watch(outgoing: Outgoing) -> None:
+            self._end(outgoing, time.perf_counter() - since)
 
         while summary.undecided >= IN_FLIGHT:
             await self._decided.wait()
-        pending = sender.submit(payload, settled=self._given.settled, prepare=prepare, watch=watch)
+        outgoing = sender.submit(payload, settled=self._given.settled, prepare=prepare, watch=watch)
         summary.count += 1
         try:
-            if not pending.done.is_set():
-                await self._wait_for_credit(sender, pending)
-            if pending.error is not None or since > self._batch_ends:
-                await sender.until_sent(pending)
+            if not outgoing.done.is_set():
+                await self._wait_for_credit(sender, outgoing)
+            if outgoing.failure is not None or since > self._batch_ends:
+                await sender.until_sent(outgoing)
                 self._batch_ends = time.perf_counter() + BATCH_TIME
         except BaseException:
             summary.count -= 1  # it was not sent
             raise
-        if pending.sent.settled:
+        if outgoing.settled:
             summary.end("settled")
             self._progress.step()
             self._patience.rest()
         elif summary.undecided > 0:
             self._patience.wait("an outcome")
 
-    async def _wait_for_credit(self, sender: Sender, pending: Pending) -> None:
+    async def _wait_for_credit(self, sender: SenderEnd, outgoing: Outgoing) -> None:
         self._patience.wait("credit")
         with trio.move_on_after(EXPLAINED_AFTER):
-            await pending.done.wait()
-        if not (pending.done.is_set() or sender.credit or self._explained):
+            await outgoing.done.wait()
+        if not (outgoing.done.is_set() or sender.credit or self._explained):
             self._explained = True
             reason = "a router gives credit only while a receiver is attached"
             self._progress.say(f'waiting for credit on "{self._given.address}": {reason}')
-        await pending.done.wait()
+        await outgoing.done.wait()
 
-    def _end(self, sent: Sent, latency: float) -> None:
-        error = sent.error
+    def _end(self, outgoing: Outgoing, latency: float) -> None:
+        error = outgoing.error
         if error is None:
             self._summary.end("accepted", latency=latency)
         elif isinstance(error, OutcomeError):

@@ -12,13 +12,13 @@ from amqpmesh.router.amqp.errors import CommandError, LinkDetachedError
 from amqpmesh.router.amqp.types import Symbol
 from amqpmesh.router.io.client.arguments import text
 from amqpmesh.router.io.client.link import again
-from amqpmesh.router.io.client.sender import Sender
+from amqpmesh.router.io.client.sender_end import SenderEnd
 
 if TYPE_CHECKING:
     from amqpmesh.router.amqp.errors import AmqpMeshError
     from amqpmesh.router.io.client.conversation import Conversation
     from amqpmesh.router.io.client.link import LinkEnd
-    from amqpmesh.router.io.client.sent import Sent
+    from amqpmesh.router.io.client.outgoing import Outgoing
 
 ANONYMOUS_RELAY: Final = Symbol("ANONYMOUS-RELAY")
 
@@ -37,7 +37,7 @@ class Attacher(ABC):
         self._ends: dict[LinkEnd, None] = {}
         self._names = count(1)
         self._prefix = uuid4().hex[:12]
-        self._reply_senders: OrderedDict[str | None, Sender] = OrderedDict()
+        self._reply_senders: OrderedDict[str | None, SenderEnd] = OrderedDict()
 
     @property
     @abstractmethod
@@ -72,7 +72,7 @@ class Attacher(ABC):
         """`end` is over."""
         self._ends.pop(end, None)
 
-    async def reply(self, to: str, payload: bytes, *, settled: bool) -> Sent:
+    async def reply(self, to: str, payload: bytes, *, settled: bool) -> Outgoing:
         """Send an answer, over a link that all answers share, or all those to one address.
 
         Raises: LinkDetachedError, SessionEndedError: there is no way there, for the peer or by the limits that it set.
@@ -83,13 +83,13 @@ class Attacher(ABC):
         key = None if anonymous else to
         sender = self._reply_senders.get(key)
         if sender is None or sender.is_over:
-            sender = Sender(self, self.name_for(None), key)
+            sender = SenderEnd(self, self.name_for(None), key)
             sender.start()
             self._make_room()
             self._reply_senders[key] = sender
         self._reply_senders.move_to_end(key)
         try:
-            return await sender.transfer_payload(payload, settled=settled)
+            return await sender.transfer(payload, settled=settled)
         except CommandError as error:
             if self.failure is not None:
                 raise

@@ -13,14 +13,14 @@ from amqpmesh.router.io.client.link import LinkEnd
 
 if TYPE_CHECKING:
     from amqpmesh.router.io.client.attacher import Attacher
-    from amqpmesh.router.io.client.delivery import Delivery
+    from amqpmesh.router.io.client.incoming import Incoming
 
 
 class Crediting(LinkEnd):
     """The receiving end of a link, as far as its sender waits for it."""
 
-    def __init__(self, home: Attacher, name: str, credit: int) -> None:
-        super().__init__(home, name)
+    def __init__(self, home: Attacher, name: str, address: str | None, credit: int) -> None:
+        super().__init__(home, name, address)
         self._credit = whole("credit", credit, MAX_CREDIT)
         self._by_hand = credit == 0
         self._undecided = 0
@@ -29,21 +29,12 @@ class Crediting(LinkEnd):
         self._draining = False
 
     @property
-    def credit(self) -> int:
-        """Deliveries that the peer may still send, as it was told (link-credit, §2.6.7)."""
-        return self._link.credit if self._link is not None and self.is_attached else 0
-
-    @property
     def undecided(self) -> int:
         """Deliveries that have begun to come and are not decided."""
         return self._undecided
 
     def flow(self, credit: int) -> None:
-        """Give the peer credit for so many deliveries more (§2.6.7).
-
-        Whoever waits in `drain` waits no longer.
-        Raises: CommandError: the receiver gives its credit itself, or is over, or that is too much.
-        """
+        """As `Receiver.flow`."""
         self._check_manual()
         if whole("credit", credit) > MAX_CREDIT - self._granted:
             raise CommandError(f"credit is 0 to {MAX_CREDIT} in all, not {credit} beside {self._granted}")
@@ -56,10 +47,7 @@ class Crediting(LinkEnd):
             link.flow(link.credit + credit)
 
     async def drain(self) -> None:
-        """Have the credit used up: what the peer has it sends, then there is none left (§2.6.7).
-
-        What came is to be received as ever. Raises: CommandError: as `flow`. LinkDetachedError, ConnectionClosedError.
-        """
+        """As `Receiver.drain`."""
         await trio.lowlevel.checkpoint_if_cancelled()
         self._check_manual()
         link = self._link
@@ -99,7 +87,7 @@ class Crediting(LinkEnd):
         self._undecided += 1
         self._granted = max(0, self._granted - 1)
 
-    def _uncount(self, delivery: Delivery) -> None:
+    def _uncount(self, delivery: Incoming) -> None:
         """It does not count against the credit any more."""
         if delivery.counts:
             delivery.counts = False

@@ -1,52 +1,31 @@
-"""A delivery as a program has it: what came, and the decision about it (§2.6.12, §3.4)."""
+"""`Delivery`: what came, as a program has it, and the decision about it (§3.4)."""
 
 from __future__ import annotations
 
-from collections import deque
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 import trio
 
 from amqpmesh.router.amqp.composite import encode_composite
-from amqpmesh.router.amqp.definitions import AmqpCondition, Error, LinkCondition
+from amqpmesh.router.amqp.definitions import AmqpCondition, Error
 from amqpmesh.router.amqp.delivery_states import Modified, Rejected
-from amqpmesh.router.amqp.errors import (
-    AmqpMeshError,
-    CommandError,
-    LinkDetachedError,
-    ProtocolError,
-    Scope,
-    SessionEndedError,
-    shown,
-)
-from amqpmesh.router.amqp.messaging import MESSAGE_FORMAT, Data
-from amqpmesh.router.io.client.link import again
+from amqpmesh.router.amqp.errors import AmqpMeshError, CommandError, LinkDetachedError, SessionEndedError, shown
+from amqpmesh.router.io.client.sent import Sent
 from amqpmesh.router.io.client.symbols import by_symbol, symbol
 from amqpmesh.router.kernel.relay import ACCEPTED_STATE, RELEASED_STATE
 from amqpmesh.router.message import Message
-from amqpmesh.router.parts import Parts
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
     from types import TracebackType
 
     from amqpmesh.router.amqp.types import Value
-    from amqpmesh.router.io.client.receiver import Receiver
-    from amqpmesh.router.io.client.sent import Sent
-    from amqpmesh.router.io.client.share import Share
-    from amqpmesh.router.kernel.relay import Delivery as KernelDelivery
-
-SECTION_MAX: Final = 64 * 2**10
-"""Octets of each section before and behind the body of a message that streams."""
-
-WHOLE_MAX: Final = 16 * 2**20
-"""Octets of a message that streams and whose body is no data, so that it has to be there whole."""
+    from amqpmesh.router.io.client.incoming import Incoming
+    from amqpmesh.router.io.client.receiver_end import ReceiverEnd
 
 WHY_MAX: Final = 200
 """Characters of a description: part of it may be a peer's, and it has to go into a frame."""
-
-FAILED: Final = encode_composite(Modified(delivery_failed=True))
 
 
 class DeliveryAbortedError(AmqpMeshError):
@@ -60,67 +39,41 @@ class Delivery:
     (delivery-failed) if it raised; released if it was cancelled; as it is, if it was decided inside.
     """
 
-    def __init__(
-        self, receiver: Receiver, kernel: KernelDelivery, share: Share, *, streaming: bool, max_values: int
-    ) -> None:
+    __slots__ = ("__weakref__", "_incoming", "_receiver")
+
+    def __init__(self, receiver: ReceiverEnd, incoming: Incoming) -> None:
         self._receiver = receiver
-        self._kernel = kernel
-        self._share = share
-        self._streaming = streaming
-        self._max_values = max_values
-        self._parts = Parts(SECTION_MAX, max_values) if streaming and kernel.message_format == MESSAGE_FORMAT else None
-        #: Of a delivery that streams: body octets that came and were not taken, a frame each.
-        self._came: deque[bytes] = deque()
-        self._pieces: list[bytes] = []
-        self._message: Message | None = None
-        self._change = trio.Event()
-        self._failure: AmqpMeshError | None = None
-        #: Frames of the session's window that it holds; those among them without anything that is taken by itself.
-        self.frames = 0
-        self._beside = 0
-        #: It was put where programs take deliveries from.
-        self.is_handed_out = False
-        #: A program has it.
-        self.is_out = False
-        #: It counts against the receiver's credit.
-        self.counts = True
-        #: It was decided.
-        self.is_decided = False
-        #: Its link is gone: nobody can be told.
-        self.is_lost = False
-        #: The sender has settled it.
-        self.settlement = trio.Event()
-        if kernel.remote_settled:
-            self.settlement.set()
+        self._incoming = incoming
 
     def __repr__(self) -> str:
-        return f"<Delivery {self._kernel.tag.hex()} of {self._receiver.name!r}>"
+        return f"<Delivery {self._incoming.described()} from {shown(self._receiver.address)}>"
 
     # ------------------------------------------------------------------------------------------------------ what came
 
     @property
     def tag(self) -> bytes:
         """The delivery-tag (§2.8.7)."""
-        return self._kernel.tag
+        return self._incoming.kernel.tag
 
     @property
     def message_format(self) -> int:
         """0 for messages as part 3 defines them (§3.2.16); for others there is `payload`, and no `message`."""
-        return self._kernel.message_format
+        return self._incoming.kernel.message_format
 
     @property
     def is_settled(self) -> bool:
         """The sender has settled it, maybe before it was sent: nobody waits for a decision."""
-        return self._kernel.remote_settled
+        return self._incoming.is_settled
+
+    @property
+    def is_decided(self) -> bool:
+        """Whether it was decided, by whatever means."""
+        return self._incoming.is_decided
 
     @property
     def payload(self) -> bytes:
         """All octets of it. Raises: CommandError: it streams."""
-        if self._parts is not None:
-            raise CommandError("a delivery that streams is read by `async for`, or by `read()`")
-        if len(self._pieces) != 1:
-            self._pieces = [b"".join(self._pieces)]
-        return self._pieces[0]
+        return self._incoming.payload
 
     @property
     def message(self) -> Message:
@@ -128,60 +81,22 @@ class Delivery:
 
         Raises: CommandError: it is of another message-format than 0.
         """
-        if self._message is None:
-            if self.message_format != MESSAGE_FORMAT:
-                raise CommandError(f"message-format {self.message_format} is not known here: there is `payload`")
-            if self._parts is not None:
-                assert self._parts.head is not None, "it is handed out once its head is there"
-                return self._parts.head
-            self._message = Message.decode(self.payload, max_values=self._max_values)
-        return self._message
+        return self._incoming.message
 
-    async def __aiter__(self) -> AsyncIterator[bytes]:
+    def __aiter__(self) -> AsyncIterator[bytes]:
         """The body's octets as they come, once. What is not taken stops the sender.
 
         Raises: CommandError: the body is no data: use `read`. DeliveryAbortedError, LinkDetachedError,
             ConnectionClosedError: the rest will not come.
         """
-        if self._parts is None:
-            await trio.lowlevel.checkpoint()
-            for part in _data(self.message.body):
-                yield part
-            return
-        if not self._parts.is_data:
-            raise CommandError("the body is no data: use `read()`")
-        while True:
-            await trio.lowlevel.checkpoint()
-            while not self._came:
-                if self._failure is not None:
-                    raise again(self._failure)
-                if self._kernel.complete:
-                    return
-                await self._change.wait()
-            part = self._came.popleft()
-            self._release(1)
-            yield part
+        return self._incoming.octets()
 
     async def read(self) -> Message:
         """The whole message, once all of it has come; the octets of several data sections are joined.
 
         Raises: as iterating; ProtocolError: it is none.
         """
-        await trio.lowlevel.checkpoint()
-        if self._parts is None or self._message is not None:
-            return self.message
-        message = self.message
-        if self._parts.is_data:
-            octets = b"".join([part async for part in self])
-            message.body = octets if self._parts.has_body else None
-        else:
-            while not self._kernel.complete and self._failure is None:
-                await self._change.wait()
-            if self._failure is not None:
-                raise again(self._failure)
-            message = self._parts.whole()
-        self._message = message
-        return message
+        return await self._incoming.read()
 
     # ------------------------------------------------------------------------------------------------------ deciding
 
@@ -191,7 +106,7 @@ class Delivery:
         Returns: whether the sender is told: not, if it settled the delivery itself, or if the link is gone.
         Raises: CommandError: it was decided already.
         """
-        return self._receiver.decide(self, ACCEPTED_STATE)
+        return self._receiver.decide(self._incoming, ACCEPTED_STATE)
 
     def reject(
         self, condition: str | None = None, description: str | None = None, info: Mapping[str, Value] | None = None
@@ -202,11 +117,11 @@ class Delivery:
             error = Error(condition=symbol(condition), description=description, info=by_symbol(info))
         elif description is not None or info is not None:
             raise CommandError("an error has a condition")
-        return self._receiver.decide(self, encode_composite(Rejected(error=error)))
+        return self._receiver.decide(self._incoming, encode_composite(Rejected(error=error)))
 
     def release(self) -> bool:
         """It was not processed, and somebody else may (§3.4.4). Returns, Raises: as `accept`."""
-        return self._receiver.decide(self, RELEASED_STATE)
+        return self._receiver.decide(self._incoming, RELEASED_STATE)
 
     def modify(
         self,
@@ -228,16 +143,14 @@ class Delivery:
             undeliverable_here=undeliverable_here or None,
             message_annotations=by_symbol(message_annotations),
         )
-        return self._receiver.decide(self, encode_composite(state))
+        return self._receiver.decide(self._incoming, encode_composite(state))
 
     async def settled(self) -> bool:
         """Wait until the sender has settled it, too: with rcv-settle-mode second, from there on it is exactly once.
 
         Returns: whether it has; False: the link is gone.
         """
-        await trio.lowlevel.checkpoint()
-        await self.settlement.wait()
-        return not self.is_lost
+        return await self._incoming.until_settled()
 
     async def reply(self, message: Message | Value, *, settled: bool = True) -> Sent | None:
         """Answer: to the message's reply-to, with its correlation-id, else its message-id.
@@ -258,13 +171,13 @@ class Delivery:
         payload = answer.encode()
         if not asked.reply_to:
             await trio.lowlevel.checkpoint()
-            self._receiver.unanswerable(self, AmqpCondition.INVALID_FIELD, "the message has no reply-to")
+            self._receiver.unanswerable(self._incoming, AmqpCondition.INVALID_FIELD, "the message has no reply-to")
             return None
         try:
-            return await self._receiver.reply(asked.reply_to, payload, settled=settled)
+            return Sent(await self._receiver.reply(asked.reply_to, payload, settled=settled))
         except (LinkDetachedError, SessionEndedError) as refusal:
             why = f"no reply can be sent to {shown(asked.reply_to)}: {refusal}"
-            self._receiver.unanswerable(self, AmqpCondition.PRECONDITION_FAILED, why[:WHY_MAX])
+            self._receiver.unanswerable(self._incoming, AmqpCondition.PRECONDITION_FAILED, why[:WHY_MAX])
             return None
 
     async def __aenter__(self) -> Message:
@@ -285,97 +198,10 @@ class Delivery:
         if error is None:
             self.accept()
         elif _is_failure(error):
-            self._receiver.fail(self)
+            self._receiver.fail(self._incoming)
         else:
             # Cancelled, or the program ends: it was nobody's fault.
             self.release()
-
-    # ------------------------------------------------------------------------------------------------ for the receiver
-
-    @property
-    def kernel(self) -> KernelDelivery:
-        """The engine's."""
-        return self._kernel
-
-    @property
-    def can_be_handed_out(self) -> bool:
-        """All of it is there, or of one that streams as much as is read before its body."""
-        return self._kernel.complete if self._parts is None else self._parts.head is not None
-
-    def add(self, payload: bytes) -> None:
-        """A frame came. Raises: ProtocolError: it is no message, or too large to be kept."""
-        self.frames += 1
-        parts = self._parts
-        if parts is None:
-            self._pieces.append(payload)
-            self._beside += 1
-        else:
-            octets = b"".join(parts.feed(payload))
-            if self._kernel.complete:
-                parts.finish()
-            if octets:
-                self._came.append(octets)
-            else:
-                self._beside += 1
-            self._changed()
-        if self.is_out and self._streaming:
-            self.release_beside()
-        if self._streaming and (parts is None or not parts.is_data) and self._kernel.size > WHOLE_MAX:
-            raise ProtocolError(
-                Scope.LINK,
-                LinkCondition.MESSAGE_SIZE_EXCEEDED,
-                f"more than {WHOLE_MAX} octets of a message that streams and whose body is no data",
-            )
-
-    def end(self, failure: AmqpMeshError) -> None:
-        """Nothing more of it is to be had."""
-        self._failure = failure
-        self._came.clear()
-        self.release_frames()
-        self._changed()
-
-    def lose(self, failure: AmqpMeshError) -> None:
-        """Its link is gone."""
-        self.is_lost = True
-        self.settlement.set()
-        if not self._kernel.complete:
-            self.end(failure)
-
-    def decode(self) -> ProtocolError | None:
-        """Look whether it is a message, before somebody has it. Returns: why not."""
-        if self.message_format == MESSAGE_FORMAT and self._parts is None:
-            try:
-                self._message = Message.decode(self.payload, max_values=self._max_values)
-            except ProtocolError as error:
-                return error
-        return None
-
-    def decided(self) -> None:
-        """What is left of it is for nobody."""
-        self.is_decided = True
-        if self._parts is not None and self._failure is None and (self._came or not self._kernel.complete):
-            self.end(CommandError("the delivery was decided before all of it was taken"))
-        self.release_frames()
-
-    def release_frames(self) -> None:
-        """It holds nothing of the session's window any more."""
-        self._beside = 0
-        if self.frames:
-            self._release(self.frames)
-
-    def release_beside(self) -> None:
-        """What the program does not take part by part, and has to be there before it can go on."""
-        beside, self._beside = self._beside, 0
-        if beside:
-            self._release(beside)
-
-    def _release(self, frames: int) -> None:
-        self.frames -= frames
-        self._share.release(frames)
-
-    def _changed(self) -> None:
-        change, self._change = self._change, trio.Event()
-        change.set()
 
 
 def _is_failure(error: BaseException) -> bool:
@@ -383,11 +209,3 @@ def _is_failure(error: BaseException) -> bool:
     if isinstance(error, BaseExceptionGroup):
         return any(map(_is_failure, error.exceptions))
     return isinstance(error, Exception)
-
-
-def _data(body: object) -> list[bytes]:
-    if isinstance(body, bytes):
-        return [body]
-    if isinstance(body, tuple) and isinstance(body[0], Data):
-        return [part.value for part in body]
-    raise CommandError("the body is no data: it is in `message`")

@@ -10,9 +10,11 @@ from amqpmesh.router.amqp.definitions import ReceiverSettleMode, SenderSettleMod
 from amqpmesh.router.amqp.errors import CommandError
 from amqpmesh.router.amqp.types import Described, Symbol
 from amqpmesh.router.io.client.arguments import whole
-from amqpmesh.router.io.client.receiver import BUFFER, MAX_MESSAGE_SIZE, Receiver
+from amqpmesh.router.io.client.receiver import Receiver
+from amqpmesh.router.io.client.receiver_end import BUFFER, MAX_MESSAGE_SIZE, ReceiverEnd
 from amqpmesh.router.io.client.requester import Requester
 from amqpmesh.router.io.client.sender import Sender
+from amqpmesh.router.io.client.sender_end import SenderEnd
 from amqpmesh.router.io.client.symbols import by_symbol, symbols
 
 if TYPE_CHECKING:
@@ -50,7 +52,7 @@ class Doors(ABC):
             target: in the place of the one that names `address`, for all else that a target may say (§3.5.4).
             desired_capabilities, properties: of the attach (§2.7.3).
         """
-        return Sender(
+        end = SenderEnd(
             self._home,
             self._home.name_for(name),
             address,
@@ -60,6 +62,7 @@ class Doors(ABC):
             desired_capabilities=symbols(desired_capabilities),
             properties=by_symbol(properties),
         )
+        return Sender(end)
 
     def receiver(
         self,
@@ -98,7 +101,7 @@ class Doors(ABC):
         """
         if max_message_size is None:
             max_message_size = 0 if streaming else MAX_MESSAGE_SIZE
-        return Receiver(
+        end = ReceiverEnd(
             self._home,
             self._home.name_for(name),
             address,
@@ -115,6 +118,7 @@ class Doors(ABC):
             desired_capabilities=symbols(desired_capabilities),
             properties=by_symbol(properties),
         )
+        return Receiver(end)
 
     def requester(
         self,

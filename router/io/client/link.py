@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from enum import Enum, auto
-from typing import TYPE_CHECKING, Final, Self, TypeVar
+from typing import TYPE_CHECKING, ClassVar, Final, TypeVar
 
 import trio
 
@@ -15,13 +15,13 @@ from amqpmesh.router.amqp.errors import (
     LinkDetachedError,
     SessionEndedError,
     link_detached,
+    shown,
 )
 from amqpmesh.router.amqp.states import LinkEndpointState
+from amqpmesh.router.io.client.arguments import text
 from amqpmesh.router.io.client.backoff import LASTING
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from amqpmesh.router.amqp.events import LinkDetached, TransferReceived
     from amqpmesh.router.amqp.link import Link
     from amqpmesh.router.amqp.performatives import Attach
@@ -55,10 +55,17 @@ def again(error: E) -> E:
 class LinkEnd(ABC):
     """A link of a program's. It outlives the engine's link endpoint, as a connection may be lost and come back."""
 
-    def __init__(self, home: Attacher, name: str) -> None:
+    #: What programs call it.
+    kind: ClassVar[str]
+    #: Of its address.
+    _way: ClassVar[str]
+
+    def __init__(self, home: Attacher, name: str, address: str | None) -> None:
         self._home = home
         #: The link's name (§2.6.1).
         self.name = name
+        #: What the peer attached; before that, what was asked for.
+        self.address = text("address", address)
         self._stage = Stage.NEW
         self._failure: AmqpMeshError | None = None
         self._conversation: Conversation | None = None
@@ -72,15 +79,14 @@ class LinkEnd(ABC):
         #: Replaced when something changed that somebody may wait for.
         self._change = trio.Event()
 
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.name!r} {self._stage.name.lower()}>"
+    def described(self) -> str:
+        """How it stands, for people."""
+        return f"{shown(self.name)} {self._way} {shown(self.address)} {self._stage.name.lower()}"
 
-    async def __aenter__(self) -> Self:
-        """Attach, and wait for the peer's attach.
+    # -------------------------------------------------------------------------------------------------- for the program
 
-        Raises: LinkDetachedError: the peer refused. ConnectionClosedError: there is no connection, and none will come.
-            CommandError: it was entered before.
-        """
+    async def enter(self) -> None:
+        """Attach, and wait for the peer's attach. Raises: as `Attached.__aenter__`."""
         self.start()
         try:
             await trio.lowlevel.checkpoint()
@@ -88,22 +94,33 @@ class LinkEnd(ABC):
                 self.check()
                 await self._change.wait()
         except BaseException:
-            await self._leave(clean=False)
+            await self.leave(clean=False)
             raise
-        return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        """Detach; the peer has a second to answer."""
-        await self._leave(clean=error is None)
+    async def leave(self, *, clean: bool) -> None:
+        """Detach. Args: clean: nothing failed and nobody was cancelled: what is due before may take its time."""
+        if self._stage is Stage.OVER and self._link is None:
+            if clean:  # else there is an error that goes on from here, and Cancelled must not take its place
+                await trio.lowlevel.checkpoint()
+            return
+        try:
+            if self._stage in (Stage.ATTACHED, Stage.COMING):
+                await self._finish(clean=clean)
+        finally:
+            self.stop()
+            with trio.move_on_after(LEAVE_TIME, shield=True):
+                while self._link is not None:
+                    await self._change.wait()
+            self.give_up_detach()
+        if clean:
+            await trio.lowlevel.checkpoint_if_cancelled()
 
     # ------------------------------------------------------------------------------------------------- for the package
 
     def start(self) -> None:
-        """Attach, now or when there is a connection. Raises: CommandError, ConnectionClosedError: as `__aenter__`."""
+        """Attach, now or when there is a connection. Raises: CommandError, ConnectionClosedError: as `enter`."""
         if self._stage is not Stage.NEW:
-            raise CommandError(f"a {type(self).__name__.lower()} is entered once")
+            raise CommandError(f"a {self.kind} is entered once")
         self._home.add(self)
         self._stage = Stage.COMING
         self._home.wake()
@@ -133,14 +150,19 @@ class LinkEnd(ABC):
         if self._failure is not None:
             raise again(self._failure)
         if self._stage is Stage.NEW:
-            raise CommandError(f"a {type(self).__name__.lower()} is used inside `async with`")
+            raise CommandError(f"a {self.kind} is used inside `async with`")
         if self._stage is Stage.OVER:
-            raise CommandError(f"the {type(self).__name__.lower()} was left")
+            raise CommandError(f"the {self.kind} was left")
 
     @property
     def is_attached(self) -> bool:
         """Whether the peer has attached, too."""
         return self._stage is Stage.ATTACHED
+
+    @property
+    def credit(self) -> int:
+        """Deliveries that the sending end may send now, as far as it is known here (link-credit, §2.6.7)."""
+        return self._link.credit if self._link is not None and self.is_attached else 0
 
     @property
     def is_over(self) -> bool:
@@ -285,23 +307,6 @@ class LinkEnd(ABC):
             self._losses = 1 if lasted else self._losses + 1
             self._home.attach_later(self, self._losses)
 
-    async def _leave(self, *, clean: bool) -> None:
-        if self._stage is Stage.OVER and self._link is None:
-            if clean:  # else there is an error that goes on from here, and Cancelled must not take its place
-                await trio.lowlevel.checkpoint()
-            return
-        try:
-            if self._stage in (Stage.ATTACHED, Stage.COMING):
-                await self._finish(clean=clean)
-        finally:
-            self.stop()
-            with trio.move_on_after(LEAVE_TIME, shield=True):
-                while self._link is not None:
-                    await self._change.wait()
-            self.give_up_detach()
-        if clean:
-            await trio.lowlevel.checkpoint_if_cancelled()
-
     def give_up_detach(self) -> None:
         """The peer need not answer the detach any more: the session is ended, and the link with it (§2.5.2)."""
         if self._link is not None and self._leaving is not None:
@@ -313,7 +318,7 @@ class LinkEnd(ABC):
         if self._stage is not Stage.OVER:
             self._stage = Stage.OVER
             self._home.remove(self)
-            self._lost(CommandError(f"the {type(self).__name__.lower()} was left"), final=True)
+            self._lost(CommandError(f"the {self.kind} was left"), final=True)
         link, session, conversation = self._link, self._session, self._conversation
         if link is None or session is None or conversation is None:
             return

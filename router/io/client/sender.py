@@ -1,95 +1,37 @@
-"""Sending: deliveries wait for credit in the order of the calls, then for their outcomes (§2.6.7, §2.6.12)."""
+"""`Sender`: messages go out, and their outcomes come back."""
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from itertools import count
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import trio
 
-from amqpmesh.router import logs
-from amqpmesh.router.amqp.definitions import ReceiverSettleMode, Role, SenderSettleMode
 from amqpmesh.router.amqp.delivery_states import Accepted
-from amqpmesh.router.amqp.errors import AmqpMeshError, CommandError, InDoubtError
-from amqpmesh.router.amqp.link import Sender as EngineSender
-from amqpmesh.router.amqp.messaging import Source, Target
-from amqpmesh.router.amqp.states import LinkEndpointState
-from amqpmesh.router.amqp.terminus import Terminus
-from amqpmesh.router.io.client.arguments import text
-from amqpmesh.router.io.client.link import LinkEnd, again
-from amqpmesh.router.io.client.sent import Pending, Sent
-from amqpmesh.router.kernel import relay as kernel
+from amqpmesh.router.io.client.attached import Attached
+from amqpmesh.router.io.client.sender_end import SenderEnd
+from amqpmesh.router.io.client.sent import Sent
 from amqpmesh.router.message import encode_message
-from amqpmesh.router.outcomes import NOTHING_SAID, outcome_error, outcome_of
+from amqpmesh.router.outcomes import outcome_error
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from amqpmesh.router.amqp.events import TransferReceived
-    from amqpmesh.router.amqp.link import Link
-    from amqpmesh.router.amqp.performatives import Attach
-    from amqpmesh.router.amqp.session import Session
-    from amqpmesh.router.amqp.types import Symbol, Value
-    from amqpmesh.router.io.client.attacher import Attacher
-    from amqpmesh.router.io.client.conversation import Conversation
+    from amqpmesh.router.amqp.types import Value
     from amqpmesh.router.message import Message
 
-log = logs.EventLog("amqpmesh.client")
 
-PATIENCE: Final = 1.0
-"""Seconds that leaving waits for outcomes without a word."""
-
-PIECE: Final = 128 * 2**10
-"""Octets of a message that are put into frames at once, before a look at how much waits to be written."""
-
-
-class Sender(LinkEnd):
+class Sender(Attached[SenderEnd]):
     """A link to send on. Several tasks may share it; the order is that of their calls."""
 
-    def __init__(
-        self,
-        home: Attacher,
-        name: str,
-        address: str | None,
-        *,
-        snd_settle_mode: SenderSettleMode = SenderSettleMode.MIXED,
-        rcv_settle_mode: ReceiverSettleMode = ReceiverSettleMode.FIRST,
-        target: Target | None = None,
-        desired_capabilities: Sequence[Symbol] = (),
-        properties: Mapping[Symbol, Value] | None = None,
-    ) -> None:
-        super().__init__(home, name)
-        #: What the peer attached; before that, what was asked for.
-        self.address = text("address", address)
-        self._asked = target if target is not None else Target(address=address)
-        self._snd_settle_mode = snd_settle_mode
-        self._rcv_settle_mode = rcv_settle_mode
-        self._desired_capabilities = desired_capabilities
-        self._properties = properties
-        #: In the order of the calls; whoever is cancelled is taken out of it, wherever it stands.
-        self._waiting: OrderedDict[Pending, None] = OrderedDict()
-        self._unsettled: dict[kernel.Delivery, Sent] = {}
-        #: Those of them whose outcome somebody may still ask for.
-        self._owed: dict[Sent, None] = {}
-        self._tags = count()
-        self._largest = 0
-        self._quiet = trio.Event()
-
-    @property
-    def credit(self) -> int:
-        """Deliveries that can be sent now (link-credit, §2.6.7)."""
-        return self._link.credit if self._link is not None and self.is_attached else 0
+    __slots__ = ()
 
     @property
     def waiting(self) -> int:
         """Deliveries that wait for credit, or for the peer's window."""
-        return len(self._waiting)
+        return self._end.waiting
 
     @property
     def unsettled(self) -> int:
         """Deliveries that were sent and have no outcome yet."""
-        return len(self._unsettled)
+        return self._end.unsettled
 
     async def send(self, message: Message | Value, *, settled: bool = False) -> None:
         """Send a message, and wait until it is accepted.
@@ -100,12 +42,12 @@ class Sender(LinkEnd):
             CommandError: it cannot be sent: not a message, or larger than the peer takes. Cancelled while it waits for
             credit, nothing was sent; while it waits for the outcome, that is in doubt.
         """
-        sent = await self.transfer(message, settled=settled)
-        if not sent.settled:
+        outgoing = await self._end.transfer(encode_message(message), settled=settled)
+        if not outgoing.settled:
             try:
-                outcome = await sent.outcome()
+                outcome = await outgoing.until_decided()
             except trio.Cancelled:
-                self.disown(sent)
+                self._end.disown(outgoing)
                 raise
             if not isinstance(outcome, Accepted):
                 raise outcome_error(outcome)
@@ -115,252 +57,13 @@ class Sender(LinkEnd):
 
         Returns: what tells the outcome, later. Args, Raises: as `send`, but for outcomes.
         """
-        return await self.transfer_payload(encode_message(message), settled=settled)
+        return Sent(await self._end.transfer(encode_message(message), settled=settled))
 
     async def transfer_payload(self, payload: bytes, *, settled: bool = False) -> Sent:
-        """As `transfer`, of an encoded message."""
-        await trio.lowlevel.checkpoint_if_cancelled()
-        pending = self.submit(payload, settled=settled)
-        await self.until_sent(pending)
-        return pending.sent
+        """As `transfer`, of a message that is encoded already, such as the `payload` of a delivery that came."""
+        return Sent(await self._end.transfer(payload, settled=settled))
 
-    def submit(
-        self,
-        payload: bytes,
-        *,
-        settled: bool = False,
-        prepare: Callable[[], bytes] | None = None,
-        watch: Callable[[Sent], None] | None = None,
-    ) -> Pending:
-        """Have a delivery sent in its turn; `until_sent` is to be called next.
 
-        Args: prepare: makes the payload at the last moment. watch: `Sent.watch`. Raises: as `transfer`.
-        """
-        self.check()
-        if settled and self._snd_settle_mode is SenderSettleMode.UNSETTLED:
-            raise CommandError("the sender was made with snd-settle-mode unsettled")
-        sent = Sent(settled=settled or self._snd_settle_mode is SenderSettleMode.SETTLED)
-        sent.watch = watch
-        pending = Pending(payload, sent, prepare)
-        self._waiting[pending] = None
-        self._pump()
-        return pending
-
-    async def until_sent(self, pending: Pending) -> None:
-        """Wait until the last frame of what was submitted is written. Raises: as `transfer`."""
-        if pending.done.is_set():
-            await trio.lowlevel.cancel_shielded_checkpoint()
-        else:
-            try:
-                await pending.done.wait()
-            except trio.Cancelled:
-                if pending.done.is_set() and pending.error is None:
-                    # It went before this task had its turn: not to be told as cancelled, which says that it did not.
-                    return
-                self._withdraw(pending)
-                raise
-        if pending.error is not None:
-            raise again(pending.error)
-
-    def give_up(self, error: AmqpMeshError) -> None:
-        """Nothing that waits will be sent; half a delivery is to be aborted."""
-        waiting, self._waiting = self._waiting, OrderedDict()
-        for pending in waiting:
-            pending.error = error
-            pending.done.set()
-            if pending.delivery is not None:
-                pending.aborting = True
-                self._waiting[pending] = None
-        self._pump()
-
-    def begin_anew(self) -> None:
-        """What is half sent is to be aborted, and made and sent anew."""
-        first = self._in_delivery()
-        if first is not None:
-            first.outdated = True
-            self._pump()
-
-    def disown(self, sent: Sent) -> None:
-        """Nobody wants to know the outcome any more: leaving in good order does not wait for it."""
-        self._owed.pop(sent, None)
-        self._quiet.set()
-
-    # ------------------------------------------------------------------------------------------------------- of LinkEnd
-
-    def _choose_session(self, conversation: Conversation) -> Session:
-        return conversation.session_for(self)
-
-    def _attach(self, session: Session) -> Link:
-        return session.attach(
-            Terminus(self.name, Role.SENDER),
-            source=Source(),
-            target=self._asked,
-            snd_settle_mode=self._snd_settle_mode,
-            rcv_settle_mode=self._rcv_settle_mode,
-            desired_capabilities=self._desired_capabilities,
-            properties=self._properties,
-        )
-
-    def _accepts(self, attach: Attach) -> bool:
-        return attach.target is not None
-
-    def _begin_use(self, attach: Attach) -> None:
-        if isinstance(attach.target, Target):
-            self.address = attach.target.address
-        self._largest = attach.max_message_size or 0
-        self._pump()
-
-    def _lost(self, error: AmqpMeshError, *, final: bool) -> None:
-        unsettled, self._unsettled = self._unsettled, {}
-        self._owed.clear()
-        for sent in unsettled.values():
-            sent.decide(None, InDoubtError("the outcome was not told", getattr(error, "error", None)))
-        first = self._in_delivery()
-        if first is not None:
-            self._abort(first)
-            # Its last frame was never sent, so nobody can have taken it: it can begin anew.
-            first.delivery, first.at, first.outdated = None, 0, False
-            if first.aborting:
-                del self._waiting[first]
-        if final:
-            self.give_up(error)
-        self._quiet.set()
-
-    async def _finish(self, *, clean: bool) -> None:
-        """Whoever leaves in good order wants what was sent to arrive: wait for the outcomes."""
-        with trio.move_on_after(PATIENCE):
-            await self._until_quiet(clean=clean)
-            return
-        log.info(
-            "sender waits for outcomes",
-            peer=self.peer,
-            link=self.name,
-            address=self.address or "",
-            waiting=self.waiting,
-            unsettled=self.unsettled,
-        )
-        await self._until_quiet(clean=clean)
-
-    async def _until_quiet(self, *, clean: bool) -> None:
-        while clean and not self.is_over and (self._waiting or self._owed):
-            self._quiet = trio.Event()
-            await self._quiet.wait()
-
-    def transferred(self, event: TransferReceived) -> None:  # noqa: ARG002 - there is none
-        """Nobody sends on a link that we send on: the engine has refused it."""
-        raise AssertionError("a transfer on a link that we send on")
-
-    def disposed(self, delivery: kernel.Delivery, state: bytes | None, settled: bool) -> None:
-        """The receiver's state of a delivery (§2.7.6)."""
-        sent = self._unsettled.get(delivery)
-        if sent is None:
-            return  # it is in the middle of its frames: looked at when those are sent
-        outcome = outcome_of(state)
-        if outcome is None:
-            if not settled:
-                return
-            outcome = NOTHING_SAID
-        del self._unsettled[delivery]
-        self._owed.pop(sent, None)
-        # A receiver of mode second waits for this.
-        kernel.dispose(delivery, delivery.remote_state, True)
-        sent.decide(outcome)
-        if not self._owed:
-            self._quiet.set()
-
-    def flowed(self) -> None:
-        """The receiver's flow state (§2.6.7)."""
-        self._pump()
-
-    def can_go_on(self) -> None:
-        """The peer's window has opened, or bytes were written."""
-        self._pump()
-
-    # ----------------------------------------------------------------------------------------------------------- inside
-
-    def _may_send(self) -> bool:
-        return self.is_attached and self._session is not None and self._session.can_send
-
-    def _in_delivery(self) -> Pending | None:
-        """What is in the middle of its frames."""
-        first = next(iter(self._waiting), None)
-        return None if first is None or first.delivery is None else first
-
-    def _abort(self, pending: Pending) -> None:
-        """Drop half a delivery, where its link is left and was not lost. A full window keeps that back."""
-        link = self._link
-        if isinstance(link, EngineSender) and link.state is LinkEndpointState.ATTACHED and link.session.can_send:
-            assert pending.delivery is not None
-            link.transfer(pending.delivery, aborted=True)
-
-    def _pump(self) -> None:
-        """Send what can be sent, in order."""
-        waiting = self._waiting
-        while waiting and self._may_send():
-            pending = next(iter(waiting))
-            try:
-                if not self._advance(pending):
-                    break
-            except CommandError as error:
-                pending.error = error
-            del waiting[pending]
-            pending.done.set()
-        link = self._link
-        if isinstance(link, EngineSender) and self.is_attached:
-            link.offer(len(waiting))
-            if link.flow_state.drain and not waiting:
-                link.drained()
-        if not waiting and not self._owed:
-            self._quiet.set()
-
-    def _advance(self, pending: Pending) -> bool:
-        """Send more of a delivery. Returns: whether all of it is sent. Raises: CommandError: it cannot be."""
-        link, conversation = self._link, self._conversation
-        assert isinstance(link, EngineSender)
-        assert conversation is not None
-        delivery = pending.delivery
-        if delivery is None:
-            self._check_size(pending.payload)  # credit would not help
-            if link.credit <= 0:
-                return False
-            if pending.prepare is not None:
-                pending.payload = pending.prepare()
-                self._check_size(pending.payload)
-            tag = next(self._tags).to_bytes(8, "big").lstrip(b"\0") or b"\0"
-            delivery = link.delivery(tag, settled=pending.sent.settled)
-        if pending.aborting or pending.outdated:
-            link.transfer(delivery, aborted=True)
-            if pending.aborting or not delivery.complete:
-                return delivery.complete
-            pending.delivery, pending.at, pending.outdated = None, 0, False
-            return self._may_send() and self._advance(pending)
-        payload = memoryview(pending.payload)
-        while not delivery.complete:
-            if conversation.stall(self):
-                return False
-            part = payload[pending.at : pending.at + PIECE]
-            end = pending.at + len(part)
-            pending.at += link.transfer(delivery, part, more=end < len(payload))
-            if delivery.delivery_id != -1:
-                pending.delivery = delivery
-            if pending.at < end or (delivery.delivery_id == -1):
-                return False
-        if not delivery.settled:
-            self._unsettled[delivery] = pending.sent
-            self._owed[pending.sent] = None
-            if delivery.remote_state is not None or delivery.remote_settled:
-                # The receiver knew what it thinks of it before it had all.
-                self.disposed(delivery, delivery.remote_state, delivery.remote_settled)
-        return True
-
-    def _check_size(self, payload: bytes) -> None:
-        if self._largest and len(payload) > self._largest:
-            raise CommandError(f"a message of {len(payload)} octets: the peer takes {self._largest}")
-
-    def _withdraw(self, pending: Pending) -> None:
-        """Whoever waited for `pending` was cancelled."""
-        if pending.delivery is None:
-            self._waiting.pop(pending, None)  # it may have failed at the same time
-        else:
-            pending.aborting = True
-        self._pump()
+def end_of(sender: Sender) -> SenderEnd:
+    """What is behind it, for those of this package that have to know when the first frame goes."""
+    return sender._end

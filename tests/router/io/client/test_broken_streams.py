@@ -14,7 +14,8 @@ from amqpmesh.router.amqp.delivery_states import Modified, Rejected
 from amqpmesh.router.amqp.errors import CommandError, ConnectionClosedError, LinkDetachedError, ProtocolError
 from amqpmesh.router.amqp.messaging import Data
 from amqpmesh.router.amqp.performatives import Detach, Disposition
-from amqpmesh.router.io.client.delivery import SECTION_MAX, WHOLE_MAX, DeliveryAbortedError
+from amqpmesh.router.io.client.delivery import DeliveryAbortedError
+from amqpmesh.router.io.client.incoming import SECTION_MAX, WHOLE_MAX
 from tests.support.calls import Call
 from tests.support.counterpart import Counterpart
 

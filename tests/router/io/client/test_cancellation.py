@@ -14,6 +14,7 @@ from amqpmesh.router.amqp.delivery_states import Accepted, Modified, Rejected, R
 from amqpmesh.router.amqp.performatives import Detach, Disposition, Flow, Transfer
 from amqpmesh.router.config import RouterConfig
 from amqpmesh.router.io.client.delivery import DeliveryAbortedError
+from amqpmesh.router.io.client.sender import end_of
 from amqpmesh.router.io.node import Router
 from amqpmesh.router.message import Message
 from tests.support.calls import Call
@@ -376,7 +377,7 @@ async def test_a_sender_that_is_left_in_the_middle_of_a_delivery_aborts_it_befor
         with pytest.raises(ZeroDivisionError):
             async with connection.sender("q") as sender:
                 await wait_all_tasks_blocked()
-                sender.submit(b"x" * 2**20)  # more than may wait to be written
+                end_of(sender).submit(b"x" * 2**20)  # more than may wait to be written
                 raise ZeroDivisionError
         *begun, aborted, detached = await far.rest()
         assert begun

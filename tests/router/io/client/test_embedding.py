@@ -16,6 +16,7 @@ from trio.testing import MockClock, lockstep_stream_pair, memory_stream_pair, wa
 from amqpmesh.router.amqp.errors import ConnectionClosedError
 from amqpmesh.router.amqp.performatives import Transfer
 from amqpmesh.router.io.client.connection import connect
+from amqpmesh.router.io.client.sender import end_of
 from amqpmesh.router.io.node import Router
 from amqpmesh.router.io.streams import BATCH_TIME
 from amqpmesh.router.kernel import relay as kernel
@@ -317,13 +318,13 @@ async def test_links_within_the_process_give_the_thread_back_too(
         work = Work(monkeypatch)
         trio.lowlevel.add_instrument(work)
         # All have as much to do at once as they ever can.
-        pending = [sender.submit(Message(each).encode()) for each in range(number) for sender in senders]
+        pending = [end_of(sender).submit(Message(each).encode()) for each in range(number) for sender in senders]
         for _ in range(number):
             for receiver in receivers:
                 (await receiver.receive()).accept()
             await trio.lowlevel.checkpoint()
         for each in pending:
-            await each.sent.outcome()
+            await each.until_decided()
         trio.lowlevel.remove_instrument(work)
     assert sum(work.steps) > 10 * BATCH_TIME
     assert max(work.steps) < 2 * BATCH_TIME

@@ -6,7 +6,8 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from amqpmesh import ConnectionClosedError, ModifiedError, Receiver, Router
+from amqpmesh import ConnectionClosedError, ModifiedError, Router
+from amqpmesh.router.io.client.receiver_end import ReceiverEnd
 from amqpmesh.router.logs import event_of
 from tests.support.client import joined
 
@@ -20,7 +21,7 @@ async def test_a_fault_in_the_links_of_a_router_costs_those_and_no_connection(
     async with Router() as router, joined(nursery, router) as connection:
         async with connection.sender("q") as sender, router.receiver("q") as receiver:
             with monkeypatch.context() as patched:
-                patched.setattr(Receiver, "transferred", lambda *_: 1 / 0)
+                patched.setattr(ReceiverEnd, "transferred", lambda *_: 1 / 0)
                 with pytest.raises(ModifiedError):
                     await sender.send("boom")
             with pytest.raises(ConnectionClosedError):

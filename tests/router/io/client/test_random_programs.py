@@ -115,11 +115,11 @@ class History:
     def check_tables(self) -> None:
         """Every link was left, and nothing is kept for one. What a connection keeps cannot be seen otherwise."""
         for connection in self.connections:
-            conversation = connection.conversation
+            conversation = connection._home.conversation
             if conversation is not None:
                 assert [conversation._ends, conversation._stalled, conversation._leaving] == [{}, {}, {}]
                 assert not list(conversation.engine.channels.sessions)
-            assert not connection._ends
+            assert not connection._home._ends
         assert self.router.statistics().router.relays == 0
 
     @asynccontextmanager
