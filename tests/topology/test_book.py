@@ -74,6 +74,15 @@ def test_what_a_router_out_of_reach_advertised_counts_again_when_it_is_back() ->
     assert book.lookup("", "orders") == {"B": PRODUCER}
 
 
+def test_what_is_both_set_and_withdrawn_at_once_stays() -> None:
+    book = Book()
+    book.set_reachable({"A"})
+    key = Name("", "orders")
+    assert book.change("A", {key: CONSUMER}, {key}) == {key}
+    assert book.change("A", {key: CONSUMER}, {key}) == frozenset()
+    assert book.lookup("", "orders") == {"A": CONSUMER}
+
+
 def test_the_same_name_is_another_address_for_another_tenant() -> None:
     book = Book()
     book.set_reachable({"A"})
