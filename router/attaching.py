@@ -38,6 +38,7 @@ from amqpmesh.router.kernel.relay import ACCEPTED, is_terminal, state_kind
 from amqpmesh.router.lanes import LaneKind
 from amqpmesh.router.links import IncomingLink, LinkKey, OutgoingLink
 from amqpmesh.router.names import split
+from amqpmesh.router.redirects import info
 from amqpmesh.router.settlement import OUTCOMES
 from amqpmesh.router.windows import FixedWindow
 
@@ -83,7 +84,7 @@ def check_here(config: AddressConfig, name: str) -> None:
     """
     if config.redirect is not None:
         place = config.redirect.place.for_address(name)
-        raise RefusedError(LinkCondition.REDIRECT, "the address is elsewhere", place.info)
+        raise RefusedError(LinkCondition.REDIRECT, "the address is elsewhere", info(place))
 
 
 class Attaching:
@@ -151,12 +152,12 @@ class Attaching:
             address, named = None, None
         else:
             named = target.address
-            if core.mesh is not None and core.mesh.leads_elsewhere(named):
+            if core.mesh is not None and core.mesh.ways.leads_elsewhere(named):
                 address, to = None, named
             else:
                 address = self._local(record, named)
                 if core.mesh is not None:
-                    address = core.mesh.ingress(address)
+                    address = core.mesh.ways.ingress(address)
         pool: Pool | FixedWindow
         if address is None:
             pool = FixedWindow(record.limits.anonymous_window)
@@ -248,7 +249,7 @@ class Attaching:
         outgoing.branch = address.pool.add_branch(0, 1, not copy, outgoing)
         core.touch_outgoing(outgoing)
         if core.mesh is not None:
-            core.mesh.consumers_changed(address)
+            core.mesh.ways.consumers_changed(address)
         return outgoing
 
     # -------------------------------------------------------------------------------------------------------- lanes

@@ -29,6 +29,7 @@ from amqpmesh.router.logs import EventLog
 from amqpmesh.router.names import split
 from amqpmesh.router.neighbours import Neighbour
 from amqpmesh.router.opening import client_sasl, endpoint, server_sasl
+from amqpmesh.router.redirects import info
 from amqpmesh.router.settlement import Settlement
 from amqpmesh.router.shares import Share
 from amqpmesh.router.steps import at_once
@@ -421,8 +422,8 @@ class Core:
 
     def _drop_if_idle(self, address: Address) -> bool:
         """Forget an address that nobody uses any more; whether it was."""
-        if self.mesh is not None and self.mesh.owns(address):
-            return self.mesh.drop_if_idle(address)
+        if self.mesh is not None and self.mesh.ways.owns(address):
+            return self.mesh.ways.drop_if_idle(address)
         return self.addresses.drop_if_idle(address)
 
     def _grant(self, grants: Iterable[Grant]) -> None:
@@ -507,7 +508,7 @@ class Core:
         # What came by a lane has arrived: it is for who is here, or for nobody.
         mesh = self.mesh if incoming.lane is None else None
         if container is not None and container != self.id:
-            return mesh.transit(container) if mesh is not None else None
+            return mesh.ways.transit(container) if mesh is not None else None
         config = self.addresses.config(name)
         check_here(config, name)
         if config.distribution is Distribution.UNAVAILABLE:
@@ -517,17 +518,17 @@ class Core:
 
     def way(self, tenant: str, name: str) -> Address | None:
         """Where a delivery goes that no link brought to an address; None: nobody serves it, here or elsewhere."""
-        return self.addresses.find(tenant, name) if self.mesh is None else self.mesh.way(tenant, name)
+        return self.addresses.find(tenant, name) if self.mesh is None else self.mesh.ways.way(tenant, name)
 
     def need_bulk(self, way: Address) -> None:
         """Something large is to leave by a lane."""
         assert self.mesh is not None
-        self.mesh.need_bulk(way)
+        self.mesh.ways.need_bulk(way)
 
     def new_key(self, lane: Lane) -> bytes:
         """The delivery-tag of a delivery that begins its way by `lane` here."""
         assert self.mesh is not None
-        return self.mesh.new_key(lane)
+        return self.mesh.ways.new_key(lane)
 
     # ---------------------------------------------------------------------------------------------------------- events
 
@@ -571,7 +572,7 @@ class Core:
         self.log.info(
             "connection redirected", connection=record.number, peer=record.host, container=record.peer.container_id
         )
-        error = Error(condition=ConnectionCondition.REDIRECT, description="the container is elsewhere", info=place.info)
+        error = Error(condition=ConnectionCondition.REDIRECT, description="the container is elsewhere", info=info(place))
         record.engine.close(error)
         self._connection_gone(record)
         self._set_timer(record, record.engine.next_timer())
@@ -635,7 +636,7 @@ class Core:
             self.mesh.detached(taken)
         if isinstance(taken, OutgoingLink) and taken.address.lane is not None and event.by_peer:
             assert self.mesh is not None
-            self.mesh.refused(taken)
+            self.mesh.ways.refused(taken)
         if isinstance(taken, IncomingLink | OutgoingLink):
             if event.by_peer and not event.closed:
                 self._suspend(record, taken)
@@ -834,9 +835,12 @@ class Core:
     def nobody_left(self, address: Address) -> None:
         """The last receiver is gone, or the last lane: what waits goes back (§3.4.4), or another way."""
         if self.mesh is not None:
-            self.mesh.nobody_left(address)
-            if address.outgoing:
-                return
+            self.mesh.ways.nobody_left(address)
+        if not address.outgoing:
+            self.send_back(address)
+
+    def send_back(self, address: Address) -> None:
+        """What waits at an address that leads nowhere any more has its outcome, or looks for another way."""
         waiting = address.waiting
         while (relay := waiting.first()) is not None:
             if relay.share is not None:

@@ -455,7 +455,7 @@ class Settlement:
             if outgoing.unsettled + 1 >= outgoing.max_unsettled:
                 self._core.touch_outgoing(outgoing)
             if outgoing.retired and self._core.mesh is not None:
-                self._core.mesh.end_if_done(outgoing)
+                self._core.mesh.ways.end_if_done(outgoing)
 
     def _let_linger(self, taken: IncomingLink | OutgoingLink) -> None:
         """The last live delivery of a link that was detached without being closed may be settled now."""

@@ -278,11 +278,11 @@ class Client:
 class Network:
     """A router and the clients that are connected to it."""
 
-    def __init__(self, *addresses: AddressConfig, **settings: object) -> None:
+    def __init__(self, *addresses: AddressConfig, router: str = "A", **settings: object) -> None:
         """Args: settings: of the router and its listener, by the names of the configuration."""
         self.listener = ListenerConfig(url="amqp://127.0.0.1:0", name="test", idle_time_out=0.0)
         self.now = 100.0
-        config = RouterConfig(id="A", addresses=addresses, **settings)  # type: ignore[arg-type]  # names are the tests'
+        config = RouterConfig(id=router, addresses=addresses, **settings)  # type: ignore[arg-type]  # names are the tests'
         self.core = Core(config, self.now)
         self.clients: list[Client] = []
         self.arrived: list[Arrival] = []

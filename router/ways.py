@@ -1,0 +1,408 @@
+"""The ways that deliveries take out of this router, and the lanes that make them.
+
+Where producers of an address are, its *ingress* chooses among the consumers here and the routers that have some: each
+has a node of its own, and lends the ingress a share of its credit. Routers between only pass on what comes by a lane.
+Ways are made when something needs them, follow the topology, and end when they have been idle.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from amqpmesh.policies.access import RESERVED
+from amqpmesh.policies.distribution import Distribution
+from amqpmesh.router.addresses import Address
+from amqpmesh.router.amqp.definitions import AmqpCondition, Error
+from amqpmesh.router.amqp.errors import CommandError
+from amqpmesh.router.lanes import EXTRA_HOPS, MAX_HOPS, Keys, Lane, LaneKind
+from amqpmesh.router.names import split
+from amqpmesh.router.neighbours import Neighbour
+from amqpmesh.router.settings.address import AddressConfig
+from amqpmesh.router.shares import Share
+from amqpmesh.topology.book import Advert
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Hashable, Iterable
+
+    from amqpmesh.router.amqp.link import Receiver
+    from amqpmesh.router.amqp.performatives import Attach
+    from amqpmesh.router.connections import ConnectionRecord
+    from amqpmesh.router.core import Core
+    from amqpmesh.router.links import OutgoingLink
+    from amqpmesh.router.mesh import Mesh
+
+#: What reaching a consumer that is attached here costs; a path's cost comes on top.
+LOCAL_COST: Final = 1
+
+#: Seconds before a lane that a neighbour did not take is tried again.
+RETRY_TIME: Final = 0.1
+
+
+class Ways:
+    """The nodes of a router that lead to other routers, and the links that leave them."""
+
+    def __init__(self, core: Core, mesh: Mesh, epoch: int) -> None:
+        """Args: epoch: this life of the router, for the keys of deliveries."""
+        self._core = core
+        self._mesh = mesh
+        self._topology = mesh.topology
+        self._keys = Keys(core.id, epoch)
+        self._idle_time = core.config.mesh.lane_idle if core.config.mesh is not None else 0.0
+        #: What leaves by lanes, by the lane; not the trees that begin here.
+        self._nodes: dict[Lane, Address] = {}
+        #: Those of an address.
+        self._by_address: dict[tuple[str, str], dict[Address, None]] = {}
+        #: Lanes that a neighbour did not take, and until when it is left alone with them.
+        self._refusals: dict[tuple[Lane, ConnectionRecord], float] = {}
+        self._turn = 0
+
+    def __len__(self) -> int:
+        return len(self._nodes)
+
+    def nodes(self) -> list[Address]:
+        """Those that leave by lanes, now."""
+        return list(self._nodes.values())
+
+    # ----------------------------------------------------------------------------------------- where deliveries go
+
+    def leads_elsewhere(self, named: str) -> bool:
+        """Whether an address names a node of another router that can be reached."""
+        _, container = split(named)
+        return container is not None and container != self._core.id and self._topology.distance(container) is not None
+
+    def transit(self, router: str) -> Address | None:
+        """The way to another router, whatever the final address; None: there is no path."""
+        if router == self._core.id or self._topology.distance(router) is None:
+            return None
+        return self._leading(Lane(LaneKind.TRANSIT, router))
+
+    def way(self, tenant: str, name: str) -> Address | None:
+        """Where a message goes that no link brought to its address; None: nobody serves that."""
+        core = self._core
+        local = core.addresses.find(tenant, name)
+        if name.startswith(RESERVED) or (local is not None and local.maker is not None):
+            return local
+        distribution = core.addresses.config(name).distribution
+        if distribution is Distribution.MULTICAST:
+            return self.ingress(core.addresses.use(tenant, name))
+        if local is not None and local.ingress is not None:
+            return local.ingress
+        costs = self._egresses(tenant, name)
+        if local is not None and local.outgoing:
+            costs[core.id] = 0
+        if not costs:
+            return local
+        if distribution is Distribution.CLOSEST:
+            least = min(costs.values())
+            costs = {router: cost for router, cost in costs.items() if cost == least}
+        self._turn += 1
+        router = sorted(costs)[self._turn % len(costs)]
+        return local if router == core.id else self.transit(router)
+
+    def ingress(self, address: Address) -> Address:
+        """Where producers of an address are attached: here, or a node that leads to other routers, too."""
+        if address.maker is not None or address.name.startswith(RESERVED):
+            return address
+        if address.ingress is None:
+            core = self._core
+            lane = Lane(LaneKind.TREE, core.id, address.tenant, address.name) if address.is_multicast else None
+            ingress = Address(address.tenant, address.name, address.config, core.budget, lane=lane)
+            ingress.is_ingress = True
+            address.ingress = ingress
+            core.touch(ingress)
+            self._supply(address)
+        return address.ingress
+
+    def new_key(self, lane: Lane) -> bytes:
+        """The delivery-tag of a delivery that begins its way by a lane here."""
+        far = None if lane.kind is LaneKind.TREE else self._topology.length(lane.far)
+        return self._keys.tag(MAX_HOPS if far is None else min(MAX_HOPS, far + EXTRA_HOPS))
+
+    # -------------------------------------------------------------------------------------------------- what changes
+
+    def refresh(self) -> None:
+        """The graph has changed."""
+        for node in self.nodes():
+            self._leave_strangers(node)
+            self._lead(node)
+        for address in self._core.addresses.values():
+            if address.ingress is not None:
+                self._supply(address)
+
+    def follow(self, addresses: Iterable[tuple[str, str]]) -> None:
+        """Other routers have consumers of these now, or have none any more."""
+        for tenant, name in addresses:
+            address = self._core.addresses.find(tenant, name)
+            if address is not None and address.ingress is not None:
+                self._supply(address)
+            for node in list(self._by_address.get((tenant, name), ())):
+                self._lead(node)
+
+    def consumers_changed(self, address: Address) -> None:
+        """A consumer of an address has come here, or is gone."""
+        if address.maker is not None or address.name.startswith(RESERVED):
+            return
+        there_are = bool(address.outgoing)
+        if address.is_advertised is not there_are:
+            address.is_advertised = there_are
+            advert = Advert(address.config.distribution, consumers=1) if there_are else None
+            self._mesh.advertise(address.tenant, address.name, advert)
+        if address.ingress is not None:
+            self._supply(address)
+        for node in list(self._by_address.get((address.tenant, address.name), ())):
+            if address.is_multicast:
+                self._lead(node)
+
+    def nobody_left(self, node: Address) -> None:
+        """A node has lost the last link that deliveries left by."""
+        if node.is_ingress:
+            return
+        if node.lane is None:
+            self.consumers_changed(node)
+        else:
+            self._lead(node)
+
+    def refused(self, outgoing: OutgoingLink) -> None:
+        """A neighbour has detached a lane of ours, or never took it: it is tried again, not at once."""
+        node, record = outgoing.address, outgoing.connection
+        lane, until = node.lane, self._core.now + RETRY_TIME
+        assert lane is not None
+        self._refusals[lane, record] = until
+
+        def try_again() -> None:
+            self._refusals.pop((lane, record), None)
+            if node.is_ingress or self._nodes.get(lane) is node:
+                self._lead(node)
+
+        self._core.schedule(until, try_again)
+
+    def owns(self, node: Address) -> bool:
+        """Whether it is no address as clients see it."""
+        return node.lane is not None or node.is_ingress
+
+    def drop_if_idle(self, node: Address) -> bool:
+        """Forget a node that nobody has used for a while; whether it was."""
+        core, lane = self._core, node.lane
+        if node.incoming or node.waiting.size or node.borrowers:
+            return False
+        if node.is_ingress:
+            local = core.addresses.find(node.tenant, node.name)
+            if local is not None and local.ingress is node:
+                local.ingress = None
+                core.touch(local)
+        else:
+            assert lane is not None
+            if self._nodes.get(lane) is not node:
+                return True
+            if node.idle_since is None:
+                node.idle_since = core.now
+            # A tree goes at once: its parent keeps it, who sees whether messages come.
+            until = node.idle_since + (0.0 if lane.kind is LaneKind.TREE else self._idle_time)
+            if core.now < until:
+                core.schedule(until, lambda: core.touch(node))
+                return False
+            del self._nodes[lane]
+            of_address = self._by_address[lane.tenant, lane.name]
+            del of_address[node]
+            if not of_address:
+                del self._by_address[lane.tenant, lane.name]
+        for share in list(node.shares):
+            self._end_share(share)
+        self._retire(node.outgoing)
+        return True
+
+    # -------------------------------------------------------------------------------------------------------- shares
+
+    def _supply(self, address: Address) -> None:
+        """Give an ingress the ways out that there are now."""
+        core, ingress = self._core, address.ingress
+        assert ingress is not None
+        if address.is_multicast:
+            self._lead(ingress)
+            return
+        wanted: dict[Address, int] = {address: LOCAL_COST} if address.outgoing else {}
+        for router, cost in self._egresses(address.tenant, address.name).items():
+            node = self._leading(Lane(LaneKind.ANYCAST, router, address.tenant, address.name))
+            if node is not None:
+                wanted[node] = LOCAL_COST + cost
+        gone = []
+        for share in ingress.shares:
+            cost_now = wanted.pop(share.node, None)
+            if cost_now is None:
+                gone.append(share)
+            else:
+                share.set_cost(cost_now, core.now)
+        for node, cost in wanted.items():
+            Share(ingress, node, cost)
+            core.touch(node)
+        for share in gone:  # now there may be others for what they leave behind
+            self._end_share(share)
+        core.touch(ingress)
+        if not ingress.has_consumers:
+            core.send_back(ingress)
+
+    def _end_share(self, share: Share) -> None:
+        """An ingress has this way no longer: what waits in it looks for another."""
+        core = self._core
+        share.end(core.now)
+        for relay in share.node.waiting.relays():
+            if relay.share is share:
+                core.forwarding.unqueue(relay)
+                core.settlement.route_again(relay)
+        core.touch(share.node)
+        core.touch(share.ingress)
+
+    # --------------------------------------------------------------------------------------------------------- lanes
+
+    def take(self, neighbour: Neighbour, link: Receiver, attach: Attach, lane: Lane) -> None:
+        """A neighbour attaches a lane."""
+        core = self._core
+        if lane.kind is LaneKind.TREE and self._topology.parent(lane.far) != neighbour.router:
+            # One of the two does not know the graph yet; from two parents everything would come twice.
+            link.refuse(Error(condition=AmqpCondition.NOT_ALLOWED, description="not the parent in this tree"))
+            return
+        node: Address | None
+        if lane.far != core.id:
+            node = self._node(lane)
+        elif lane.kind is LaneKind.TRANSIT:
+            node = None
+        else:
+            node = core.addresses.use(lane.tenant, lane.name)
+        core.attaching.lane_in(neighbour.record, link, attach, lane, node)
+        if node is not None and node.lane is not None:
+            self._lead(node)
+
+    def need_bulk(self, node: Address) -> None:
+        """Attach the second link of a lane, for what is large."""
+        core, lane = self._core, node.lane
+        assert lane is not None
+        for each in list(node.outgoing):
+            neighbour = self._mesh.neighbours.get(each.connection)
+            if neighbour is not None:
+                try:
+                    session = neighbour.bulk_session()
+                    name = f"{lane.target}#{each.connection.number}#bulk"
+                    core.attaching.lane_out(each.connection, session, node, name).bulk = True
+                except CommandError as error:
+                    core.log.warning("no lane", router=neighbour.router, lane=lane.target, reason=str(error))
+
+    def end_if_done(self, outgoing: OutgoingLink) -> None:
+        """Detach a lane that is no longer used, once nothing on it is unsettled."""
+        if outgoing.unsettled or outgoing.current is not None or outgoing.gone:
+            return
+        link = outgoing.link
+        self._core.link_over(outgoing)
+        if link.is_attached and link.session.can_send:
+            link.detach()
+
+    def _node(self, lane: Lane) -> Address:
+        """The node of a lane, made if there is none."""
+        node = self._nodes.get(lane)
+        if node is None:
+            core = self._core
+            # Transit has no address: nothing that is configured concerns it.
+            config = core.addresses.config(lane.name) if lane.name else AddressConfig(pattern="#")
+            node = self._nodes[lane] = Address(lane.tenant, lane.name, config, core.budget, lane=lane)
+            self._by_address.setdefault((lane.tenant, lane.name), {})[node] = None
+            core.touch(node)
+        node.idle_since = None
+        return node
+
+    def _leading(self, lane: Lane) -> Address | None:
+        """The node of a lane that leads somewhere; None: no path does."""
+        node = self._node(lane)
+        if not node.outgoing:
+            self._lead(node)
+        return node if node.outgoing else None
+
+    def _lead(self, node: Address) -> None:
+        """See to it that a node has its lane to the next hop, or to each child of its tree, and no other."""
+        core, lane = self._core, node.lane
+        assert lane is not None
+        if lane.kind is LaneKind.TREE:
+            self._lead_here(node, lane)
+            hops = self._children(lane)
+        else:
+            hops = self._next_hop(node, lane)
+        present = {each.connection for each in node.outgoing if not each.bulk}
+        for record, neighbour in hops.items():
+            if record in present or self._refusals.get((lane, record), 0.0) > core.now:
+                continue
+            try:
+                session = neighbour.session_with_room()
+                core.attaching.lane_out(record, session, node, f"{lane.target}#{record.number}")
+            except CommandError as error:
+                core.log.warning("no lane", router=neighbour.router, lane=lane.target, reason=str(error))
+        self._retire([each for each in node.outgoing if each.connection not in hops])
+        core.touch(node)
+        if node.has_consumers:
+            return
+        for share in list(node.borrowers):
+            self._end_share(share)
+            if not share.ingress.has_consumers:
+                core.send_back(share.ingress)
+        core.send_back(node)
+
+    def _lead_here(self, node: Address, lane: Lane) -> None:
+        """See to it that a tree leads to the consumers that are attached here, if there are any."""
+        local = self._core.addresses.find(lane.tenant, lane.name)
+        here = local if local is not None and local.outgoing else None
+        for share in list(node.shares):
+            if share.node is not here:
+                self._end_share(share)
+        if here is not None and not node.shares:
+            Share(node, here, LOCAL_COST)
+            self._core.touch(here)
+
+    def _children(self, lane: Lane) -> dict[ConnectionRecord, Neighbour]:
+        """The connections to the children of this router in a tree that have consumers behind them."""
+        consumers = self._egresses(lane.tenant, lane.name)
+        children = self._topology.branches(lane.far, consumers)
+        return self._by_record(self._topology.adjacency(child, lane.target) for child in children)
+
+    def _next_hop(self, node: Address, lane: Lane) -> dict[ConnectionRecord, Neighbour]:
+        """The connection that a lane goes by, if there is a path: the one that it has, while that is as good as any.
+
+        Where nobody consumes any more no path is needed: what is on the way goes back at once.
+        """
+        if lane.kind is LaneKind.ANYCAST and lane.far not in self._topology.lookup(lane.tenant, lane.name):
+            return {}
+        kept = next((self._mesh.neighbours.get(each.connection) for each in node.outgoing), None)
+        return self._by_record([self._topology.next_hop(lane.far, lane.target, kept)])
+
+    def _by_record(self, adjacencies: Iterable[Hashable | None]) -> dict[ConnectionRecord, Neighbour]:
+        neighbours = self._mesh.neighbours
+        return {each.record: each for each in adjacencies if isinstance(each, Neighbour) and each.record in neighbours}
+
+    def _egresses(self, tenant: str, name: str) -> dict[str, int]:
+        """The other routers that have consumers of an address, and what reaching them costs."""
+        costs = {}
+        for router, advert in self._topology.lookup(tenant, name).items():
+            if router != self._core.id and advert.consumers:
+                distance = self._topology.distance(router)
+                if distance is not None:
+                    costs[router] = distance
+        return costs
+
+    def _leave_strangers(self, node: Address) -> None:
+        """A tree has another parent now: what the one before still sends would come twice."""
+        lane = node.lane
+        if lane is None or lane.kind is not LaneKind.TREE:
+            return
+        parent = self._topology.parent(lane.far)
+        error = Error(condition=AmqpCondition.NOT_ALLOWED, description="no longer the parent in this tree")
+        for incoming in list(node.incoming):
+            if incoming.connection.peer.container_id != parent:
+                self._core.fail_link(incoming, error)
+
+    def _retire(self, links: Collection[OutgoingLink]) -> None:
+        """Links that nothing new leaves by."""
+        for outgoing in list(links):
+            node = outgoing.address
+            outgoing.retired = True
+            node.outgoing.pop(outgoing, None)
+            node.creditors.pop(outgoing, None)
+            if outgoing.branch is not None:
+                node.pool.remove_branch(outgoing.branch, self._core.now)
+                outgoing.branch = None
+            self.end_if_done(outgoing)

@@ -1,0 +1,201 @@
+"""Routers of a mesh without sockets and without a clock: what they tell each other arrives at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from amqpmesh.router.config import AddressConfig, ConnectorConfig, ListenerConfig, MeshConfig
+from amqpmesh.router.connections import ConnectionRecord
+from amqpmesh.router.core import Core
+from amqpmesh.router.mesh import Mesh
+from amqpmesh.topology.protocol import Topology
+from amqpmesh.topology.settings import Settings
+from amqpmesh.topology.signing import Unsigned
+from tests.support.network import Client, Network
+
+LISTENER = ListenerConfig(url="amqp://127.0.0.1:0", name="mesh", role="mesh", idle_time_out=0.0)
+
+
+class Node(Network):
+    """A router and its clients; `run` and `advance` are the whole mesh's."""
+
+    def __init__(self, world: World, router: str, addresses: Iterable[AddressConfig], epoch: int, **settings: object):
+        self.world = world
+        super().__init__(*addresses, router=router, mesh=MeshConfig(insecure=True), **settings)
+        self.now = world.now
+        topology = Topology(router, Settings(), Unsigned(), Unsigned(), epoch, world.now)
+        self.core.mesh = Mesh(self.core, topology, epoch, None)
+
+    @property
+    def mesh(self) -> Mesh:
+        """Its part in the mesh."""
+        assert self.core.mesh is not None
+        return self.core.mesh
+
+    def run(self) -> None:
+        """Carry bytes until nobody has any."""
+        self.world.run()
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass."""
+        self.world.advance(seconds)
+
+    def run_clients(self) -> None:
+        """Carry the bytes of its own clients."""
+        self.now = self.world.now
+        super().run()
+
+
+class Wire:
+    """A connection between two routers."""
+
+    def __init__(self, world: World, one: Core, two: Core, cost: int) -> None:
+        connector = ConnectorConfig(
+            url="amqp://127.0.0.1:5672", name=f"{one.id}-{two.id}", role="mesh", cost=cost, idle_time_out=0.0
+        )
+        now = world.now
+        self.ends = (
+            (one, one.connect(connector, "127.0.0.1", now, secured=False)),
+            (two, two.accept(LISTENER, "127.0.0.1", now, secured=False)),
+        )
+        self.ends[1][1].cost = cost
+        #: Nothing is carried while this is set: one of the two is frozen, or the network is.
+        self.frozen = False
+
+    @property
+    def routers(self) -> set[str]:
+        """The ids of its two ends."""
+        return {core.id for core, _ in self.ends}
+
+    def carry(self, now: float) -> bool:
+        """Carry what there is, once each way; whether there was anything."""
+        moved = False
+        if self.frozen:
+            return moved
+        for (sender, out), (receiver, into) in (self.ends, self.ends[::-1]):
+            data = sender.data_to_send(out, now)
+            if data:
+                moved = True
+                sender.sent(out, now)
+                while not receiver.receive(into, data, now):
+                    data = b""
+        return moved
+
+    def closed(self) -> bool:
+        """Both ends have said all that they will."""
+        return all(record.engine.finished for _, record in self.ends)
+
+
+class World:
+    """A mesh."""
+
+    def __init__(
+        self,
+        routers: str | Iterable[str],
+        edges: Iterable[tuple[str, str] | tuple[str, str, int]],
+        *addresses: AddressConfig,
+        settle: float = 1.0,
+        **settings: object,
+    ) -> None:
+        """Args: edges: two routers, and what a hop between them costs. settle: seconds to find each other."""
+        self.now = 100.0
+        self.wires: list[Wire] = []
+        self.epoch = 1000
+        self._addresses = addresses
+        self._settings = settings
+        self.nodes: dict[str, Node] = {}
+        for router in routers:
+            self.start(router)
+        for edge in edges:
+            self.join(*edge)
+        self.advance(settle)
+
+    def __getitem__(self, router: str) -> Node:
+        return self.nodes[router]
+
+    def start(self, router: str) -> Node:
+        """Start a router."""
+        self.epoch += 1
+        node = self.nodes[router] = Node(self, router, self._addresses, self.epoch, **self._settings)
+        return node
+
+    def join(self, one: str, two: str, cost: int = 1) -> Wire:
+        """Connect two routers."""
+        wire = Wire(self, self[one].core, self[two].core, cost)
+        self.wires.append(wire)
+        self.run()
+        return wire
+
+    def between(self, one: str, two: str) -> list[Wire]:
+        """The connections of two routers."""
+        return [wire for wire in self.wires if wire.routers == {one, two}]
+
+    def cut(self, *wires: Wire) -> None:
+        """Connections are lost."""
+        for wire in wires:
+            self.wires.remove(wire)
+            for core, record in wire.ends:
+                core.receive_eof(record, self.now)
+        self.run()
+
+    def kill(self, router: str) -> list[Client]:
+        """A router is gone from one moment to the next; its clients, which see their connections cut."""
+        node = self.nodes.pop(router)
+        for wire in [wire for wire in self.wires if router in wire.routers]:
+            self.wires.remove(wire)
+            for core, record in wire.ends:
+                if core is not node.core:
+                    core.receive_eof(record, self.now)
+        self.run()
+        return node.clients
+
+    def run(self) -> None:
+        """Carry bytes to and fro until nobody has any."""
+        for _ in range(10_000):
+            moved = False
+            for node in self.nodes.values():
+                node.run_clients()
+            for wire in list(self.wires):
+                moved = wire.carry(self.now) or moved
+                if wire.closed() and wire in self.wires:
+                    self.cut(wire)
+            if not moved:
+                return
+        raise AssertionError("the mesh does not come to rest")
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass, timer by timer."""
+        self.advance_until(lambda: False, seconds)
+
+    def advance_until(self, met: Callable[[], bool], limit: float) -> float:
+        """Let time pass until a condition is met, `limit` seconds at most; how long it took."""
+        began, end = self.now, self.now + limit
+        while not met():
+            due = min((at for node in self.nodes.values() if (at := node.core.next_timer()) is not None), default=end)
+            if due > end:
+                self.now = end
+                break
+            self.now = max(self.now, due)
+            for node in self.nodes.values():
+                node.core.handle_timer(self.now)
+            self.run()
+        self.run()
+        return self.now - began
+
+    def leave(self) -> None:
+        """Every client closes; then no router has anything of a delivery left."""
+        for node in self.nodes.values():
+            for client in node.clients:
+                client.stopped = False
+                if not client.is_lost:
+                    client.close()
+        self.advance(60.0)
+        for router, node in self.nodes.items():
+            whole = node.core.statistics().router
+            left = (whole.relays, whole.buffered, whole.addresses, len(node.mesh.ways))
+            assert left == (0, 0, 0, 0), (router, left)
+
+
+def records(world: World, router: str) -> list[ConnectionRecord]:
+    """The connections of a router to its neighbours."""
+    return [record for wire in world.wires for core, record in wire.ends if core.id == router]
