@@ -19,6 +19,8 @@ _VARIES = (
     (re.compile(r"(?<=\bconnection=)\d+"), "N"),
     (re.compile(r"(?<=\bup )\d+\.\d+(?= s$)"), "N"),
     (re.compile(r"(?<=_ssl\.c:)\d+"), "N"),
+    (re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\dZ"), "DATE"),
+    (re.compile(r"\b[0-9a-f]{30,40}\b"), "SERIAL"),
 )
 
 
