@@ -16,6 +16,7 @@ from amqpmesh.router.attaching import DYNAMIC
 from amqpmesh.router.statistics import (
     AddressStatistics,
     ConnectionStatistics,
+    ConnectorStatistics,
     LinkStatistics,
     ListenerStatistics,
     NodeStatistics,
@@ -130,9 +131,9 @@ def _numbered(entity: ConnectionStatistics | LinkStatistics) -> str:
     return f"/{entity.number}"
 
 
-def _named(entity: AddressStatistics | ListenerStatistics | NodeStatistics) -> str:
+def _named(entity: AddressStatistics | ConnectorStatistics | ListenerStatistics | NodeStatistics) -> str:
     # A name may hold anything, but nothing stands before its /, so no tenant can be mistaken for a part of one.
-    if isinstance(entity, ListenerStatistics):
+    if isinstance(entity, ConnectorStatistics | ListenerStatistics):
         return f"/{entity.name}"
     tenant, name = entity.tenant, without_secret(entity.name)
     return f"@{quote(tenant, safe='')}/{name}" if tenant else f"/{name}"
@@ -147,6 +148,7 @@ TYPES: Final[Mapping[str, EntityType]] = {
     for each in (
         EntityType("router", RouterStatistics, lambda s: (s.router,), lambda e: f"/{e.id}", called=lambda e: e.id),
         EntityType("listener", ListenerStatistics, lambda s: s.listeners, _named, called=lambda e: e.name),
+        EntityType("connector", ConnectorStatistics, lambda s: s.connectors, _named, called=lambda e: e.name),
         EntityType("connection", ConnectionStatistics, lambda s: s.connections, _numbered),
         EntityType("link", LinkStatistics, lambda s: s.links, _numbered, called=lambda e: e.name),
         EntityType("address", AddressStatistics, lambda s: s.addresses, _named, called=_called),

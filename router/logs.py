@@ -140,8 +140,9 @@ class JsonFormatter(logging.Formatter):
 class RepeatFilter(logging.Filter):
     """Lets one event of one peer through once in `interval`; the next one through says how many were `suppressed`.
 
-    Only records with a field `peer` are counted: what a peer can cause at will must not fill a disk. What is let
-    through is decided by (peer, event) alone, so that a peer cannot escape by varying another field.
+    Only records with a field `peer` are counted: what a peer can cause at will must not fill a disk. Not those with a
+    field `connector`, which connects less and less often to a peer that does not keep it. What is let through is
+    decided by (peer, event) alone, so that a peer cannot escape by varying another field.
     """
 
     def __init__(self, interval: float = 10.0, clock: Callable[[], float] = time.monotonic) -> None:
@@ -154,7 +155,7 @@ class RepeatFilter(logging.Filter):
     def filter(self, record: logging.LogRecord) -> bool:
         """Whether the record is written."""
         fields: dict[str, object] = getattr(record, _FIELDS, {})
-        if fields.get("peer") is None:
+        if fields.get("peer") is None or fields.get("connector") is not None:
             return True
         key = (str(fields["peer"]), event_of(record))
         now = self._clock()

@@ -37,7 +37,7 @@ Entities = Mapping[str, Sequence[Entity]]
 def declare(command: argparse.ArgumentParser) -> None:
     """Tell what its arguments are."""
     command.description = (
-        f"Asks a router's {ADDRESS} how it stands: its listeners, connections, addresses, and links, with "
+        f"Asks a router's {ADDRESS} how it stands: its listeners, connectors, connections, addresses, and links, with "
         f"the reason why one has no credit. What {OWN} itself has there is told, too, since the router counts it."
     )
     command.epilog = EPILOG
@@ -204,7 +204,7 @@ def _since(at: float | None, now: float) -> str | None:
     return None if at is None else _age(now - at)
 
 
-_NAMES: Final = frozenset({"name", "container", "address", "host", "user", "url"})
+_NAMES: Final = frozenset({"name", "container", "address", "host", "user", "url", "by"})
 
 Column = Callable[[Entity, float, Mapping[int, str]], Cell]
 
@@ -225,13 +225,27 @@ _TABLES: Final[tuple[tuple[str, str, Mapping[str, Column]], ...]] = (
         },
     ),
     (
+        "connector",
+        "CONNECTORS",
+        {
+            "name": _plain("name"),
+            "role": _plain("role"),
+            "state": _plain("state"),
+            "url": _plain("url"),
+            "failures": _plain("failures"),
+            "why not connected": _plain("reason"),
+        },
+    ),
+    (
         "connection",
         "CONNECTIONS",
         {
             "container": lambda entity, _now, containers: containers[entity["number"]],
             "host": _plain("host"),
             "user": _plain("user"),
-            "listener": _plain("listener"),
+            "way": _plain("direction"),
+            "by": lambda entity, _now, _containers: entity["connector"] or entity["listener"],
+            "role": _plain("role"),
             "tls": _plain("tls"),
             "links": _plain("links"),
             "in": lambda entity, _now, _containers: _octets(entity["octets_in"]),

@@ -163,6 +163,13 @@ def test_lines_without_a_peer_are_never_suppressed() -> None:
     assert len(written.lines) == 3
 
 
+def test_lines_of_connections_that_the_router_opened_are_never_suppressed() -> None:
+    written = Written("text")
+    for _ in range(3):
+        written.log.info("connection opened", peer="10.0.0.1", connector="broker")
+    assert len(written.lines) == 3
+
+
 def test_the_memory_of_peers_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(logs, "MAX_REMEMBERED", 2)
     written = Written("text")

@@ -13,13 +13,13 @@ from amqpmesh.router.amqp.types import Array, Int, Primitive, Symbol, UInt, ULon
 from amqpmesh.router.entities import TYPES, without_secret
 from amqpmesh.router.management import MAX_ATTRIBUTE_NAMES, NODE, PAGE, PAGE_SIZE, respond
 from amqpmesh.router.message import Message
-from amqpmesh.router.statistics import ListenerStatistics, Statistics
+from amqpmesh.router.statistics import ConnectorState, ConnectorStatistics, ListenerStatistics, Statistics
 from amqpmesh.router.steps import at_once
 from tests.support.network import Network
 
 
 def statistics() -> Statistics:
-    """Of a router with two connections, three links, two addresses, a dynamic node among them, and a listener."""
+    """Of a router with all kinds of entities: two connections, three links, two addresses, one of a dynamic node."""
     network = Network()
     one, other = network.client("one"), network.client("other")
     one.sender("q", name="out")
@@ -29,7 +29,16 @@ def statistics() -> Statistics:
     other.take(1)[0].accept()
     network.run()
     listener = ListenerStatistics(name="amqp", url="amqp://127.0.0.1:5672", connections=2, refused=0)
-    return replace(network.core.statistics(), listeners=(listener,))
+    connector = ConnectorStatistics(
+        name="broker",
+        role="container",
+        state=ConnectorState.WAITING,
+        url=None,
+        connection=None,
+        failures=3,
+        reason="Connection refused",
+    )
+    return replace(network.core.statistics(), listeners=(listener,), connectors=(connector,))
 
 
 STATISTICS = statistics()
@@ -83,6 +92,13 @@ def test_a_query_for_a_type_has_a_row_for_each_of_its_entities() -> None:
             **{item.name: getattr(told, item.name) for item in fields(told)},
             "address": without_secret(str(told.address)),
         }
+
+
+def test_a_connector_tells_why_it_is_not_connected() -> None:
+    (connector,) = query(entityType="connector")
+    assert (connector["identity"], connector["name"]) == ("connector/broker", "broker")
+    assert (connector["state"], connector["failures"], connector["url"]) == ("waiting", 3, None)
+    assert connector["reason"] == "Connection refused"
 
 
 def test_the_prefix_of_a_type_may_be_left_out() -> None:

@@ -26,7 +26,12 @@ from amqpmesh import (
     ConfigError,
     Connection,
     ConnectionClosedError,
+    ConnectionDirection,
     ConnectionStatistics,
+    ConnectorConfig,
+    ConnectorState,
+    ConnectorStatistics,
+    ConnectorTlsConfig,
     Data,
     Decimal32,
     Decimal64,
@@ -42,6 +47,7 @@ from amqpmesh import (
     InDoubtError,
     Int,
     Limits,
+    LinkConfig,
     LinkDetachedError,
     LinkRedirectError,
     LinkStatistics,
@@ -50,6 +56,7 @@ from amqpmesh import (
     ListenerStatistics,
     LogConfig,
     Long,
+    MeshConfig,
     Message,
     Modified,
     ModifiedError,
@@ -58,6 +65,7 @@ from amqpmesh import (
     OutcomeError,
     Outcomes,
     Overflow,
+    PasswordConfig,
     Primitive,
     ProtocolError,
     Reason,
@@ -231,7 +239,26 @@ def configuration(folder: Path) -> RouterConfig:
         overflow=Overflow.DROP,
         delivery_annotations=DeliveryAnnotationsRule.DROP,
     )
-    return RouterConfig(id="A", listeners=(public,), addresses=(news,), log=LogConfig(level="debug", format="json"))
+    mesh = MeshConfig(certificate=folder / "A.pem", key=folder / "A.key", trust=folder / "mesh-ca.pem")
+    neighbour = ConnectorConfig(url=("amqps://b1.example", "amqps://b2.example"), cost=2)
+    broker = ConnectorConfig(
+        url="amqps://broker.example",
+        name="broker",
+        role="container",
+        tls=ConnectorTlsConfig(trust=folder / "broker-ca.pem"),
+        user="alice",
+        password=PasswordConfig(env="BROKER_PASSWORD"),
+    )
+    orders = LinkConfig(connector="broker", source="orders", address="incoming/orders")
+    return RouterConfig(
+        id="A",
+        mesh=mesh,
+        listeners=(public,),
+        connectors=(neighbour, broker),
+        container_links=(orders,),
+        addresses=(news,),
+        log=LogConfig(level="debug", format="json"),
+    )
 
 
 def shown(statistics: Statistics) -> Iterator[str]:
@@ -241,9 +268,14 @@ def shown(statistics: Statistics) -> Iterator[str]:
     listener: ListenerStatistics
     for listener in statistics.listeners:
         yield f"{listener.url} {listener.connections} {listener.refused}"
+    connector: ConnectorStatistics
+    for connector in statistics.connectors:
+        waits = "" if connector.state is ConnectorState.CONNECTED else f"waits: {connector.reason}"
+        yield f"{connector.name} {connector.url} {waits}"
     connection: ConnectionStatistics
     for connection in statistics.connections:
-        yield f"{connection.container_id} {connection.user or 'anonymous'} {connection.octets_in}"
+        ours = connection.direction is ConnectionDirection.OUT
+        yield f"{connection.container_id} {connection.user or 'anonymous'} {connection.octets_in} {ours}"
     link: LinkStatistics
     for link in statistics.links:
         arrow = "<-" if link.direction is Direction.INCOMING else "->"

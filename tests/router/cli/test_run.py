@@ -273,3 +273,48 @@ def shown_by(port: int) -> bytes:
         certificate = client.getpeercert(binary_form=True)
         assert certificate is not None
         return certificate
+
+
+def test_a_connector_of_the_file_connects_to_another_router_and_comes_back(daemon: StartDaemon, tmp_path: Path) -> None:
+    far = daemon("--id", "B", "--listen", "amqp://127.0.0.1:0")
+    port = far.port()
+    (tmp_path / "a.toml").write_text(
+        f"""
+        [router]
+        id = "A"
+        [[listener]]
+        url = "amqp://127.0.0.1:0"
+        [[connector]]
+        name = "b"
+        url = "amqp://127.0.0.1:{port}"
+        role = "container"
+        """
+    )
+    near = daemon("a.toml")
+    own = near.port()
+    assert near.said(r" INFO connection opened connection=1 peer=127\.0\.0\.1 container=B connector=b$")
+    shown = status(own)
+    assert re.search(rf"^b +container +connected +amqp://127\.0\.0\.1:{port} +0 +-$", shown, re.MULTILINE), shown
+    assert re.search(r"^B +127\.0\.0\.1 +- +out +b +container +-", shown, re.MULTILINE), shown
+    assert re.search(r"^A +127\.0\.0\.1 +- +in +amqp +normal +-", status(port), re.MULTILINE)
+    far.send(signal.SIGTERM)
+    assert far.ended() == 0
+    assert near.said(r" INFO connection closed connection=1 .* connector=b ")
+    assert near.said(rf" WARNING connector waits connector=b url=amqp://127\.0\.0\.1:{port} reason=\"the peer closed")
+    daemon("--id", "B", "--listen", f"amqp://127.0.0.1:{port}")
+    assert near.said(r" INFO connection opened connection=\d+ peer=127\.0\.0\.1 container=B connector=b$")
+    near.send(signal.SIGTERM)
+    assert near.ended() == 0
+
+
+def status(port: int) -> str:
+    """What `amqpmesh status` says."""
+    return subprocess.run(
+        [sys.executable, "-m", "amqpmesh", "status", "--url", f"amqp://127.0.0.1:{port}"],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=PATIENCE,
+        cwd=Path(__file__).parents[3],
+        env={**os.environ, "COLUMNS": "140"},
+    ).stdout

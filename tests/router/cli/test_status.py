@@ -65,7 +65,7 @@ def test_its_own_connection_and_links_are_marked(
     monkeypatch.setattr("amqpmesh.router.io.management.SURVEY_TIME", 0.0)
     said = command("status").out
     assert "connections 1, links 2," in said, "as many as there are rows"
-    row(said, "(this command)", "127.0.0.1", "-", "amqp", "-", "2")
+    row(said, "(this command)", "127.0.0.1", "-", "in", "amqp", "normal", "-", "2")
     row(said, "(this command)", "sender", "$management")
     assert said.count("(this command)") == 3
     assert not re.search(r"^amqpmesh-status", said, re.MULTILINE)
@@ -114,7 +114,7 @@ def test_all_may_be_json(served: Served, command: Command) -> None:
     served.receive("hello", credit=3)
     told = json.loads(command("status", "--json").out)
     statistics = served.router.statistics()
-    assert sorted(told) == ["addresses", "connections", "links", "listeners", "nodes", "own_connection", "router"]
+    assert sorted(told) == ["addresses", "connections", "connectors", "links", "listeners", "nodes", "own_connection", "router"]
     assert told["router"]["id"] == "A"
     assert told["router"]["started_at"] == statistics.router.started_at
     listener = dict(told["listeners"][0])
