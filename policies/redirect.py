@@ -7,8 +7,6 @@ the target of what is sent, as the source of what is received, or in the `to` of
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from amqpmesh.router.amqp.types import Int, Symbol, Value
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Redirect:
@@ -25,18 +23,6 @@ class Redirect:
     def for_address(self, name: str) -> "Redirect":
         """The same, for who asked for `name`: that is its address there, too, unless another is said."""
         return self if self.address is not None else replace(self, address=name)
-
-    @property
-    def info(self) -> dict[Symbol, Value]:
-        """The info of the error that says it."""
-        values: dict[str, Value] = {
-            "hostname": self.hostname,
-            "network-host": self.network_host,
-            # The standard leaves its type open; as an int it is what clients in C look for.
-            "port": None if self.port is None else Int(self.port),
-            "address": self.address,
-        }
-        return {Symbol(key): value for key, value in values.items() if value is not None}
 
 
 def comes_back(first: Redirect, rule: Callable[[str], Redirect | None], is_here: Callable[[Redirect], bool]) -> bool:

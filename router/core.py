@@ -572,7 +572,7 @@ class Core:
         self.log.info(
             "connection redirected", connection=record.number, peer=record.host, container=record.peer.container_id
         )
-        error = Error(condition=ConnectionCondition.REDIRECT, description="the container is elsewhere", info=info(place))
+        error = Error(condition=ConnectionCondition.REDIRECT, description="the container moved", info=info(place))
         record.engine.close(error)
         self._connection_gone(record)
         self._set_timer(record, record.engine.next_timer())

@@ -18,6 +18,10 @@ def _host_refusal(host: str) -> str | None:
     return emptiness(host)
 
 
+def _says_nothing(config: "PlaceConfig") -> bool:
+    return config.place == Redirect()
+
+
 @table
 class PlaceConfig(Table):
     """The container to which a whole connection is sent (§2.8.16)."""
@@ -32,7 +36,7 @@ class PlaceConfig(Table):
         return Redirect(hostname=self.hostname, network_host=self.network_host, port=self.port)
 
     RULES: ClassVar[tuple[Rule, ...]] = (
-        Rule("hostname", "is needed, or network_host, or port: it must say where", lambda c: not c.place.info),
+        Rule("hostname", "is needed, or network_host, or port: it must say where", _says_nothing),
     )
 
 
@@ -48,5 +52,9 @@ class RedirectConfig(PlaceConfig):
         return Redirect(hostname=self.hostname, network_host=self.network_host, port=self.port, address=self.address)
 
     RULES: ClassVar[tuple[Rule, ...]] = (
-        Rule("hostname", "is needed, or network_host, port or address: it must say where", lambda c: not c.place.info),
+        Rule(
+            "hostname",
+            "is needed, or network_host, port or address: it must say where",
+            _says_nothing,
+        ),
     )

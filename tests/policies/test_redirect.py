@@ -1,4 +1,4 @@
-"""Redirects as peers are told them, and those that lead nowhere."""
+"""Redirects: what they leave as it is, and those that lead nowhere."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from amqpmesh.policies.redirect import Redirect, comes_back
-from amqpmesh.router.amqp.types import Int, Symbol
 
 HERE = Redirect(network_host="here")
 THERE = Redirect(network_host="there")
@@ -19,14 +18,6 @@ def is_here(redirect: Redirect) -> bool:
 
 def to(address: str, host: str = "here") -> Redirect:
     return Redirect(network_host=host, address=address)
-
-
-def test_the_info_has_what_is_said_and_no_more() -> None:
-    info = Redirect(hostname="b.example", network_host="127.0.0.1", port=5672, address="there").info
-    assert info == {"hostname": "b.example", "network-host": "127.0.0.1", "port": 5672, "address": "there"}
-    assert {type(key) for key in info} == {Symbol}
-    assert type(info[Symbol("port")]) is Int
-    assert Redirect(hostname="b.example").info == {"hostname": "b.example"}
 
 
 def test_the_address_that_was_asked_for_stays_unless_another_is_said() -> None:

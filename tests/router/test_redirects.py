@@ -6,12 +6,15 @@ from dataclasses import replace
 
 import pytest
 
+from amqpmesh.policies.redirect import Redirect
 from amqpmesh.router.amqp import events
 from amqpmesh.router.amqp.definitions import ConnectionCondition, Error, LinkCondition
 from amqpmesh.router.amqp.delivery_states import Accepted, Rejected
 from amqpmesh.router.amqp.link import Link
 from amqpmesh.router.amqp.messaging import Source
+from amqpmesh.router.amqp.types import Int, Symbol
 from amqpmesh.router.config import AddressConfig, PlaceConfig, RedirectConfig
+from amqpmesh.router.redirects import info
 from tests.support.network import Client, Network, message
 
 PLACE = {"hostname": "b.example", "network-host": "127.0.0.1", "port": 5672}
@@ -32,6 +35,14 @@ told = pytest.mark.parametrize(
 
 def network() -> Network:
     return Network(ELSEWHERE, RENAMED, HERE)
+
+
+def test_the_info_has_what_is_said_and_no_more() -> None:
+    whole = info(Redirect(hostname="b.example", network_host="127.0.0.1", port=5672, address="there"))
+    assert whole == PLACE | {"address": "there"}
+    assert {type(key) for key in whole} == {Symbol}
+    assert type(whole[Symbol("port")]) is Int
+    assert info(Redirect(hostname="b.example")) == {"hostname": "b.example"}
 
 
 def answer(client: Client, link: Link) -> Error:
