@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from amqpmesh.router.core import Core
     from amqpmesh.topology.book import Advert
     from amqpmesh.topology.protocol import Topology
+    from amqpmesh.topology.signing import Signer
 
 
 class Recognizer(Protocol):
@@ -135,6 +136,28 @@ class Mesh:
         """Nothing is to come here any more."""
         self._apply(self.topology.drain(self._core.now))
 
+    def renew(self, signer: Signer, now: float) -> None:
+        """Sign with another certificate from now on, and look again at those that neighbours have shown."""
+        self._core.now = now
+        self._apply(self.topology.renew(signer, now))
+        self.check()
+
+    def check(self) -> None:
+        """Part from neighbours who are not believed any more."""
+        if self._recognizer is None:
+            return
+        for neighbour in list(self.neighbours.values()):
+            refusal = self._recognizer.refusal(neighbour.record.certificate, neighbour.router)
+            if refusal is not None:
+                self._core.log.warning(
+                    "neighbour refused",
+                    connection=neighbour.record.number,
+                    peer=neighbour.record.host,
+                    router=neighbour.router,
+                    reason=refusal,
+                )
+                self._close(neighbour, Error(condition=AmqpCondition.UNAUTHORIZED_ACCESS, description=refusal))
+
     def set_cost(self, neighbour: Neighbour, cost: int) -> None:
         """What sending to a neighbour by this connection costs from now on."""
         neighbour.record.cost = cost
@@ -155,6 +178,8 @@ class Mesh:
                     graph_changed = True
                 case changes.AddressesChanged():
                     addresses |= change.addresses
+                case changes.RevocationsChanged():
+                    self.check()
                 case changes.Refused(adjacency=Neighbour() as neighbour):
                     error = Error(condition=ConnectionCondition.CONNECTION_FORCED, description=change.reason)
                     self._close(neighbour, error)

@@ -26,6 +26,7 @@ from amqpmesh.router.io.driver import Driver
 from amqpmesh.router.io.handshake import Identity, secure
 from amqpmesh.router.io.listeners import Listener
 from amqpmesh.router.io.management import ManagementNode
+from amqpmesh.router.io.membership import Membership, membership
 from amqpmesh.router.io.servers import LookUp, look_up
 from amqpmesh.router.io.streams import TcpStream
 from amqpmesh.router.io.transport import Transport
@@ -62,6 +63,7 @@ class Router(Doors):
         open_stream: Opener = open_tcp,
         look_up: LookUp = look_up,
         backoff: Backoff = Backoff(),  # noqa: B008 - it cannot be changed
+        epoch: int | None = None,
         **settings: Any,
     ) -> None:
         """Args:
@@ -71,6 +73,7 @@ class Router(Doors):
         open_stream: opens what connectors run TLS and AMQP over: TCP, or a tunnel, a test.
         look_up: asks DNS for the servers of a domain.
         backoff: how long connectors wait before they try again.
+        epoch: this life of the router in its mesh, greater than the one before; None: by the wall clock.
         settings: other keys of `RouterConfig`, such as `id`, `drain`, `idle_time_out`; they go before `config`'s, and
             hold for what comes in by the listeners given as URLs and by `serve_stream`.
 
@@ -102,6 +105,8 @@ class Router(Doors):
         self._inside = Inside(self._stream_listener)
         self._management = ManagementNode(self._stream_listener, self._survey)
         self._credentials: dict[ListenerConfig, Credentials] = {}
+        self._membership: Membership | None = None
+        self._epoch = epoch
         self._core: Core | None = None
         self._accepting = False
         self._drained = False
@@ -119,6 +124,7 @@ class Router(Doors):
             raise CommandError("a router runs once")
         await trio.lowlevel.checkpoint()
         mesh = self.config.mesh
+        member = membership(self.config)
         for listener in self.config.listeners:
             self._credentials[listener] = Credentials.load(listener, mesh)
         credentials = [ConnectorCredentials.load(connector, mesh) for connector in self.config.connectors]
@@ -128,7 +134,10 @@ class Router(Doors):
                 bound.append(await Listener.bind(listener))
                 undoing.callback(bound[-1].close)
             core = Core(self.config, trio.current_time())
+            if member is not None:
+                core.mesh = member.join(core, trio.current_time(), self._epoch)
             undoing.pop_all()
+        self._membership = member
         self.listeners = tuple(bound)
         self._core = core
         self._driver = Driver(core)
@@ -206,18 +215,22 @@ class Router(Doors):
             return settled
 
     def reload(self, config: RouterConfig | Path | None = None) -> list[str]:
-        """Read users and certificates again, for the connections to come; those that are there stay.
+        """Read users and certificates again, for the connections to come; those that are there stay, but for those to
+        routers of the mesh that are not believed any more.
 
         Args: config: what the configuration says now, to be compared with the one in force.
         Returns: the keys in which they differ: to take effect they need a restart.
         Raises: ConfigError: a file is no good; then nothing has changed.
         """
-        self._started()
+        core = self._started()
         if isinstance(config, Path):
             config = load(config)
         mesh = self.config.mesh
         accepting = {listener: Credentials.load(listener, mesh) for listener in self._credentials}
         connecting = [ConnectorCredentials.load(connector.config, mesh) for connector in self.connectors]
+        if self._membership is not None and core.mesh is not None:
+            self._membership.reload(core.mesh, trio.current_time())
+            self._driver.settle()
         self._credentials = accepting
         for connector, credentials in zip(self.connectors, connecting, strict=True):
             connector.credentials = credentials

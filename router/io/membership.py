@@ -1,0 +1,92 @@
+"""How a router becomes one of a mesh: its certificate read, whom it believes, and this life of it begun."""
+
+import time
+from pathlib import Path
+
+from amqpmesh.router.amqp.errors import ConfigError
+from amqpmesh.router.config import MeshConfig, RouterConfig
+from amqpmesh.router.core import Core
+from amqpmesh.router.mesh import Mesh
+from amqpmesh.topology.certificates import CertificateError, covers
+from amqpmesh.topology.protocol import Topology
+from amqpmesh.topology.settings import Settings
+from amqpmesh.topology.signing import Signer, Unsigned, UntrustedError, Verifier
+from amqpmesh.topology.trust import Identity, Trust
+
+
+class Membership:
+    """What a router shows the mesh and whom it believes there."""
+
+    def __init__(self, router: str, config: MeshConfig) -> None:
+        """Read the files.
+
+        Raises: ConfigError: one cannot be read, is not what it should be, or is another router's.
+        """
+        self._router = router
+        self._config = config
+        self._trust: Trust | None = None
+        self.signer: Signer = Unsigned()
+        self.verifier: Verifier = Unsigned()
+        if config.certificate is not None and config.key is not None and config.trust is not None:
+            try:
+                trust = Trust.load(_read(config.trust, "mesh.trust"), time.time)
+            except CertificateError as error:
+                raise ConfigError(str(config.trust), "mesh.trust", str(error)) from None
+            self._trust = trust
+            self.verifier = trust
+            self.signer = self._identity(trust, config.certificate, config.key)
+
+    def _identity(self, trust: Trust, certificate: Path, key: Path) -> Identity:
+        try:
+            identity = Identity.load(_read(certificate, "mesh.certificate"), _read(key, "mesh.key"), trust)
+        except CertificateError as error:
+            raise ConfigError(str(certificate), "mesh.certificate", str(error)) from None
+        if not covers(identity.router, self._router):
+            reason = f"is the certificate of {identity.router!r}, and this is {self._router!r}"
+            raise ConfigError(str(certificate), "mesh.certificate", reason)
+        return identity
+
+    def refusal(self, certificate: bytes | None, router: str) -> str | None:
+        """Why a peer is not the router that it says it is; None: it is. Args: certificate: DER; None: it has none."""
+        if self._trust is None:
+            return None
+        if certificate is None:
+            return "it has shown no certificate"
+        try:
+            certified = self._trust.router_of(certificate)
+        except UntrustedError as error:
+            return error.reason
+        return None if covers(certified, router) else f"its certificate is that of {certified!r}"
+
+    def join(self, core: Core, now: float, epoch: int | None = None) -> Mesh:
+        """Begin a life in the mesh. Args: epoch: greater than in the life before; None: by the wall clock."""
+        if epoch is None:
+            epoch = time.time_ns() // 1_000_000
+        settings = Settings(hello=self._config.hello, hold=self._config.hold)
+        topology = Topology(self._router, settings, self.signer, self.verifier, epoch, now)
+        return Mesh(core, topology, epoch, self)
+
+    def reload(self, mesh: Mesh, now: float) -> None:
+        """Read the files again: a new certificate, other authorities, a newer list of revocations.
+
+        Raises: ConfigError: one of them is no good; then nothing has changed.
+        """
+        Membership(self._router, self._config)  # whether all of them are good
+        config = self._config
+        if self._trust is None or config.trust is None or config.certificate is None or config.key is None:
+            return
+        self._trust.reload(_read(config.trust, "mesh.trust"))
+        self.signer = self._identity(self._trust, config.certificate, config.key)
+        mesh.renew(self.signer, now)
+
+
+def membership(config: RouterConfig) -> Membership | None:
+    """What the configuration says of the mesh; None: the router is in none. Raises: ConfigError."""
+    return None if config.mesh is None else Membership(config.id, config.mesh)
+
+
+def _read(path: Path, key: str) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise ConfigError(str(path), key, error.strerror or str(error)) from None
