@@ -18,7 +18,7 @@ read and sent again is of the type that it was.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sized
 from dataclasses import MISSING, Field, dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Final
 
@@ -104,12 +104,13 @@ class Message:
     footer: dict[Any, Any] = field(default_factory=dict, kw_only=True)
 
     def __repr__(self) -> str:
-        said = (
-            f"{item.name}={value!r}"
+        """What is said about it, and of what kind and size its body is: what it holds is for its receiver alone."""
+        said = [
+            f"{item.name}={_told(value)}"
             for item in fields(self)[1:]
             if (value := getattr(self, item.name)) != _default(item)
-        )
-        return f"Message({', '.join([repr(self.body), *said])})"
+        ]
+        return f"<Message {' '.join([_told_body(self.body), *said])}>"
 
     def encode(self) -> bytes:
         """The payload that it makes up, of message-format 0.
@@ -210,6 +211,16 @@ def encode_message(message: Message | Value) -> bytes:
     if isinstance(message, bytes):
         return encode_composite(Data(value=message))
     return Message(message).encode()
+
+
+def _told(value: object) -> str:
+    """A field, for people: of a map only the keys."""
+    return shown(list(value) if isinstance(value, dict) else value)
+
+
+def _told_body(body: object) -> str:
+    kind = type(body).__name__
+    return f"{kind}[{len(body)}]" if isinstance(body, Sized) else kind
 
 
 def _default(item: Field[Any]) -> Any:

@@ -12,7 +12,7 @@ import trio
 
 from amqpmesh.router import logs
 from amqpmesh.router.amqp.definitions import ConnectionCondition, Error
-from amqpmesh.router.amqp.errors import CommandError
+from amqpmesh.router.amqp.errors import CommandError, shown
 from amqpmesh.router.config import ConnectorConfig, ListenerConfig, RouterConfig, load
 from amqpmesh.router.core import Core
 from amqpmesh.router.io.client.attacher import Attacher
@@ -113,6 +113,11 @@ class Router(Doors):
         self._serving: set[trio.CancelScope] = set()
         self._idle = trio.Event()
         self._draining = trio.Lock()
+
+    def __repr__(self) -> str:
+        stage = "new" if self._core is None else "running" if self._accepting else "over"
+        urls = ", ".join(each.url for each in self.listeners)
+        return f"<Router {shown(self.id)} {stage}{urls and f', listens at {urls}'}>"
 
     async def __aenter__(self) -> Self:
         """Listen, then serve.

@@ -455,8 +455,13 @@ def test_hostile_octets_are_a_message_or_a_protocol_error(data: st.DataObject) -
     assert isinstance(read, Message)
 
 
-def test_a_message_tells_what_is_set_and_nothing_else() -> None:
-    assert repr(Message(b"x")) == "Message(b'x')"
-    assert repr(Message(None, ttl=1.5, footer={"a": 1})) == "Message(None, ttl=1.5, footer={'a': 1})"
+def test_a_message_tells_what_is_set_and_nothing_that_it_holds() -> None:
+    assert repr(Message(b"secret")) == "<Message bytes[6]>"
+    assert repr(Message(None, ttl=1.5, footer={"a": "secret"})) == "<Message NoneType ttl=1.5 footer=['a']>"
+    assert repr(Message({"pin": "secret"}, subject="s" * 500)) == f"<Message dict[1] subject='{'s' * 76}...>"
+    assert repr(Message(7, reply_to="q")) == "<Message int reply_to='q'>"
+
+
+def test_messages_that_say_and_hold_the_same_are_equal() -> None:
     assert Message("x") == Message("x")
     assert Message("x") != Message("x", subject="y")
