@@ -80,3 +80,33 @@ def test_print_shows_what_run_with_the_same_arguments_would_use(
 def test_an_option_is_checked_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", str(write(tmp_path, "")), "--listen", "http://127.0.0.1"]) == 2
     assert "--listen: must begin with amqp://" in capsys.readouterr().err
+
+
+MESH = "[mesh]\ncertificate = 'a.pem'\nkey = 'b.key'\ntrust = 'a.pem'\n"
+BROKER = "[[connector]]\nrole = 'container'\nurl = 'amqps://b.example'\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (f"{MESH}[[connector]]\nurl = 'amqps://b.example'", "mesh.certificate: "),
+        (f"{MESH}[[listener]]\nrole = 'mesh'\nurl = 'amqps://127.0.0.1:0'", "mesh.certificate: "),
+        (f"{BROKER}tls = {{ certificate = 'a.pem', key = 'b.key' }}", "connector[0].tls: "),
+        (f"{BROKER}user = 'a'\npassword = {{ env = 'NO_SUCH' }}", "connector[0].password.env: NO_SUCH is not set"),
+        (f"{BROKER}user = 'a'\npassword = {{ file = 'empty' }}", "connector[0].password.file: its first line is empty"),
+        (f"{BROKER}user = 'a'\npassword = {{ file = 'control' }}", "connector[0].password: "),
+    ],
+)
+def test_what_connectors_could_not_work_with_is_found(
+    text: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with_certificates(tmp_path)
+    other = trustme.CA().issue_cert("other.example")
+    other.private_key_pem.write_to_path(str(tmp_path / "b.key"))
+    (tmp_path / "empty").write_text("\nsecret\n")
+    (tmp_path / "control").write_text("secret\x07\n")
+    file = write(tmp_path, text)
+    assert main(["check", str(file)]) == 2
+    told = capsys.readouterr().err
+    assert told.startswith(f"amqpmesh: {file}: {said}")
+    assert "secret" not in told
