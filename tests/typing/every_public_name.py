@@ -66,11 +66,13 @@ from amqpmesh import (
     Outcomes,
     Overflow,
     PasswordConfig,
+    PlaceConfig,
     Primitive,
     ProtocolError,
     Reason,
     Receiver,
     ReceiverSettleMode,
+    RedirectConfig,
     Rejected,
     RejectedError,
     Released,
@@ -249,14 +251,16 @@ def configuration(folder: Path) -> RouterConfig:
         user="alice",
         password=PasswordConfig(env="BROKER_PASSWORD"),
     )
+    moved = ListenerConfig(url="amqp://127.0.0.1:0", redirect=PlaceConfig(hostname="b.example"))
+    elsewhere = AddressConfig(pattern="elsewhere/#", redirect=RedirectConfig(hostname="b.example", address="there"))
     orders = LinkConfig(connector="broker", source="orders", address="incoming/orders")
     return RouterConfig(
         id="A",
         mesh=mesh,
-        listeners=(public,),
+        listeners=(public, moved),
         connectors=(neighbour, broker),
         container_links=(orders,),
-        addresses=(news,),
+        addresses=(news, elsewhere),
         log=LogConfig(level="debug", format="json"),
     )
 
