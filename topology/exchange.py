@@ -84,7 +84,7 @@ class Exchange:
         conversation = self.conversations[adjacency.router]
         conversation.adjacencies.remove(adjacency)
         if conversation.adjacencies:
-            conversation.resend()
+            conversation.resend_all()
             self._touched[conversation] = None
             return
         del self.conversations[adjacency.router]
@@ -267,7 +267,7 @@ class Exchange:
 
     def resend(self, conversation: Conversation, now: float) -> None:
         """What was not acknowledged in time leaves again."""
-        conversation.resend(now - conversation.patience(self._settings.retransmit_time))
+        conversation.resend_overdue(self._settings.retransmit_time, now)
         self._touched[conversation] = None
         self._watch(conversation)
 

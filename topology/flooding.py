@@ -119,24 +119,29 @@ class Conversation:
         first = next(iter(self._sent.values()), None)
         return None if first is None else first.at + patience * self._back_off
 
-    def resend(self, before: float | None = None) -> None:
-        """Queue again what was sent before a time and has not been acknowledged; None: all of it."""
-        again = [number for number, sent in self._sent.items() if before is None or sent.at <= before]
-        lost = [key for number in again for key in self._sent[number].keys]
-        for number in again:
-            self._octets -= self._sent.pop(number).octets
-        # Before what is queued already: order matters to who gets it.
+    def resend_overdue(self, patience: float, now: float) -> None:
+        """Queue again what has not been acknowledged in time; more time is given from now on."""
+        wait = patience * self._back_off
+        if self._requeue([number for number, sent in self._sent.items() if sent.at + wait <= now]):
+            self._back_off = min(2 * self._back_off, MAX_BACK_OFF)
+
+    def resend_all(self) -> None:
+        """Queue again all that has not been acknowledged."""
+        self._requeue(list(self._sent))
+
+    def _requeue(self, numbers: list[int]) -> bool:
+        lost: list[Key] = []
+        for number in numbers:
+            sent = self._sent.pop(number)
+            self._octets -= sent.octets
+            lost += sent.keys
+        # Before what is queued already: link states are to come before the addresses of their epoch.
         first, later = self._first, self._later
         self._first, self._later = {}, {}
         self.offer(lost)
         self._first.update(first)
         self._later.update(later)
-        if before is not None and lost:
-            self._back_off = min(2 * self._back_off, MAX_BACK_OFF)
-
-    def patience(self, patience: float) -> float:
-        """How long to wait for acknowledgements now, seconds."""
-        return patience * self._back_off
+        return bool(lost)
 
     def _take_acknowledgements(self) -> tuple[int, ...]:
         taken = tuple(self.to_acknowledge[:MAX_ACKNOWLEDGED])
