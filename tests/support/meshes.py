@@ -182,18 +182,43 @@ class World:
         self.run()
         return self.now - began
 
-    def leave(self) -> None:
-        """Every client closes; then no router has anything of a delivery left."""
+    def close_clients(self) -> None:
+        """Every client closes."""
         for node in self.nodes.values():
             for client in node.clients:
                 client.stopped = False
                 if not client.is_lost:
                     client.close()
+
+    def check_ledgers(self) -> None:
+        """No router has a delivery left, nor octets or frames of one."""
+        for router, node in self.nodes.items():
+            core = node.core
+            whole = core.statistics().router
+            frames = sum(record.held_frames for record in core.connections)
+            unsettled = [
+                link
+                for record in core.connections
+                for link in (*record.incoming, *record.outgoing)
+                if link.link.terminus.unsettled
+            ]
+            left = (whole.relays, whole.buffered, frames, unsettled)
+            assert left == (0, 0, 0, []), (router, left)
+
+    def leave(self) -> None:
+        """Every client closes; then no router has anything of a delivery left."""
+        self.close_clients()
         self.advance(60.0)
+        self.check_ledgers()
         for router, node in self.nodes.items():
             whole = node.core.statistics().router
-            left = (whole.relays, whole.buffered, whole.addresses, len(node.mesh.ways))
-            assert left == (0, 0, 0, 0), (router, left)
+            links = [
+                each
+                for record in records(self, router)
+                for each in (*record.incoming, *record.outgoing, *record.lingering, *record.held)
+            ]
+            left = (whole.addresses, len(node.mesh.ways), links)
+            assert left == (0, 0, []), (router, left)
 
 
 def records(world: World, router: str) -> list[ConnectionRecord]:

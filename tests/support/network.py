@@ -287,6 +287,11 @@ class Network:
         self.clients: list[Client] = []
         self.arrived: list[Arrival] = []
 
+    @property
+    def relays(self) -> int:
+        """How many deliveries are in doubt."""
+        return self.core.relays
+
     def client(
         self,
         container_id: str | None = None,
