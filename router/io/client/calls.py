@@ -9,8 +9,9 @@ import trio
 from amqpmesh.router.amqp.errors import AmqpMeshError, InDoubtError, ProtocolError
 from amqpmesh.router.io.client.correlation import correlation_of
 from amqpmesh.router.io.client.outgoing import Outgoing
-from amqpmesh.router.io.client.receiver_end import BUFFER, ReceiverEnd
+from amqpmesh.router.io.client.receiver_end import ReceiverEnd
 from amqpmesh.router.io.client.sender_end import SenderEnd
+from amqpmesh.router.io.client.terms import BUFFER, ReceiverTerms
 from amqpmesh.router.kernel.relay import ACCEPTED_STATE
 from amqpmesh.router.message import Message
 
@@ -45,7 +46,13 @@ class Replies(ReceiverEnd):
 
     def __init__(self, home: Attacher, name: str, *, credit: int, max_message_size: int, max_values: int) -> None:
         super().__init__(
-            home, name, None, credit=credit, buffer=BUFFER, max_message_size=max_message_size, max_values=max_values
+            home,
+            name,
+            None,
+            ReceiverTerms(max_message_size=max_message_size),
+            credit=credit,
+            buffer=BUFFER,
+            max_values=max_values,
         )
         self.calls: dict[Key, Call] = {}
         #: Answers that nobody waited for any more.

@@ -11,11 +11,12 @@ from amqpmesh.router.amqp.errors import CommandError
 from amqpmesh.router.amqp.types import Described, Symbol
 from amqpmesh.router.io.client.arguments import whole
 from amqpmesh.router.io.client.receiver import Receiver
-from amqpmesh.router.io.client.receiver_end import BUFFER, MAX_MESSAGE_SIZE, ReceiverEnd
+from amqpmesh.router.io.client.receiver_end import ReceiverEnd
 from amqpmesh.router.io.client.requester import Requester
 from amqpmesh.router.io.client.sender import Sender
 from amqpmesh.router.io.client.sender_end import SenderEnd
 from amqpmesh.router.io.client.symbols import by_symbol, symbols
+from amqpmesh.router.io.client.terms import BUFFER, MAX_MESSAGE_SIZE, ReceiverTerms
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -101,22 +102,25 @@ class Doors(ABC):
         """
         if max_message_size is None:
             max_message_size = 0 if streaming else MAX_MESSAGE_SIZE
-        end = ReceiverEnd(
-            self._home,
-            self._home.name_for(name),
-            address,
-            credit=credit,
-            buffer=buffer,
-            streaming=streaming,
-            any_format=any_format,
+        terms = ReceiverTerms(
             snd_settle_mode=snd_settle_mode,
             rcv_settle_mode=rcv_settle_mode,
             max_message_size=max_message_size,
-            max_values=max_values,
             source=source,
             filter=_filters(filter),
             desired_capabilities=symbols(desired_capabilities),
             properties=by_symbol(properties),
+        )
+        end = ReceiverEnd(
+            self._home,
+            self._home.name_for(name),
+            address,
+            terms,
+            credit=credit,
+            buffer=buffer,
+            streaming=streaming,
+            any_format=any_format,
+            max_values=max_values,
         )
         return Receiver(end)
 

@@ -10,12 +10,11 @@ import trio
 from amqpmesh.router import logs
 from amqpmesh.router.amqp.composite import encode_composite
 from amqpmesh.router.amqp.counting import MAX_VALUES
-from amqpmesh.router.amqp.definitions import AmqpCondition, Error, ReceiverSettleMode, Role, SenderSettleMode
+from amqpmesh.router.amqp.definitions import AmqpCondition, Error
 from amqpmesh.router.amqp.delivery_states import Rejected
 from amqpmesh.router.amqp.errors import AmqpMeshError, CommandError, ProtocolError, Scope
 from amqpmesh.router.amqp.link import Receiver as EngineReceiver
-from amqpmesh.router.amqp.messaging import MESSAGE_FORMAT, Source, Target
-from amqpmesh.router.amqp.terminus import Terminus
+from amqpmesh.router.amqp.messaging import MESSAGE_FORMAT
 from amqpmesh.router.io.client.arguments import whole
 from amqpmesh.router.io.client.conversation import MIN_WINDOW
 from amqpmesh.router.io.client.credit import Crediting
@@ -26,7 +25,7 @@ from amqpmesh.router.kernel import relay as kernel
 from amqpmesh.router.kernel.relay import RELEASED_STATE
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from amqpmesh.router.amqp.events import TransferReceived
     from amqpmesh.router.amqp.link import Link
@@ -36,18 +35,11 @@ if TYPE_CHECKING:
     from amqpmesh.router.io.client.attacher import Attacher
     from amqpmesh.router.io.client.conversation import Conversation
     from amqpmesh.router.io.client.outgoing import Outgoing
+    from amqpmesh.router.io.client.terms import ReceiverTerms
 
 log = logs.EventLog("amqpmesh.client")
 
 MODIFIED: Final = "amqp:modified:list"
-
-BUFFER: Final = 2 * 2**20
-"""Octets that may wait before the program takes them, if it says nothing else: 128 frames of 16 KiB."""
-
-MAX_MESSAGE_SIZE: Final = 16 * 2**20
-"""Octets of a message, if the program says nothing else."""
-
-MAX_ULONG: Final = 2**64 - 1
 
 MAX_WINDOW: Final = 2**31 - 1
 """However large: transfer-ids are serial numbers (§2.8.10)."""
@@ -67,36 +59,24 @@ class ReceiverEnd(Crediting):
         home: Attacher,
         name: str,
         address: str | None,
+        terms: ReceiverTerms,
         *,
         credit: int,
         buffer: int,
         streaming: bool = False,
         any_format: bool = False,
-        snd_settle_mode: SenderSettleMode = SenderSettleMode.MIXED,
-        rcv_settle_mode: ReceiverSettleMode = ReceiverSettleMode.FIRST,
-        max_message_size: int = MAX_MESSAGE_SIZE,
         max_values: int = MAX_VALUES,
-        source: Source | None = None,
-        filter: Mapping[Symbol, Value] | None = None,
-        desired_capabilities: Sequence[Symbol] = (),
-        properties: Mapping[Symbol, Value] | None = None,
     ) -> None:
         super().__init__(home, name, address, credit)
         #: The filters that the peer applies (§3.5.8).
         self.filter: Mapping[Symbol, Value] = {}
-        self._filter = filter
-        self._asked = source or Source(
-            address=address, dynamic=address is None, filter=None if filter is None else dict(filter)
-        )
+        self._terms = terms
+        #: Asked for again over each connection, whatever the peer then called it.
+        self._asked = address
         self._window = min(max(MIN_WINDOW, whole("buffer", buffer) // home.max_frame_size), MAX_WINDOW)
         self._streaming = streaming
         self._any_format = any_format
-        self._snd_settle_mode = snd_settle_mode
-        self._rcv_settle_mode = rcv_settle_mode
-        self._max_message_size = whole("max_message_size", max_message_size, MAX_ULONG)
-        self._max_values = whole("max_values", max_values, MAX_ULONG)
-        self._desired_capabilities = desired_capabilities
-        self._properties = properties
+        self._max_values = whole("max_values", max_values)
         self._ready: deque[Incoming] = deque()
         self._coming: Incoming | None = None
         #: Of the session that it is attached on, or was.
@@ -178,26 +158,13 @@ class ReceiverEnd(Crediting):
         return session
 
     def _attach(self, session: Session) -> Link:
-        return session.attach(
-            Terminus(self.name, Role.RECEIVER),
-            source=self._asked,
-            target=Target(),
-            snd_settle_mode=self._snd_settle_mode,
-            rcv_settle_mode=self._rcv_settle_mode,
-            max_message_size=self._max_message_size or None,
-            desired_capabilities=self._desired_capabilities,
-            properties=self._properties,
-        )
+        return self._terms.attach(session, self.name, self._asked)
 
     def _accepts(self, attach: Attach) -> bool:
         return attach.source is not None
 
     def _wanting(self, attach: Attach) -> str | None:
-        """A filter that was asked for by name and is not in place: what comes would be something else (§3.5.3)."""
-        assert attach.source is not None
-        in_place = attach.source.filter or {}
-        missing = [name for name, value in (self._filter or {}).items() if value is not None and name not in in_place]
-        return f"the peer does not apply the filter {', '.join(missing)}" if missing else None
+        return self._terms.wanting(attach)
 
     def _begin_use(self, attach: Attach) -> None:
         assert attach.source is not None

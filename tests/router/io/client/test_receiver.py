@@ -16,7 +16,7 @@ from amqpmesh.router.amqp.errors import CommandError, LinkDetachedError
 from amqpmesh.router.amqp.messaging import Source, TerminusDurability
 from amqpmesh.router.amqp.performatives import Disposition, Transfer
 from amqpmesh.router.amqp.types import Symbol
-from amqpmesh.router.io.client.receiver_end import MAX_MESSAGE_SIZE
+from amqpmesh.router.io.client.terms import MAX_MESSAGE_SIZE
 from amqpmesh.router.logs import event_of, fields_of
 from amqpmesh.router.message import Message
 from tests.support.calls import Call

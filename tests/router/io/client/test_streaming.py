@@ -14,7 +14,7 @@ from amqpmesh.router.amqp.delivery_states import Accepted
 from amqpmesh.router.amqp.errors import CommandError, LinkDetachedError
 from amqpmesh.router.amqp.messaging import Data
 from amqpmesh.router.amqp.performatives import Disposition, Flow
-from amqpmesh.router.io.client.receiver_end import MAX_MESSAGE_SIZE
+from amqpmesh.router.io.client.terms import MAX_MESSAGE_SIZE
 from amqpmesh.router.io.node import Router
 from amqpmesh.router.message import Message
 from amqpmesh.router.outcomes import RejectedError

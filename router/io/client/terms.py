@@ -1,0 +1,66 @@
+"""What a receiver asks for in its attach, and whether it got it (§2.7.3, §3.5.3)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from amqpmesh.router.amqp.definitions import ReceiverSettleMode, Role, SenderSettleMode
+from amqpmesh.router.amqp.messaging import Source, Target
+from amqpmesh.router.amqp.terminus import Terminus
+from amqpmesh.router.io.client.arguments import whole
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from amqpmesh.router.amqp.link import Link
+    from amqpmesh.router.amqp.performatives import Attach
+    from amqpmesh.router.amqp.session import Session
+    from amqpmesh.router.amqp.types import Symbol, Value
+
+BUFFER: Final = 2 * 2**20
+"""Octets that may wait before the program takes them, if it says nothing else: 128 frames of 16 KiB."""
+
+MAX_MESSAGE_SIZE: Final = 16 * 2**20
+"""Octets of a message, if the program says nothing else."""
+
+MAX_ULONG: Final = 2**64 - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReceiverTerms:
+    """As of `Doors.receiver`. Raises: CommandError: the size is none."""
+
+    snd_settle_mode: SenderSettleMode = SenderSettleMode.MIXED
+    rcv_settle_mode: ReceiverSettleMode = ReceiverSettleMode.FIRST
+    max_message_size: int = MAX_MESSAGE_SIZE
+    source: Source | None = None
+    filter: Mapping[Symbol, Value] | None = None
+    desired_capabilities: Sequence[Symbol] = ()
+    properties: Mapping[Symbol, Value] | None = None
+
+    def __post_init__(self) -> None:
+        whole("max_message_size", self.max_message_size, MAX_ULONG)
+
+    def attach(self, session: Session, name: str, address: str | None) -> Link:
+        """Send the attach. Args: address: the source's, unless `source` says all of it; None: a dynamic node."""
+        asked = self.source or Source(
+            address=address, dynamic=address is None, filter=None if self.filter is None else dict(self.filter)
+        )
+        return session.attach(
+            Terminus(name, Role.RECEIVER),
+            source=asked,
+            target=Target(),
+            snd_settle_mode=self.snd_settle_mode,
+            rcv_settle_mode=self.rcv_settle_mode,
+            max_message_size=self.max_message_size or None,
+            desired_capabilities=self.desired_capabilities,
+            properties=self.properties,
+        )
+
+    def wanting(self, attach: Attach) -> str | None:
+        """A filter that was asked for by name and is not in place: what comes would be something else (§3.5.3)."""
+        assert attach.source is not None
+        in_place = attach.source.filter or {}
+        missing = [name for name, value in (self.filter or {}).items() if value is not None and name not in in_place]
+        return f"the peer does not apply the filter {', '.join(missing)}" if missing else None
