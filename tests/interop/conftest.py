@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from inspect import iscoroutinefunction
 from pathlib import Path
@@ -194,20 +195,37 @@ RouterFactory = Callable[..., RouterProcess]
 ProgramFactory = Callable[..., Program]
 
 
-@pytest.fixture
-def start_router(tmp_path: Path) -> Iterator[RouterFactory]:
-    """`start_router(config)`: a router with that configuration (TOML), ended with the test."""
+@contextmanager
+def routers(folder: Path) -> Iterator[RouterFactory]:
+    """Routers by their configurations (TOML), each a process, ended with the block."""
     running: list[RouterProcess] = []
 
     def start(config: str = PLAIN_LISTENER) -> RouterProcess:
-        path = tmp_path / f"router-{len(running)}.toml"
+        path = folder / f"router-{len(running)}.toml"
         path.write_text(config)
         running.append(RouterProcess(path, config.count("[[listener]]")))
         return running[-1]
 
-    yield start
-    for router in running:
-        router.stop()
+    with ExitStack() as ending:
+        try:
+            yield start
+        finally:
+            for router in reversed(running):
+                ending.callback(router.stop)
+
+
+@pytest.fixture
+def start_router(tmp_path: Path) -> Iterator[RouterFactory]:
+    """`start_router(config)`: a router with that configuration (TOML), ended with the test."""
+    with routers(tmp_path) as start:
+        yield start
+
+
+@pytest.fixture(scope="module")
+def start_shared_router(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RouterFactory]:
+    """As `start_router`, for all tests of a file: each must have addresses of its own."""
+    with routers(tmp_path_factory.mktemp("routers")) as start:
+        yield start
 
 
 @pytest.fixture
