@@ -6,7 +6,6 @@ terminus is durable, and none outlives its link.
 
 from __future__ import annotations
 
-import secrets
 from collections import OrderedDict, deque
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
@@ -350,7 +349,7 @@ class Attaching:
         Args: properties: as asked for; of them we know the lifetime policy.
         """
         container = quote(record.peer.container_id, safe="")
-        name = f"{DYNAMIC}/{container}/{quote(link.name, safe='')}/{secrets.token_hex(16)}"
+        name = f"{DYNAMIC}/{container}/{quote(link.name, safe='')}/{self._core.token(16)}"
         address = self._use(record.peer.tenant, name, record)
         lifetime = (properties or {}).get(LIFETIME_POLICY)
         if isinstance(lifetime, LifetimePolicy):

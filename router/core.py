@@ -6,6 +6,7 @@ One `Core` is one container. It is driven by whoever owns sockets and clock: `re
 
 from __future__ import annotations
 
+import secrets
 from functools import partial
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, ClassVar, Final
@@ -55,9 +56,11 @@ WORK_LIMIT: Final = 1000
 class Core:
     """One router: its connections, links, addresses and relays."""
 
-    def __init__(self, config: RouterConfig, now: float) -> None:
+    def __init__(self, config: RouterConfig, now: float, token: Callable[[int], str] = secrets.token_hex) -> None:
+        """Args: token: so many octets that nobody can guess, in hexadecimal digits."""
         self.config = config
         self.id = config.id
+        self.token = token
         #: Seconds, as the last call told.
         self.now = now
         self.log = EventLog("amqpmesh.router")
@@ -83,6 +86,9 @@ class Core:
         self.expired = 0
         self.stolen = 0
         self.irregular_heads = 0
+        #: Deliveries that found no way on, and those that may not make another hop.
+        self.no_path = 0
+        self.no_hops = 0
         #: No credit is given: memory is used up, or the router drains.
         self.suspended = False
         self._numbers = 0
@@ -508,7 +514,9 @@ class Core:
         # What came by a lane has arrived: it is for who is here, or for nobody.
         mesh = self.mesh if incoming.lane is None else None
         if container is not None and container != self.id:
-            return mesh.ways.transit(container) if mesh is not None else None
+            way = mesh.ways.transit(container) if mesh is not None else None
+            self.no_path += way is None
+            return way
         config = self.addresses.config(name)
         check_here(config, name)
         if config.distribution is Distribution.UNAVAILABLE:
@@ -774,7 +782,7 @@ class Core:
         """A link is gone: what it has counted stays, once."""
         self.past.add(taken)
         if taken.address is not None:
-            taken.address.past.add(taken)
+            self.seen_as(taken.address).past.add(taken)
         taken.link.flow_state.reset_counters()
 
     def no_longer_lingers(self, taken: IncomingLink | OutgoingLink) -> None:
@@ -854,7 +862,15 @@ class Core:
         """A delivery went to nobody. Args: address: where it should have gone; None: there is no such address."""
         self.undelivered += 1
         if address is not None:
-            address.undelivered += 1
+            self.seen_as(address).undelivered += 1
+            if address.lane is not None and not (address.is_ingress or address.has_consumers):
+                self.no_path += 1
+
+    def seen_as(self, address: Address) -> Address:
+        """The address as clients see it that a node belongs to; the node itself, where there is none."""
+        if address.name and self.mesh is not None and self.mesh.ways.owns(address):
+            return self.addresses.find(address.tenant, address.name) or address
+        return address
 
     @staticmethod
     def _made(taken: IncomingLink | OutgoingLink) -> bool:

@@ -1,6 +1,5 @@
 """The node `$management` of a running router: the first receiver within it, on a connection of its own."""
 
-import time
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
@@ -14,6 +13,7 @@ from amqpmesh.router.io.client.delivery import Delivery
 from amqpmesh.router.io.client.doors import Doors
 from amqpmesh.router.io.client.inside import Inside
 from amqpmesh.router.io.driver import Driver
+from amqpmesh.router.io.surroundings import seconds_worked
 from amqpmesh.router.statistics import Statistics
 from amqpmesh.router.steps import Steps
 
@@ -112,15 +112,15 @@ class ManagementNode(Doors):
 
     async def _in_turns(self, steps: Steps[T]) -> T:
         """The result; in between, and before the next work, there are pauses for whatever else there is to do."""
-        began = time.perf_counter() - self._worked
+        began = seconds_worked() - self._worked
         while True:
             try:
                 next(steps)
             except StopIteration as end:
-                self._worked = time.perf_counter() - began
+                self._worked = seconds_worked() - began
                 result: T = end.value
                 return result
-            worked = time.perf_counter() - began
+            worked = seconds_worked() - began
             if worked > TURN_TIME:
                 await trio.sleep(worked * PAUSE)
-                began = time.perf_counter()
+                began = seconds_worked()

@@ -29,6 +29,7 @@ from amqpmesh.router.io.management import ManagementNode
 from amqpmesh.router.io.membership import Membership, membership
 from amqpmesh.router.io.servers import LookUp, look_up
 from amqpmesh.router.io.streams import TcpStream
+from amqpmesh.router.io.surroundings import surroundings
 from amqpmesh.router.io.transport import Transport
 from amqpmesh.router.statistics import Statistics
 from amqpmesh.router.steps import Steps, at_once
@@ -138,14 +139,14 @@ class Router(Doors):
             for listener in self.config.listeners:
                 bound.append(await Listener.bind(listener))
                 undoing.callback(bound[-1].close)
-            core = Core(self.config, trio.current_time())
+            core = Core(self.config, trio.current_time(), surroundings().token)
             if member is not None:
                 core.mesh = member.join(core, trio.current_time(), self._epoch)
             undoing.pop_all()
         self._membership = member
         self.listeners = tuple(bound)
         self._core = core
-        self._driver = Driver(core)
+        self._driver = self._drive(core)
         self._manager = trio.open_nursery()
         self._nursery = await self._manager.__aenter__()
         self._accepting = True
@@ -277,6 +278,9 @@ class Router(Doors):
     @property
     def _home(self) -> Attacher:
         return self._inside
+
+    def _drive(self, core: Core) -> Driver:
+        return Driver(core)
 
     # ----------------------------------------------------------------------------------------------------- connections
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from itertools import groupby
+from random import Random
 from typing import TYPE_CHECKING, Final
 
 import trio
 
+from amqpmesh.router.io.surroundings import surroundings
 from amqpmesh.router.urls import Endpoint
 
 if TYPE_CHECKING:
@@ -17,9 +18,6 @@ if TYPE_CHECKING:
 
 LOOK_UP_TIME: Final = 5.0
 """Seconds for DNS to answer, all its servers together."""
-
-#: One of our own: programs that set a seed get the numbers that they expect.
-_chance: Final = random.Random()  # noqa: S311 - load is shared, nothing is guessed
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,10 +60,10 @@ async def endpoints(service: Service, find: LookUp) -> list[Endpoint]:
     servers = [each for each in found if each.target not in ("", ".")]
     if not servers:
         raise OSError(f"DNS has no server for {service.name}")
-    return [Endpoint(service.scheme, each.target, each.port) for each in ordered(servers)]
+    return [Endpoint(service.scheme, each.target, each.port) for each in ordered(servers, surroundings().chance)]
 
 
-def ordered(servers: Iterable[Server], chance: random.Random = _chance) -> list[Server]:
+def ordered(servers: Iterable[Server], chance: Random) -> list[Server]:
     """By priority; among equals at random, by weight, as RFC 2782 has it."""
     result = []
     for _, group in groupby(sorted(servers, key=lambda each: (each.priority, each.weight)), lambda each: each.priority):

@@ -6,13 +6,13 @@ from abc import ABC, abstractmethod
 from collections import OrderedDict
 from itertools import count
 from typing import TYPE_CHECKING, Final
-from uuid import uuid4
 
 from amqpmesh.router.amqp.errors import CommandError, LinkDetachedError
 from amqpmesh.router.amqp.types import Symbol
 from amqpmesh.router.io.client.arguments import text
 from amqpmesh.router.io.client.link import again
 from amqpmesh.router.io.client.sender_end import SenderEnd
+from amqpmesh.router.io.surroundings import surroundings
 
 if TYPE_CHECKING:
     from amqpmesh.router.amqp.errors import AmqpMeshError
@@ -36,7 +36,7 @@ class Attacher(ABC):
         self.conversation: Conversation | None = None
         self._ends: dict[LinkEnd, None] = {}
         self._names = count(1)
-        self._prefix = uuid4().hex[:12]
+        self._prefix = surroundings().token(6)
         self._reply_senders: OrderedDict[str | None, SenderEnd] = OrderedDict()
 
     @property

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import random
 from dataclasses import dataclass
 from typing import Final
 
-#: One of our own: programs that set a seed get the numbers that they expect.
-_chance: Final = random.Random()  # noqa: S311 - pauses only have to differ
+from amqpmesh.router.io.surroundings import surroundings
 
 LASTING: Final = 5.0
 """Seconds after which a connection, or a link, counts as one that worked: a failure is the first in a row again."""
@@ -27,4 +25,4 @@ class Backoff:
         """Seconds to wait after the `row`-th failure in a row, counted from 1."""
         longest = min(self.longest, self.first * 2.0 ** min(row - 1, 30))
         # Many clients of one router that comes back must not come at once.
-        return longest * _chance.uniform(0.5, 1.0)
+        return longest * surroundings().chance.uniform(0.5, 1.0)

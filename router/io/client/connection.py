@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
-from uuid import uuid4
 
 import trio
 
@@ -12,6 +11,7 @@ from amqpmesh.router.io.client.backoff import Backoff
 from amqpmesh.router.io.client.dialer import Dialer
 from amqpmesh.router.io.client.dialing import Opener, open_tcp
 from amqpmesh.router.io.client.doors import Doors
+from amqpmesh.router.io.surroundings import surroundings
 from amqpmesh.router.io.tls import client_context
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ def connect(
         tls = client_context(*(None if file is None else Path(file) for file in (trust, certificate, key)))
     dialer = Dialer(
         urls,
-        id=id if id is not None else f"amqpmesh-{uuid4().hex[:12]}",
+        id=id if id is not None else f"amqpmesh-{surroundings().token(6)}",
         hostname=hostname,
         mechanisms=mechanisms,
         user=user,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, ClassVar, Final
 
 import trio
@@ -20,6 +19,7 @@ from amqpmesh.router.amqp.errors import (
 from amqpmesh.router.amqp.sasl import SaslClient
 from amqpmesh.router.amqp.states import LinkEndpointState
 from amqpmesh.router.io.streams import BATCH_TIME
+from amqpmesh.router.io.surroundings import seconds_worked
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -73,12 +73,12 @@ class Conversation:
 
     async def receive(self, data: bytes) -> None:
         """Take bytes of the peer. Gives the thread back now and then; raises nothing but `Cancelled`."""
-        began = time.perf_counter()
+        began = seconds_worked()
         for event in self.engine.receive(data, trio.current_time()):
             self._handle(event)
-            if time.perf_counter() - began > BATCH_TIME:
+            if seconds_worked() - began > BATCH_TIME:
                 await trio.lowlevel.checkpoint()
-                began = time.perf_counter()
+                began = seconds_worked()
         self._see_off()
 
     def receive_now(self, data: bytes) -> None:

@@ -6,7 +6,6 @@ the other in one step, and nothing waits between them.
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
@@ -19,6 +18,7 @@ from amqpmesh.router.amqp.negotiation import Negotiation
 from amqpmesh.router.io.client.attacher import Attacher
 from amqpmesh.router.io.client.conversation import Conversation
 from amqpmesh.router.io.streams import BATCH_TIME
+from amqpmesh.router.io.surroundings import seconds_worked
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -138,7 +138,7 @@ class Inside(Attacher):
             while not (record.engine.finished or self._fault is not None):
                 await self._wanted.wait()
                 self._wanted = trio.Event()
-                began = time.perf_counter()
+                began = seconds_worked()
                 while data := conversation.data_to_send():
                     for at in range(0, len(data), SLICE):
                         part = data[at : at + SLICE]
@@ -147,9 +147,9 @@ class Inside(Attacher):
                             driver.settle()
                             await trio.lowlevel.checkpoint()
                         driver.settle()
-                        if time.perf_counter() - began > BATCH_TIME:
+                        if seconds_worked() - began > BATCH_TIME:
                             await trio.lowlevel.checkpoint()
-                            began = time.perf_counter()
+                            began = seconds_worked()
                     conversation.written()
         except Exception as error:
             self._fault = error

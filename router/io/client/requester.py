@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 from typing import TYPE_CHECKING, Self
-from uuid import uuid4
+from uuid import UUID
 
 import trio
 
 from amqpmesh.router.amqp.errors import CommandError
 from amqpmesh.router.io.client.calls import Call, Replies, Requests
 from amqpmesh.router.io.client.link import again
+from amqpmesh.router.io.surroundings import surroundings
 from amqpmesh.router.message import Message
 
 if TYPE_CHECKING:
@@ -79,7 +80,7 @@ class Requester:
         """
         request = replace(message) if isinstance(message, Message) else Message(message)
         if request.message_id is None:
-            request.message_id = uuid4()
+            request.message_id = UUID(hex=surroundings().token(16), version=4)
         payload = request.encode()  # whether it can be is to be known before it waits
         key = request.message_id if request.correlation_id is None else request.correlation_id
         await trio.lowlevel.checkpoint_if_cancelled()

@@ -1,7 +1,6 @@
 """`$management` of a running router, asked by those who are connected to it and by the program that it is in."""
 
 import logging
-import time
 from contextlib import AsyncExitStack
 from itertools import count
 from typing import Any
@@ -29,6 +28,7 @@ from amqpmesh.router.steps import Steps
 from tests.support.bad_requests import send_all, send_other_formats
 from tests.support.client import joined
 from tests.support.peer import connected
+from tests.support.stopwatches import measure
 
 ADDRESS = management.ADDRESS
 LINKS = Message(application_properties={"operation": "QUERY", "entityType": "org.amqpmesh.link"})
@@ -191,7 +191,7 @@ async def test_answers_that_cannot_leave_stop_nobody_for_long(nursery: trio.Nurs
 
 
 async def test_others_have_their_turn_while_a_long_answer_is_made(
-    nursery: trio.Nursery, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+    nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
     seconds = count()
     turns = 0
@@ -216,7 +216,7 @@ async def test_others_have_their_turn_while_a_long_answer_is_made(
             assert rows(await requests.request(LINKS))
             return turns - began
 
-        monkeypatch.setattr(time, "perf_counter", lambda: float(next(seconds)))  # every step takes too long
+        measure(lambda: float(next(seconds)))  # every step takes too long
         nursery.start_soon(others)
         short = await turns_of_an_answer()
         for _ in range(100):
@@ -241,11 +241,11 @@ async def test_what_was_found_out_for_one_is_told_to_all_for_a_moment(
 
 
 async def test_whoever_asks_and_asks_gets_a_share_of_the_time_only(
-    nursery: trio.Nursery, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+    nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
     seconds = count()
     async with Router(id="A") as router, joined(nursery, router) as client, client.requester(ADDRESS) as requests:
-        monkeypatch.setattr(time, "perf_counter", lambda: float(next(seconds)))  # every step takes a second
+        measure(lambda: float(next(seconds)))  # every step takes a second
         began = trio.current_time()
         for _ in range(3):
             rows(await requests.request(LINKS))

@@ -3,7 +3,6 @@
 import logging
 import socket
 import struct
-import time
 from contextlib import suppress
 from dataclasses import replace
 
@@ -19,6 +18,7 @@ from amqpmesh.router.core import Core
 from amqpmesh.router.io import transport
 from amqpmesh.router.io.node import Router
 from tests.support.peer import AMQP, Peer, attached, begun, connect, connected, credit, frame
+from tests.support.stopwatches import measure
 
 LOOPBACK = "amqp://127.0.0.1:0"
 
@@ -106,7 +106,7 @@ async def test_a_long_batch_gives_the_thread_back(monkeypatch: pytest.MonkeyPatc
             turns += 1
             await trio.lowlevel.checkpoint()
 
-    monkeypatch.setattr(time, "perf_counter", lambda: now)
+    measure(lambda: now)
     async with Router(listeners=[LOOPBACK]) as router, trio.open_nursery() as nursery:
         peer = await connect(router)
         await peer.open()

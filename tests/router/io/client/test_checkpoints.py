@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from itertools import count
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -18,6 +17,7 @@ from amqpmesh.router.message import Message
 from tests.support.client import joined
 from tests.support.counterpart import Counterpart
 from tests.support.script import frame, transferred
+from tests.support.stopwatches import measure
 
 if TYPE_CHECKING:
     from amqpmesh.router.io.client.doors import Doors
@@ -96,12 +96,11 @@ async def test_receiving(doors: Doors, autojump_clock: MockClock) -> None:
 
 @pytest.mark.parametrize(("step", "turns"), [(0.0, {0}), (0.7, {3, 4, 5}), (1.1, {8, 9, 10})])
 async def test_a_batch_gives_the_thread_back_when_it_has_taken_its_time(
-    step: float, turns: set[int], nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock
+    step: float, turns: set[int], nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
     """By the real clock, whatever Trio's says. Args: step: from one look at it to the next, in times of a batch.
     turns: of another task, in the middle of ten deliveries; who is first in a round is chance."""
     steps = count()
-    clock = SimpleNamespace(perf_counter=lambda: next(steps) * step * BATCH_TIME)
     far = Counterpart(nursery)
     taken = 0
     async with far.connect() as connection, connection.receiver("q") as receiver:
@@ -113,7 +112,7 @@ async def test_a_batch_gives_the_thread_back_when_it_has_taken_its_time(
                 await trio.lowlevel.checkpoint()
 
         await wait_all_tasks_blocked()
-        monkeypatch.setattr("amqpmesh.router.io.client.conversation.time", clock)
+        measure(lambda: next(steps) * step * BATCH_TIME)
         nursery.start_soon(take_turns)
         await far.peer.write(*(frame(transferred(number), Message(b"x").encode()) for number in range(10)))
         await wait_all_tasks_blocked()

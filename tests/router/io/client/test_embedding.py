@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
 from contextlib import AsyncExitStack
 from textwrap import dedent
 from typing import TYPE_CHECKING, Any
@@ -25,6 +24,7 @@ from tests.support.calls import Call
 from tests.support.client import URL, Roads, joined
 from tests.support.counterpart import Counterpart
 from tests.support.script import frame
+from tests.support.stopwatches import measure
 
 if TYPE_CHECKING:
     from amqpmesh.router.urls import Endpoint
@@ -259,7 +259,7 @@ class Work(trio.abc.Instrument):
             return receive(*arguments)
 
         monkeypatch.setattr(kernel, "receive_transfer", receive_transfer)
-        monkeypatch.setattr(time, "perf_counter", lambda: self._now)
+        measure(lambda: self._now)
 
     def before_task_step(self, task: trio.lowlevel.Task) -> None:
         self._began = self._now

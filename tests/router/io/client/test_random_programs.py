@@ -18,6 +18,7 @@ from amqpmesh.router.amqp.errors import AmqpMeshError, CommandError, InDoubtErro
 from amqpmesh.router.io.client.backoff import Backoff
 from amqpmesh.router.io.client.delivery import DeliveryAbortedError
 from amqpmesh.router.io.node import Router
+from amqpmesh.router.io.surroundings import REAL
 from amqpmesh.router.message import Message
 from tests.support.client import Roads
 
@@ -299,7 +300,7 @@ def test_the_accounts_are_right_whatever_happens(first: int, monkeypatch: pytest
     monkeypatch.setattr("trio._core._run._ALLOW_DETERMINISTIC_SCHEDULING", True)
     for seed in range(first, first + 10):
         monkeypatch.setattr("trio._core._run._r", random.Random(seed))
-        monkeypatch.setattr("amqpmesh.router.io.client.backoff._chance", random.Random(seed))
+        REAL.chance.seed(seed)
         try:
             trio.run(History(seed).run, clock=MockClock(autojump_threshold=0))
         except BaseException as error:
