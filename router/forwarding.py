@@ -45,6 +45,9 @@ if TYPE_CHECKING:
     from amqpmesh.router.settlement import Settlement
 
 
+#: Octets of a lane's frame that are not payload, at most: a `transfer` with its state, and the final address.
+FRAME_HEAD: Final = 512
+
 #: Waiting messages that may not go to who could take them, before the others behind them have to wait, too.
 MAX_ASIDE: Final = 100
 
@@ -52,6 +55,13 @@ MAX_ASIDE: Final = 100
 def rejected(condition: AmqpCondition | LinkCondition, description: str) -> bytes:
     """The encoded outcome `rejected` with a reason (§3.4.3)."""
     return encode_composite(Rejected(error=Error(condition=condition, description=description)))
+
+
+def _is_one_frame(relay: Relay, outgoing: OutgoingLink) -> bool:
+    """Whether what has come of a delivery is all of it, and leaves in one frame."""
+    size = outgoing.link.session.connection.remote_max_frame_size
+    room = max(size - FRAME_HEAD, size // 2)
+    return relay.complete and sum(len(chunk.data) for chunk in relay.chunks) <= room
 
 
 class Forwarding:
@@ -196,7 +206,12 @@ class Forwarding:
             core.count_undelivered(None)
             self._settlement.end_unsent(relay, encode_composite(Rejected(error=refusal.error)))
             return
-        if address is None or not address.has_consumers or not self._may_hop(relay, incoming, address):
+        if (
+            address is None
+            or not address.has_consumers
+            or incoming.stranger
+            or not self._may_hop(relay, incoming, address)
+        ):
             core.count_undelivered(address)
             self._settlement.end_unsent(relay, RELEASED_STATE)
             return
@@ -206,19 +221,21 @@ class Forwarding:
         if address.waiting.size or not self._send_on(relay, address):
             self._enqueue(relay, address, incoming)
 
-    @staticmethod
-    def _may_hop(relay: Relay, incoming: IncomingLink, address: Address) -> bool:
+    def _may_hop(self, relay: Relay, incoming: IncomingLink, address: Address) -> bool:
         """Whether what came by a lane may go on: it has hops left, and would not go back where it came from."""
         if incoming.lane is None or address.lane is None:
             return True
         assert relay.incoming is not None
         relay.key = next_tag(relay.incoming.tag)
         if incoming.lane.kind is LaneKind.TREE:
-            return relay.key is not None or not address.outgoing
-        neighbour = incoming.connection.peer.container_id
-        return relay.key is not None and any(
-            each.connection.peer.container_id != neighbour for each in address.outgoing
-        )
+            may = relay.key is not None or not address.outgoing
+        else:
+            neighbour = incoming.connection.peer.container_id
+            may = relay.key is not None and any(
+                each.connection.peer.container_id != neighbour for each in address.outgoing
+            )
+        self._core.no_hops += not may
+        return may
 
     def _send_on(self, relay: Relay, address: Address) -> bool:
         """Give it to whoever can take it now; whether there was anybody."""
@@ -392,8 +409,8 @@ class Forwarding:
     def _by_lane(self, way: Address, relay: Relay) -> list[OutgoingLink]:
         """The link of a lane that takes the relay now; none if it has to wait.
 
-        What is more than one frame goes by the lane's bulk link, for which nothing small waits; and what comes behind
-        it from the same sender does not pass it, whichever link is free.
+        What is more than one frame goes by a bulk link of the lane, for which nothing small waits; and what comes
+        behind it from the same sender does not pass it, whichever link is free.
         """
         source = relay.source
         behind = source.bulk if isinstance(source, IncomingLink) else None
@@ -401,9 +418,11 @@ class Forwarding:
             assert isinstance(source, IncomingLink)
             source.bulk = behind = None
         ready = [each for each in way.creditors if each.is_ready]
-        if not relay.complete or behind is not None:
-            ready = [each for each in ready if each.bulk and (behind is None or behind.branch is each)]
-            if not ready and not any(each.bulk for each in way.outgoing):
+        if behind is not None:
+            ready = [each for each in ready if behind.branch is each]
+        elif any(not _is_one_frame(relay, each) for each in way.outgoing):
+            ready = [each for each in ready if each.bulk]
+            if not ready and all(each.busy for each in way.outgoing if each.bulk):
                 self._core.need_bulk(way)
         elif len(ready) > 1:
             ready.sort(key=lambda each: each.bulk)

@@ -43,6 +43,7 @@ class IncomingLink:
         "number",
         "owed",
         "pool",
+        "stranger",
         "to",
         "waiting",
         "zero_credit_since",
@@ -81,6 +82,8 @@ class IncomingLink:
         self.bulk: kernel.Leg | None = None
         #: Deliveries of mode second that it was told the outcome of, and has not settled.
         self.owed = 0
+        #: A tree's lane of a neighbour that is not the parent any more: what still comes would come twice.
+        self.stranger = False
         #: Anonymous: how many deliveries wait, by address.
         self.waiting: dict[Address, int] = {}
         self.key: LinkKey | None = None
@@ -165,7 +168,7 @@ class OutgoingLink:
         #: A multicast goes on without it until it gives credit again.
         self.left_out = False
         self.turn = 0
-        #: A lane's second link, for deliveries of more than one frame, in a session that no small one waits for.
+        #: A further link of a lane, for deliveries of more than one frame, in a session that no small one waits for.
         self.bulk = False
         #: A lane that another has taken the place of: it is detached once nothing on it is unsettled.
         self.retired = False

@@ -120,6 +120,7 @@ class Settlement:
             self._core.forwarding.abort_leg(leg)
         else:
             leg.done = True
+            self._end_lane(leg)
 
     def _pass_up(self, leg: Leg, state: bytes | None) -> None:
         """A state that is no outcome goes up as it came; `received` counts the sections as they were sent to us."""
@@ -190,7 +191,8 @@ class Settlement:
             dispose(incoming, permitted, False)
             source.owed += 1
             limit = source.connection.limits.max_owed
-            if source.owed > limit:
+            # On a lane it is many senders who owe, each of them bounded where it is attached.
+            if source.owed > limit and source.lane is None:
                 error = Error(
                     condition=AmqpCondition.RESOURCE_LIMIT_EXCEEDED,
                     description=f"more than {limit} deliveries have an outcome and are not settled by their sender",
@@ -440,7 +442,15 @@ class Settlement:
         """Nothing will be sent or heard of a leg any more."""
         self.uncount(leg)
         leg.done = True
+        self._end_lane(leg)
         self.close_if_done(leg.relay)
+
+    def _end_lane(self, leg: Leg) -> None:
+        """What was the last of a lane that another has taken the place of, may be done now."""
+        outgoing = leg.branch
+        assert isinstance(outgoing, OutgoingLink)
+        if outgoing.retired and self._core.mesh is not None:
+            self._core.mesh.ways.end_if_done(outgoing)
 
     def uncount(self, leg: Leg) -> None:
         """It is no longer unsettled on its link."""
@@ -454,8 +464,6 @@ class Settlement:
                 held[outgoing.address] -= 1
             if outgoing.unsettled + 1 >= outgoing.max_unsettled:
                 self._core.touch_outgoing(outgoing)
-            if outgoing.retired and self._core.mesh is not None:
-                self._core.mesh.ways.end_if_done(outgoing)
 
     def _let_linger(self, taken: IncomingLink | OutgoingLink) -> None:
         """The last live delivery of a link that was detached without being closed may be settled now."""

@@ -16,7 +16,7 @@ from amqpmesh.router.amqp.definitions import AmqpCondition, Error
 from amqpmesh.router.amqp.errors import CommandError
 from amqpmesh.router.lanes import EXTRA_HOPS, MAX_HOPS, Keys, Lane, LaneKind
 from amqpmesh.router.names import split
-from amqpmesh.router.neighbours import Neighbour
+from amqpmesh.router.neighbours import BULK_SESSIONS, Neighbour
 from amqpmesh.router.settings.address import AddressConfig
 from amqpmesh.router.shares import Share
 from amqpmesh.topology.book import Advert
@@ -37,6 +37,8 @@ LOCAL_COST: Final = 1
 #: Seconds before a lane that a neighbour did not take is tried again.
 RETRY_TIME: Final = 0.1
 
+NO_LIMIT: Final = 2**31 - 1
+
 
 class Ways:
     """The nodes of a router that lead to other routers, and the links that leave them."""
@@ -52,8 +54,10 @@ class Ways:
         self._nodes: dict[Lane, Address] = {}
         #: Those of an address.
         self._by_address: dict[tuple[str, str], dict[Address, None]] = {}
-        #: Lanes that a neighbour did not take, and until when it is left alone with them.
-        self._refusals: dict[tuple[Lane, ConnectionRecord], float] = {}
+        #: Lanes that a neighbour did not take: it is left alone with them for a while.
+        self._refusals: set[tuple[Lane, ConnectionRecord]] = set()
+        #: How many lanes were attached, for their names.
+        self._attached = 0
         self._turn = 0
 
     def __len__(self) -> int:
@@ -164,17 +168,7 @@ class Ways:
 
     def refused(self, outgoing: OutgoingLink) -> None:
         """A neighbour has detached a lane of ours, or never took it: it is tried again, not at once."""
-        node, record = outgoing.address, outgoing.connection
-        lane, until = node.lane, self._core.now + RETRY_TIME
-        assert lane is not None
-        self._refusals[lane, record] = until
-
-        def try_again() -> None:
-            self._refusals.pop((lane, record), None)
-            if node.is_ingress or self._nodes.get(lane) is node:
-                self._lead(node)
-
-        self._core.schedule(until, try_again)
+        self._try_later(outgoing.address, outgoing.connection)
 
     def owns(self, node: Address) -> bool:
         """Whether it is no address as clients see it."""
@@ -273,18 +267,13 @@ class Ways:
             self._lead(node)
 
     def need_bulk(self, node: Address) -> None:
-        """Attach the second link of a lane, for what is large."""
-        core, lane = self._core, node.lane
-        assert lane is not None
-        for each in list(node.outgoing):
+        """Attach one more link of a lane, for what is large: all that it has are busy, or there is none."""
+        if sum(each.bulk for each in node.outgoing) >= BULK_SESSIONS:
+            return
+        for each in [each for each in node.outgoing if not each.bulk]:
             neighbour = self._mesh.neighbours.get(each.connection)
             if neighbour is not None:
-                try:
-                    session = neighbour.bulk_session()
-                    name = f"{lane.target}#{each.connection.number}#bulk"
-                    core.attaching.lane_out(each.connection, session, node, name).bulk = True
-                except CommandError as error:
-                    core.log.warning("no lane", router=neighbour.router, lane=lane.target, reason=str(error))
+                self._attach(node, neighbour, bulk=True)
 
     def end_if_done(self, outgoing: OutgoingLink) -> None:
         """Detach a lane that is no longer used, once nothing on it is unsettled."""
@@ -326,13 +315,8 @@ class Ways:
             hops = self._next_hop(node, lane)
         present = {each.connection for each in node.outgoing if not each.bulk}
         for record, neighbour in hops.items():
-            if record in present or self._refusals.get((lane, record), 0.0) > core.now:
-                continue
-            try:
-                session = neighbour.session_with_room()
-                core.attaching.lane_out(record, session, node, f"{lane.target}#{record.number}")
-            except CommandError as error:
-                core.log.warning("no lane", router=neighbour.router, lane=lane.target, reason=str(error))
+            if record not in present:
+                self._attach(node, neighbour)
         self._retire([each for each in node.outgoing if each.connection not in hops])
         core.touch(node)
         if node.has_consumers:
@@ -342,6 +326,43 @@ class Ways:
             if not share.ingress.has_consumers:
                 core.send_back(share.ingress)
         core.send_back(node)
+
+    def _attach(self, node: Address, neighbour: Neighbour, *, bulk: bool = False) -> None:
+        """Attach a lane, unless the neighbour is to be left alone with it."""
+        core, lane, record = self._core, node.lane, neighbour.record
+        assert lane is not None
+        if (lane, record) in self._refusals:
+            return
+        self._attached += 1
+        # A lane that is retired has its name as long as something on it is unsettled.
+        name = f"{lane.target}#{record.number}.{self._attached}{'#bulk' if bulk else ''}"
+        try:
+            # All that a tree carries goes by one link: what is large there stops that tree alone.
+            apart = bulk or lane.kind is LaneKind.TREE
+            session = neighbour.bulk_session() if apart else neighbour.session_with_room()
+            outgoing = core.attaching.lane_out(record, session, node, name)
+        except CommandError as error:
+            core.log.warning("no lane", router=neighbour.router, lane=lane.target, reason=str(error))
+            self._try_later(node, record)
+            return
+        outgoing.bulk = bulk
+        # A lane is for many receivers, each of them bounded where it is attached.
+        outgoing.max_unsettled = NO_LIMIT
+
+    def _try_later(self, node: Address, record: ConnectionRecord) -> None:
+        """Leave a neighbour alone with a lane for a while."""
+        lane, until = node.lane, self._core.now + RETRY_TIME
+        assert lane is not None
+        if (lane, record) in self._refusals:
+            return
+        self._refusals.add((lane, record))
+
+        def try_again() -> None:
+            self._refusals.discard((lane, record))
+            if node.is_ingress or self._nodes.get(lane) is node:
+                self._lead(node)
+
+        self._core.schedule(until, try_again)
 
     def _lead_here(self, node: Address, lane: Lane) -> None:
         """See to it that a tree leads to the consumers that are attached here, if there are any."""
@@ -390,10 +411,9 @@ class Ways:
         if lane is None or lane.kind is not LaneKind.TREE:
             return
         parent = self._topology.parent(lane.far)
-        error = Error(condition=AmqpCondition.NOT_ALLOWED, description="no longer the parent in this tree")
-        for incoming in list(node.incoming):
-            if incoming.connection.peer.container_id != parent:
-                self._core.fail_link(incoming, error)
+        for incoming in node.incoming:
+            # It is not detached, so that what came by it before has its outcome.
+            incoming.stranger = incoming.connection.peer.container_id != parent
 
     def _retire(self, links: Collection[OutgoingLink]) -> None:
         """Links that nothing new leaves by."""

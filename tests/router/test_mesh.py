@@ -202,6 +202,7 @@ def test_deliveries_of_one_link_to_another_keep_their_order(large: bool) -> None
     payloads = [message(f"{number}" + "x" * (100_000 if large and number % 3 == 0 else 0)) for number in range(12)]
     for payload in payloads:
         producer.send(link, payload)
+    mesh.advance(1.0)
     assert [bytes(arrival.payload) for arrival in consumer.take(12)] == payloads
     mesh.leave()
 

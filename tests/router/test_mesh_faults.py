@@ -1,0 +1,139 @@
+"""What goes wrong between routers, and what of it a client may notice."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from amqpmesh.policies.distribution import Distribution
+from amqpmesh.router.amqp.definitions import ReceiverSettleMode
+from amqpmesh.router.amqp.delivery_states import Accepted
+from amqpmesh.router.config import AddressConfig
+from tests.support.meshes import World
+from tests.support.network import message
+
+LINE = [("A", "B"), ("B", "C")]
+#: From A to D by B, or further by C.
+SQUARE = [("A", "B"), ("B", "D"), ("A", "C", 3), ("C", "D", 3)]
+NEWS = AddressConfig(pattern="news/#", distribution=Distribution.MULTICAST)
+SECOND = ReceiverSettleMode.SECOND
+
+
+def test_a_lane_that_is_wanted_again_while_deliveries_of_its_last_life_are_unsettled_carries_both() -> None:
+    mesh = World("ABC", LINE)
+    consumer, producer = mesh["C"].client(), mesh["A"].client()
+    consumer.receiver("q", credit=10)
+    first = producer.send(producer.sender("q"))
+    (early,) = consumer.take(1)
+    producer.close()
+    mesh.advance(60.0)
+    other = mesh["A"].client()
+    link = other.sender("q")
+    mesh.advance(0.2)
+    second = other.send(link)
+    (late,) = consumer.take(1)
+    late.accept()
+    early.accept()
+    mesh.run()
+    assert second.said == [(Accepted(), True)]
+    assert first.said == []
+    mesh.leave()
+
+
+def test_costs_that_change_to_and_fro_leave_what_is_unsettled_alone() -> None:
+    mesh = World("ABCD", SQUARE)
+    consumer, producer = mesh["D"].client(), mesh["A"].client()
+    consumer.receiver("q", credit=100)
+    link = producer.sender("q")
+    mesh.advance(0.2)
+    sents = []
+    (wire,) = mesh.between("A", "B")
+    for turn in range(6):
+        sents.append(producer.send(link))
+        for core, record in wire.ends:
+            assert core.mesh is not None
+            core.mesh.set_cost(core.mesh.neighbours[record], 1 if turn % 2 else 20)
+        mesh.advance(0.5)
+        assert link.credit
+    arrivals = consumer.take(6)
+    for arrival in arrivals:
+        arrival.accept()
+    mesh.run()
+    assert [sent.said for sent in sents] == [[(Accepted(), True)]] * 6
+    mesh.leave()
+
+
+@pytest.mark.parametrize("address", ["q", "news/x"])
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_slow_reader_of_what_is_large_stops_no_other_address_and_no_neighbour(address: str, whole: bool) -> None:
+    mesh = World("ABC", LINE, NEWS)
+    slow, fast = mesh["C"].client(window=4), mesh["C"].client()
+    producer, other = mesh["A"].client(), mesh["A"].client()
+    slow.receiver(address, credit=10)
+    fast.receiver("r", credit=100)
+    large, small = producer.sender(address), other.sender("r")
+    mesh.advance(0.2)
+    slow.stopped = True
+    payload = message("x" * 4_000_000)
+    sent = producer.send(large, payload[:1000], more=True)
+    for at in range(1000, len(payload), 200_000):
+        window = producer.session.flow_state.remote_incoming_window
+        if window * 4000 < 200_000:
+            break
+        producer.go_on(sent, payload[at : at + 200_000], more=not whole)
+        if whole:
+            break
+    for _ in range(30):
+        mesh.advance(1.0)
+        mesh.advance_until(lambda: small.credit > 0, 1.0)
+        passing = other.send(small)
+        fast.take(1)[0].accept()
+        mesh.run()
+        assert passing.said == [(Accepted(), True)]
+    slow.lose()
+    mesh.leave()
+
+
+@pytest.mark.parametrize("above", ReceiverSettleMode)
+def test_a_consumer_that_never_settles_stops_no_other_of_the_same_router(above: ReceiverSettleMode) -> None:
+    mesh = World("ABC", LINE, AddressConfig(pattern="q", max_unsettled=3))
+    idle, busy, producer = mesh["C"].client(), mesh["C"].client(), mesh["A"].client()
+    idle.receiver("q", credit=100)
+    busy.receiver("q", credit=100)
+    link = producer.sender("q", rcv=above)
+    mesh.advance(0.2)
+    took = 0
+    for _ in range(40):
+        mesh.advance_until(lambda: link.credit > 0, 1.0)
+        producer.send(link)
+        for arrival in busy.take():
+            took += 1
+            arrival.accept()
+        mesh.run()
+    assert took > 30
+    mesh.leave()
+
+
+def test_many_who_owe_settlement_at_one_router_cost_none_of_them_its_lane() -> None:
+    mesh = World("ABC", LINE)
+    for wire in mesh.wires:
+        for _, record in wire.ends:
+            record.limits = replace(record.limits, max_owed=5)
+    consumer = mesh["C"].client()
+    consumer.receiver("q", credit=100)
+    producers = [mesh["A"].client() for _ in range(3)]
+    links = [producer.sender("q", rcv=SECOND) for producer in producers]
+    mesh.advance(0.2)
+    sents = []
+    for _ in range(4):
+        for producer, link in zip(producers, links, strict=True):
+            mesh.advance_until(lambda link=link: link.credit > 0, 1.0)  # type: ignore[misc]  # of this turn
+            sents.append(producer.send(link))
+    for arrival in consumer.take(12):
+        arrival.accept()
+    mesh.run()
+    assert [sent.said for sent in sents] == [[(Accepted(), False)]] * 12
+    for sent in sents:
+        sent.dispose(Accepted(), settled=True)
+    mesh.leave()
