@@ -6,7 +6,7 @@ part has come.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final, NamedTuple
 
@@ -27,11 +27,12 @@ class Stored:
     """When it was made, as far as its age tells: on the clock of `now`, seconds."""
     record: Record | None
     """Its body; certificates and lists of revocations are for the verifier alone."""
+    octets: int = field(init=False)
+    """What it takes."""
 
-    @property
-    def octets(self) -> int:
-        """What it takes."""
-        return len(self.signed.body) + len(self.signed.signature)
+    def __post_init__(self) -> None:
+        _, key_id, body, signature = self.signed
+        object.__setattr__(self, "octets", len(body) + len(signature) + len(key_id))
 
     def age_ms(self, now: float) -> int:
         """Its age, rounded up, so that ages never get less on their way."""
@@ -57,6 +58,19 @@ class Taken(Enum):
 
 class AddressLog:
     """What an origin says of its addresses in one epoch."""
+
+    __slots__ = (
+        "_coming",
+        "_coming_of",
+        "_deltas",
+        "_early",
+        "_most",
+        "_parts",
+        "base",
+        "octets",
+        "sequence",
+        "state_octets",
+    )
 
     def __init__(self, most_octets: int) -> None:
         self.base = 0
@@ -87,6 +101,11 @@ class AddressLog:
         return [
             stored.key for stored in (*self._deltas.values(), *self._early.values()) if stored.key.sequence > sequence
         ]
+
+    @property
+    def latest(self) -> Stored | None:
+        """The record that the state was last built from; None: it is the empty state."""
+        return self._deltas.get(self.sequence) or (self._parts[-1] if self._parts else None)
 
     def is_behind(self, sequence: int) -> bool:
         """Whether something is missing of what there is by now: that sequence at least, or what came too early."""

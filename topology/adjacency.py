@@ -1,6 +1,7 @@
 """One connection to a neighbour, and whether both sides hear each other on it."""
 
 from collections.abc import Hashable
+from math import log2
 
 from amqpmesh.topology.messages import Hello, Seen
 
@@ -83,12 +84,9 @@ class Damping:
         self._penalties[router] = min(self.penalty(router, now) + penalty, self._most), now
 
     def falls_to(self, router: str, penalty: float, now: float) -> float:
-        """When it will be no more than that; `now` if it is not."""
-        at = now
-        remaining = self.penalty(router, now)
-        while remaining > penalty:
-            remaining, at = remaining / 2, at + self._half_life
-        return at
+        """When it will be no more than that; `now` if it is not more."""
+        excess = self.penalty(router, now) / penalty
+        return now + self._half_life * log2(excess) if excess > 1 else now
 
     def forget(self, now: float) -> None:
         """Drop what has decayed to nothing worth knowing."""

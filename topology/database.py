@@ -7,7 +7,7 @@ Addresses have no age of their own: they hold with the link state of their epoch
 
 from collections.abc import Callable, Iterable, Iterator
 from enum import Enum
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from amqpmesh.topology.addresslog import AddressLog, Effect, Stored, Taken
 from amqpmesh.topology.records import (
@@ -25,6 +25,9 @@ from amqpmesh.topology.records import (
 from amqpmesh.topology.settings import Settings
 from amqpmesh.topology.signing import UntrustedError, Verifier
 
+LATE_TIME: Final = 10.0
+"""Seconds after a newer record was made in which an older one is not yet worth a word: it may have been resent."""
+
 
 class Outcome(Enum):
     """What became of a record."""
@@ -39,6 +42,8 @@ class Outcome(Enum):
     """Of an epoch whose link state has not come yet: to be sent again."""
     WAITING = "waiting"
     """Its certificate is not known."""
+    LATE = "late"
+    """Replaced a moment ago: it has crossed with what replaced it, as happens in every flood."""
     DROPPED = "dropped"
 
 
@@ -109,11 +114,12 @@ class Database:
             found = self.lists.get(bytes.fromhex(key.origin))
             return found if found is not None and found.key == key else None
         origin = self.origins.get(key.origin)
-        if origin is None or origin.pair.epoch != key.epoch:
+        if origin is None:
             return None
+        link = origin.link
         if key.kind is Kind.LINK_STATE:
-            return origin.link if origin.link.key == key else None
-        return origin.log.get(key)
+            return link if link.key == key else None
+        return origin.log.get(key) if link.key.epoch == key.epoch else None
 
     def keys_of(self, origin: Origin) -> Iterator[Key]:
         """Of all its records, in the order in which they are to be sent."""
@@ -141,11 +147,11 @@ class Database:
         try:
             record = self._read(signed.kind, signed.body)
         except UnreadableError as error:
-            return Verdict(Outcome.DROPPED, reason=error.reason, detail=str(error))
+            return _dropped("", error.reason, str(error))
         origin = record.origin
         if record.area != self._settings.area:
-            return Verdict(Outcome.DROPPED, None, origin, (), "area", f"of the area {record.area!r}")
-        refusal = self._freshness(record, age)
+            return _dropped(origin, "area", f"of the area {record.area!r}")
+        refusal = self._freshness(record, age, now)
         if refusal is not None:
             return refusal
         try:
@@ -153,7 +159,7 @@ class Database:
         except UntrustedError as error:
             if error.unknown_key:
                 return Verdict(Outcome.WAITING, None, origin)
-            return Verdict(Outcome.DROPPED, None, origin, (), "untrusted", error.reason)
+            return _dropped(origin, "untrusted", error.reason)
         if origin == self._router:
             return Verdict(Outcome.OWN, record.key, origin, record=record)
         return self.store(Stored(record.key, signed, now - age, record))
@@ -167,7 +173,7 @@ class Database:
         origin = self.origins[record.origin]
         taken, effects, replaced = origin.log.take(stored)
         if taken is not Taken.NEW:
-            return Verdict(Outcome.DROPPED, None, record.origin, (), taken.value, "no room for its addresses")
+            return _dropped(record.origin, taken.value, "no room for its addresses")
         self._keys[stored.signed.body] = stored.key
         self._release(replaced)
         return Verdict(Outcome.NEW, stored.key, record.origin, tuple(effects), record=record)
@@ -176,6 +182,8 @@ class Database:
         """An origin is gone; its pair is remembered."""
         origin = self.origins.pop(name)
         self.dead[name] = origin.pair
+        if len(self.dead) > self._settings.max_origins:
+            del self.dead[next(iter(self.dead))]
         self._release((origin.link, *origin.log))
 
     def bury(self, name: str) -> None:
@@ -203,42 +211,49 @@ class Database:
         self._keys[stored.signed.body] = stored.key
         return Verdict(Outcome.NEW, stored.key, record.origin, effects, record=record)
 
-    def _freshness(self, record: Record, age: float) -> Verdict | None:
-        """Why a record is not wanted, as far as its pair and age say."""
-
-        def dropped(reason: str, detail: str) -> Verdict:
-            return Verdict(Outcome.DROPPED, None, record.origin, (), reason, detail)
-
+    def _freshness(self, record: Record, age: float, now: float) -> Verdict | None:
+        """Why a record is not wanted, as far as its pair and age say; None: it is."""
+        name = record.origin
         pair = record.key.pair
-        origin = self.origins.get(record.origin)
-        if record.origin == self._router and origin is not None:
-            own = origin.pair if isinstance(record, LinkState) else Pair(origin.pair.epoch, origin.log.sequence)
-            return dropped("stale", f"{pair} of this router, which is at {own}") if pair <= own else None
+        is_links = isinstance(record, LinkState)
+        origin = self.origins.get(name)
         if origin is None:
-            dead = self.dead.get(record.origin)
-            if dead is not None and (pair <= dead if isinstance(record, LinkState) else pair.epoch < dead.epoch):
-                return dropped("replayed", f"{pair}, but it was at {dead} when it was forgotten")
-            if not isinstance(record, LinkState):
-                return Verdict(Outcome.EARLY, None, record.origin)
+            dead = self.dead.get(name)
+            if dead is not None and (pair <= dead if is_links else pair.epoch < dead.epoch):
+                return _dropped(name, "replayed", f"{_shown(pair)}, but it was at {_shown(dead)} when it was forgotten")
+            if not is_links:
+                return Verdict(Outcome.EARLY, None, name)
             if len(self.origins) >= self._settings.max_origins:
-                return dropped("full", f"{len(self.origins):,} routers are known")
+                return _dropped(name, "full", f"{len(self.origins):,} routers are known")
         elif pair.epoch < origin.pair.epoch:
-            return dropped("replayed", f"of epoch {pair.epoch}, but it is in {origin.pair.epoch}")
-        elif isinstance(record, LinkState):
-            if pair <= origin.pair:
-                return dropped("stale", f"{pair}, but it is at {origin.pair}")
+            reason = f"{_shown(pair)}, but it is at {_shown(origin.pair)}"
+            return self._old(name, "replayed", reason, origin.link, now)
         elif pair.epoch > origin.pair.epoch:
-            return Verdict(Outcome.EARLY, None, record.origin)
+            if not is_links and name != self._router:
+                return Verdict(Outcome.EARLY, None, name)
+        elif is_links:
+            # The same pair in another body is another router's with this one's id, or that of a life that began at the
+            # same time: jump above it, or some would keep that one, and others this one.
+            if pair < origin.pair or (pair == origin.pair and name != self._router):
+                return self._old(name, "stale", f"{_shown(pair)}, but it is at {_shown(origin.pair)}", origin.link, now)
         else:
             assert isinstance(record, Addresses | AddressDelta)
             wanted = origin.log.wants(record)
             if wanted is Taken.HELD:
                 return Verdict(Outcome.HELD, record.key)
-            if wanted is not Taken.NEW:
-                return dropped(wanted.value, f"{pair}, but it is at {origin.log.sequence}")
-        if isinstance(record, LinkState) and age >= self._settings.max_age:
-            return dropped("stale", f"{age:.0f} s old")
+            if wanted is Taken.FULL:
+                return _dropped(name, "full", "too many deltas wait for one before them")
+            if wanted is Taken.STALE or (name == self._router and record.sequence <= origin.log.sequence):
+                reason = f"addresses {pair.sequence}, but they are at {origin.log.sequence}"
+                return self._old(name, "stale", reason, origin.log.latest or origin.link, now)
+        if is_links and age >= self._settings.max_age:
+            return _dropped(name, "stale", f"{age:.0f} s old")
         return None
+
+    def _old(self, name: str, reason: str, detail: str, newer: Stored, now: float) -> Verdict:
+        if now - newer.signed_at < LATE_TIME:
+            return Verdict(Outcome.LATE, None, name)
+        return _dropped(name, reason, detail)
 
     # What the mesh's trust is made of is flooded like everything else.
 
@@ -246,7 +261,7 @@ class Database:
         try:
             router, key_id = self._verifier.learn(signed.body)
         except UntrustedError as error:
-            return Verdict(Outcome.DROPPED, reason="untrusted", detail=error.reason)
+            return _dropped("", "untrusted", error.reason)
         # What is not signed is not carried on.
         stored = Stored(
             Key(Kind.CERTIFICATE, key_id.hex(), 0, 0, 0), signed._replace(key_id=key_id, signature=b""), now, None
@@ -259,7 +274,7 @@ class Database:
         try:
             authority, number = self._verifier.revoke(signed.body)
         except UntrustedError as error:
-            return Verdict(Outcome.DROPPED, reason="untrusted", detail=error.reason)
+            return _dropped("", "untrusted", error.reason)
         known = self.lists.get(authority)
         if known is not None:
             if number <= known.key.sequence:
@@ -297,3 +312,11 @@ class Database:
                 del self.certificates[key_id]
                 self._release((stored,))
                 self._verifier.forget(key_id)
+
+
+def _dropped(origin: str, reason: str, detail: str) -> Verdict:
+    return Verdict(Outcome.DROPPED, None, origin, (), reason, detail)
+
+
+def _shown(pair: Pair) -> str:
+    return f"epoch {pair.epoch}, sequence {pair.sequence}"

@@ -220,6 +220,8 @@ class Exchange:
                 return False
             case Outcome.EARLY:
                 return False
+            case Outcome.LATE:
+                self._outbox.dropped["late"] += 1
             case Outcome.DROPPED:
                 self._outbox.drop(verdict.origin, neighbour, verdict.reason, verdict.detail)
                 if conversation is not None:
@@ -229,9 +231,10 @@ class Exchange:
     def flood(self, verdict: Verdict, now: float, neighbour: str | None = None) -> None:
         """A record was taken in: everybody gets it but the neighbour that it came from."""
         assert verdict.key is not None
-        for conversation in self.conversations.values():
-            if conversation.router != neighbour:
-                self._offer(conversation, (verdict.key,))
+        for router, conversation in self.conversations.items():
+            if router != neighbour:
+                conversation.offer(verdict.key)
+                self._touched[conversation] = None
         self._took(verdict, now)
         if verdict.key.kind is Kind.CERTIFICATE:
             self._released(bytes.fromhex(verdict.key.origin), now)
@@ -239,7 +242,8 @@ class Exchange:
             self._look_for_gap(verdict.origin, now)
 
     def _offer(self, conversation: Conversation, keys: Iterable[Key]) -> None:
-        conversation.offer(keys)
+        for key in keys:
+            conversation.offer(key)
         self._touched[conversation] = None
 
     def pace(self, now: float) -> None:
@@ -321,9 +325,10 @@ class Exchange:
     def _look_for_gap(self, name: str, now: float) -> None:
         """An origin's link state says how far its addresses are: who has less waits a little, then asks."""
         if not self._is_behind(name):
-            self._gaps.pop(name, None)
-            self._timers.cancel(("gap", name))
-        elif ("gap", name) not in self._timers:
+            if self._gaps.pop(name, None) is not None:
+                self._timers.cancel(("gap", name))
+        elif name not in self._gaps:
+            self._gaps[name] = 0
             self._timers.set(("gap", name), now + self._settings.gap_time)
 
     def _is_behind(self, name: str) -> bool:
@@ -333,9 +338,10 @@ class Exchange:
     def ask_for_gap(self, name: str, now: float) -> None:
         """Ask one neighbour after the other, more and more seldom."""
         if not self._is_behind(name) or not self.conversations:
-            self._gaps.pop(name, None)
+            del self._gaps[name]
             return
-        asked = self._gaps[name] = self._gaps.get(name, 0) + 1
+        self._gaps[name] += 1
+        asked = self._gaps[name]
         routers = sorted(self.conversations)
         self._ask(routers[asked % len(routers)], Wanted(Kind.ADDRESSES, name, b""))
         self._timers.set(("gap", name), now + self._settings.gap_time * min(2**asked, MAX_PATIENCE))

@@ -65,16 +65,18 @@ class Conversation:
         """Messages that have been sent and not been acknowledged."""
         return len(self._sent)
 
-    def offer(self, keys: Iterable[Key]) -> None:
-        """Queue records."""
-        for key in keys:
-            queue = self._later if key.kind in (Kind.ADDRESSES, Kind.ADDRESS_DELTA) else self._first
-            queue[key] = None
+    def offer(self, key: Key) -> None:
+        """Queue a record."""
+        kind = key.kind
+        if kind is Kind.ADDRESS_DELTA or kind is Kind.ADDRESSES:
+            self._later[key] = None
+        else:
+            self._first[key] = None
 
     def has(self, key: Key) -> None:
         """The neighbour has sent it itself."""
-        if self._first.pop(key, self) is self:
-            self._later.pop(key, None)
+        self._first.pop(key, None)
+        self._later.pop(key, None)
 
     def wants_to_send(self, window: int) -> bool:
         """Whether there is something queued that may be sent now."""
@@ -89,7 +91,7 @@ class Conversation:
             key = next(iter(queue))
             stored = get(key)
             if stored is not None:
-                octets = len(stored.signed.body) + len(stored.signed.signature) + len(stored.signed.key_id) + OVERHEAD
+                octets = stored.octets + OVERHEAD
                 if octets > room and carried:
                     break
                 room -= octets
@@ -138,7 +140,8 @@ class Conversation:
         # Before what is queued already: link states are to come before the addresses of their epoch.
         first, later = self._first, self._later
         self._first, self._later = {}, {}
-        self.offer(lost)
+        for key in lost:
+            self.offer(key)
         self._first.update(first)
         self._later.update(later)
         return bool(lost)

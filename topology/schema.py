@@ -164,18 +164,19 @@ class Many(Form):
         return f"array of at most {self.most:,}: {self.form.described()}"
 
 
-@dataclass(frozen=True, slots=True)
 class Row(Form):
     """An array with a meaning for each place; it reads as the named tuple that declares them."""
 
-    row: Callable[..., Any]
-    places: tuple[tuple[str, Form], ...]
+    def __init__(self, row: Callable[..., Any], places: tuple[tuple[str, Form], ...]) -> None:
+        self.row = row
+        self.places = places
+        self._reads = tuple(form.read for _, form in places)
 
     def read(self, value: Any) -> Any:
         """See `Form`; further elements are ignored."""
-        if type(value) is not list or len(value) < len(self.places):
+        if type(value) is not list or len(value) < len(self._reads):
             raise _malformed(self)
-        return self.row(*[form.read(element) for (_, form), element in zip(self.places, value, strict=False)])
+        return self.row(*[read(element) for read, element in zip(self._reads, value, strict=False)])
 
     def described(self) -> str:
         """See `Form`."""
