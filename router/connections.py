@@ -81,8 +81,8 @@ class ConnectionRecord:
             self.listener = config
         #: `normal`: of a client. `mesh`: of a neighbour. `container`: of a container that links of ours go to.
         self.role: str = config.role
-        #: What a delivery costs this way.
-        self.cost = 1 if self.connector is None else self.connector.cost
+        #: What sending a delivery costs this way.
+        self.cost = config.cost
         #: Deliveries of the peer may have no annotations but its own (§3.2.10).
         self.strict_annotations = self.listener is not None and self.listener.strict_annotations
         self.trace_frames = config.trace_frames

@@ -23,6 +23,7 @@ from amqpmesh.router.amqp.negotiation import Negotiation
 from amqpmesh.router.amqp.sasl import SaslServer
 from amqpmesh.router.attaching import Attaching, check_here
 from amqpmesh.router.connections import ConnectionRecord
+from amqpmesh.router.costs import set_cost
 from amqpmesh.router.forwarding import Forwarding
 from amqpmesh.router.kernel.relay import RELEASED_STATE, Budget, Relay, abandon, forget, serial_distance
 from amqpmesh.router.links import IncomingLink, OutgoingLink
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
 
     from amqpmesh.policies.redirect import Redirect
     from amqpmesh.router.config import ConnectorConfig, ListenerConfig, RouterConfig
+    from amqpmesh.router.costs import Costly
     from amqpmesh.router.lanes import Lane
     from amqpmesh.router.mesh import Mesh
     from amqpmesh.router.statistics import Statistics
@@ -532,6 +534,29 @@ class Core:
         """Something large is to leave by a lane."""
         assert self.mesh is not None
         self.mesh.ways.need_bulk(way)
+
+    def cost_of(self, config: ListenerConfig | ConnectorConfig) -> int:
+        """What sending costs now on the connections of a listener or connector."""
+        return config.cost if self.mesh is None else self.mesh.cost_of(config)
+
+    def set_cost(self, told: Costly, cost: int, now: float) -> None:
+        """Change what sending to neighbours costs. Raises: LookupError: there is nothing such."""
+        self.now = now
+        set_cost(self, told, cost)
+        self._finish_batch()
+
+    def brought_by(self, name: str, tag: bytes) -> ConnectionRecord | None:
+        """Who has sent a delivery to a node of the router's own, by the delivery-tag that it has there.
+
+        Returns: None: it is settled, or came from another router: then nobody knows who its sender is.
+        """
+        address = self.addresses.find("", name)
+        for outgoing in address.outgoing if address is not None else ():
+            delivery = outgoing.link.terminus.unsettled.get(tag)
+            source = delivery.leg.relay.source if delivery is not None and delivery.leg is not None else None
+            if isinstance(source, IncomingLink) and source.lane is None:
+                return source.connection
+        return None
 
     def new_key(self, lane: Lane) -> bytes:
         """The delivery-tag of a delivery that begins its way by `lane` here."""

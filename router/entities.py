@@ -8,19 +8,25 @@ from __future__ import annotations
 import hashlib
 import types
 from dataclasses import fields
-from typing import TYPE_CHECKING, Any, Final, get_args, get_type_hints
+from typing import TYPE_CHECKING, Any, Final, get_args, get_origin, get_type_hints
 from urllib.parse import quote
 
 from amqpmesh.router.amqp.types import Primitive, ULong
 from amqpmesh.router.attaching import DYNAMIC
+from amqpmesh.router.names import split
 from amqpmesh.router.statistics import (
     AddressStatistics,
+    AdvertStatistics,
     ConnectionStatistics,
     ConnectorStatistics,
+    LaneStatistics,
     LinkStatistics,
     ListenerStatistics,
+    MeshStatistics,
+    NeighbourStatistics,
     NodeStatistics,
     RouterStatistics,
+    RouteStatistics,
     Statistics,
 )
 
@@ -40,12 +46,14 @@ _PRIMITIVES: Final[tuple[tuple[type, Primitive], ...]] = (
     (int, Primitive.ULONG),
     (float, Primitive.DOUBLE),
     (str, Primitive.STRING),
+    (tuple, Primitive.LIST),
 )
 _WRITTEN: Final[Mapping[Primitive, Callable[[Any], Value]]] = {
     Primitive.BOOLEAN: bool,
     Primitive.ULONG: ULong,
     Primitive.DOUBLE: float,
     Primitive.STRING: str,
+    Primitive.LIST: list,
 }
 
 
@@ -57,8 +65,10 @@ def without_secret(address: str) -> str:
     """
     if not address.startswith(f"{DYNAMIC}/"):
         return address
-    made_for, _, secret = address.rpartition("/")
-    return f"{made_for}/*{hashlib.blake2b(secret.encode(), digest_size=6).hexdigest()}"
+    name, container = split(address)
+    made_for, _, secret = name.rpartition("/")
+    shown = f"{made_for}/*{hashlib.blake2b(secret.encode(), digest_size=6).hexdigest()}"
+    return shown if container is None else f"{shown}@{container}"
 
 
 class EntityType:
@@ -72,13 +82,15 @@ class EntityType:
         key: Callable[[Any], str],
         *,
         called: Callable[[Any], str] | None = None,
+        changeable: Sequence[str] = (),
     ) -> None:
         """Args: kind: its name without prefix. key: what the identity goes on with, unique among these entities.
-        called: their name, if it is not the identity.
+        called: their name, if it is not the identity. changeable: attributes that may be changed.
         """
         self.name = f"{PREFIX}{kind}"
         self.entities = entities
         self.attributes: dict[str, Primitive] = {**COMMON, **_typed(cls)}
+        self.changeable = changeable
         self._kind = kind
         self._key = key
         self._called = called
@@ -121,13 +133,14 @@ def _primitive(hint: Any) -> Primitive:
     """Raises: TypeError: there is none for it."""
     if isinstance(hint, types.UnionType):
         (hint,) = (option for option in get_args(hint) if option is not types.NoneType)
+    hint = get_origin(hint) or hint
     for cls, primitive in _PRIMITIVES:
         if issubclass(hint, cls):
             return primitive
     raise TypeError(f"no AMQP type for {hint}")
 
 
-def _numbered(entity: ConnectionStatistics | LinkStatistics) -> str:
+def _numbered(entity: ConnectionStatistics | LaneStatistics | LinkStatistics) -> str:
     return f"/{entity.number}"
 
 
@@ -143,15 +156,46 @@ def _called(entity: AddressStatistics | NodeStatistics) -> str:
     return without_secret(entity.name)
 
 
+def _advertised(entity: AdvertStatistics) -> str:
+    # No router's id can be mistaken for a part of the name, which comes last and may hold anything.
+    tenant = f"@{quote(entity.tenant, safe='')}" if entity.tenant else ""
+    return f"{tenant}/{quote(entity.router, safe='')}/{entity.name}"
+
+
+def _meshes(told: Statistics) -> Sequence[MeshStatistics]:
+    return (told.mesh,) if told.mesh is not None else ()
+
+
 TYPES: Final[Mapping[str, EntityType]] = {
     each.name: each
     for each in (
         EntityType("router", RouterStatistics, lambda s: (s.router,), lambda e: f"/{e.id}", called=lambda e: e.id),
-        EntityType("listener", ListenerStatistics, lambda s: s.listeners, _named, called=lambda e: e.name),
-        EntityType("connector", ConnectorStatistics, lambda s: s.connectors, _named, called=lambda e: e.name),
+        EntityType(
+            "listener", ListenerStatistics, lambda s: s.listeners, _named, called=lambda e: e.name, changeable=["cost"]
+        ),
+        EntityType(
+            "connector",
+            ConnectorStatistics,
+            lambda s: s.connectors,
+            _named,
+            called=lambda e: e.name,
+            changeable=["cost"],
+        ),
         EntityType("connection", ConnectionStatistics, lambda s: s.connections, _numbered),
         EntityType("link", LinkStatistics, lambda s: s.links, _numbered, called=lambda e: e.name),
         EntityType("address", AddressStatistics, lambda s: s.addresses, _named, called=_called),
         EntityType("node", NodeStatistics, lambda s: s.nodes, _named, called=_called),
+        EntityType("mesh", MeshStatistics, _meshes, lambda e: f"/{e.id}", called=lambda e: e.id),
+        EntityType(
+            "neighbour",
+            NeighbourStatistics,
+            lambda s: s.neighbours,
+            lambda e: f"/{e.connection}",
+            called=lambda e: e.router,
+            changeable=["cost"],
+        ),
+        EntityType("route", RouteStatistics, lambda s: s.routes, lambda e: f"/{e.router}", called=lambda e: e.router),
+        EntityType("lane", LaneStatistics, lambda s: s.lanes, _numbered, called=lambda e: e.name),
+        EntityType("advert", AdvertStatistics, lambda s: s.adverts, _advertised, called=lambda e: e.name),
     )
 }

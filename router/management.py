@@ -1,12 +1,13 @@
 """`$management`: what a router tells of itself, asked for in messages.
 
 The requests and responses are those of AMQP Management (working draft): QUERY and READ, and the operations that say
-which types, attributes and operations there are. Nothing can be changed. The types are those of `entities.py`.
+which types, attributes and operations there are; UPDATE changes costs, for those who may. The types are those of
+`entities.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -14,12 +15,14 @@ from amqpmesh.policies.access import RESERVED
 from amqpmesh.router.amqp.codec import encode
 from amqpmesh.router.amqp.counting import MAX_VALUES
 from amqpmesh.router.amqp.encoder import VALUE_WRITERS
-from amqpmesh.router.amqp.types import Array, Int
+from amqpmesh.router.amqp.types import Array, Int, ULong
+from amqpmesh.router.costs import Costly
 from amqpmesh.router.entities import COMMON, PREFIX, TYPES, EntityType
 from amqpmesh.router.message import Message
+from amqpmesh.router.settings.limits import USHORT_MAX
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from amqpmesh.router.amqp.types import Value
     from amqpmesh.router.statistics import Statistics
@@ -41,17 +44,22 @@ PAGE_VALUES: Final = MAX_VALUES * 3 // 4
 """Values of the rows of an answer at most, so that clients that count them decode it without asking for more."""
 
 MAX_ATTRIBUTE_NAMES: Final = 200
-"""Those that a QUERY may ask for; there are not half as many."""
+"""Those that a QUERY may ask for; there are not so many."""
 
-OK, BAD_REQUEST, NOT_FOUND, NOT_ALLOWED, NOT_IMPLEMENTED = 200, 400, 404, 405, 501
+OK, BAD_REQUEST, FORBIDDEN, NOT_FOUND, NOT_ALLOWED, NOT_IMPLEMENTED = 200, 400, 403, 404, 405, 501
 
 _DESCRIPTIONS: Final = {
     OK: "OK",
     BAD_REQUEST: "Bad Request",
+    FORBIDDEN: "Forbidden",
     NOT_FOUND: "Not Found",
     NOT_ALLOWED: "Method Not Allowed",
     NOT_IMPLEMENTED: "Not Implemented",
 }
+
+
+Change = Callable[[str, Costly, int], None]
+"""Gives an entity, by its identity and as it was told, another cost. Raises: LookupError: it cannot have one."""
 
 
 class RefusedError(Exception):
@@ -72,10 +80,12 @@ class _Encoded:
 VALUE_WRITERS[_Encoded] = lambda value, _depth: value.octets
 
 
-def respond(request: Message, statistics: Statistics) -> Steps[Message]:
+def respond(request: Message, statistics: Statistics, change: Change | None = None) -> Steps[Message]:
     """The answer to a request, in steps, since there may be much to tell; an error is an answer, too.
 
     Its `to` and its correlation-id are the request's reply-to and correlation-id, or message-id where it has none.
+
+    Args: change: None: whoever asks may change nothing.
     """
     properties = request.application_properties
     status = OK
@@ -85,6 +95,8 @@ def respond(request: Message, statistics: Statistics) -> Steps[Message]:
             raise RefusedError(BAD_REQUEST, "the application-property `operation` is missing")
         if operation in _SEARCHES:
             body = yield from _SEARCHES[operation](request, statistics)
+        elif operation == "UPDATE":
+            body = yield from _update(request, statistics, change)
         else:
             body = _operation(operation)(request)
         description = _DESCRIPTIONS[OK]
@@ -103,7 +115,7 @@ def _operation(name: str) -> Callable[[Message], Value]:
     if operation is not None:
         return operation
     if name in _CHANGING:
-        raise RefusedError(NOT_ALLOWED, f"{name}: nothing can be changed here")
+        raise RefusedError(NOT_ALLOWED, f"{name}: nothing comes or goes by that")
     raise RefusedError(NOT_IMPLEMENTED, f"there is no operation {name}")
 
 
@@ -122,11 +134,13 @@ def _query(request: Message, statistics: Statistics) -> Steps[Value]:
     count = min(PAGE if asked is None else asked, PAGE, PAGE_VALUES // (len(names) + 1))
     readers = {kind: kind.reader(names) for kind in kinds}
     results: list[Any] = []
-    size = 0
+    size = values = 0
     for kind, entity in _page(kinds, statistics, offset, count):
-        row = encode(readers[kind](entity))
+        told = readers[kind](entity)
+        row = encode(told)
         size += len(row)
-        if results and size > PAGE_SIZE:
+        values += 1 + len(told) + sum(len(value) for value in told if isinstance(value, list))
+        if results and (size > PAGE_SIZE or values > PAGE_VALUES):
             break
         results.append(_Encoded(row))
         yield
@@ -148,12 +162,49 @@ def _page(
 
 def _read(request: Message, statistics: Statistics) -> Steps[Value]:
     """All attributes of one entity."""
+    name, identity, wanted = _wanted(request)
+    if "self" in (name, identity) and wanted in (None, NODE):
+        return {"name": "self", "identity": "self", "type": NODE}
+    kind, entity = yield from _find(request, statistics)
+    return _told(kind, entity)
+
+
+def _update(request: Message, statistics: Statistics, change: Change | None) -> Steps[Value]:
+    """Another cost for a neighbour, or for all of a connector or listener; what there is then."""
+    kind, entity = yield from _find(request, statistics)
+    if not kind.changeable:
+        raise RefusedError(NOT_ALLOWED, f"UPDATE: nothing of {kind.name} can be changed")
+    if change is None:
+        raise RefusedError(FORBIDDEN, "nothing can be changed from where the request came")
+    body = request.body
+    if not isinstance(body, Mapping) or set(body) != set(kind.changeable):
+        raise RefusedError(BAD_REQUEST, f"the body is no map of what can be changed: {', '.join(kind.changeable)}")
+    cost = body["cost"]
+    if not isinstance(cost, int) or isinstance(cost, bool) or not 1 <= cost <= USHORT_MAX:
+        raise RefusedError(BAD_REQUEST, f"`cost` is no number from 1 to {USHORT_MAX}")
+    try:
+        change(kind.identity(entity), entity, int(cost))
+    except LookupError as error:
+        raise RefusedError(NOT_FOUND, str(error)) from None
+    return {**_told(kind, entity), "cost": ULong(cost)}
+
+
+def _told(kind: EntityType, entity: Any) -> dict[str, Value]:
+    return dict(zip(kind.attributes, kind.reader(kind.attributes)(entity), strict=True))
+
+
+def _wanted(request: Message) -> tuple[str | None, str | None, str | None]:
+    """Name, identity and type of the entity that is asked for."""
     properties = request.application_properties
     name, identity, wanted = (_text(properties, each) for each in ("name", "identity", "type"))
     if name is None and identity is None:
-        raise RefusedError(BAD_REQUEST, "READ needs a `name` or an `identity`")
-    if "self" in (name, identity) and wanted in (None, NODE):
-        return {"name": "self", "identity": "self", "type": NODE}
+        raise RefusedError(BAD_REQUEST, f"{properties['operation']} needs a `name` or an `identity`")
+    return name, identity, wanted
+
+
+def _find(request: Message, statistics: Statistics) -> Steps[tuple[EntityType, Any]]:
+    """The entity that is asked for."""
+    name, identity, wanted = _wanted(request)
     found: list[tuple[EntityType, Any]] = []
     for kind in [_entity_type(wanted)] if wanted is not None else TYPES.values():
         for entity in kind.entities(statistics):
@@ -164,8 +215,7 @@ def _read(request: Message, statistics: Statistics) -> Steps[Value]:
         raise RefusedError(NOT_FOUND, "there is no such entity")
     if len(found) > 1:
         raise RefusedError(BAD_REQUEST, f"{len(found)} entities have that name: say its `type`, or its `identity`")
-    kind, entity = found[0]
-    return dict(zip(kind.attributes, kind.reader(kind.attributes)(entity), strict=True))
+    return found[0]
 
 
 def _get_types(request: Message) -> Value:
@@ -180,8 +230,16 @@ def _get_attributes(request: Message) -> Value:
 
 def _get_operations(request: Message) -> Value:
     """The operations of each type, with the names of their arguments."""
-    reading: Value = {"READ": ["name", "identity"]}
-    return {name: reading if name in TYPES else dict(_ARGUMENTS) for name in _type_names(request)}
+    return {name: _operations_of(name) for name in _type_names(request)}
+
+
+def _operations_of(name: str) -> Value:
+    if name not in TYPES:
+        return dict(_ARGUMENTS)
+    known: dict[Any, Value] = {"READ": ["name", "identity"]}
+    if TYPES[name].changeable:
+        known["UPDATE"] = ["name", "identity"]
+    return known
 
 
 def _get_annotations(request: Message) -> Value:
@@ -203,7 +261,7 @@ _OPERATIONS: Final[Mapping[str, Callable[[Message], Value]]] = {
     "GET-ANNOTATIONS": _get_annotations,
     "GET-MGMT-NODES": _get_mgmt_nodes,
 }
-_CHANGING: Final = frozenset({"CREATE", "UPDATE", "DELETE", "REGISTER", "DEREGISTER"})
+_CHANGING: Final = frozenset({"CREATE", "DELETE", "REGISTER", "DEREGISTER"})
 _ARGUMENTS: Final[Mapping[str, Value]] = {
     "QUERY": ["entityType", "offset", "count"],
     "READ": ["name", "identity"],

@@ -6,7 +6,7 @@ somebody who does what it has found out: the ways.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from amqpmesh.router.amqp.definitions import AmqpCondition, ConnectionCondition, Error
 from amqpmesh.router.amqp.errors import ProtocolError
@@ -20,6 +20,7 @@ from amqpmesh.topology import changes
 if TYPE_CHECKING:
     from amqpmesh.router.amqp.events import LinkAttached, TransferReceived
     from amqpmesh.router.amqp.session import Session
+    from amqpmesh.router.config import ConnectorConfig, ListenerConfig
     from amqpmesh.router.connections import ConnectionRecord
     from amqpmesh.router.core import Core
     from amqpmesh.topology.book import Advert
@@ -27,11 +28,25 @@ if TYPE_CHECKING:
     from amqpmesh.topology.signing import Signer
 
 
+def _origin(record: ConnectionRecord) -> tuple[type, str]:
+    """What a connection came about by."""
+    config = record.connector or record.listener
+    assert config is not None, "a connection has one or the other"
+    return type(config), config.name
+
+
+#: Seconds between two looks at how long this router's certificate is good.
+WATCH_TIME: Final = 3600.0
+
+
 class Recognizer(Protocol):
     """Knows routers of the mesh by their certificates."""
 
     def refusal(self, certificate: bytes | None, router: str) -> str | None:
         """Why a peer is not the router that it says it is; None: it is. Args: certificate: DER; None: it has none."""
+
+    def expires_in(self) -> float | None:
+        """Seconds that are left of this router's certificate, once it should have been renewed; None: it is new."""
 
 
 class Mesh:
@@ -43,9 +58,12 @@ class Mesh:
         self._recognizer = recognizer
         self.topology = topology
         self.neighbours: dict[ConnectionRecord, Neighbour] = {}
+        #: What sending costs on the connections of connectors and listeners, by kind and name: changed while running.
+        self._costs: dict[tuple[type, str], int] = {}
         self.ways = Ways(core, self, epoch)
         self._armed: float | None = None
         self._arm()
+        self._watch_certificate()
 
     # -------------------------------------------------------------------------------------------------- neighbours
 
@@ -61,7 +79,8 @@ class Mesh:
             )
             record.engine.close(Error(condition=AmqpCondition.UNAUTHORIZED_ACCESS, description=refusal))
             return
-        neighbour = self.neighbours[record] = Neighbour(record)
+        neighbour = self.neighbours[record] = Neighbour(record, self._core.now)
+        record.cost = self._costs.get(_origin(record), record.cost)
         self._apply(self.topology.connected(neighbour, record.cost, self._core.now, expected=router))
 
     def lost(self, record: ConnectionRecord) -> None:
@@ -158,10 +177,32 @@ class Mesh:
                 )
                 self._close(neighbour, Error(condition=AmqpCondition.UNAUTHORIZED_ACCESS, description=refusal))
 
+    def _watch_certificate(self) -> None:
+        """Say in time, and every hour from then on, that the certificate is to be renewed."""
+        if self._recognizer is None:
+            return
+        seconds = self._recognizer.expires_in()
+        if seconds is not None:
+            days = round(seconds / 86_400, 1)
+            self._core.log.warning("certificate expires", router=self._core.id, days=days)
+        self._core.schedule(self._core.now + WATCH_TIME, self._watch_certificate)
+
     def set_cost(self, neighbour: Neighbour, cost: int) -> None:
-        """What sending to a neighbour by this connection costs from now on."""
+        """What sending to a neighbour by this connection costs from now on, as long as it lasts."""
         neighbour.record.cost = cost
         self._apply(self.topology.set_cost(neighbour, cost, self._core.now))
+
+    def cost_of(self, config: ListenerConfig | ConnectorConfig) -> int:
+        """What sending costs on the connections of a listener or connector, as long as none has its own."""
+        return self._costs.get((type(config), config.name), config.cost)
+
+    def set_cost_of(self, config: ListenerConfig | ConnectorConfig, cost: int) -> None:
+        """The same from now on, for those that are there and those to come, as long as this router runs."""
+        origin = type(config), config.name
+        self._costs[origin] = cost
+        for neighbour in list(self.neighbours.values()):
+            if _origin(neighbour.record) == origin:
+                self.set_cost(neighbour, cost)
 
     def _apply(self, step: changes.Step) -> None:
         """Send what the topology has to say, and follow what it has found."""
@@ -173,6 +214,9 @@ class Mesh:
         graph_changed = False
         addresses: set[tuple[str, str]] = set()
         for change in step.changes:
+            if isinstance(change, changes.NeighbourUp | changes.NeighbourDown):
+                assert isinstance(change.adjacency, Neighbour)
+                change.adjacency.since = self._core.now
             match change:
                 case changes.GraphChanged() | changes.NeighbourUp() | changes.NeighbourDown():
                     graph_changed = True

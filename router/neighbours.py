@@ -42,8 +42,10 @@ MAX_QUEUE: Final = 32 * 2**20
 class Neighbour:
     """The other end of a mesh connection."""
 
-    def __init__(self, record: ConnectionRecord) -> None:
+    def __init__(self, record: ConnectionRecord, now: float) -> None:
         self.record = record
+        #: When it became up, or ceased to be; seconds.
+        self.since = now
         #: What our control link is attached in, and lanes.
         self.session: Session = record.engine.begin()
         self._last = self.session

@@ -1,14 +1,20 @@
 """Why nothing can be sent on a link now: the question that everybody asks whose sender waits.
 
-A router gives the credit that receivers gave it, so most reasons are found at the other end of an address.
+A router gives the credit that receivers gave it, so most reasons are found at the other end of an address, or of a
+lane.
 """
 
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from amqpmesh.policies.distribution import Distribution
+from amqpmesh.router.windows import FixedWindow
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from amqpmesh.router.addresses import Address
     from amqpmesh.router.links import IncomingLink, OutgoingLink
 
@@ -21,7 +27,12 @@ class Reason(StrEnum):
     MEMORY = "memory used up"
     # Of senders, and of their addresses.
     NO_RECEIVER = "no receiver anywhere"
+    SPLIT = "no receiver in this part of the mesh"
+    NO_PATH = "no path there"
+    NO_LANE = "no lane there"
+    ATTACHING = "lanes are being attached"
     NO_CREDIT = "receivers give no credit"
+    FAR_NO_CREDIT = "receivers at other routers give no credit"
     SPENT = "receivers' credit is used up"
     WINDOWS = "receivers' session windows are closed"
     UNREAD = "receivers do not read"
@@ -30,7 +41,9 @@ class Reason(StrEnum):
     # Of senders alone.
     OTHERS = "receivers' credit is used by others"
     HELD = "window is full"
-    # Of receivers.
+    # Of lanes alone.
+    UNANSWERED = "lane is not attached yet"
+    # Of receivers, and of neighbours that take lanes.
     RECEIVER_NO_CREDIT = "receiver gave no credit"
     RECEIVER_TOOK_BACK = "receiver took its credit back"
     RECEIVER_SPENT = "receiver's credit is used up"
@@ -41,6 +54,7 @@ class Reason(StrEnum):
 
 #: What holds up its receivers holds up an address. Those that are nearest to taking something again come first.
 _OF_RECEIVERS: Final = {
+    Reason.UNANSWERED: Reason.ATTACHING,
     Reason.RECEIVER_UNREAD: Reason.UNREAD,
     Reason.RECEIVER_WINDOW: Reason.WINDOWS,
     Reason.RECEIVER_UNSETTLED: Reason.UNSETTLED,
@@ -48,13 +62,28 @@ _OF_RECEIVERS: Final = {
     Reason.RECEIVER_TOOK_BACK: Reason.NO_CREDIT,
     Reason.RECEIVER_NO_CREDIT: Reason.NO_CREDIT,
 }
+_ORDER: Final = (*dict.fromkeys(_OF_RECEIVERS.values()), Reason.FAR_NO_CREDIT)
+
+
+class Whereabouts(NamedTuple):
+    """Where the mesh has consumers of an address, as far as this router knows."""
+
+    within_reach: tuple[str, ...] = ()
+    """Other routers that have some, in order."""
+    out_of_reach: tuple[str, ...] = ()
+    """Those that no path leads to."""
+    split: bool = False
+    """There are routers that no path leads to: they may have some that are not known here."""
+
+
+NOWHERE: Final = Whereabouts()
 
 
 def why_outgoing(outgoing: OutgoingLink) -> Reason | None:
-    """Why nothing can be sent to a receiver; None: it can."""
+    """Why nothing can be sent to a receiver, or by a lane; None: it can."""
     link, connection = outgoing.link, outgoing.connection
     if not link.is_attached:
-        return Reason.DETACHED
+        return Reason.UNANSWERED if link.remote is None else Reason.DETACHED
     if not link.credit:
         if link.flow_state.lowered:
             return Reason.RECEIVER_TOOK_BACK
@@ -68,21 +97,54 @@ def why_outgoing(outgoing: OutgoingLink) -> Reason | None:
     return Reason.RECEIVER_UNSETTLED if unsettled >= outgoing.max_unsettled else None
 
 
-def why_address(address: Address, *, draining: bool) -> Reason | None:
+def why_address(address: Address, *, draining: bool, whereabouts: Whereabouts = NOWHERE) -> Reason | None:
     """Why no sender of an address is given credit; None: receivers can take something.
+
+    Args: draining: the router takes nothing new. whereabouts: of its consumers at other routers.
+    """
+    ingress = address.ingress
+    node = address if ingress is None else ingress
+    if address.suspended or node.has_consumers:
+        return why_node(node if node.has_consumers else address, draining=draining)
+    if whereabouts.within_reach:
+        # Lanes are attached for senders: without any, none is missing.
+        return None if ingress is None else Reason.NO_LANE
+    if whereabouts.out_of_reach:
+        return Reason.NO_PATH
+    return Reason.SPLIT if whereabouts.split else Reason.NO_RECEIVER
+
+
+def why_node(node: Address, *, draining: bool) -> Reason | None:
+    """The same of one node: of the consumers here, of an ingress and its ways out, or of a lane.
 
     Args: draining: the router takes nothing new.
     """
-    if address.suspended:
+    if node.suspended:
         return Reason.DRAINING if draining else Reason.MEMORY
-    if not address.has_consumers:
-        return Reason.NO_RECEIVER
-    if address.pool.demand:
+    if not node.has_consumers:
+        return Reason.NO_RECEIVER if node.lane is None else Reason.NO_PATH
+    if node.pool.demand:
         return None
-    reasons = {why_outgoing(each) for each in address.outgoing if not each.left_out}
-    if address.is_multicast and None in reasons:
-        return Reason.SLOWEST
-    return next((together for alone, together in _OF_RECEIVERS.items() if alone in reasons), None)
+    reasons = {_of_receivers(each) for each in node.outgoing if not each.left_out}
+    ways = list(node.shares)
+    if node.config.distribution is Distribution.CLOSEST:
+        least = min((share.cost for share in ways), default=0)
+        ways = [share for share in ways if share.cost == least]
+    reasons |= {why_node(share.node, draining=draining) for share in ways}
+    if None in reasons and (node.is_multicast or ways):
+        # By one of several ways something could leave: others wait for the rest, or it is lent to others.
+        return Reason.SLOWEST if node.is_multicast else None
+    return _first(reasons)
+
+
+def _of_receivers(outgoing: OutgoingLink) -> Reason | None:
+    reason = _OF_RECEIVERS.get(why) if (why := why_outgoing(outgoing)) is not None else None
+    return Reason.FAR_NO_CREDIT if reason is Reason.NO_CREDIT and outgoing.address.lane is not None else reason
+
+
+def _first(reasons: Iterable[Reason | None]) -> Reason | None:
+    found = set(reasons)
+    return next((reason for reason in _ORDER if reason in found), None)
 
 
 def why_incoming(
@@ -98,7 +160,7 @@ def why_incoming(
         return Reason.DETACHED
     if link.credit:
         return Reason.HELD if link.session.flow_state.incoming_window <= 0 else None
-    if incoming.address is not None:
+    if incoming.address is not None and not isinstance(incoming.pool, FixedWindow):
         return of_address or Reason.OTHERS
     if suspended:
         return Reason.DRAINING if draining else Reason.MEMORY

@@ -54,7 +54,7 @@ class RouterStatistics(Outcomes):
     connections: int
     """Connections that are not gone yet."""
     links: int
-    """Links, and those that were detached and whose deliveries are not settled."""
+    """Links of clients, and those that were detached and whose deliveries are not settled."""
     addresses: int
     """Addresses that somebody uses, dynamic nodes among them."""
     relays: int
@@ -94,6 +94,10 @@ class ListenerStatistics:
     """Those that came in by it and are not gone."""
     refused: int
     """Those that were too many."""
+    role: str
+    """`normal`: for clients. `mesh`: for neighbours."""
+    cost: int
+    """What sending a delivery costs on the connections that come in by it, unless a neighbour has a cost of its own."""
 
 
 class ConnectorState(StrEnum):
@@ -116,6 +120,8 @@ class ConnectorStatistics:
     name: str
     role: str
     """`mesh` or `container`."""
+    cost: int
+    """What sending a delivery costs on its connections, unless a neighbour has a cost of its own."""
     state: ConnectorState
     url: str | None
     """Where it is connected, or connects; None: nowhere now."""
@@ -142,7 +148,7 @@ class ConnectionStatistics:
     connector: str | None
     """The name of the connector that opened it; None: the peer did."""
     cost: int
-    """What a delivery costs this way."""
+    """What sending a delivery costs this way."""
     host: str
     """The peer's address without its port."""
     container_id: str
@@ -181,7 +187,7 @@ class ConnectionStatistics:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkStatistics(Outcomes):
-    """One link."""
+    """One link of a client. Those between routers are lanes."""
 
     number: int
     """Unique within this router."""
@@ -191,7 +197,8 @@ class LinkStatistics(Outcomes):
     """The number of its connection."""
     direction: Direction
     address: str | None
-    """None: an anonymous sender, each of whose messages says where it goes."""
+    """With `@` and the router's id where it is another router's. None: an anonymous sender, each of whose messages says
+    where it goes."""
     tenant: str
     copy: bool
     """Its receiver sees each delivery and takes it from nobody."""
@@ -222,15 +229,22 @@ class LinkStatistics(Outcomes):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AddressStatistics(Outcomes):
-    """One address that somebody uses. It is forgotten, and its counts with it, when nobody does any more."""
+    """One address that somebody uses here. It is forgotten, and its counts with it, when nobody does any more.
+
+    What its lanes carry counts here, too, whoever sent it; what waits for a lane does if it came in here.
+    """
 
     name: str
     tenant: str
     distribution: Distribution
     producers: int
-    """Links that deliveries come in by; anonymous senders are not among them."""
+    """Links of clients here that deliveries come in by; anonymous senders are not among them."""
     consumers: int
-    """Links that deliveries leave by."""
+    """Links of clients here that deliveries leave by."""
+    consumers_at: tuple[str, ...]
+    """The other routers that have consumers of it and can be reached, in order."""
+    out_of_reach: tuple[str, ...]
+    """Those that have some, as far as is known, and cannot be reached."""
     copies: int
     """Links of receivers that only see what goes to others."""
     waiting: int
@@ -240,7 +254,7 @@ class AddressStatistics(Outcomes):
     demand: int
     """Deliveries that receivers can take now."""
     granted: int
-    """Deliveries that senders were given credit for and have not sent."""
+    """Deliveries that senders, and other routers, were given credit for and have not sent."""
     deliveries_in: int
     """Deliveries that have come; those of anonymous senders do not count here."""
     deliveries_out: int
@@ -267,6 +281,152 @@ class NodeStatistics:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MeshStatistics:
+    """The router's part in its mesh."""
+
+    id: str
+    """Its id."""
+    epoch: int
+    """This life of it: each start has a greater one."""
+    routers: int
+    """Routers that are known, this one among them."""
+    reachable: int
+    """Those of them that a path leads to, this one among them."""
+    neighbours: int
+    """Connections to neighbours that are up."""
+    lanes: int
+    """Links to and from neighbours that deliveries go by."""
+    messages_sent: int
+    """What it has told neighbours about the mesh, messages."""
+    no_path: int
+    """Deliveries that were released because no path led where they were to go."""
+    no_hops: int
+    """Deliveries that were released because they had made too many hops, or would have gone back where they came from:
+    routers had different ideas of the graph."""
+    dropped_malformed: int
+    """Advertisements that were no messages as routers write them."""
+    dropped_oversized: int
+    """Advertisements that were larger than may be; what this router has to say and cannot, too."""
+    dropped_version: int
+    """Advertisements of a version that is not known here."""
+    dropped_kind: int
+    """Advertisements of a kind that is not known here."""
+    dropped_area: int
+    """Advertisements of another area."""
+    dropped_untrusted: int
+    """Advertisements whose signature or certificate is not believed."""
+    dropped_stale: int
+    """Advertisements that had been signed too long ago, or in the future."""
+    dropped_replayed: int
+    """Advertisements that came again."""
+    dropped_full: int
+    """Advertisements of more than is kept for one router."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NeighbourStatistics:
+    """One connection to a neighbour."""
+
+    connection: int
+    """The number of its connection."""
+    router: str
+    """Who is there."""
+    connector: str | None
+    """The name of the connector that opened it; None: the neighbour did."""
+    listener: str | None
+    """The name of the listener that it came in by; None: the router opened it."""
+    cost: int
+    """What sending to it costs."""
+    remote_cost: int | None
+    """What sending here costs, as the neighbour says: by the cheapest of its connections; None: it says nothing of this
+    router."""
+    up: bool
+    """Both sides hear each other."""
+    advertised: bool
+    """The mesh is told of it by this router. Paths lead over it once both sides tell of it."""
+    since: float
+    """When it became up, or ceased to be."""
+    lanes: int
+    """Links on it that deliveries go by."""
+    reason: str | None
+    """Why no path leads over it; None: paths may."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RouteStatistics:
+    """Another router of the mesh, and how it is reached."""
+
+    router: str
+    """Its id."""
+    distance: int | None
+    """The cost of the cheapest paths there; None: no path leads there."""
+    next_hops: tuple[str, ...]
+    """The neighbours that those paths begin with, in order; lanes are spread over them."""
+    hops: int | None
+    """The most hops that one of those paths has; None: there is none."""
+    transit: bool
+    """Paths may lead through it: not, if it is about to end."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaneStatistics(Outcomes):
+    """One link by which routers give each other deliveries."""
+
+    number: int
+    """Unique within this router, links included."""
+    name: str
+    """As its attach said."""
+    kind: str
+    """`anycast`: to the consumers of one address at one router. `tree`: to all consumers of one address. `transit`: to
+    one router, to any address there."""
+    address: str | None
+    """None: transit has none."""
+    tenant: str
+    far: str
+    """The router where its deliveries leave the mesh; of a tree, the one where they came in."""
+    direction: Direction
+    neighbour: str
+    """Who is at its other end."""
+    connection: int
+    """The number of its connection."""
+    bulk: bool
+    """A second link of a lane, for what is larger than a frame. What comes in by one is not known as such."""
+    retired: bool
+    """Nothing new leaves by it: it goes once all on it is settled."""
+    attached_at: float
+    deliveries: int
+    """Deliveries whose first frame has come, or left."""
+    octets: int
+    """Octets of their messages."""
+    waiting: int
+    """Deliveries that came by it and wait to be sent on; of an outgoing one, those that wait for it and its like."""
+    unsettled: int
+    """Deliveries of which one side still has something to say."""
+    credit: int
+    """Deliveries that may still be sent on it (link-credit, §2.6.7)."""
+    zero_credit_since: float | None
+    """None: it has credit."""
+    last_delivery_at: float | None
+    """When the last delivery began; None: there was none."""
+    reason: Reason | None
+    """Why it has no credit, or cannot use it; None: it can."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdvertStatistics:
+    """What another router tells the mesh of one address."""
+
+    name: str
+    tenant: str
+    router: str
+    """Who has consumers of it."""
+    distribution: str
+    """How the address distributes there."""
+    reachable: bool
+    """A path leads there."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Statistics:
     """How a router stands."""
 
@@ -277,6 +437,12 @@ class Statistics:
     links: tuple[LinkStatistics, ...] = ()
     addresses: tuple[AddressStatistics, ...] = ()
     nodes: tuple[NodeStatistics, ...] = ()
+    mesh: MeshStatistics | None = None
+    """None: the router is in no mesh."""
+    neighbours: tuple[NeighbourStatistics, ...] = ()
+    routes: tuple[RouteStatistics, ...] = ()
+    lanes: tuple[LaneStatistics, ...] = ()
+    adverts: tuple[AdvertStatistics, ...] = ()
 
     @property
     def is_empty(self) -> bool:

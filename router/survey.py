@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from amqpmesh.policies.access import RESERVED
+from amqpmesh.policies.distribution import Distribution
 from amqpmesh.router.amqp.messaging import (
     DeleteOnClose,
     DeleteOnNoLinks,
@@ -15,12 +16,14 @@ from amqpmesh.router.amqp.messaging import (
     DeleteOnNoMessages,
 )
 from amqpmesh.router.links import IncomingLink, OutgoingLink
-from amqpmesh.router.reasons import Reason, why_address, why_incoming, why_outgoing
+from amqpmesh.router.outlook import Compass, look_around
+from amqpmesh.router.reasons import Reason, Whereabouts, why_address, why_incoming, why_node, why_outgoing
 from amqpmesh.router.statistics import (
     AddressStatistics,
     ConnectionDirection,
     ConnectionStatistics,
     Direction,
+    LaneStatistics,
     LinkStatistics,
     NodeStatistics,
     RouterStatistics,
@@ -53,12 +56,16 @@ def survey(core: Core) -> Steps[Statistics]:
     total = core.past.copy()
     by_address: dict[Address, Tally] = {}
     why: dict[Address, Reason | None] = {}
+    where: dict[Address, Whereabouts] = {}
+    compass = Compass(core.mesh)
     for address in list(core.addresses.values()):
         by_address[address] = address.past.copy()
-        why[address] = why_address(address, draining=core.draining)
+        where[address] = compass.of(address.tenant, address.name)
+        why[address] = why_address(address, draining=core.draining, whereabouts=where[address])
         yield
     connections = []
     links = []
+    lanes = []
     used: set[Address | None] = set()
     own = 0
     for record in list(core.connections):
@@ -69,11 +76,14 @@ def survey(core: Core) -> Steps[Statistics]:
             if not (taken in record.incoming or taken in record.outgoing or taken in record.lingering):
                 continue
             total.add(taken)
-            used_address = taken.address
+            used_address = core.seen_as(taken.address) if taken.address is not None else None
             if used_address in by_address:
                 by_address[used_address].add(taken)
             if record.own:
                 own += 1
+                continue
+            if _is_lane(taken):
+                lanes.append(_lane(core, taken))
                 continue
             used.add(used_address)
             links.append(_incoming(core, taken, why) if isinstance(taken, IncomingLink) else _outgoing(taken))
@@ -82,9 +92,10 @@ def survey(core: Core) -> Steps[Statistics]:
     nodes: list[NodeStatistics] = []
     for address, tally in by_address.items():
         if address in used or address.waiting.size or not address.kept:
-            addresses.append(_address(address, tally, why[address]))
+            addresses.append(_address(address, tally, why[address], where[address]))
         nodes.extend(_nodes(address))
         yield
+    seen = yield from look_around(core, lanes)
     return Statistics(
         router=RouterStatistics(
             id=core.id,
@@ -112,6 +123,8 @@ def survey(core: Core) -> Steps[Statistics]:
         links=tuple(links),
         addresses=tuple(addresses),
         nodes=tuple(nodes),
+        lanes=tuple(lanes),
+        **seen,
     )
 
 
@@ -151,18 +164,21 @@ def _connection(record: ConnectionRecord) -> ConnectionStatistics:
 
 def _incoming(core: Core, incoming: IncomingLink, why: Mapping[Address, Reason | None]) -> LinkStatistics:
     address = incoming.address
+    reason = why_incoming(
+        incoming,
+        why.get(core.seen_as(address)) if address is not None else None,
+        draining=core.draining,
+        suspended=core.suspended,
+    )
+    if incoming.to is not None and not (core.mesh is not None and core.mesh.ways.leads_elsewhere(incoming.to)):
+        reason = Reason.NO_PATH
     return _link(
         incoming,
         Direction.INCOMING,
         copy=False,
         undelivered=incoming.input.waiting + sum(incoming.waiting.values()),
         missed=0,
-        reason=why_incoming(
-            incoming,
-            why.get(address) if address is not None else None,
-            draining=core.draining,
-            suspended=core.suspended,
-        ),
+        reason=reason,
     )
 
 
@@ -193,7 +209,7 @@ def _link(
         name=link.name,
         connection=record.number,
         direction=direction,
-        address=address.name if address is not None else None,
+        address=address.name if address is not None else taken.to if isinstance(taken, IncomingLink) else None,
         tenant=record.peer.tenant,
         copy=copy,
         attached=link.is_attached,
@@ -216,25 +232,99 @@ def _link(
     )
 
 
-def _address(address: Address, tally: Tally, reason: Reason | None) -> AddressStatistics:
-    pool = address.pool
+def _is_lane(taken: IncomingLink | OutgoingLink) -> bool:
+    return (taken.lane if isinstance(taken, IncomingLink) else taken.address.lane) is not None
+
+
+def _lane(core: Core, taken: IncomingLink | OutgoingLink) -> LaneStatistics:
+    """A lane, from either of its ends."""
+    counted, node = taken.link.flow_state, taken.address
+    reason: Reason | None
+    if isinstance(taken, IncomingLink):
+        lane, direction, bulk, retired = taken.lane, Direction.INCOMING, False, False
+        waiting = taken.input.waiting + sum(taken.waiting.values())
+        of_node = why_node(node, draining=core.draining) if node is not None else None
+        reason = why_incoming(taken, of_node, draining=core.draining, suspended=core.suspended)
+    else:
+        lane, direction, bulk, retired = taken.address.lane, Direction.OUTGOING, taken.bulk, taken.retired
+        waiting = taken.address.waiting.size
+        reason = why_outgoing(taken)
+    assert lane is not None
+    return LaneStatistics(
+        number=taken.number,
+        name=taken.link.name,
+        kind=lane.kind,
+        address=lane.name or None,
+        tenant=lane.tenant,
+        far=lane.far,
+        direction=direction,
+        neighbour=taken.connection.peer.container_id,
+        connection=taken.connection.number,
+        bulk=bulk,
+        retired=retired,
+        attached_at=taken.attached_at,
+        deliveries=counted.received,
+        octets=counted.octets,
+        waiting=waiting,
+        unsettled=len(counted.unsettled),
+        credit=counted.link_credit,
+        zero_credit_since=taken.zero_credit_since,
+        last_delivery_at=taken.last_delivery_at,
+        reason=reason,
+        presettled=counted.presettled,
+        accepted=counted.accepted,
+        rejected=counted.rejected,
+        released=counted.released,
+        modified=counted.modified,
+    )
+
+
+def _address(address: Address, tally: Tally, reason: Reason | None, where: Whereabouts) -> AddressStatistics:
+    """An address as clients see it: where its consumers are attached, and where its producers are, are one."""
+    pool, ingress = address.pool, address.ingress
+    lent = sum(share.input.granted for share in address.borrowers)
+    producers = [each for each in address.incoming if each.lane is None]
+    waiting, buffered, granted = address.waiting.size, address.budget.used, pool.granted - lent
+    if ingress is not None:
+        producers += [each for each in ingress.incoming if each.lane is None]
+        waiting += ingress.waiting.size
+        # What has a lane already, and waits for its credit.
+        waiting += sum(share.input.waiting for share in ingress.shares if share.node is not address)
+        buffered += ingress.budget.used
+        granted += ingress.pool.granted
     return AddressStatistics(
         name=address.name,
         tenant=address.tenant,
         distribution=address.config.distribution,
-        producers=len(address.incoming),
+        producers=len(producers),
         consumers=len(address.outgoing),
+        consumers_at=where.within_reach,
+        out_of_reach=where.out_of_reach,
         copies=len(address.copies),
-        waiting=address.waiting.size,
-        buffered=address.budget.used,
-        demand=pool.demand,
-        granted=pool.granted,
+        waiting=waiting,
+        buffered=buffered,
+        demand=_demand(address),
+        granted=granted,
         deliveries_in=tally.deliveries_in,
         deliveries_out=tally.deliveries_out,
         undelivered=address.undelivered,
         reason=reason,
         **tally.outcomes(),
     )
+
+
+def _demand(address: Address) -> int:
+    """What all the ways out of an address can take; where there are several, an ingress holds a part of it only."""
+    ingress = address.ingress
+    if ingress is None:
+        return address.pool.demand
+    if address.is_multicast:
+        return ingress.pool.demand
+    ways = list(ingress.shares)
+    if address.config.distribution is Distribution.CLOSEST:
+        least = min((share.cost for share in ways), default=0)
+        ways = [share for share in ways if share.cost == least]
+    return sum(share.node.pool.demand for share in ways)
 
 
 def _nodes(address: Address) -> Iterator[NodeStatistics]:

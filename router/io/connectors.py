@@ -92,8 +92,8 @@ class Connector:
         """Its name in the configuration."""
         return self.config.name
 
-    def statistics(self) -> ConnectorStatistics:
-        """How it stands."""
+    def statistics(self, cost: int) -> ConnectorStatistics:
+        """How it stands. Args: cost: of sending on its connections."""
         record = self._record
         if record is not None and not record.lost:
             state = ConnectorState.CONNECTING if record.engine.remote is None else ConnectorState.CONNECTED
@@ -105,6 +105,7 @@ class Connector:
         return ConnectorStatistics(
             name=self.name,
             role=self.config.role,
+            cost=cost,
             state=state,
             url=self._url,
             connection=record.number if record is not None else None,

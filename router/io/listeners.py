@@ -51,9 +51,16 @@ class Listener:
         """Its name in the configuration."""
         return self.config.name
 
-    def statistics(self) -> ListenerStatistics:
-        """How it stands."""
-        return ListenerStatistics(name=self.name, url=self.url, connections=self.connections, refused=self.refused)
+    def statistics(self, cost: int) -> ListenerStatistics:
+        """How it stands. Args: cost: of sending on its connections."""
+        return ListenerStatistics(
+            name=self.name,
+            url=self.url,
+            connections=self.connections,
+            refused=self.refused,
+            role=self.config.role,
+            cost=cost,
+        )
 
     @classmethod
     async def bind(cls, config: ListenerConfig) -> "Listener":

@@ -8,6 +8,7 @@ import trio
 from amqpmesh.router import logs, management
 from amqpmesh.router.amqp.errors import AmqpMeshError
 from amqpmesh.router.config import ListenerConfig
+from amqpmesh.router.costs import Costly
 from amqpmesh.router.io.client.attacher import Attacher
 from amqpmesh.router.io.client.delivery import Delivery
 from amqpmesh.router.io.client.doors import Doors
@@ -54,6 +55,7 @@ class ManagementNode(Doors):
         self._survey = survey
         self._surveyed: tuple[float, Statistics] | None = None
         self._worked = 0.0
+        self._driver: Driver | None = None
         self._ended = False
 
     @property
@@ -62,6 +64,7 @@ class ManagementNode(Doors):
 
     def begin(self, driver: Driver, start: Callable[[Callable[[], Awaitable[None]]], object]) -> None:
         """The router has started: from now on there is the node, and soon who serves it."""
+        self._driver = driver
         driver.core.addresses.keep(management.ADDRESS)
         self._inside.begin(driver, start)
 
@@ -90,7 +93,10 @@ class ManagementNode(Doors):
             if delivery.message.reply_to is None:
                 delivery.reject("amqp:invalid-field", "there is no reply-to")
                 return
-            response = await self._in_turns(management.respond(delivery.message, await self._statistics()))
+            statistics = await self._statistics()
+            response = await self._in_turns(
+                management.respond(delivery.message, statistics, self._changes(delivery.tag))
+            )
             delivery.accept()
             with trio.move_on_after(REPLY_TIME):
                 await delivery.reply(response)
@@ -102,6 +108,23 @@ class ManagementNode(Doors):
             log.error("fault", exception=error, address=management.ADDRESS)
             if not delivery.is_decided:
                 delivery.modify(delivery_failed=True)
+
+    def _changes(self, tag: bytes) -> management.Change | None:
+        """What changes something for whoever has sent this delivery; None: they may change nothing."""
+        driver = self._driver
+        assert driver is not None
+        asking = driver.core.brought_by(management.ADDRESS, tag)
+        if asking is None or asking.listener is None or not asking.listener.manage:
+            return None
+        who = {"connection": asking.number, "host": asking.host, "user": asking.peer.user}
+
+        def change(identity: str, told: Costly, cost: int) -> None:
+            driver.core.set_cost(told, cost, trio.current_time())
+            driver.settle()
+            self._surveyed = None
+            log.info("cost changed", of=identity, cost=cost, **who)
+
+        return change
 
     async def _statistics(self) -> Statistics:
         """How the router stands, or stood a moment ago."""

@@ -268,11 +268,12 @@ class Router(Doors):
         return at_once(self._survey())
 
     def _survey(self) -> Steps[Statistics]:
-        told = yield from survey(self._started())
+        core = self._started()
+        told = yield from survey(core)
         return replace(
             told,
-            listeners=tuple(each.statistics() for each in self.listeners),
-            connectors=tuple(each.statistics() for each in self.connectors),
+            listeners=tuple(each.statistics(core.cost_of(each.config)) for each in self.listeners),
+            connectors=tuple(each.statistics(core.cost_of(each.config)) for each in self.connectors),
         )
 
     @property

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import ClassVar, Literal
 
-from amqpmesh.router.settings.limits import Limits
+from amqpmesh.router.settings.limits import USHORT_MAX, Limits
 from amqpmesh.router.settings.redirect import PlaceConfig
 from amqpmesh.router.tables import Rule, Table, setting, table
 from amqpmesh.router.urls import Endpoint
@@ -61,6 +61,7 @@ class ListenerConfig(Limits):
     url: str = setting(check=_url_refusal)
     name: str = setting(default="")
     role: ListenerRole = setting(default="normal")
+    cost: int = setting(default=1, low=1, high=USHORT_MAX)
     connections: int = setting(default=10_000, low=1)
     sasl: tuple[str, ...] = setting(default=("ANONYMOUS",), check=_sasl_refusal)
     users: Path | None = setting(default=None)
@@ -68,6 +69,7 @@ class ListenerConfig(Limits):
     insecure: bool = setting(default=False)
     strict_annotations: bool = setting(default=False)
     redirect: PlaceConfig | None = setting(default=None)
+    manage: bool = setting(default=False)
     trace_frames: bool = setting(default=False)
 
     @property
@@ -121,6 +123,13 @@ class ListenerConfig(Limits):
                 ("sasl", lambda c: c.is_mesh and c.sasl != ("ANONYMOUS",)),
                 ("insecure", lambda c: c.is_mesh and c.insecure),
             )
+        ),
+        Rule("cost", 'does nothing without role = "mesh"', lambda c: not c.is_mesh and c.cost != 1),
+        Rule("manage", 'does nothing with role = "mesh": neighbours change nothing', lambda c: c.is_mesh and c.manage),
+        Rule(
+            "manage",
+            "needs to know who comes in, or a listener on loopback: demand a mechanism, or a client certificate",
+            lambda c: c.manage and not (c.authenticates or c.endpoint.loopback),
         ),
         Rule(
             "tls",

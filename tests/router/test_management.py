@@ -28,10 +28,13 @@ def statistics() -> Statistics:
     one.send(one.sender("q", name="second"))
     other.take(1)[0].accept()
     network.run()
-    listener = ListenerStatistics(name="amqp", url="amqp://127.0.0.1:5672", connections=2, refused=0)
+    listener = ListenerStatistics(
+        name="amqp", url="amqp://127.0.0.1:5672", connections=2, refused=0, role="normal", cost=1
+    )
     connector = ConnectorStatistics(
         name="broker",
         role="container",
+        cost=1,
         state=ConnectorState.WAITING,
         url=None,
         connection=None,

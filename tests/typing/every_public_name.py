@@ -15,6 +15,7 @@ from amqpmesh import (
     Accepted,
     AddressConfig,
     AddressStatistics,
+    AdvertStatistics,
     AmqpMeshError,
     AmqpSequence,
     AmqpValue,
@@ -46,6 +47,7 @@ from amqpmesh import (
     Float,
     InDoubtError,
     Int,
+    LaneStatistics,
     Limits,
     LinkConfig,
     LinkDetachedError,
@@ -57,9 +59,11 @@ from amqpmesh import (
     LogConfig,
     Long,
     MeshConfig,
+    MeshStatistics,
     Message,
     Modified,
     ModifiedError,
+    NeighbourStatistics,
     NodeStatistics,
     Outcome,
     OutcomeError,
@@ -81,6 +85,7 @@ from amqpmesh import (
     Router,
     RouterConfig,
     RouterStatistics,
+    RouteStatistics,
     SaslError,
     Sender,
     SenderSettleMode,
@@ -289,6 +294,21 @@ def shown(statistics: Statistics) -> Iterator[str]:
     for address in statistics.addresses:
         yield f"{address.name} {address.waiting} {'alone' if address.reason is Reason.NO_RECEIVER else ''}"
     node: NodeStatistics
+    mesh: MeshStatistics | None = statistics.mesh
+    if mesh is not None:
+        yield f"{mesh.id} {mesh.routers} {mesh.dropped_untrusted}"
+    neighbour: NeighbourStatistics
+    for neighbour in statistics.neighbours:
+        yield f"{neighbour.router} {neighbour.cost} {neighbour.reason or 'up'}"
+    route: RouteStatistics
+    for route in statistics.routes:
+        yield f"{route.router} {route.distance} {', '.join(route.next_hops)}"
+    lane: LaneStatistics
+    for lane in statistics.lanes:
+        yield f"{lane.kind} {lane.far} {lane.credit} {counted(lane)}"
+    advert: AdvertStatistics
+    for advert in statistics.adverts:
+        yield f"{advert.name} {advert.router} {advert.reachable}"
     for node in statistics.nodes:
         yield f"{node.name} {node.lifetime}"
 

@@ -49,7 +49,9 @@ class Inside(Attacher):
         """Args: listener: whose limits hold. own: for the router's own nodes, which nobody else may consume."""
         super().__init__()
         self._own = own
-        self._listener = replace(listener, name=NAME, idle_time_out=0.0, sasl=(), max_frame_size=FRAME_SIZE)
+        self._listener = replace(
+            listener, name=NAME, idle_time_out=0.0, sasl=(), max_frame_size=FRAME_SIZE, manage=True
+        )
         self._driver: Driver | None = None
         self._start: Callable[[Callable[[], Awaitable[None]]], object] | None = None
         self._failure: AmqpMeshError | None = CommandError("the router was not started: `async with` starts it")

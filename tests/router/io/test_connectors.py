@@ -105,6 +105,7 @@ async def test_a_router_connects_to_another_as_its_client(nursery: trio.Nursery,
         assert told(near) == ConnectorStatistics(
             name="broker",
             role="container",
+            cost=1,
             state=ConnectorState.CONNECTED,
             url=URL,
             connection=out.number,
