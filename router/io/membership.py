@@ -58,13 +58,20 @@ class Membership:
             return error.reason
         return None if covers(certified, router) else f"its certificate is that of {certified!r}"
 
+    def expires_in(self) -> float | None:
+        """Seconds that are left of this router's certificate, once it should have been renewed; None: it is new."""
+        if not isinstance(self.signer, Identity):
+            return None
+        now = time.time()
+        return self.signer.expires_at - now if now >= self.signer.warn_at else None
+
     def join(self, core: Core, now: float, epoch: int | None = None) -> Mesh:
         """Begin a life in the mesh. Args: epoch: greater than in the life before; None: by the wall clock."""
         if epoch is None:
             epoch = time.time_ns() // 1_000_000
         settings = Settings(hello=self._config.hello, hold=self._config.hold)
         topology = Topology(self._router, settings, self.signer, self.verifier, epoch, now)
-        return Mesh(core, topology, epoch, self)
+        return Mesh(core, topology, epoch, self if self._trust is not None else None)
 
     def reload(self, mesh: Mesh, now: float) -> None:
         """Read the files again: a new certificate, other authorities, a newer list of revocations.
