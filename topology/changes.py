@@ -47,10 +47,10 @@ class Damped:
 
 @dataclass(frozen=True, slots=True)
 class GraphChanged:
-    """Paths have changed: `Paths` answers anew."""
+    """The graph has changed: `Paths` answers anew, of trees too."""
 
     routers: frozenset[str]
-    """Whose way from here changed: others, or another cost, or they came or went."""
+    """Whose way from here changed: others, or another cost, or they came or went; there may be none."""
 
 
 @dataclass(frozen=True, slots=True)

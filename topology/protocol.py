@@ -468,8 +468,8 @@ class Topology:
         self._found_paths_at = now
         changed = self.paths.refresh()
         self._outbox.addresses_changed(self.book.set_reachable(self.paths.reachable()))
-        if changed:
-            self._outbox.tell(GraphChanged(changed))
+        # Though no way from here has changed, this router's place in the tree of another may have.
+        self._outbox.tell(GraphChanged(changed))
 
     def _forget(self, origin: str, now: float) -> None:
         """An origin has not renewed its link state, or is not to be believed any more."""
