@@ -4,6 +4,9 @@ import signal
 
 from hypothesis import HealthCheck, settings
 
+# Where the package is installed its entry point does this.
+pytest_plugins = ["amqpmesh.topology.simulation.fixtures"]
+
 # One profile for everybody: no deadline, since a busy machine is no failure; a fixed seed, since a red run must be
 # red again.
 settings.register_profile("amqpmesh", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])

@@ -1,0 +1,68 @@
+"""Whether the routers of a simulated mesh know what is so."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from typing import TYPE_CHECKING
+
+import networkx
+
+if TYPE_CHECKING:
+    from amqpmesh.topology.protocol import Topology
+    from amqpmesh.topology.simulation.nodes import Node
+
+
+def disagreement(nodes: Collection[Node], links: Iterable[tuple[str, str]]) -> str | None:
+    """What is not yet as it should be; None: all routers know the graph, and who consumes what.
+
+    Args: nodes: those that run. links: those that carry, each by its two routers.
+    """
+    graph = networkx.Graph()
+    by_id = {node.id: node.router.mesh.topology for node in nodes}
+    graph.add_nodes_from(by_id)
+    graph.add_edges_from(links)
+    for node in nodes:
+        found = _of_neighbours(by_id[node.id], set(graph[node.id])) or _of_addresses(node)
+        if found is not None:
+            return f"{node.id}: {found}"
+    for component in networkx.connected_components(graph):
+        members = sorted(component)
+        for router in members:
+            found = _of_others(by_id[router], members, by_id)
+            if found is not None:
+                return f"{router}: {found}"
+    return None
+
+
+def _of_neighbours(topology: Topology, expected: set[str]) -> str | None:
+    told = {link.router for link in topology.neighbours() if link.advertised}
+    for router in sorted(expected - told):
+        reasons = [link.reason for link in topology.neighbours() if link.router == router]
+        return f"no adjacency to {router}: {', '.join(reasons) or 'no connection'}"
+    for router in sorted(told - expected):
+        return f"still an adjacency to {router}"
+    return None
+
+
+def _of_addresses(node: Node) -> str | None:
+    consumed, told = node.router.consumed, set(node.router.mesh.topology.book.told_by(node.id))
+    for tenant, name in sorted(consumed ^ told):
+        return f"has not told that it has {'a' if (tenant, name) in consumed else 'no'} consumer of {name}"
+    return None
+
+
+def _of_others(topology: Topology, members: list[str], by_id: dict[str, Topology]) -> str | None:
+    reached = [router for router in topology.routers() if topology.distance(router) is not None]
+    if reached != members:
+        return f"reaches {', '.join(reached)}, and not {', '.join(members)}"
+    for router in members:
+        theirs = by_id[router]
+        if topology.graph.neighbours(router) != theirs.graph.neighbours(router):
+            return f"does not know the links of {router}"
+        if topology.book.told_by(router) != theirs.book.told_by(router):
+            return f"does not know the addresses of {router}"
+    if not topology.graph.no_transit:
+        cheapest = networkx.single_source_dijkstra_path_length(topology.graph.network, topology.router, weight="cost")
+        if any(topology.distance(router) != cheapest.get(router) for router in members):
+            return "has not computed its paths"
+    return None

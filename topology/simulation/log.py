@@ -1,0 +1,127 @@
+"""What happened in a simulated mesh, line by line: the same seed gives the same lines."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Final
+
+import trio
+
+from amqpmesh.router.logs import ROOT, Said, escaped
+
+_MESH: Final[trio.lowlevel.RunVar[Log | None]] = trio.lowlevel.RunVar("amqpmesh simulation's log", None)
+
+_ROUTER: Final[ContextVar[str]] = ContextVar("amqpmesh simulation's router", default="-")
+"""Whose task this is, while it is a router's."""
+
+
+def speak_as(router: str) -> None:
+    """What this task logs from now on, and those that it starts, is said by a router."""
+    _ROUTER.set(router)
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that happened."""
+
+    at: float
+    """Virtual time, in seconds from the beginning of the run."""
+    router: str
+    """Where; `-`: nowhere in particular."""
+    text: str
+    """What, and the fields of it."""
+    seen: str
+    """A digest of every octet that has reached anybody so far, of its time, and of the way that it took."""
+
+    def __str__(self) -> str:
+        return f"{self.at:.6f} {self.router} {self.text} seen={self.seen}"
+
+
+class Log:
+    """The events, in order: faults, connections, and what routers log.
+
+    `str()` of it are its lines. Two runs that were the same have the same; each line ends with a digest of all that was
+    carried before, so that no octet can differ unseen.
+    """
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+        #: What routers logged as faults of this library.
+        self.faults: list[BaseException] = []
+        self._digest = blake2b(digest_size=4)
+        self._deaf_to: set[str] = set()
+
+    def __str__(self) -> str:
+        return "".join(f"{event}\n" for event in self.events)
+
+    def __iter__(self) -> Iterator[Event]:
+        return iter(self.events)
+
+    def __len__(self) -> int:
+        return len(self.events)
+
+    def find(self, text: str, router: str | None = None) -> list[Event]:
+        """The events whose text begins so, of one router or of all."""
+        return [each for each in self.events if each.text.startswith(text) and router in (None, each.router)]
+
+    def note(self, router: str, event: str, **fields: object) -> None:
+        """Something has happened."""
+        words = [event, *(f"{key}={escaped(value)}" for key, value in fields.items() if value is not None)]
+        self._add(router, " ".join(words))
+
+    def carried(self, wire: int, receiver: str, data: bytes) -> None:
+        """Octets have reached the end of their way."""
+        self._digest.update(b"%a %d %a %d " % (trio.current_time(), wire, receiver, len(data)) + data)
+
+    @contextmanager
+    def deaf_to(self, router: str) -> Iterator[None]:
+        """Note nothing that a router says, for it is dead."""
+        self._deaf_to.add(router)
+        try:
+            yield
+        finally:
+            self._deaf_to.remove(router)
+
+    def heard(self, said: Said, fault: BaseException | None) -> None:
+        """Somebody has logged this. Args: fault: what failed, if it was a fault of this library."""
+        router = _ROUTER.get()
+        if router in self._deaf_to:
+            return
+        self._add(router, str(said))
+        if fault is not None:
+            self.faults.append(fault)
+
+    def _add(self, router: str, text: str) -> None:
+        self.events.append(Event(trio.current_time(), router, text, self._digest.hexdigest()))
+
+    @contextmanager
+    def listening(self) -> Iterator[None]:
+        """Hear what the routers of this run log. As long as this lasts, `amqpmesh` logs what is of level `INFO`."""
+        logger = logging.getLogger(ROOT)
+        handler = _Ear(self)
+        level = logger.level
+        token = _MESH.set(self)
+        logger.addHandler(handler)
+        logger.setLevel(min(logger.getEffectiveLevel(), logging.INFO))
+        try:
+            yield
+        finally:
+            logger.setLevel(level)
+            logger.removeHandler(handler)
+            _MESH.reset(token)
+
+
+class _Ear(logging.Handler):
+    def __init__(self, log: Log) -> None:
+        super().__init__(logging.INFO)
+        self._log = log
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if not trio.lowlevel.in_trio_run() or _MESH.get() is not self._log or not isinstance(record.msg, Said):
+            return
+        self._log.heard(record.msg, record.exc_info[1] if record.exc_info else None)

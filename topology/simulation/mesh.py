@@ -1,0 +1,446 @@
+"""`Mesh`: real routers in virtual time, on a network that does what a test says."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import combinations, pairwise
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Self
+
+import trio
+from trio.testing import MockClock
+
+from amqpmesh.router.amqp.errors import CommandError
+from amqpmesh.router.config import ConnectorConfig, ListenerConfig, MeshConfig, RouterConfig
+from amqpmesh.router.io.client.backoff import Backoff
+from amqpmesh.router.io.client.connection import Connection, connect
+from amqpmesh.topology.simulation.convergence import disagreement
+from amqpmesh.topology.simulation.log import Log
+from amqpmesh.topology.simulation.network import Host, Network, Road
+from amqpmesh.topology.simulation.nodes import Node
+from amqpmesh.topology.simulation.routers import HostedRouter
+from amqpmesh.topology.simulation.scheduling import seeded
+from amqpmesh.topology.simulation.wires import Conditions
+
+if TYPE_CHECKING:
+    from amqpmesh.router.statistics import Statistics
+    from amqpmesh.router.urls import Endpoint
+
+CLIENTS: Final = 5672
+"""The port at which routers take clients; links have those from `LINKS` on, one each."""
+
+LINKS: Final = 10_000
+
+STEP: Final = 0.001
+"""Seconds between two looks at whether routes have converged."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Link:
+    """A link between two routers: the first of them connects, and both can send."""
+
+    near: Node
+    far: Node
+    cost: int
+    road: Road
+    connector: ConnectorConfig
+    listener: ListenerConfig
+    port: int
+
+    def joins(self, one: Node, other: Node) -> bool:
+        """Whether it is between these two."""
+        return {self.near, self.far} == {one, other}
+
+
+class Mesh:
+    """A mesh of routers, from `async with` until that is left.
+
+    It runs in virtual time (`trio.run(..., clock=MockClock(autojump_threshold=0))`, or the fixture `mesh`), and takes
+    all chance from `seed`: the same program with the same seed does the same, and `log` says the same. Times are
+    seconds, of Trio's clock.
+
+    Leaving drains all routers that still run. Then a fault of this library, if a router has logged one, is raised.
+    """
+
+    def __init__(
+        self,
+        seed: int = 0,
+        *,
+        latency: float = 0.001,
+        jitter: float = 0.0,
+        bandwidth: float | None = None,
+        membership: MeshConfig | None = None,
+        backoff: Backoff = Backoff(),  # noqa: B008 - it cannot be changed
+        **settings: Any,
+    ) -> None:
+        """Args:
+        latency, jitter, bandwidth: of links and of clients' connections that say nothing else, each way: seconds,
+            seconds more at most, and octets a second (None: no limit).
+        membership: what routers say in `[mesh]`, such as `hello` and `hold`; None: without certificates, the defaults.
+        backoff: how long connectors wait before they try again.
+        settings: keys of `RouterConfig` for all routers, such as `addresses`.
+        """
+        self.seed = seed
+        #: What has happened.
+        self.log = Log()
+        self._conditions = Conditions(latency=latency, jitter=jitter, bandwidth=bandwidth)
+        self._membership = membership or MeshConfig(insecure=True)
+        self._backoff = backoff
+        self._settings = settings
+        self._nodes: dict[str, Node] = {}
+        self._links: list[Link] = []
+        self._clients = 0
+        self._ports = LINKS
+        self._stack = ExitStack()
+
+    def __getitem__(self, id: str) -> Node:
+        """A router. Raises: KeyError: there is none of that id."""
+        return self._nodes[id]
+
+    def __iter__(self) -> Iterator[Node]:
+        """All routers, those included that do not run now."""
+        return iter(self._nodes.values())
+
+    def __len__(self) -> int:
+        return len(self._nodes)
+
+    async def __aenter__(self) -> Self:
+        """Begin. Raises: CommandError: time is not virtual."""
+        if not isinstance(trio.lowlevel.current_clock(), MockClock):
+            raise CommandError(
+                "a simulated mesh needs virtual time: trio.run(..., clock=MockClock(autojump_threshold=0))"
+            )
+        with ExitStack() as stack:
+            chance = stack.enter_context(seeded(self.seed))
+            stack.enter_context(self.log.listening())
+            self._network = Network(chance, self.log)
+            self._manager = trio.open_nursery()
+            self._nursery = await self._manager.__aenter__()
+            self._stack = stack.pop_all()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Heal the network, and let all routers drain; after an error of the body end them at once."""
+        with self._stack:
+            try:
+                if error is None:
+                    self.heal()
+                    for node in self._nodes.values():
+                        self.thaw(node.id)
+                    async with trio.open_nursery() as nursery:
+                        for node in self._nodes.values():
+                            nursery.start_soon(node.leave)
+            finally:
+                # Not told of the body's error the nursery does not wrap it.
+                self._nursery.cancel_scope.cancel()
+                await self._manager.__aexit__(None, None, None)
+        if error is None and self.log.faults:
+            raise BaseExceptionGroup("faults of routers", self.log.faults)
+
+    # --------------------------------------------------------------------------------------------- routers and links
+
+    async def router(self, id: str, **settings: Any) -> Node:
+        """Start a router.
+
+        Args: settings: keys of `RouterConfig`, before those of the mesh.
+        Raises: ConfigError: they are no good. CommandError: there is a router of that id.
+        """
+        if id in self._nodes:
+            raise CommandError(f"there is a router {id} already")
+        node = Node(Host(id), partial(self._make, settings), self.connect, self._nursery.start_soon)
+        self._nodes[id] = node
+        await self._begin(node, "started")
+        return node
+
+    def link(self, near: str, far: str, *, cost: int = 1, **conditions: Any) -> Link:
+        """Link two routers, both ways; there may be several links between the same two.
+
+        Args: near: the one that connects. cost: of either way. conditions: `latency`, `jitter`, `bandwidth`.
+        """
+        self._ports += 1
+        name = f"{far}-{self._ports - LINKS}"
+        link = Link(
+            self[near],
+            self[far],
+            cost,
+            self._network.road(self._conditions_of(conditions)),
+            ConnectorConfig(url=f"{self._scheme}://{self._address(far)}:{self._ports}", name=name, cost=cost),
+            ListenerConfig(
+                url=f"{self._scheme}://{self._address(far)}:{self._ports}",
+                name=f"{near}-{self._ports - LINKS}",
+                role="mesh",
+                cost=cost,
+            ),
+            self._ports,
+        )
+        self._links.append(link)
+        self.log.note("-", "linked", near=near, far=far, cost=cost)
+        if link.far.is_running:
+            link.far.serve(link.port, link.listener)
+        if link.near.is_running:
+            link.near.router.add_connector(link.connector)
+        return link
+
+    def unlink(self, one: str, other: str) -> None:
+        """Take away all links of two routers. Raises: CommandError: there is none."""
+        for link in self._between(one, other):
+            self._links.remove(link)
+            link.road.cut = True
+            if link.near.is_running:
+                link.near.router.remove_connector(link.connector.name)
+            link.far.host.servers.pop(link.port, None)
+            self.log.note("-", "unlinked", near=link.near.id, far=link.far.id)
+            self._network.break_all(link.road)
+
+    def set_cost(self, one: str, other: str, cost: int) -> None:
+        """What sending costs from now on, by all links of two routers, both ways. Raises: CommandError: no link."""
+        for link in self._between(one, other):
+            self.log.note("-", "cost set", near=link.near.id, far=link.far.id, cost=cost)
+            if link.near.is_running:
+                link.near.router.set_cost(link.connector, cost)
+            if link.far.is_running:
+                link.far.router.set_cost(link.listener, cost)
+
+    async def line(self, *ids: str, **conditions: Any) -> list[Node]:
+        """Start routers, each linked to the next. Args: conditions: as `link`."""
+        return await self._build(ids, pairwise(ids), conditions)
+
+    async def ring(self, *ids: str, **conditions: Any) -> list[Node]:
+        """Start routers, each linked to the next, and the last to the first."""
+        return await self._build(ids, zip(ids, (*ids[1:], ids[0]), strict=True), conditions)
+
+    async def star(self, centre: str, *ids: str, **conditions: Any) -> list[Node]:
+        """Start routers, all of them linked to the first."""
+        return await self._build((centre, *ids), ((each, centre) for each in ids), conditions)
+
+    async def full(self, *ids: str, **conditions: Any) -> list[Node]:
+        """Start routers, each linked to all others."""
+        return await self._build(ids, combinations(ids, 2), conditions)
+
+    async def graph(self, graph: Any, **conditions: Any) -> list[Node]:
+        """Start a router for each node of a networkx graph, and link them as its edges say.
+
+        Args: graph: nodes' names become ids; `cost`, `latency`, `jitter` and `bandwidth` of an edge go before
+            `conditions`.
+        """
+        edges = ((str(one), str(other), data) for one, other, data in graph.edges(data=True))
+        nodes = [await self.router(str(each)) for each in graph.nodes]
+        for one, other, data in edges:
+            self.link(one, other, **{**conditions, **data})
+        return nodes
+
+    # -------------------------------------------------------------------------------------------------------- clients
+
+    def url(self, id: str) -> str:
+        """Where a router takes clients: for connectors, and for `connect` with `open_stream` of `dialer`."""
+        return f"amqp://{self._address(id)}:{CLIENTS}"
+
+    def connect(self, *ids: str, id: str | None = None, **options: Any) -> Connection:
+        """A connection of a client, to be entered by `async with`. Each is from a host of its own.
+
+        Args: ids: routers, to be tried in turn. id: the client's container-id, and its host's name; None: one of its
+            own. options: those of `amqpmesh.connect`, such as `reconnect`, and `latency`, `jitter`, `bandwidth`.
+        """
+        self._clients += 1
+        host = Host(id or f"client-{self._clients}")
+        conditions: dict[str, Any] = {
+            key: options.pop(key) for key in ("latency", "jitter", "bandwidth") if key in options
+        }
+        road = self._network.road(self._conditions_of(conditions))
+
+        async def open_stream(endpoint: Endpoint) -> trio.abc.Stream:
+            return await self._network.connect(host, self._host_at(endpoint), CLIENTS, road, self._nursery.start_soon)
+
+        return connect([self.url(each) for each in ids], id=host.name, open_stream=open_stream, **options)
+
+    # --------------------------------------------------------------------------------------------------------- faults
+
+    def cut(self, one: str, other: str) -> None:
+        """Cut all links of two routers: connections break, both ends hear of it, and none comes about until `heal`."""
+        for link in self._between(one, other):
+            link.road.cut = True
+            self.log.note("-", "cut", near=one, far=other)
+            self._network.break_all(link.road)
+
+    def reset(self, one: str, other: str) -> None:
+        """Break the connections of two routers; others may come about at once."""
+        for link in self._between(one, other):
+            self.log.note("-", "reset", near=one, far=other)
+            self._network.break_all(link.road)
+
+    def partition(self, *groups: Collection[str]) -> None:
+        """Let nothing pass between groups of routers; nobody is told. Those in no group, and clients, reach all.
+
+        It takes the place of the partition that there was; without groups there is none any more.
+        """
+        if groups:
+            self.log.note("-", "partition", groups=" | ".join(",".join(sorted(group)) for group in groups))
+        elif self._network.is_partitioned:
+            self.log.note("-", "partition over")
+        self._network.partition([[self[each].host for each in group] for group in groups])
+
+    def heal(self, one: str | None = None, other: str | None = None) -> None:
+        """Mend the links of two routers; or, without these, all links, and what is partitioned."""
+        if one is not None and other is not None:
+            links = self._between(one, other)
+        else:
+            links = self._links
+            self.partition()
+        for link in links:
+            if link.road.cut:
+                self.log.note("-", "healed", near=link.near.id, far=link.far.id)
+                link.road.cut = False
+
+    def freeze(self, id: str) -> None:
+        """A router does nothing until `thaw`, as a process that is stopped: its connections stay, and are silent.
+
+        Its links within the process are not frozen; what they send stays there.
+        """
+        node = self._running(id)
+        self.log.note(id, "frozen")
+        node.host.frozen = True
+        node.router.host_changed()
+
+    def thaw(self, id: str) -> None:
+        """It goes on, later than it knows. One that is not frozen is left alone."""
+        node = self[id]
+        if node.is_frozen:
+            self.log.note(id, "thawed")
+            node.host.thaw()
+            if node.is_running:
+                node.router.host_changed()
+
+    async def crash(self, id: str) -> None:
+        """A router is killed: it says nothing more, loses all that it has, and its connections are reset."""
+        node = self._running(id)
+        self.log.note(id, "killed")
+        node.host.servers.clear()
+        self._network.kill(node.host)
+        with self.log.deaf_to(id):
+            node.host.thaw()
+            await node.kill()
+
+    async def stop(self, id: str) -> None:
+        """A router drains and ends, as one that is told to."""
+        node = self._running(id)
+        await node.leave()
+        self.log.note(id, "ended")
+
+    async def restart(self, id: str) -> None:
+        """Start a router that has ended: the same id and links, and by its wall clock a higher epoch.
+
+        Raises: CommandError: it still runs.
+        """
+        node = self[id]
+        if node.is_running:
+            raise CommandError(f"router {id} still runs")
+        await self._begin(node, "started again")
+
+    def step_clock(self, id: str, seconds: float) -> None:
+        """The wall clock of a router's host jumps. Args: seconds: forward, or if negative back."""
+        self.log.note(id, "clock stepped", seconds=seconds)
+        self[id].clock_error += seconds
+
+    # ----------------------------------------------------------------------------------------------------- what is so
+
+    async def settled(self, timeout: float = 60.0) -> float:
+        """Wait until routes have converged: all routers that can reach each other know the same graph, as it is, all
+        links that carry are used, all others are not, and everybody knows who has consumers of what.
+
+        Returns: how many seconds it took. Raises: trio.TooSlowError: it took more than `timeout`; it says what is
+            missing.
+        """
+        began = trio.current_time()
+        while True:
+            missing = self.unsettled()
+            now = trio.current_time()
+            if missing is None:
+                return now - began
+            if now >= began + timeout:
+                raise trio.TooSlowError(f"not settled after {timeout:g} s: {missing}")
+            await trio.sleep(STEP)
+
+    def unsettled(self) -> str | None:
+        """What `settled` would wait for; None: nothing."""
+        nodes = [node for node in self._nodes.values() if node.is_running and not node.is_frozen]
+        links = [
+            (link.near.id, link.far.id)
+            for link in self._links
+            if not link.road.cut
+            and link.near in nodes
+            and link.far in nodes
+            and not self._network.is_severed(link.near.host, link.far.host)
+        ]
+        return disagreement(nodes, links)
+
+    def statistics(self) -> dict[str, Statistics]:
+        """How the routers that run stand; after the mesh has been left, what each has left behind."""
+        return {node.id: node.statistics() for node in self._nodes.values()}
+
+    # ------------------------------------------------------------------------------------------------------ the inside
+
+    @property
+    def _scheme(self) -> str:
+        return "amqp" if self._membership.insecure else "amqps"
+
+    def _address(self, id: str) -> str:
+        """The address of a router's host: one of loopback, which routers without certificates ask for."""
+        number = list(self._nodes).index(self[id].id) + 1
+        return f"127.0.{number // 250}.{number % 250 + 1}"
+
+    def _host_at(self, endpoint: Endpoint) -> Host:
+        _, _, high, low = map(int, endpoint.host.split("."))
+        return list(self._nodes.values())[high * 250 + low - 2].host
+
+    def _conditions_of(self, given: dict[str, Any]) -> Conditions:
+        return replace(self._conditions, **given)
+
+    def _running(self, id: str) -> Node:
+        node = self[id]
+        if not node.is_running:
+            raise CommandError(f"router {id} does not run")
+        return node
+
+    def _between(self, one: str, other: str) -> list[Link]:
+        found = [link for link in self._links if link.joins(self[one], self[other])]
+        if not found:
+            raise CommandError(f"there is no link of {one} and {other}")
+        return found
+
+    async def _build(self, ids: Collection[str], pairs: Iterable[tuple[str, str]], given: dict[str, Any]) -> list[Node]:
+        nodes = [await self.router(each) for each in ids]
+        for one, other in pairs:
+            self.link(one, other, **given)
+        return nodes
+
+    async def _begin(self, node: Node, event: str) -> None:
+        await self._nursery.start(node.live)
+        self.log.note(node.id, event, epoch=node.router.mesh.topology.epoch)
+        node.serve(CLIENTS, None)
+        for link in self._links:
+            if link.far is node:
+                node.serve(link.port, link.listener)
+
+    def _make(self, settings: dict[str, Any], node: Node) -> HostedRouter:
+        config = RouterConfig(id=node.id, mesh=self._membership, **{**self._settings, **settings})
+        connectors = tuple(link.connector for link in self._links if link.near is node)
+        return HostedRouter(
+            node.host,
+            replace(config, connectors=(*config.connectors, *connectors)),
+            open_stream=partial(self._open, node.host),
+            backoff=self._backoff,
+            epoch=node.epoch,
+        )
+
+    async def _open(self, near: Host, endpoint: Endpoint) -> trio.abc.Stream:
+        """What connectors of a host have for a connection."""
+        far = self._host_at(endpoint)
+        road = next((link.road for link in self._links if link.port == endpoint.port), None)
+        if road is None:
+            road = self._network.road(self._conditions)
+        return await self._network.connect(near, far, endpoint.port, road, self._nursery.start_soon)

@@ -1,0 +1,137 @@
+"""The routers of a simulated mesh, each with its lives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final
+
+import trio
+
+from amqpmesh.router.amqp.errors import CommandError
+from amqpmesh.router.io.client.doors import Doors
+from amqpmesh.topology.simulation.log import speak_as
+
+if TYPE_CHECKING:
+    from amqpmesh.router.config import ListenerConfig
+    from amqpmesh.router.io.client.attacher import Attacher
+    from amqpmesh.router.io.client.connection import Connection
+    from amqpmesh.router.statistics import Statistics
+    from amqpmesh.topology.simulation.network import Host, Serve
+    from amqpmesh.topology.simulation.routers import HostedRouter
+    from amqpmesh.topology.simulation.wires import End
+
+START: Final = 1_700_000_000.0
+"""What wall clocks show when the run begins, in seconds since 1970."""
+
+
+class Node(Doors):
+    """One router of the mesh: what stays when it dies and starts again.
+
+    Its senders, receivers and requesters are links within the process; they die with it. `connect` makes a connection.
+    """
+
+    def __init__(
+        self,
+        host: Host,
+        make: Callable[[Node], HostedRouter],
+        connect: Callable[..., Connection],
+        start: Callable[..., object],
+    ) -> None:
+        self.host = host
+        #: By how many seconds its wall clock is wrong.
+        self.clock_error = 0.0
+        #: How often it was started.
+        self.lives = 0
+        self._make = make
+        self._connect = connect
+        self._start = start
+        self._router: HostedRouter | None = None
+        self._scope = trio.CancelScope()
+        self._leave = trio.Event()
+        self._over = trio.Event()
+        self._over.set()
+
+    def __repr__(self) -> str:
+        return f"<Node {self.id} {'frozen' if self.is_frozen else 'running' if self.is_running else 'down'}>"
+
+    @property
+    def id(self) -> str:
+        """The router's."""
+        return self.host.name
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it was started, and has not ended since."""
+        return not self._over.is_set()
+
+    @property
+    def is_frozen(self) -> bool:
+        """Whether it does nothing, for now."""
+        return self.host.frozen
+
+    @property
+    def router(self) -> HostedRouter:
+        """It, in its present life, or the last one. Raises: CommandError: it was never started."""
+        if self._router is None:
+            raise CommandError(f"router {self.id} was never started")
+        return self._router
+
+    @property
+    def epoch(self) -> int:
+        """What the next life begins with: milliseconds of its wall clock, and one more for each life before."""
+        return round((START + trio.current_time() + self.clock_error) * 1000) + self.lives
+
+    def connect(self, **options: Any) -> Connection:
+        """A connection of a client to it; as `Mesh.connect`."""
+        return self._connect(self.id, **options)
+
+    def statistics(self) -> Statistics:
+        """How it stands; after it has ended, what it has left behind. Raises: CommandError: it was never started."""
+        return self.router.statistics()
+
+    @property
+    def _home(self) -> Attacher:
+        return self.router._home
+
+    # -------------------------------------------------------------------------------------------------------- its life
+
+    async def live(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Run the router until it is to leave, or is killed."""
+        speak_as(self.id)
+        self._over = trio.Event()
+        self._leave = trio.Event()
+        try:
+            with trio.CancelScope() as self._scope:
+                self._router = self._make(self)
+                self.lives += 1
+                async with self._router:
+                    task_status.started()
+                    await self._leave.wait()
+        finally:
+            self.host.servers.clear()
+            self._over.set()
+
+    async def leave(self) -> None:
+        """Let it drain and end."""
+        self._leave.set()
+        await self._over.wait()
+
+    async def kill(self) -> None:
+        """End it at once. Nothing that it still says is heard, if its connections were cut off before."""
+        self._scope.cancel()
+        await self._over.wait()
+
+    def serve(self, port: int, listener: ListenerConfig | None) -> None:
+        """Take connections at a port, in this life. Args: listener: as which they come in; None: as clients'."""
+        self.host.servers[port] = self._server(self.router, listener)
+
+    def _server(self, router: HostedRouter, listener: ListenerConfig | None) -> Serve:
+        async def serve(stream: End, peer: Host) -> None:
+            speak_as(self.id)
+            await self.host.thawed()
+            with suppress(CommandError):  # it is about to end
+                await router.serve_stream(stream, listener, host=peer.name)
+            await trio.aclose_forcefully(stream)
+
+        return serve

@@ -1,0 +1,99 @@
+"""The routers of a simulated mesh: real ones, that can be frozen, and whose connectors come and go."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from amqpmesh.router.io.connectors import Connector
+from amqpmesh.router.io.credentials import ConnectorCredentials
+from amqpmesh.router.io.driver import Driver
+from amqpmesh.router.io.node import Router
+from amqpmesh.topology.simulation.log import speak_as
+
+if TYPE_CHECKING:
+    from amqpmesh.router.config import ConnectorConfig, ListenerConfig, RouterConfig
+    from amqpmesh.router.core import Core
+    from amqpmesh.router.mesh import Mesh as MeshPart
+    from amqpmesh.topology.simulation.network import Host
+
+
+class HostedDriver(Driver):
+    """Drives a router as long as its host is not frozen."""
+
+    def __init__(self, core: Core, host: Host) -> None:
+        super().__init__(core)
+        self._host = host
+
+    def settle(self) -> None:
+        """Let out what there is; a frozen router says nothing."""
+        if not self._host.frozen:
+            super().settle()
+
+    def host_changed(self) -> None:
+        """The host is frozen now, or is not any more: then timers that are late come up."""
+        self._alarm.deadline = self._next_timer()
+        self.settle()
+
+    def _next_timer(self) -> float:
+        return math.inf if self._host.frozen else super()._next_timer()
+
+
+class HostedRouter(Router):
+    """A router on a host of a simulated network."""
+
+    _driver: HostedDriver
+
+    def __init__(self, host: Host, config: RouterConfig, **means: Any) -> None:
+        """Args: means: as `Router` has them."""
+        super().__init__(config, **means)
+        self._host = host
+
+    def _drive(self, core: Core) -> Driver:
+        return HostedDriver(core, self._host)
+
+    def host_changed(self) -> None:
+        """The host is frozen now, or is not any more."""
+        self._driver.host_changed()
+
+    @property
+    def mesh(self) -> MeshPart:
+        """Its part in the mesh."""
+        mesh = self._started().mesh
+        assert mesh is not None, "every router of a simulated mesh is one of a mesh"
+        return mesh
+
+    @property
+    def consumed(self) -> set[tuple[str, str]]:
+        """The addresses, each with its tenant, that it has consumers of, as it tells the mesh."""
+        found = self._started().addresses.values()
+        return {(each.tenant, each.name) for each in found if each.is_advertised}
+
+    def add_connector(self, config: ConnectorConfig) -> None:
+        """Connect there, from now on. Raises: ConfigError: its files are no good."""
+        connector = Connector(
+            config,
+            ConnectorCredentials.load(config, self.config.mesh),
+            self._means,
+            driver=self._driver,
+            start=self._nursery.start_soon,
+            carry=self._carry_opened,
+        )
+        self.connectors = (*self.connectors, connector)
+        self._nursery.start_soon(self._run_connector, connector)
+
+    async def _run_connector(self, connector: Connector) -> None:
+        speak_as(self.id)
+        await connector.run()
+
+    def remove_connector(self, name: str) -> None:
+        """Connect there no more. A connection that is there stays until it is lost."""
+        for connector in self.connectors:
+            if connector.name == name:
+                connector.stop()
+        self.connectors = tuple(each for each in self.connectors if each.name != name)
+
+    def set_cost(self, config: ConnectorConfig | ListenerConfig, cost: int) -> None:
+        """What sending costs from now on, on the connections of a connector or a listener."""
+        self.mesh.set_cost_of(config, cost)
+        self._driver.settle()
