@@ -298,7 +298,8 @@ def unpacked(data: bytes, longest: int) -> dict[str, Any]:
         raise UnreadableError("malformed", f"no msgpack: {error}") from None
     if type(value) is not dict:
         raise UnreadableError("malformed", "not a map")
-    if value.get("v") != VERSION:
+    version = value.get("v")
+    if type(version) is not int or version != VERSION:
         raise UnreadableError("version", f"not of version {VERSION}")
     return value
 

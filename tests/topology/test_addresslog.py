@@ -1,0 +1,104 @@
+"""The addresses of one origin, whatever order its records come in."""
+
+from random import Random
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from amqpmesh.topology.addresslog import AddressLog, Stored, Taken
+from amqpmesh.topology.book import Advert
+from amqpmesh.topology.records import AddressDelta, Name
+from amqpmesh.topology.signing import Unsigned
+from amqpmesh.topology.speaking import Speaker
+
+ROOM = 10**9
+
+
+def spoken(random: Random, batches: int) -> tuple[list[list[Stored]], list[dict[Name, Advert]]]:
+    """Records as a router makes them, a group for each thing said, and its state after each group."""
+    speaker = Speaker("A", 1, "", Unsigned())
+    groups: list[list[Stored]] = []
+    states: list[dict[Name, Advert]] = []
+    for _ in range(batches):
+        if random.random() < 0.3 and groups and groups[-1]:
+            is_delta = isinstance(groups[-1][0].record, AddressDelta)
+            groups.append(speaker.state(0.0, anew=not is_delta or random.random() < 0.3))
+        else:
+            for _ in range(random.randint(1, 4)):
+                advert = Advert("closest", random.randint(1, 9), 0) if random.random() < 0.7 else None
+                long = "x" * random.choice((1, 1, 2000))
+                speaker.pending[Name("", f"{random.randint(0, 30)} {long}")] = advert
+            groups.append(speaker.deltas(0.0))
+        states.append(dict(speaker.entries))
+    return groups, states
+
+
+class Follower:
+    """Somebody who hears it."""
+
+    def __init__(self) -> None:
+        self.log = AddressLog(ROOM)
+        self.state: dict[Name, Advert] = {}
+        self.records: dict[object, Stored] = {}
+
+    def hear(self, stored: Stored) -> Taken:
+        taken, effects, replaced = self.log.take(stored)
+        if taken is Taken.NEW:
+            self.records[stored.key] = stored
+        for gone in replaced:
+            del self.records[gone.key]
+        for effect in effects:
+            if effect.all:
+                self.state.clear()
+            for name in effect.removed:
+                self.state.pop(name, None)
+            self.state.update(effect.entries)
+        return taken
+
+
+@given(st.integers(0, 2**32), st.integers(1, 15))
+def test_in_order_the_state_is_the_origins_after_each_step(seed: int, batches: int) -> None:
+    groups, states = spoken(Random(seed), batches)
+    follower = Follower()
+    for group, state in zip(groups, states, strict=True):
+        for stored in group:
+            assert follower.hear(stored) is Taken.NEW
+        assert follower.state == state
+
+
+@given(st.integers(0, 2**32), st.integers(1, 15))
+def test_in_any_order_and_twice_it_is_never_wrong_and_asking_completes_it(seed: int, batches: int) -> None:
+    random = Random(seed)
+    groups, _ = spoken(random, batches)
+    origin, follower = Follower(), Follower()
+    states: list[dict[Name, Advert]] = [{}]
+    for group in groups:
+        for stored in group:
+            origin.hear(stored)
+            states.append(dict(origin.state))
+    records = [stored for group in groups for stored in group] * 2
+    random.shuffle(records)
+    for stored in records[: random.randint(0, len(records))]:
+        follower.hear(stored)
+        assert follower.state in states
+        held = {each.key: each for each in follower.log}
+        assert held == follower.records
+        assert follower.log.octets == sum(each.octets for each in held.values())
+        assert all(follower.log.get(key) is each for key, each in held.items())
+    missing = origin.log.since(follower.log.sequence)
+    for key in missing:
+        found = origin.log.get(key)
+        assert found is not None
+        follower.hear(found)
+    assert follower.state == origin.state
+    assert not follower.log.is_behind(origin.log.sequence)
+
+
+def test_what_replaces_more_than_it_adds_may_always_come() -> None:
+    groups, _ = spoken(Random(1), 40)
+    most = max(stored.octets for group in groups for stored in group)
+    log = AddressLog(3 * most)
+    for group in groups:
+        for stored in group:
+            log.take(stored)
+            assert log.octets <= 3 * most
