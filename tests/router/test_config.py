@@ -236,6 +236,13 @@ def test_what_is_wrong_is_named_by_file_key_and_reason(text: str, key: str, reas
         (f"{MESH}[[listener]]\nurl = 'amqps://[::]'\nrole = 'mesh'\n{TLS}", "listener[0].tls", "does nothing"),
         (f"{MESH}[[listener]]\nurl = 'amqps://[::]'\nrole = 'mesh'\nusers = 'u'", "listener[0].users", "does nothing"),
         (f"{MESH}[[listener]]\nurl = 'amqps://[::]'\nrole = 'mesh'\nsasl = []", "listener[0].sasl", "does nothing"),
+        (f"{MESH}[[listener]]\nurl = 'amqps://[::]'\nrole = 'mesh'\nmanage = true", "listener[0].manage", "nothing"),
+        ("[[listener]]\nurl = 'amqp://127.0.0.1'\ncost = 2", "listener[0].cost", "role"),
+        (
+            "[[listener]]\nurl = 'amqp://0.0.0.0'\ninsecure = true\nmanage = true",
+            "listener[0].manage",
+            "who comes in",
+        ),
         (
             f"{MESH}[[listener]]\nurl = 'amqps://[::]'\nrole = 'mesh'\ninsecure = true",
             "listener[0].insecure",

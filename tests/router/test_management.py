@@ -11,15 +11,19 @@ from hypothesis import strategies as st
 from amqpmesh.router.amqp.messaging import Source
 from amqpmesh.router.amqp.types import Array, Int, Primitive, Symbol, UInt, ULong, Value
 from amqpmesh.router.entities import TYPES, without_secret
-from amqpmesh.router.management import MAX_ATTRIBUTE_NAMES, NODE, PAGE, PAGE_SIZE, respond
+from amqpmesh.router.management import MAX_ATTRIBUTE_NAMES, NODE, PAGE, PAGE_SIZE, Change, respond
 from amqpmesh.router.message import Message
 from amqpmesh.router.statistics import ConnectorState, ConnectorStatistics, ListenerStatistics, Statistics
 from amqpmesh.router.steps import at_once
+from tests.support.meshes import World
 from tests.support.network import Network
 
 
 def statistics() -> Statistics:
-    """Of a router with all kinds of entities: two connections, three links, two addresses, one of a dynamic node."""
+    """Of a router with all kinds of entities: two connections, three links, two addresses, one of a dynamic node.
+
+    It has a neighbour B behind which is C, and a lane to C.
+    """
     network = Network()
     one, other = network.client("one"), network.client("other")
     one.sender("q", name="out")
@@ -28,6 +32,10 @@ def statistics() -> Statistics:
     one.send(one.sender("q", name="second"))
     other.take(1)[0].accept()
     network.run()
+    mesh = World("ABC", [("A", "B"), ("B", "C")])
+    mesh["C"].client().receiver("q")
+    mesh["A"].client().sender("q")
+    mesh.advance(0.2)
     listener = ListenerStatistics(
         name="amqp", url="amqp://127.0.0.1:5672", connections=2, refused=0, role="normal", cost=1
     )
@@ -41,7 +49,17 @@ def statistics() -> Statistics:
         failures=3,
         reason="Connection refused",
     )
-    return replace(network.core.statistics(), listeners=(listener,), connectors=(connector,))
+    seen = mesh.nodes["A"].core.statistics()
+    return replace(
+        network.core.statistics(),
+        listeners=(listener,),
+        connectors=(connector,),
+        mesh=seen.mesh,
+        neighbours=seen.neighbours,
+        routes=seen.routes,
+        lanes=seen.lanes,
+        adverts=seen.adverts,
+    )
 
 
 STATISTICS = statistics()
@@ -167,6 +185,16 @@ def test_a_page_can_be_decoded_by_whoever_asks_for_nothing_special(names: list[s
     assert Message.decode(at_once(respond(request, many(2 * PAGE))).encode()).body["results"]
 
 
+def test_a_page_of_long_lists_can_be_decoded_by_whoever_asks_for_nothing_special() -> None:
+    hops = tuple(f"R{number}" for number in range(1000))
+    told = replace(STATISTICS, routes=tuple(replace(STATISTICS.routes[0], next_hops=hops) for _ in range(100)))
+    properties: dict[str, Value] = {"operation": "QUERY", "entityType": "route"}
+    request = Message({"attributeNames": ["next_hops"]}, application_properties=properties, reply_to="r")
+    found = Message.decode(at_once(respond(request, told)).encode()).body["results"]
+    assert len(found) > 1
+    assert found[0] == [list(hops)]
+
+
 @given(st.integers(1, 2 * PAGE_SIZE))
 def test_a_page_of_long_names_is_shorter_and_never_empty(size: int) -> None:
     told = many(5, "x" * size)
@@ -186,7 +214,13 @@ def test_the_random_part_of_a_dynamic_nodes_address_is_told_to_nobody() -> None:
 
 
 def test_values_have_the_types_of_their_attributes() -> None:
-    classes = {Primitive.STRING: str, Primitive.ULONG: ULong, Primitive.DOUBLE: float, Primitive.BOOLEAN: bool}
+    classes = {
+        Primitive.STRING: str,
+        Primitive.ULONG: ULong,
+        Primitive.DOUBLE: float,
+        Primitive.BOOLEAN: bool,
+        Primitive.LIST: list,
+    }
     seen = set()
     for row in query():
         for name, primitive in TYPES[row["type"]].attributes.items():
@@ -239,15 +273,58 @@ def test_types_attributes_and_operations_are_told() -> None:
     assert ask("GET-MGMT-NODES").body == []
     assert list(ask("GET-ATTRIBUTES").body) == everything
     assert ask("GET-ATTRIBUTES", entityType="listener").body == {
-        "org.amqpmesh.listener": ["name", "identity", "type", "url", "connections", "refused"]
+        "org.amqpmesh.listener": ["name", "identity", "type", "url", "connections", "refused", "role", "cost"]
     }
     assert ask("GET-OPERATIONS", entityType="listener").body == {
-        "org.amqpmesh.listener": {"READ": ["name", "identity"]}
+        "org.amqpmesh.listener": {"READ": ["name", "identity"], "UPDATE": ["name", "identity"]}
     }
+    assert ask("GET-OPERATIONS", entityType="link").body == {"org.amqpmesh.link": {"READ": ["name", "identity"]}}
     assert ask("GET-ATTRIBUTES", entityType=NODE).body == {NODE: ["name", "identity", "type"]}
     operations = ask("GET-OPERATIONS", entityType=NODE).body[NODE]
     for operation in operations:
         assert status(ask(operation, identity="self")) == 200
+
+
+# UPDATE.
+
+
+def update(body: Any, change: Change | None, **properties: Value) -> Message:
+    request = Message(body, application_properties={"operation": "UPDATE", **properties}, reply_to="replies")
+    return Message.decode(at_once(respond(Message.decode(request.encode()), STATISTICS, change)).encode())
+
+
+@pytest.mark.parametrize("identity", ["listener/amqp", "connector/broker", "neighbour/1"])
+def test_a_cost_is_changed_by_who_may(identity: str) -> None:
+    changed = []
+    answer = update({"cost": 7}, lambda *change: changed.append(change), identity=identity)
+    assert status(answer) == 200
+    (entity,) = (row for row in query() if row["identity"] == identity)
+    assert answer.body == {name: entity[name] for name in TYPES[entity["type"]].attributes} | {"cost": 7}
+    ((who, told, cost),) = changed
+    assert (who, cost) == (identity, 7)
+    assert told in (*STATISTICS.listeners, *STATISTICS.connectors, *STATISTICS.neighbours)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        *(None, {}, "cost", {"url": "amqp://b"}, {"cost": 7, "url": "amqp://b"}),
+        *({"cost": each} for each in (0, -1, 65_536, "7", True, None, 1.0)),
+    ],
+)
+def test_what_is_no_cost_changes_nothing(body: Any) -> None:
+    changed: list[object] = []
+    answer = update(body, lambda *change: changed.append(change), identity="connector/broker")
+    assert (status(answer), answer.body, changed) == (400, {}, [])
+
+
+def test_what_cannot_have_a_cost_is_refused_with_the_reason() -> None:
+    def change(*_: object) -> None:
+        raise LookupError("its role is not mesh")
+
+    answer = update({"cost": 7}, change, identity="connector/broker")
+    assert status(answer) == 404
+    assert answer.application_properties["statusDescription"] == "Not Found: its role is not mesh"
 
 
 # Refusals.
@@ -274,7 +351,10 @@ def test_types_attributes_and_operations_are_told() -> None:
         ("QUERY", None, {"count": "1"}, 400),
         ("QUERY", None, {"count": True}, 400),
         ("CREATE", None, {"type": "org.amqpmesh.address"}, 405),
-        ("UPDATE", None, {"identity": "link/1"}, 405),
+        ("UPDATE", None, {}, 400),
+        ("UPDATE", None, {"identity": "link/99"}, 404),
+        ("UPDATE", {"credit": 7}, {"identity": "link/1"}, 405),
+        ("UPDATE", {"cost": 7}, {"identity": "neighbour/1"}, 403),
         ("DELETE", None, {"identity": "connection/1"}, 405),
         ("REGISTER", None, {}, 405),
         ("query", None, {}, 501),
@@ -294,10 +374,11 @@ PLAIN = st.none() | st.booleans() | st.integers(-(2**31), 2**31) | st.text(max_s
 
 
 @given(
-    st.sampled_from(["QUERY", "READ", "GET-TYPES", "GET-ATTRIBUTES", "DELETE", ""]) | PLAIN,
+    st.sampled_from(["QUERY", "READ", "UPDATE", "GET-TYPES", "GET-ATTRIBUTES", "DELETE", ""]) | PLAIN,
     st.dictionaries(st.sampled_from(["entityType", "type", "name", "identity", "offset", "count"]), PLAIN),
     PLAIN | st.dictionaries(st.just("attributeNames") | PLAIN, PLAIN | st.lists(PLAIN, max_size=3), max_size=3),
 )
 def test_whatever_is_asked_there_is_an_answer(operation: Any, properties: dict[str, Any], body: Any) -> None:
     request = Message(body, application_properties={"operation": operation, **properties}, reply_to="r")
-    assert status(Message.decode(at_once(respond(request, STATISTICS)).encode())) in (200, 400, 404, 405, 501)
+    answer = at_once(respond(request, STATISTICS, lambda *_: None))
+    assert status(Message.decode(answer.encode())) in (200, 400, 404, 405, 501)
