@@ -6,7 +6,7 @@ authenticated); the records in it, because their origins signed them.
 
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from amqpmesh.topology.records import AREA, EPOCH, MAX_BODY, ROUTER_ID, SEQUENCE, SignedRecord
+from amqpmesh.topology.records import AREA, EPOCH, MAX_BODY, MAX_ID, ROUTER_ID, SEQUENCE, SignedRecord
 from amqpmesh.topology.schema import (
     Body,
     Flag,
@@ -14,6 +14,7 @@ from amqpmesh.topology.schema import (
     Maybe,
     Octets,
     Row,
+    Text,
     UnreadableError,
     Whole,
     body,
@@ -31,6 +32,7 @@ KEY_ID: Final = Octets(64)
 KIND: Final = Whole(0, 255)
 NUMBER: Final = Whole(0, 2**62 - 1)
 AGE_MS: Final = Whole(0, 2**53 - 1)
+ANY_ID: Final = Text(MAX_ID, words="router id or empty")
 MAX_CERTIFICATES: Final = 8
 """Certificates of one origin that are told of: one in use, one that follows it, and those that overlap."""
 
@@ -124,7 +126,7 @@ class Hello(Body):
 class Summary(Body):
     """Type 2; several of them together tell of all origins, each of a range of their ids."""
 
-    after: str = item("f", AREA, "of origins whose ids sort after this one; empty: from the first", default="")
+    after: str = item("f", ANY_ID, "of origins whose ids sort after this one; empty: from the first", default="")
     through: str | None = item("l", Maybe(ROUTER_ID), "to this one; nil: to the last", default=None)
     held: tuple[Held, ...] = item("n", Many(HELD, 4096), "what it has of each origin in that range", default=())
     lists: tuple[Listed, ...] = item(
@@ -143,7 +145,7 @@ class Request(Body):
 
     wanted: tuple[Wanted, ...] = item(
         "n",
-        Many(Row(Wanted, (("kind", KIND), ("origin", AREA), ("key id, of a certificate", KEY_ID))), 256),
+        Many(Row(Wanted, (("kind", KIND), ("origin", ANY_ID), ("key id, of a certificate", KEY_ID))), 256),
         "kind 2: an origin's addresses, full state and deltas; kind 4: a certificate",
     )
     area: str = item("a", AREA, "as in Hello", default="")

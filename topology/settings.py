@@ -37,6 +37,7 @@ class Settings:
     penalty: float = 1.0
     """What a loss of an adjacency counts, in losses; it decays by half in each `penalty_half_life`."""
     penalty_half_life: float = 10.0
+    """How long it takes for a penalty to be half of what it was."""
     penalty_suppress: float = 2.5
     """An adjacency that comes up while its neighbour has so much or more is not advertised..."""
     penalty_reuse: float = 1.0
@@ -54,3 +55,21 @@ class Settings:
     """Records that wait for the certificate that they name."""
     compact: int = 16 * 1024
     """Deltas give way to a full state when they have grown beyond that state, and beyond this."""
+
+    def __post_init__(self) -> None:
+        """Check what would let timers never rest.
+
+        Raises: ValueError: a time of 0 or less that has to pass.
+        """
+        for name in (
+            "hello",
+            "hold",
+            "max_age",
+            "retransmit_time",
+            "load_time",
+            "gap_time",
+            "penalty_half_life",
+            "penalty_reuse",
+        ):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name} must be more than 0")

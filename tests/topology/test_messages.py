@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amqpmesh.topology.messages import MAX_MESSAGE, TYPES, Message, read_message, write_message
+from amqpmesh.topology.flooding import MAX_ACKNOWLEDGED
+from amqpmesh.topology.messages import MAX_MESSAGE, TYPES, Carried, Message, Records, read_message, write_message
 from amqpmesh.topology.records import BODIES, MAX_BODY, Addresses, Kind, LinkState, Record, encode, read_record
 from amqpmesh.topology.schema import Body, Flag, Form, Many, Maybe, Octets, Row, Text, UnreadableError, Whole
 
@@ -107,9 +108,6 @@ def test_a_part_is_one_of_its_parts() -> None:
 
 
 def test_the_longest_record_fits_a_message() -> None:
-    from amqpmesh.topology.flooding import MAX_ACKNOWLEDGED
-    from amqpmesh.topology.messages import Carried, Records
-
     carried = Carried(2**53 - 1, 255, bytes(64), bytes(MAX_BODY), bytes(512))
     message = Records(2**62 - 1, (carried,), (2**62 - 1,) * MAX_ACKNOWLEDGED, "x" * 64)
     assert len(write_message(message)) <= MAX_MESSAGE

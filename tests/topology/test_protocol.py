@@ -4,6 +4,7 @@ from itertools import pairwise
 
 import pytest
 
+from amqpmesh.topology.database import Outcome
 from amqpmesh.topology.protocol import (
     AddressesChanged,
     Advert,
@@ -389,6 +390,29 @@ def test_parts_of_a_mesh_that_were_apart_for_longer_than_records_live_agree_agai
     mesh.run(3)
     assert mesh.disagreement() == ""
     assert len(mesh.routers["A"].book.addresses()) == 3
+
+
+def test_ids_may_be_as_long_as_they_may_and_summaries_take_as_many_messages_as_they_need() -> None:
+    mesh = Mesh()
+    names = [f"{number:0255}" for number in range(700)]
+    mesh.start("A", *names)
+    router = mesh.routers["A"]
+    for name in names:
+        stored = mesh.routers.pop(name).database.origins[name].link
+        assert router.database.accept(stored.signed, 0.0, 0.0).outcome is Outcome.NEW
+    mesh.start("B")
+    mesh.connect("A", "B")
+    mesh.run(2)
+    assert len(mesh.routers["B"].routers()) == 702
+    assert mesh.routers["A"].sent["Summary"] > 1
+    assert mesh.told("B", Dropped) == []
+    assert mesh.disagreement() == ""
+
+
+@pytest.mark.parametrize("name", ["hello", "hold", "max_age", "retransmit_time", "load_time", "gap_time"])
+def test_times_that_would_never_rest_are_refused(name: str) -> None:
+    with pytest.raises(ValueError, match=name):
+        Settings(**{name: 0.0})
 
 
 def test_ages_add_up_over_hops() -> None:
