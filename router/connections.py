@@ -48,6 +48,7 @@ class ConnectionRecord:
         "role",
         "sending",
         "stalled",
+        "stands_by",
         "strict_annotations",
         "tls",
         "tls_requested",
@@ -115,6 +116,8 @@ class ConnectionRecord:
         self.closed: ConnectionClosed | None = None
         #: Its links are let go of.
         self.lost = False
+        #: It was closed because the same neighbour's own connection is used.
+        self.stands_by = False
         #: What a batch had too much work for.
         self.unfinished: Iterator[Event] | None = None
         self.incoming: dict[IncomingLink, None] = {}

@@ -35,6 +35,11 @@ def _origin(record: ConnectionRecord) -> tuple[type, str]:
     return type(config), config.name
 
 
+#: Seconds after which a connection to a neighbour is no longer new.
+RIVAL_TIME: Final = 2.0
+
+STANDS_BY: Final = "the connection that the other router has opened is used"
+
 #: Seconds between two looks at how long this router's certificate is good.
 WATCH_TIME: Final = 3600.0
 
@@ -82,6 +87,32 @@ class Mesh:
         neighbour = self.neighbours[record] = Neighbour(record, self._core.now)
         record.cost = self._costs.get(_origin(record), record.cost)
         self._apply(self.topology.connected(neighbour, record.cost, self._core.now, expected=router))
+        self._stand_by(router)
+
+    def has_neighbour(self, router: str) -> bool:
+        """Whether there is a connection to a router."""
+        return any(each.router == router for each in self.neighbours.values())
+
+    def _stand_by(self, router: str) -> None:
+        """Where two routers have connected to each other, one side's connections are enough.
+
+        Those stay that have been there for a while; of new ones those that the lower id opened. Each side judges
+        alike, and closes its own only.
+        """
+        both = [each for each in self.neighbours.values() if each.router == router]
+        ours = [each for each in both if each.record.connector is not None]
+        theirs = [each for each in both if each.record.connector is None]
+        if not ours or not theirs:
+            return
+        since_ours, since_theirs = (min(each.since for each in some) for some in (ours, theirs))
+        if self._core.now - min(since_ours, since_theirs) < RIVAL_TIME:
+            stays = self._core.id < router
+        else:
+            stays = since_ours < since_theirs
+        if not stays:
+            for each in ours:
+                each.record.stands_by = True
+                self._close(each, Error(condition=ConnectionCondition.CONNECTION_FORCED, description=STANDS_BY))
 
     def lost(self, record: ConnectionRecord) -> None:
         """A connection is gone."""

@@ -1,4 +1,4 @@
-"""A connection to a neighbour: the control link of each direction, and the session that lanes are attached in.
+"""A connection to a neighbour: the control link of each direction, and the sessions that lanes are attached in.
 
 Routers of a mesh tell each other about it in messages of one `data` section each, sent settled on a link whose
 target is `$mesh`. What they mean is the topology's to know.
@@ -46,9 +46,9 @@ class Neighbour:
         self.record = record
         #: When it became up, or ceased to be; seconds.
         self.since = now
-        #: What our control link is attached in, and lanes.
+        #: What our control link is attached in, and no lane: whatever lanes carry, neighbours hear of each other.
         self.session: Session = record.engine.begin()
-        self._last = self.session
+        self._last = record.engine.begin()
         link = self.session.attach(
             Terminus(f"{CONTROL}/{record.number}", Role.SENDER),
             source=Source(),
@@ -94,7 +94,11 @@ class Neighbour:
         """
         if len(self._bulk) < BULK_SESSIONS:
             self._bulk.append(self.record.engine.begin())
-        self._bulk.rotate(1)
+        for _ in range(len(self._bulk)):
+            self._bulk.rotate(1)
+            if self._bulk[0].has_room and self._bulk[0].can_send:
+                return self._bulk[0]
+        self._bulk[0] = self.record.engine.begin()
         return self._bulk[0]
 
     def pump(self) -> None:

@@ -109,6 +109,8 @@ class ConnectorState(StrEnum):
     """The peer has opened the connection."""
     WAITING = "waiting"
     """It could not, and will try again."""
+    STANDING_BY = "standing by"
+    """The router that it leads to has connected here itself: that connection is used."""
     ENDED = "ended"
     """It connects no more: the router is about to end."""
 

@@ -86,6 +86,7 @@ class Connector:
         self._failures = 0
         self._reason: str | None = None
         self._told: dict[str, tuple[str, float]] = {}
+        self._stood_by = False
 
     @property
     def name(self) -> str:
@@ -99,6 +100,8 @@ class Connector:
             state = ConnectorState.CONNECTING if record.engine.remote is None else ConnectorState.CONNECTED
         elif self._scope.cancel_called:
             state = ConnectorState.ENDED
+        elif record is not None and record.stands_by:
+            state = ConnectorState.STANDING_BY
         else:
             state = ConnectorState.WAITING if record is not None or self._url is None else ConnectorState.CONNECTING
         is_open = state is ConnectorState.CONNECTED
@@ -141,6 +144,11 @@ class Connector:
                 except Exception as fault:
                     log.error("fault", exception=fault, connector=self.name, url=self._url)
                     why = "a fault of this router"
+                if self._stood_by:
+                    self._stood_by = False
+                    self._failures = 0
+                    ahead.clear()
+                    continue
                 if was_open and trio.current_time() - began >= LASTING:
                     self._failures = 0
                     ahead.clear()
@@ -198,9 +206,19 @@ class Connector:
         transport = Transport(self._driver, record, stream, None, self._start)
         try:
             await self._carry(transport.run, stream, self.name)
+            if record.stands_by:
+                await self._stand_by(record.peer.container_id)
         finally:
             self._record = None
         return record.engine.remote is not None, _why(self.config, record, transport.broken, secure=endpoint.secure)
+
+    async def _stand_by(self, router: str) -> None:
+        """Wait while the neighbour's own connection is there."""
+        mesh = self._driver.core.mesh
+        assert mesh is not None, "only connections within a mesh stand by"
+        log.info("connector stands by", connector=self.name, url=self._url, router=router)
+        await self._driver.until(lambda: not mesh.has_neighbour(router))
+        self._stood_by = True
 
 
 async def open_tcp(endpoint: Endpoint) -> TcpStream:

@@ -553,7 +553,11 @@ async def test_a_neighbour_without_a_good_certificate_is_told_so(tmp_path: Path)
     (tmp_path / "other").mkdir()
     mesh, other = Certificates(tmp_path), Certificates(tmp_path / "other")
     listener = ListenerConfig(url="amqps://127.0.0.1:0", role="mesh")
-    stranger = replace(other.issue("A"), trust=mesh.trust)  # it believes the other, and is not believed
+    theirs = other.issue("A")
+    assert theirs.trust is not None
+    both = tmp_path / "both.pem"  # it believes the other, and is not believed
+    both.write_bytes(mesh.trust.read_bytes() + theirs.trust.read_bytes())
+    stranger = replace(theirs, trust=both)
     with trio.fail_after(10):
         async with Router(id="B", mesh=mesh.issue("B"), listeners=[listener]) as far:
             url = f"amqps://127.0.0.1:{port_of(far)}"
