@@ -29,6 +29,9 @@ LATE_TIME: Final = 10.0
 """Seconds after a newer record was made in which an older one is not yet worth a word: it may have been resent."""
 
 
+NO_LIMIT: Final = 2**63
+
+
 class Outcome(Enum):
     """What became of a record."""
 
@@ -197,8 +200,10 @@ class Database:
     def _store_links(self, stored: Stored, record: LinkState) -> Verdict:
         origin = self.origins.get(record.origin)
         effects: tuple[Effect, ...] = ()
+        # This router keeps what it says itself, however much that is.
+        most = NO_LIMIT if record.origin == self._router else self._settings.max_origin_octets
         if origin is None:
-            log = AddressLog(self._settings.max_origin_octets)
+            log = AddressLog(most)
             self.origins[record.origin] = Origin(stored, log)
             self.dead.pop(record.origin, None)
         elif origin.pair.epoch == record.epoch:
@@ -206,7 +211,7 @@ class Database:
             origin.link = stored
         else:  # another life: what it said in the last one is over
             self._release((origin.link, *origin.log))
-            origin.link, origin.log = stored, AddressLog(self._settings.max_origin_octets)
+            origin.link, origin.log = stored, AddressLog(most)
             effects = (Effect({}, (), all=True),)
         self._keys[stored.signed.body] = stored.key
         return Verdict(Outcome.NEW, stored.key, record.origin, effects, record=record)

@@ -6,9 +6,8 @@ due. Nothing here does I/O, and the same calls give the same steps.
 
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from random import Random
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
-from amqpmesh.topology.addresslog import Stored
 from amqpmesh.topology.adjacency import Adjacency
 from amqpmesh.topology.book import Advert, Book
 from amqpmesh.topology.changes import (
@@ -24,7 +23,7 @@ from amqpmesh.topology.changes import (
     RevocationsChanged,
     Step,
 )
-from amqpmesh.topology.database import Database, Outcome, Verdict
+from amqpmesh.topology.database import Database, Verdict
 from amqpmesh.topology.exchange import Exchange
 from amqpmesh.topology.graph import Graph
 from amqpmesh.topology.messages import Acknowledgement, Hello, Records, Request, Summary, read_message
@@ -36,7 +35,8 @@ from amqpmesh.topology.records import Kind, LinkState, Name, Neighbour, Record, 
 from amqpmesh.topology.schema import UnreadableError
 from amqpmesh.topology.settings import Settings
 from amqpmesh.topology.signing import Signer, Verifier
-from amqpmesh.topology.speaking import MAX_DELTAS, Speaker, refusal
+from amqpmesh.topology.speaking import Speaker
+from amqpmesh.topology.voice import Voice
 
 __all__ = [
     "AddressesChanged",
@@ -56,12 +56,6 @@ __all__ = [
     "Step",
     "Topology",
 ]
-
-CONFLICT: Final = 3
-"""Jumps within `CONFLICT_TIME` that show another live router with this id: a restart takes one, two at the most."""
-
-CONFLICT_TIME: Final = 60.0
-MAX_JUMP_DELAY: Final = 60.0
 
 
 class Link(NamedTuple):
@@ -107,19 +101,21 @@ class Topology:
         self.database = Database(router, settings, verifier, reader)
         self._outbox = Outbox(router, settings)
         self._timers = self._outbox.timers
-        self._speaker = Speaker(router, epoch, settings.area, signer)
         # Seeded, so that the same calls give the same steps, and routers that start together do not speak together.
         seeded = jitter if jitter is not None else Random(f"{router} {epoch}")  # noqa: S311 - it is for spreading HELLOs
         self._neighbourhood = Neighbourhood(
             self._outbox, epoch, seeded, self._came_up, self._went_down, self._links_changed
         )
-        self._exchange = Exchange(self._outbox, self.database, self._took, self._saw_own, self._links_changed)
-        self._draining = False
-        self._said: tuple[tuple[Neighbour, ...], bool] = ((), True)
-        self._spoke_links_at = self._spoke_addresses_at = self._found_paths_at = float("-inf")
-        self._jumps: list[float] = []
-        self._rival_epoch = 0
-        self._rival_neighbours: tuple[str, ...] = ()
+        self._exchange = Exchange(
+            self._outbox,
+            self.database,
+            self._took,
+            lambda record, now: self._voice.saw_own(record, now),
+            self._links_changed,
+        )
+        speaker = Speaker(router, epoch, settings.area, signer)
+        self._voice = Voice(self._outbox, speaker, self.database, self._exchange, self._links)
+        self._found_paths_at = float("-inf")
         self._names: Mapping[str, Callable[..., None]] = {
             "hello": self._neighbourhood.say_hello,
             "hold": self._neighbourhood.hold_over,
@@ -130,10 +126,10 @@ class Topology:
             "acknowledge": self._on_conversation(lambda conversation, _: self._exchange.acknowledge(conversation)),
             "gap": self._exchange.ask_for_gap,
             "waiting": lambda _: self._exchange.wait_no_longer(),
-            "links": self._say_links,
-            "refresh": lambda now: self._say_links(now, refresh=True),
-            "addresses": self._say_addresses,
-            "jump": self._jump,
+            "links": self._voice.say_links,
+            "refresh": lambda now: self._voice.say_links(now, refresh=True),
+            "addresses": self._voice.say_addresses,
+            "jump": self._voice.jump,
             "paths": self._find_paths,
             "age": self._forget,
             "dead": lambda origin, _: self.database.bury(origin),
@@ -141,7 +137,7 @@ class Topology:
         }
         for signed in signer.records():
             self.database.accept(signed, 0.0, now)
-        self._say_links(now, refresh=True)
+        self._voice.say_links(now, refresh=True)
         self._find_paths(now)
         self._sweep(now)
         self._outbox.take()  # nobody is there to be told
@@ -190,37 +186,18 @@ class Topology:
 
         What cannot be told is `Dropped`, with this router as its origin. While it drains, nothing new is told.
         """
-        key = Name(tenant, name)
-        if advert is not None:
-            reason = refusal(tenant, name, advert)
-            if reason is not None:
-                self._outbox.drop(self.router, self.router, "oversized", reason)
-                return self._finish(now)
-        if self._draining and advert is not None:
-            return self._finish(now)
-        self._speaker.pending[key] = advert
-        self._timers.set_earlier(("addresses",), max(now, self._spoke_addresses_at + self.settings.delta_time))
+        self._voice.advertise(Name(tenant, name), advert, now)
         return self._finish(now)
 
     def drain(self, now: float) -> Step:
         """Withdraw all addresses, and be no way through for others any more."""
-        self._draining = True
-        self._speaker.transit = False
-        self._speaker.pending = dict.fromkeys(self._speaker.entries)
-        self._timers.set_earlier(("addresses",), now)
+        self._voice.drain(now)
         self._links_changed(now)
         return self._finish(now)
 
     def renew(self, signer: Signer, now: float) -> Step:
         """Sign with another certificate from now on; what has been said is said again, signed anew."""
-        self._speaker.signer = signer
-        for signed in signer.records():
-            verdict = self.database.accept(signed, 0.0, now)
-            if verdict.outcome is Outcome.NEW:
-                self._exchange.flood(verdict, now)
-        self._say_links(now, refresh=True)
-        if self._speaker.entries:
-            self._store(self._speaker.state(now, anew=True), now)
+        self._voice.renew(signer, now)
         return self._finish(now)
 
     def handle_timer(self, now: float) -> Step:
@@ -236,7 +213,7 @@ class Topology:
     @property
     def epoch(self) -> int:
         """The epoch of what this router says now."""
-        return self._speaker.epoch
+        return self._voice.epoch
 
     @property
     def dropped(self) -> Mapping[str, int]:
@@ -339,11 +316,8 @@ class Topology:
     def _links_changed(self, now: float) -> None:
         """Follow at once what this router's own links are; tell the others as soon as it may."""
         links = self._links()
-        if (links, self._speaker.transit) == self._said:
-            self._timers.cancel(("links",))
-        else:
-            self._timers.set_earlier(("links",), max(now, self._spoke_links_at + self.settings.link_time))
-        self._follow(self.router, links, self._speaker.transit, now)
+        self._voice.links_changed(links, now)
+        self._follow(self.router, links, self._voice.transit, now)
 
     # Messages
 
@@ -392,49 +366,6 @@ class Topology:
         self.database.forget_certificates(now - self.settings.max_age)
         self._neighbourhood.sweep(now)
         self._timers.set(("sweep",), now + self.settings.max_age)
-
-    # What this router says
-
-    def _store(self, records: Iterable[Stored], now: float) -> None:
-        for stored in records:
-            self._exchange.flood(self.database.store(stored), now)
-
-    def _say_links(self, now: float, *, refresh: bool = False) -> None:
-        links = self._links()
-        said = links, self._speaker.transit
-        if refresh or said != self._said:
-            self._said = said
-            self._spoke_links_at = now
-            self._timers.set(("refresh",), now + self.settings.max_age / 3)
-            self._store([self._speaker.link_state(links, now)], now)
-
-    def _say_addresses(self, now: float) -> None:
-        self._spoke_addresses_at = now
-        self._store(self._speaker.deltas(now), now)
-        log = self.database.origins[self.router].log
-        if log.deltas >= MAX_DELTAS or log.delta_octets > max(log.state_octets, self.settings.compact):
-            self._store(self._speaker.state(now), now)
-
-    def _saw_own(self, record: Record, now: float) -> None:
-        """Somebody has records of this router that are newer than its own: of another life, or of another router."""
-        self._rival_epoch = max(self._rival_epoch, record.epoch)
-        if isinstance(record, LinkState):
-            self._rival_neighbours = tuple(neighbour.router for neighbour in record.neighbours)
-        if ("jump",) in self._timers:
-            return
-        self._jumps = [at for at in self._jumps if at > now - CONFLICT_TIME] + [now]
-        excess = len(self._jumps) - CONFLICT
-        delay = 0.0
-        if excess >= 0:
-            delay = min(2.0**excess, MAX_JUMP_DELAY)
-            self._outbox.tell(IdentityConflict(self.router, self._rival_neighbours))
-        self._timers.set(("jump",), now + delay)
-
-    def _jump(self, now: float) -> None:
-        self._speaker.jump(self._rival_epoch)
-        addresses = self._speaker.state(now, anew=True) if self._speaker.entries else []
-        self._say_links(now, refresh=True)
-        self._store(addresses, now)
 
     # What others say
 

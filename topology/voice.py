@@ -1,0 +1,135 @@
+"""When a router speaks of itself, and what it does when somebody else seems to speak in its name."""
+
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from amqpmesh.topology.addresslog import Stored
+from amqpmesh.topology.book import Advert
+from amqpmesh.topology.changes import IdentityConflict
+from amqpmesh.topology.database import Database, Outcome
+from amqpmesh.topology.exchange import Exchange
+from amqpmesh.topology.outbox import Outbox
+from amqpmesh.topology.records import LinkState, Name, Neighbour, Record
+from amqpmesh.topology.signing import Signer
+from amqpmesh.topology.speaking import MAX_DELTAS, Speaker, refusal
+
+CONFLICT: Final = 3
+"""Jumps within `CONFLICT_TIME` that show another live router with this id: a restart takes one, two at the most."""
+
+CONFLICT_TIME: Final = 60.0
+MAX_JUMP_DELAY: Final = 60.0
+
+
+class Voice:
+    """Paces what is said, renews it, and begins another life where that is needed."""
+
+    def __init__(
+        self,
+        outbox: Outbox,
+        speaker: Speaker,
+        database: Database,
+        exchange: Exchange,
+        links: Callable[[], tuple[Neighbour, ...]],
+    ) -> None:
+        """Args: links: what this router has to say of its neighbours now."""
+        self._outbox = outbox
+        self._settings = outbox.settings
+        self._timers = outbox.timers
+        self._speaker = speaker
+        self._database = database
+        self._exchange = exchange
+        self._links = links
+        self._draining = False
+        self._said: tuple[tuple[Neighbour, ...], bool] = ((), True)
+        self._spoke_links_at = self._spoke_addresses_at = float("-inf")
+        self._jumps: list[float] = []
+        self._rival_epoch = 0
+        self._rival_neighbours: tuple[str, ...] = ()
+
+    @property
+    def epoch(self) -> int:
+        """That of what is said now."""
+        return self._speaker.epoch
+
+    @property
+    def transit(self) -> bool:
+        """Whether paths may lead through this router."""
+        return self._speaker.transit
+
+    def links_changed(self, links: tuple[Neighbour, ...], now: float) -> None:
+        """Tell of them as soon as may be, if that is other than what was said."""
+        if (links, self.transit) == self._said:
+            self._timers.cancel(("links",))
+        else:
+            self._timers.set_earlier(("links",), max(now, self._spoke_links_at + self._settings.link_time))
+
+    def advertise(self, key: Name, advert: Advert | None, now: float) -> None:
+        """Tell of an address as soon as may be."""
+        reason = None if advert is None else refusal(key.tenant, key.name, advert)
+        if reason is not None:
+            self._outbox.drop(self._outbox.router, self._outbox.router, "oversized", reason)
+        elif advert is None or not self._draining:
+            self._speaker.pending[key] = advert
+            self._timers.set_earlier(("addresses",), max(now, self._spoke_addresses_at + self._settings.delta_time))
+
+    def drain(self, now: float) -> None:
+        """Withdraw all addresses, and be no way through any more."""
+        self._draining = True
+        self._speaker.transit = False
+        self._speaker.pending = dict.fromkeys(self._speaker.entries)
+        self._timers.set_earlier(("addresses",), now)
+
+    def renew(self, signer: Signer, now: float) -> None:
+        """Say everything again, signed with another certificate."""
+        self._speaker.signer = signer
+        for signed in signer.records():
+            verdict = self._database.accept(signed, 0.0, now)
+            if verdict.outcome is Outcome.NEW:
+                self._exchange.flood(verdict, now)
+        self.say_links(now, refresh=True)
+        if self._speaker.entries:
+            self._say(self._speaker.state(now, anew=True), now)
+
+    def say_links(self, now: float, *, refresh: bool = False) -> None:
+        """A new link state, if there is something new, or it is time."""
+        links = self._links()
+        if refresh or (links, self.transit) != self._said:
+            self._said = links, self.transit
+            self._spoke_links_at = now
+            self._timers.cancel(("links",))
+            self._timers.set(("refresh",), now + self._settings.max_age / 3)
+            self._say([self._speaker.link_state(links, now)], now)
+
+    def say_addresses(self, now: float) -> None:
+        """What has gathered; and all of it, once that is shorter."""
+        self._spoke_addresses_at = now
+        self._say(self._speaker.deltas(now), now)
+        log = self._database.origins[self._outbox.router].log
+        if log.deltas >= MAX_DELTAS or log.delta_octets > max(log.state_octets, self._settings.compact):
+            self._say(self._speaker.state(now), now)
+
+    def saw_own(self, record: Record, now: float) -> None:
+        """Somebody has records of this router that are newer than its own: of another life, or of another router."""
+        self._rival_epoch = max(self._rival_epoch, record.epoch)
+        if isinstance(record, LinkState):
+            self._rival_neighbours = tuple(neighbour.router for neighbour in record.neighbours)
+        if ("jump",) in self._timers:
+            return
+        self._jumps = [at for at in self._jumps if at > now - CONFLICT_TIME] + [now]
+        excess = len(self._jumps) - CONFLICT
+        delay = 0.0
+        if excess >= 0:
+            delay = min(2.0**excess, MAX_JUMP_DELAY)
+            self._outbox.tell(IdentityConflict(self._outbox.router, self._rival_neighbours))
+        self._timers.set(("jump",), now + delay)
+
+    def jump(self, now: float) -> None:
+        """Begin another life, above the one that was seen."""
+        self._speaker.jump(self._rival_epoch)
+        addresses = self._speaker.state(now, anew=True) if self._speaker.entries else []
+        self.say_links(now, refresh=True)
+        self._say(addresses, now)
+
+    def _say(self, records: Iterable[Stored], now: float) -> None:
+        for stored in records:
+            self._exchange.flood(self._database.store(stored), now)
