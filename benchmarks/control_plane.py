@@ -243,8 +243,12 @@ def main() -> None:
     resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     per_router = quiet.cpu_s / len(mesh.routers) / 10
     print(f"longest message {mesh.longest:,} of {MAX_MESSAGE:,} octets; memory {resident / 2**20:,.0f} MiB in all")
+    lost = [phase.cpu_s for phase in phases if phase.name.startswith("link lost")]
+    if lost:
+        print(f"CPU per router and lost link {median(lost) / len(mesh.routers) * 1e3:,.2f} ms, flooding included")
     print(f"CPU per idle router {per_router * 1e6:,.0f} us/s")
-    print(f"an address is known everywhere after {median(singles):.3f} s")
+    if singles:
+        print(f"an address is known everywhere after {median(singles):.3f} s")
     if arguments.output:
         arguments.output.parent.mkdir(parents=True, exist_ok=True)
         arguments.output.write_text(json.dumps([phase.__dict__ for phase in phases], indent=2))
