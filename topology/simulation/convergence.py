@@ -1,4 +1,4 @@
-"""Whether the routers of a simulated mesh know what is so."""
+"""Whether the routers of a simulated mesh know what is so, and have left nothing behind."""
 
 from __future__ import annotations
 
@@ -31,6 +31,24 @@ def disagreement(nodes: Collection[Node], links: Iterable[tuple[str, str]]) -> s
             found = _of_others(by_id[router], members, by_id)
             if found is not None:
                 return f"{router}: {found}"
+    return None
+
+
+def leftovers(nodes: Iterable[Node]) -> str | None:
+    """What routers still have of clients; None: nothing."""
+    for node in nodes:
+        told = node.statistics()
+        assert told.mesh is not None
+        left = {
+            "addresses": told.router.addresses,
+            "deliveries": told.router.relays,
+            "octets": told.router.buffered,
+            "lanes": told.mesh.lanes,
+            "advertised addresses": len(told.adverts),
+        }
+        words = [f"{number} {what}" for what, number in left.items() if number]
+        if words:
+            return f"{node.id}: {', '.join(words)}"
     return None
 
 

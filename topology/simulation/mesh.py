@@ -17,7 +17,7 @@ from amqpmesh.router.amqp.errors import CommandError
 from amqpmesh.router.config import ConnectorConfig, ListenerConfig, MeshConfig, RouterConfig
 from amqpmesh.router.io.client.backoff import Backoff
 from amqpmesh.router.io.client.connection import Connection, connect
-from amqpmesh.topology.simulation.convergence import disagreement
+from amqpmesh.topology.simulation.convergence import disagreement, leftovers
 from amqpmesh.topology.simulation.log import Log
 from amqpmesh.topology.simulation.network import Host, Network, Road
 from amqpmesh.topology.simulation.nodes import Node
@@ -36,6 +36,9 @@ LINKS: Final = 10_000
 
 STEP: Final = 0.001
 """Seconds between two looks at whether routes have converged."""
+
+LONG_STEP: Final = 0.05
+"""Seconds between two looks at whether tables are empty."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -62,7 +65,8 @@ class Mesh:
     all chance from `seed`: the same program with the same seed does the same, and `log` says the same. Times are
     seconds, of Trio's clock.
 
-    Leaving drains all routers that still run. Then a fault of this library, if a router has logged one, is raised.
+    Leaving drains all routers that still run. Then what this library did wrong is raised: a fault that a router has
+    logged, or a table that is not empty.
     """
 
     def __init__(
@@ -141,6 +145,10 @@ class Mesh:
                 await self._manager.__aexit__(None, None, None)
         if error is None and self.log.faults:
             raise BaseExceptionGroup("faults of routers", self.log.faults)
+        if error is None:
+            for node in self._nodes.values():
+                if node.lives and not node.was_killed and not node.statistics().is_empty:
+                    raise AssertionError(f"router {node.id} has left something behind: {node.statistics().router}")
 
     # --------------------------------------------------------------------------------------------- routers and links
 
@@ -377,6 +385,21 @@ class Mesh:
             and not self._network.is_severed(link.near.host, link.far.host)
         ]
         return disagreement(nodes, links)
+
+    async def emptied(self, timeout: float = 60.0) -> float:
+        """Wait until, without clients, nothing is left of them: no address, no delivery, no lane, in no router.
+
+        Returns: how many seconds it took. Raises: trio.TooSlowError: it took more than `timeout`; it says what is left.
+        """
+        began = trio.current_time()
+        while True:
+            left = leftovers(node for node in self._nodes.values() if node.is_running)
+            now = trio.current_time()
+            if left is None:
+                return now - began
+            if now >= began + timeout:
+                raise trio.TooSlowError(f"not empty after {timeout:g} s: {left}")
+            await trio.sleep(LONG_STEP)
 
     def statistics(self) -> dict[str, Statistics]:
         """How the routers that run stand; after the mesh has been left, what each has left behind."""

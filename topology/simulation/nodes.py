@@ -43,6 +43,8 @@ class Node(Doors):
         self.clock_error = 0.0
         #: How often it was started.
         self.lives = 0
+        #: Whether its last life has ended by `kill`.
+        self.was_killed = False
         self._make = make
         self._connect = connect
         self._start = start
@@ -105,6 +107,7 @@ class Node(Doors):
             with trio.CancelScope() as self._scope:
                 self._router = self._make(self)
                 self.lives += 1
+                self.was_killed = False
                 async with self._router:
                     task_status.started()
                     await self._leave.wait()
@@ -119,6 +122,7 @@ class Node(Doors):
 
     async def kill(self) -> None:
         """End it at once. Nothing that it still says is heard, if its connections were cut off before."""
+        self.was_killed = True
         self._scope.cancel()
         await self._over.wait()
 
