@@ -14,6 +14,7 @@ from amqpmesh.policies.distribution import Distribution
 from amqpmesh.router.addresses import Address
 from amqpmesh.router.amqp.definitions import AmqpCondition, Error
 from amqpmesh.router.amqp.errors import CommandError
+from amqpmesh.router.amqp.states import LinkEndpointState
 from amqpmesh.router.lanes import EXTRA_HOPS, MAX_HOPS, Keys, Lane, LaneKind
 from amqpmesh.router.names import split
 from amqpmesh.router.neighbours import BULK_SESSIONS, Neighbour
@@ -281,7 +282,8 @@ class Ways:
             return
         link = outgoing.link
         self._core.link_over(outgoing)
-        if link.is_attached and link.session.can_send:
+        # A lane may be of no use before the neighbour has answered our attach (§2.6.3).
+        if link.state in (LinkEndpointState.ATTACH_SENT, LinkEndpointState.ATTACHED) and link.session.can_send:
             link.detach()
 
     def _node(self, lane: Lane) -> Address:
