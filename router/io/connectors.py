@@ -261,12 +261,10 @@ def _why(connector: ConnectorConfig, record: ConnectionRecord, broken: str | Non
         who = "the peer" if closed.by_peer else "the router"
         about = f": {closed.error.description}" if closed.error.description else ""
         return f"{who} closed the connection ({closed.error.condition}){about}"
-    if broken is not None:
-        return broken
     if record.engine.remote is not None:
-        return "the peer is gone"
+        return broken or "the peer is gone"
     if not secure:
         hint = ": does it want TLS (amqps://)?"
     else:  # in TLS 1.3 a server looks at our certificate when our handshake is done, and may say nothing about it
         hint = ": does it believe our certificate?" if connector.shows_certificate else ""
-    return f"the peer closed before it answered{hint}"
+    return f"{broken or 'the peer closed before it answered'}{hint}"

@@ -563,7 +563,8 @@ async def test_a_neighbour_without_a_good_certificate_is_told_so(tmp_path: Path)
             url = f"amqps://127.0.0.1:{port_of(far)}"
             async with Router(id="A", mesh=stranger, connectors=[url]) as near:
                 await until(lambda: told(near).failures)
-                assert told(near).reason == "the peer closed before it answered: does it believe our certificate?"
+                # What was written before the peer left may have reset the connection.
+                assert str(told(near).reason).endswith(": does it believe our certificate?")
                 assert not far.statistics().connections
 
 
