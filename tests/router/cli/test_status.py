@@ -114,7 +114,22 @@ def test_all_may_be_json(served: Served, command: Command) -> None:
     served.receive("hello", credit=3)
     told = json.loads(command("status", "--json").out)
     statistics = served.router.statistics()
-    assert sorted(told) == ["addresses", "connections", "connectors", "links", "listeners", "nodes", "own_connection", "router"]
+    assert sorted(told) == [
+        *(
+            "addresses",
+            "adverts",
+            "connections",
+            "connectors",
+            "lanes",
+            "links",
+            "listeners",
+            "mesh",
+            "neighbours",
+            "nodes",
+        ),
+        *("own_connection", "router", "routes"),
+    ]
+    assert (told["mesh"], told["neighbours"]) == (None, [])
     assert told["router"]["id"] == "A"
     assert told["router"]["started_at"] == statistics.router.started_at
     listener = dict(told["listeners"][0])
