@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from heapq import heapify, heappop, heappush
+from itertools import count
 from typing import TYPE_CHECKING, Final
 
 from amqpmesh.policies.access import RESERVED
@@ -26,15 +27,17 @@ class Waiting:
     """Relays that wait for a receiver's credit: by priority, all 256 of them apart, then in the order they came.
 
     Some wait only until a deadline. What leaves the queue from its middle is forgotten when it comes up, or when more
-    than half of what is remembered has left.
+    than half of what is remembered has left. A relay waits in one queue at a time: by its ticket it is known which
+    place of those that it has had is the one that it has.
     """
 
-    __slots__ = ("_deadlines", "_heap", "_serial", "size")
+    __slots__ = ("_deadlines", "_heap", "size")
+
+    _tickets = count(1)
 
     def __init__(self) -> None:
         self._heap: list[tuple[int, int, Relay]] = []
         self._deadlines: list[tuple[float, int, Relay]] = []
-        self._serial = 0
         #: How many wait.
         self.size = 0
 
@@ -43,12 +46,11 @@ class Waiting:
 
     def add(self, relay: Relay, deadline: float | None = None) -> None:
         """It waits from now on, behind those of its priority, until `deadline` (seconds) at the latest."""
-        relay.queued = True
-        self._serial += 1
+        relay.queued = ticket = next(self._tickets)
         self.size += 1
-        heappush(self._heap, (-relay.priority, self._serial, relay))
+        heappush(self._heap, (-relay.priority, ticket, relay))
         if deadline is not None:
-            heappush(self._deadlines, (deadline, self._serial, relay))
+            heappush(self._deadlines, (deadline, ticket, relay))
 
     def set_aside(self) -> tuple[int, int, Relay]:
         """Take the first one out of the line, without forgetting it: `put_back` it."""
@@ -61,19 +63,19 @@ class Waiting:
 
     def relays(self) -> list[Relay]:
         """All that wait, in no order."""
-        return [entry[2] for entry in self._heap if entry[2].queued]
+        return [relay for _, ticket, relay in self._heap if relay.queued == ticket]
 
     def first(self) -> Relay | None:
         """The one that leaves next; None if nothing waits."""
         heap = self._heap
-        while heap and not heap[0][2].queued:
+        while heap and heap[0][2].queued != heap[0][1]:
             heappop(heap)
         return heap[0][2] if heap else None
 
     def next_deadline(self) -> float | None:
         """When somebody has waited long enough; None: nobody's wait is limited."""
         deadlines = self._deadlines
-        while deadlines and not deadlines[0][2].queued:
+        while deadlines and deadlines[0][2].queued != deadlines[0][1]:
             heappop(deadlines)
         return deadlines[0][0] if deadlines else None
 
@@ -85,13 +87,13 @@ class Waiting:
     def remove(self, relay: Relay) -> None:
         """It waits no longer, wherever in the line it stood."""
         if relay.queued:
-            relay.queued = False
+            relay.queued = 0
             self.size -= 1
             if len(self._heap) > 2 * self.size + 16:
-                self._heap = [entry for entry in self._heap if entry[2].queued]
+                self._heap = [entry for entry in self._heap if entry[2].queued == entry[1]]
                 heapify(self._heap)
             if len(self._deadlines) > 2 * self.size + 16:
-                self._deadlines = [entry for entry in self._deadlines if entry[2].queued]
+                self._deadlines = [entry for entry in self._deadlines if entry[2].queued == entry[1]]
                 heapify(self._deadlines)
 
 

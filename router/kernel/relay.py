@@ -743,8 +743,8 @@ class Relay:
         self.complete = False
         #: What still comes is read and dropped.
         self.dropped = False
-        #: It waits in its address' queue, unsent.
-        self.queued = False
+        #: It waits in its address' queue, unsent: its ticket there; 0: it does not.
+        self.queued = 0
         #: It counts as waiting in the pool of its input.
         self.waiting = True
         #: The sender has been told an outcome, and is to settle it (mode second).
