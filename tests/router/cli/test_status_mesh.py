@@ -10,11 +10,11 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
-from typing import Any
 
 import pytest
 import trio
 
+from amqpmesh.router.cli.listing import Entity
 from amqpmesh.router.cli.status import all_pages
 from amqpmesh.router.io.client.connection import connect
 from tests.docs.processes import Daemon
@@ -90,10 +90,10 @@ class Line:
         lanes = self.told()["lane"]
         return sum(each["deliveries"] for each in lanes if (each["kind"], each["far"]) == ("transit", "C"))
 
-    def told(self) -> dict[str, list[dict[str, Any]]]:
+    def told(self) -> dict[str, list[Entity]]:
         """What A tells, by type."""
 
-        async def ask() -> dict[str, list[dict[str, Any]]]:
+        async def ask() -> dict[str, list[Entity]]:
             async with connect(self._routers["A"].clients) as connection, connection.requester("$management") as asking:
                 return await all_pages(asking.request)
 
