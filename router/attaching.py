@@ -176,7 +176,7 @@ class Attaching:
             max_message_size=record.limits.max_message_size or None,
             unsettled=None if attach.unsettled is None else {},
         )
-        incoming = IncomingLink(record, link, address, pool, number=self._next_number(), now=core.now, to=to)
+        incoming = IncomingLink(record, link, address, pool, number=self.next_number(), now=core.now, to=to)
         record.incoming[incoming] = None
         if address is not None:
             address.incoming[incoming] = None
@@ -240,7 +240,7 @@ class Attaching:
             copy=copy,
             default_outcome=default,
             max_unsettled=address.config.max_unsettled,
-            number=self._next_number(),
+            number=self.next_number(),
             now=core.now,
         )
         record.outgoing[outgoing] = None
@@ -275,7 +275,7 @@ class Attaching:
             copy=False,
             default_outcome=None,
             max_unsettled=way.config.max_unsettled,
-            number=self._next_number(),
+            number=self.next_number(),
             now=core.now,
         )
         link.context = outgoing
@@ -302,7 +302,7 @@ class Attaching:
             rcv_settle_mode=ReceiverSettleMode.SECOND,
             unsettled=None if attach.unsettled is None else {},
         )
-        incoming = IncomingLink(record, link, way, pool, number=self._next_number(), now=core.now, lane=lane)
+        incoming = IncomingLink(record, link, way, pool, number=self.next_number(), now=core.now, lane=lane)
         link.context = incoming
         record.incoming[incoming] = None
         if way is not None:
@@ -310,7 +310,8 @@ class Attaching:
         core.touch_input(incoming)
         return incoming
 
-    def _next_number(self) -> int:
+    def next_number(self) -> int:
+        """Of one more link, for logs and statistics."""
         self._number += 1
         return self._number
 

@@ -23,6 +23,7 @@ from amqpmesh.router.amqp.negotiation import Negotiation
 from amqpmesh.router.amqp.sasl import SaslServer
 from amqpmesh.router.attaching import Attaching, check_here
 from amqpmesh.router.connections import ConnectionRecord
+from amqpmesh.router.containers import ContainerLink, Containers
 from amqpmesh.router.costs import set_cost
 from amqpmesh.router.forwarding import Forwarding
 from amqpmesh.router.kernel.relay import RELEASED_STATE, Budget, Relay, abandon, forget, serial_distance
@@ -75,6 +76,7 @@ class Core:
         self.settlement = Settlement(self)
         self.forwarding = Forwarding(self)
         self.attaching = Attaching(self)
+        self.containers = Containers(self)
         self.mesh: Mesh | None = None
         self.draining = False
         self.started_at = now
@@ -590,6 +592,7 @@ class Core:
             return
         if self.mesh is not None:
             self.mesh.opened(record)
+        self.containers.opened(record)
         if not record.own:
             self.log.info(
                 "connection opened",
@@ -650,12 +653,15 @@ class Core:
         for table in (record.outgoing, record.lingering, record.incoming):
             for each in [each for each in table if each.link.session is event.session]:
                 self.link_over(each)
+        self.containers.ended(event.session, event.error, by_peer=event.by_peer)
 
     def _attached(self, record: ConnectionRecord, event: events.LinkAttached) -> None:
         taken = event.link.context
         if isinstance(taken, OutgoingLink):
             # The answer to our own attach. Without a target it is a refusal, and the detach will say why (§2.6.3).
             self.touch_outgoing(taken)
+        elif isinstance(taken, ContainerLink):
+            self.containers.attached(taken, event)
         elif isinstance(taken, Neighbour) or (self.mesh is not None and self.mesh.takes(record, event)):
             assert self.mesh is not None
             self.mesh.attached(record, event)
@@ -679,6 +685,7 @@ class Core:
                 self.link_over(taken)
         if event.by_peer:
             link.detach(closed=event.closed)
+        self.containers.detached(event)
 
     def _transferred(self, _record: ConnectionRecord, event: events.TransferReceived) -> None:
         neighbour = event.link.context
@@ -767,10 +774,12 @@ class Core:
         link = taken.link
         if link.is_attached and link.session.can_send:
             link.detach(error=error)
+        self.containers.over(link, error)
 
     def _connection_gone(self, record: ConnectionRecord) -> None:
         if self.mesh is not None and not record.lost:
             self.mesh.lost(record)
+        self.containers.lost(record)
         record.lost = True
         for table in (record.outgoing, record.lingering, record.incoming):
             for each in list(table):

@@ -135,6 +135,49 @@ class ConnectorStatistics:
     """Why the last connection ended or did not come about; None: it is connected, or tries for the first time."""
 
 
+class ContainerLinkState(StrEnum):
+    """What a link to a node of another container does."""
+
+    DISCONNECTED = "no connection"
+    """Its connector has none; it says why."""
+    ATTACHING = "attaching"
+    """The other container has not answered yet."""
+    ATTACHED = "attached"
+    WAITING = "waiting"
+    """It was refused or detached, and is attached again later."""
+    STOLEN = "stolen"
+    """Another link of its name has taken its place; it is attached again much later."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContainerLinkStatistics:
+    """A configured link to a node of another container. What goes by it is counted as of any link."""
+
+    name: str
+    connector: str
+    """The name of the connector whose connections it goes over."""
+    connection: int | None
+    """The number of the connection; None: there is none."""
+    direction: Direction
+    node: str
+    """The address of the node there."""
+    address: str
+    """What it feeds here, or is fed from."""
+    state: ContainerLinkState
+    since: float
+    """When it came into that state."""
+    link: int | None
+    """The number of the link; None: it is not attached."""
+    failures: int
+    """How often in a row it was refused, or did not last; 0 while it is attached."""
+    stolen: int
+    """How often another link took its place."""
+    retry_at: float | None
+    """When it is attached again; None: with the next connection, or it is attached."""
+    reason: str | None
+    """Why it is not attached; None: it is, or nothing was tried yet."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionStatistics:
     """One connection."""
@@ -435,6 +478,7 @@ class Statistics:
     router: RouterStatistics
     listeners: tuple[ListenerStatistics, ...] = ()
     connectors: tuple[ConnectorStatistics, ...] = ()
+    container_links: tuple[ContainerLinkStatistics, ...] = ()
     connections: tuple[ConnectionStatistics, ...] = ()
     links: tuple[LinkStatistics, ...] = ()
     addresses: tuple[AddressStatistics, ...] = ()

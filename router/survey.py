@@ -119,6 +119,7 @@ def survey(core: Core) -> Steps[Statistics]:
             irregular=core.irregular_heads,
             **total.outcomes(),
         ),
+        container_links=core.containers.statistics(),
         connections=tuple(connections),
         links=tuple(links),
         addresses=tuple(addresses),

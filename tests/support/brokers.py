@@ -1,0 +1,98 @@
+"""A container that a router connects to: it takes what links it likes, and a test says what it does with them."""
+
+from __future__ import annotations
+
+from itertools import count
+
+from amqpmesh.router.amqp import events
+from amqpmesh.router.amqp.connection import Connection
+from amqpmesh.router.amqp.definitions import Error
+from amqpmesh.router.amqp.link import Link, Receiver, Sender
+from amqpmesh.router.amqp.negotiation import Negotiation
+from amqpmesh.router.amqp.performatives import Attach
+from amqpmesh.router.amqp.sasl import SaslServer
+from amqpmesh.router.config import ConnectorConfig
+from amqpmesh.router.users import Users
+from tests.support.network import Client, Network
+
+CONNECTOR = ConnectorConfig(url="amqp://127.0.0.1:5699", name="broker", role="container", idle_time_out=0.0)
+
+
+class Broker(Client):
+    """The far end of one connection of a router's connector; on the router's side it is one more client.
+
+    It has the nodes that links ask for, unless `refuses` says otherwise, and gives each that sends to it credit.
+    """
+
+    def __init__(self, network: Network, *, connector: ConnectorConfig = CONNECTOR, credit: int = 10) -> None:
+        """Args: credit: for whoever sends."""
+        self.network = network
+        self.credit = credit
+        self.engine = Connection(
+            container_id="broker",
+            now=network.now,
+            negotiation=Negotiation(server=True, sasl=SaslServer(("ANONYMOUS",), Users({})), sasl_required=True),
+            idle_time_out=None,
+        )
+        self.record = network.core.connect(connector, "127.0.0.1", network.now, secured=False)
+        self.arrivals = []
+        self.sent = {}
+        self.events = []
+        self.detached = {}
+        self.stopped = False
+        self.is_lost = False
+        self._names = count()
+        self._tags = count(1)
+        #: Why links are refused, by the node that they ask for.
+        self.refuses: dict[str, Error] = {}
+        #: Sessions are ended for that, in the place of the link.
+        self.ends_sessions = False
+        #: The links that are attached, by name, and what was asked for in all attaches, in order.
+        self.links: dict[str, Link] = {}
+        self.asked: list[Attach] = []
+        #: Fields of its answers that are not as asked.
+        self.answers: dict[str, object] = {}
+        network.clients.append(self)
+        network.run()
+
+    def read(self, data: bytes) -> None:
+        """Bytes from the router."""
+        super().read(data)
+        while self.events:
+            event = self.events.pop(0)
+            if isinstance(event, events.ConnectionOpened):
+                self.engine.open()
+            elif isinstance(event, events.SessionBegun):
+                event.session.begin()
+            elif isinstance(event, events.LinkAttached):
+                self._attached(event)
+            elif isinstance(event, events.LinkDetached):
+                self.links.pop(event.link.name, None)
+
+    def _attached(self, event: events.LinkAttached) -> None:
+        link, attach = event.link, event.attach
+        self.asked.append(attach)
+        terminus = attach.source if isinstance(link, Sender) else attach.target
+        error = self.refuses.get(getattr(terminus, "address", None) or "")
+        if error is not None and self.ends_sessions:
+            link.session.end(error)
+        elif error is not None:
+            link.refuse(error)
+        else:
+            fields = {"source": attach.source, "target": attach.target, **self.answers}
+            link.attach(**fields)  # type: ignore[arg-type]  # as tests name them
+            self.links[link.name] = link
+            if isinstance(link, Receiver):
+                link.flow(self.credit)
+
+    def sending(self, name: str) -> Sender:
+        """Its end of a link that feeds the router."""
+        link = self.links[name]
+        assert isinstance(link, Sender)
+        return link
+
+    def receiving(self, name: str) -> Receiver:
+        """Its end of a link that is fed by the router."""
+        link = self.links[name]
+        assert isinstance(link, Receiver)
+        return link
