@@ -264,7 +264,7 @@ class Mesh:
         if graph_changed:
             self.ways.refresh()
         elif addresses:
-            self.ways.follow(addresses)
+            self.ways.follow(sorted(addresses))
         self._arm()
 
     def _arm(self) -> None:

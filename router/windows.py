@@ -74,19 +74,19 @@ class FixedWindow:
     def __init__(self, window: int = 64) -> None:
         self.window = window
         self._suspended = False
-        self._inputs: set[Input] = set()
+        self._inputs: dict[Input, None] = {}
         self._renewing: dict[Input, None] = {}
 
     def add_input(self, delivery_count: int, owner: object = None) -> Input:
         """As `Pool.add_input`."""
         i = Input(delivery_count, owner)
-        self._inputs.add(i)
+        self._inputs[i] = None
         self._renewing[i] = None
         return i
 
     def remove_input(self, i: Input, now: float) -> None:  # noqa: ARG002 - as a pool's
         """It is gone; `forwarded` is still told of its waiting deliveries."""
-        self._inputs.discard(i)
+        self._inputs.pop(i, None)
         self._renewing.pop(i, None)
 
     def received(self, i: Input, now: float) -> None:  # noqa: ARG002 - as a pool's
@@ -129,7 +129,7 @@ class FixedWindow:
         """Whether this router's memory is used up, or it drains: then credit is taken back, as far as it is unused."""
         if suspended != self._suspended:
             self._suspended = suspended
-            self._renewing.update(dict.fromkeys(self._inputs))
+            self._renewing.update(self._inputs)
 
     def grants(self, now: float) -> list[Grant]:  # noqa: ARG002 - as a pool's
         """The flows to send now, one per input at most; call it once after each batch of events."""

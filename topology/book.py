@@ -86,7 +86,7 @@ class Book:
         """Those who can be reached now, this router included."""
         reachable = set(routers)
         changed: set[Name] = set()
-        for router in reachable ^ self._reachable:
+        for router in sorted(reachable ^ self._reachable):  # it is the order in which `lookup` names them
             for key, advert in self._told.get(router, {}).items():
                 self._enter(router, key, advert if router in reachable else None)
                 changed.add(key)
