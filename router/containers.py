@@ -163,10 +163,10 @@ class Containers:
         if each.link is not link or record is None or _is_refusal(link, event.attach):
             return
         address = core.addresses.use(record.peer.tenant, each.config.address)
-        taken = self._take_in(record, link, address) if isinstance(link, Receiver) else None
-        if isinstance(link, Sender):
-            taken = self._take_out(record, link, address)
-        link.context = taken
+        if isinstance(link, Receiver):
+            link.context = self._take_in(record, link, address)
+        elif isinstance(link, Sender):
+            link.context = self._take_out(record, link, address)
         each.become(S.ATTACHED, core.now)
         each.reason = None
         each.is_news_no_more()
@@ -208,6 +208,8 @@ class Containers:
         core = self._core
         node = address if core.mesh is None else core.mesh.ways.ingress(address)
         incoming = IncomingLink(record, link, node, node.pool, number=core.attaching.next_number(), now=core.now)
+        # RabbitMQ 3 ends the session for a drain, or counts wrongly from then on.
+        incoming.input.drains = False
         record.incoming[incoming] = None
         node.incoming[incoming] = None
         core.touch_input(incoming)

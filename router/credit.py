@@ -191,7 +191,7 @@ class Pool:
             self._revoked -= 1
         elif left <= i._renew_at or i._idle:
             self._lines.used(i, now)
-            if not left and i.draining:
+            if not left and (i.draining or not i.drains):
                 self._answered(i)
 
     def forwarded(self, i: Input, now: float) -> None:  # noqa: ARG002 - every event has its time
@@ -394,8 +394,11 @@ class Pool:
         while need > 0 and lines.rich:
             i, _ = lines.rich.popitem(last=False)
             need -= i.credit - 1
-            self._reclaiming[i] = now + self._reclaim_time
-            self._ask(i)
+            if i.drains:
+                self._reclaiming[i] = now + self._reclaim_time
+                self._ask(i)
+            else:
+                self._take_back(i, i.credit - 1, now)
 
     def _starves_at(self) -> float | None:
         """When it is time to look for credit that lies idle."""
@@ -411,7 +414,7 @@ class Pool:
 
     def _sank(self, i: Input) -> None:
         self._lines.sank(i)
-        if i.draining and not i.credit:
+        if not i.credit and (i.draining or not i.drains):
             self._answered(i)
 
     def _start_round(self, now: float) -> None:
@@ -419,7 +422,7 @@ class Pool:
         for i in self._inputs:
             if i.credit:
                 self._round[i] = None
-                if not i.draining:
+                if i.drains and not i.draining:
                     self._ask(i)
         if self._round:
             self._round_until = now + self._drain_time

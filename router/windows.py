@@ -12,7 +12,7 @@ class Input:
     """A link that deliveries come in by, as its receiver sees it: made by `add_input`, read by anybody."""
 
     __slots__ = ("_doubtful", "_idle", "_raised", "_renew_at", "_revoked", "_used_at", "available", "delivery_count",
-                 "draining", "granted", "owner", "waiting")  # fmt: skip
+                 "draining", "drains", "granted", "owner", "waiting")  # fmt: skip
 
     def __init__(self, delivery_count: int, owner: object = None) -> None:
         self.owner = owner
@@ -23,6 +23,9 @@ class Input:
         it may have sent them already."""
         self.available = 0
         """Deliveries that it says it has for us and no credit for; never below 0 (§2.6.7)."""
+        self.drains = True
+        """It may be asked to use its credit or to give it back. Of others credit comes back by a lower limit alone:
+        there are brokers that fail over a drain."""
         self.draining = False
         """It was asked to use its credit or to give it back, and has done neither."""
         self.waiting = 0
