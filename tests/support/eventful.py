@@ -22,7 +22,7 @@ async def happen(seed: int) -> str:
     ) as mesh:  # fmt: skip
         await mesh.graph(GRAPH)
         await mesh.settled()
-        orders, news = Traffic(mesh, "orders"), Traffic(mesh, "news/today")
+        orders, news = Traffic(mesh, "orders", every=0.02), Traffic(mesh, "news/today", every=0.02)
         async with orders.flowing("AEF", "CBD"), news.flowing("BF", "AC"), trio.open_nursery() as nursery:
             nursery.start_soon(_ask, mesh)
             await trio.sleep(0.1)
