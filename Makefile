@@ -1,4 +1,5 @@
 # make run    a virtual environment with the base package only, and a router at amqp://127.0.0.1:5672
+# make demo   five routers, one of which is killed while messages cross their mesh
 # make test   everything set up, then all checks but the slow ones; make check is its first part, without clients
 # make slow   loads and soaks, minutes each
 PYTHON ?= python3
@@ -8,11 +9,14 @@ PYTEST := $(BIN)/python -m pytest -q
 EDITABLE := --config-settings editable_mode=compat
 STAGE := .ci/stage
 
-.PHONY: run test check slow lint format types imports unit interop bench docs clean begin
+.PHONY: run demo test check slow lint format types imports unit interop bench docs clean begin
 .NOTPARALLEL:
 
 run: .venv/base
 	@$(BIN)/amqpmesh run $(ARGS)
+
+demo: .venv/base
+	@$(BIN)/amqpmesh demo $(ARGS)
 
 test: begin lint types imports unit interop
 	@$(STAGE)

@@ -130,7 +130,8 @@ class _Demo:
         self._patience = Patience(timeout)
         self._middle = {router: _Middle(router) for router in MIDDLE}
         self._neighbours: dict[str, str] = {}
-        self._began: float | None = None
+        #: When messages began to go, and when all had.
+        self._began = self._ended = 0.0
         self._failure: AmqpMeshError | OSError | None = None
 
     async def run(self) -> int:
@@ -140,7 +141,8 @@ class _Demo:
         except BaseException:
             self._stage.clear()
             raise
-        return self._conclude()
+        self._stage.draw(self._view())
+        return conclude(self._traffic, self._stage)
 
     async def _show(self) -> None:
         self._patience.wait("routers to start")
@@ -220,6 +222,7 @@ class _Demo:
         if victim.relayed > before:
             say(f"they go by {victim.id} again", "good")
         await self._until(lambda: traffic.is_over)
+        self._ended = time.monotonic()
 
     async def _until(self, is_so: Callable[[], bool]) -> None:
         accepted = self._traffic.accepted
@@ -244,26 +247,23 @@ class _Demo:
 
     def _view(self) -> View:
         upper, lower = self._middle.values()
-        seconds = 0.0 if self._began is None else time.monotonic() - self._began
+        seconds = (self._ended or time.monotonic()) - self._began if self._began else 0.0
         return View(upper.way, lower.way, self._traffic.accepted, self._traffic.count, seconds)
 
-    def _conclude(self) -> int:
-        traffic, stage = self._traffic, self._stage
-        for told in sentences(traffic):
-            stage.say(told)
-        stage.draw(self._view())
-        stage.conclude(summary(traffic), good=traffic.is_sound)
-        return Exit.DONE if traffic.is_sound else Exit.FAILED
+
+def conclude(traffic: Traffic, stage: Stage) -> int:
+    """Tell what became of all. Returns: 0 if nothing is lost, and nothing came twice but what was in doubt, else 1."""
+    for sentence in sentences(traffic):
+        stage.say(sentence)
+    stage.conclude(summary(traffic), good=traffic.is_sound)
+    return Exit.DONE if traffic.is_sound else Exit.FAILED
 
 
 def sentences(traffic: Traffic) -> Iterator[str]:
     """What the numbers of the summary are about."""
     again = traffic.again
     if again[IN_DOUBT]:
-        yield (
-            f"{again[IN_DOUBT]:,} were in doubt: their outcomes died with the router. Sent again, "
-            f"{traffic.twice:,} came twice"
-        )
+        yield f"{again[IN_DOUBT]:,} were in doubt, and sent again: {traffic.twice:,} of them came twice"
     if again[NOT_ACCEPTED]:
         yield f"{again[NOT_ACCEPTED]:,} were not accepted, and sent again"
     if traffic.rejected:

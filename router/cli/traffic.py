@@ -1,6 +1,5 @@
 """Numbered messages from a sender to a receiver, and what became of each."""
 
-import time
 from collections import Counter, deque
 from functools import partial
 from typing import Final
@@ -101,15 +100,14 @@ class Traffic:
             outgoing = end.submit(encode_message(str(number)), watch=partial(self._decided, number))
             if not outgoing.done.is_set():
                 await outgoing.done.wait()
-            if outgoing.failure is not None or time.perf_counter() > batch_ends:
+            if outgoing.failure is not None or trio.current_time() > batch_ends:
                 await end.until_sent(outgoing)
-                batch_ends = time.perf_counter() + BATCH_TIME
+                batch_ends = trio.current_time() + BATCH_TIME
 
     async def receive(self, receiver: Receiver) -> None:
         """Accept what comes. Raises: as `Receiver.receive`."""
         async for delivery in receiver:
-            body = delivery.message.body
-            self._arrived(int(body))
+            self._arrived(int(delivery.message.body))
             delivery.accept()
 
     def _take(self) -> int | None:
@@ -121,12 +119,12 @@ class Traffic:
         if self._next >= self._limit:
             return None
         if self.on_their_way == 0:
-            self._waiting_since = time.perf_counter()
+            self._waiting_since = trio.current_time()
         self._next += 1
         return self._next - 1
 
     def _arrived(self, number: int) -> None:
-        now = time.perf_counter()
+        now = trio.current_time()
         pause = now - self._waiting_since if self.arrived else 0.0  # before the first, a way was looked for
         self._waiting_since = now
         self.pause, self.longest_pause = max(self.pause, pause), max(self.longest_pause, pause)

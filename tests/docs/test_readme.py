@@ -38,7 +38,7 @@ def test_a_program_prints_what_is_said_below_it(tmp_path: Path, number: int, nam
 def test_every_block_is_done() -> None:
     assert len(blocks(PAGE, "console")) == 2
     assert len(blocks(PAGE, "python")) == 2
-    assert TEXT.count("\n```") == 2 * 5  # and the picture
+    assert TEXT.count("\n```") == 2 * 4
 
 
 def test_its_figures_are_those_of_the_page_on_performance() -> None:

@@ -1,0 +1,196 @@
+"""`amqpmesh demo`, run as a user would: to its end, and ended in the middle. Nothing of it is left."""
+
+from __future__ import annotations
+
+import fcntl
+import io
+import os
+import re
+import signal
+import subprocess
+import sys
+import termios
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from amqpmesh.router.cli.demo import conclude
+from amqpmesh.router.cli.exits import Exit
+from amqpmesh.router.cli.stage import Stage
+from amqpmesh.router.cli.traffic import Traffic
+from tests.support.served import Command
+from tests.support.story import SUMMARY, check
+
+ROOT = Path(__file__).parents[3]
+PATIENCE = 60.0  # seconds; it takes a tenth of that, most of which routers take to start
+COUNT = 600
+
+
+class Run:
+    """The command, whose routers keep what they write in a folder of the test, by which they are known."""
+
+    def __init__(self, folder: Path, *, terminal: bool) -> None:
+        self.folder = folder
+        read, write = os.openpty() if terminal else os.pipe()
+        self.terminal = read
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "amqpmesh", "demo", "--count", str(COUNT)],
+            cwd=ROOT,
+            env={**os.environ, "TMPDIR": str(folder), "TERM": "xterm", "LC_ALL": "C.UTF-8"},
+            stdin=write if terminal else subprocess.DEVNULL,
+            stdout=write,
+            stderr=write,
+            start_new_session=True,
+            preexec_fn=(lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0)) if terminal else None,
+        )
+        os.close(write)
+        self._alarm = threading.Timer(PATIENCE, self.process.kill)
+        self._alarm.start()
+        self.shown = ""
+
+    def until(self, words: str) -> None:
+        """Read what it shows, until that stands there."""
+        while words not in self.shown:
+            assert self._read(), (words, self.shown)
+
+    def rest(self) -> None:
+        """Read what it shows, until it ends."""
+        while self._read():
+            pass
+        self.process.wait()
+
+    def _read(self) -> bool:
+        try:
+            chunk = os.read(self.terminal, 65536)
+        except OSError:  # nobody has the other end any more
+            return False
+        self.shown += chunk.decode()
+        return bool(chunk)
+
+    def routers(self) -> list[int]:
+        """The processes that are there now."""
+        found = []
+        for process in Path("/proc").iterdir():
+            try:
+                arguments = (process / "cmdline").read_bytes()
+            except OSError:
+                continue
+            if str(self.folder).encode() in arguments:
+                found.append(int(process.name))
+        return found
+
+    def close(self) -> None:
+        self._alarm.cancel()
+        self.process.kill()
+        self.process.wait()
+        os.close(self.terminal)
+
+
+@pytest.fixture(scope="module")
+def complete(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
+    """A run that has come to its end, without a terminal."""
+    run = Run(tmp_path_factory.mktemp("complete"), terminal=False)
+    run.rest()
+    yield run
+    run.close()
+
+
+def test_a_router_is_killed_and_nothing_is_lost(complete: Run) -> None:
+    assert complete.process.returncode == Exit.DONE, complete.shown
+    assert re.search(f"^sent {COUNT} accepted {COUNT} lost 0 ", complete.shown, re.MULTILINE)
+
+
+def test_without_a_terminal_it_tells_in_plain_lines_what_happens(complete: Run) -> None:
+    assert "\x1b" not in complete.shown
+    check(complete.shown.splitlines())
+
+
+def test_only_what_was_in_doubt_came_twice(complete: Run) -> None:
+    twice = re.search(SUMMARY, complete.shown)
+    assert twice
+    in_doubt = re.search(r"(\d+) were in doubt, and sent again: (\d+) of them came twice", complete.shown)
+    if in_doubt is None:
+        assert twice[2] == "0"
+    else:
+        assert int(in_doubt[1]) >= int(in_doubt[2]) == int(twice[2])
+
+
+def test_nothing_is_left_of_it(complete: Run) -> None:
+    assert complete.routers() == []
+    assert list(complete.folder.iterdir()) == []
+
+
+def test_ctrl_c_on_the_terminal_ends_all_of_it(tmp_path: Path) -> None:
+    run = Run(tmp_path, terminal=True)
+    try:
+        run.until("B is killed")
+        assert len(run.routers()) == 4
+        os.write(run.terminal, b"\x03")
+        run.rest()
+        assert run.process.returncode == Exit.FAILED
+        assert run.routers() == []
+        assert list(tmp_path.iterdir()) == []
+        shown = run.shown
+    finally:
+        run.close()
+    # Until then a picture has moved below the lines; it was taken away.
+    assert "sender ─ A ─┤       ├─ D ─ E ─ receiver" in shown
+    assert re.search(r"accepted: +\d+%\|", shown)
+    assert shown.rpartition("\x1b[J")[2] == "amqpmesh: stopped\r\n"
+
+
+def test_routers_die_with_a_command_that_is_killed(tmp_path: Path) -> None:
+    run = Run(tmp_path, terminal=False)
+    try:
+        run.until("five routers start")
+        deadline = time.monotonic() + PATIENCE
+        while not run.routers():
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        run.process.send_signal(signal.SIGKILL)
+        run.rest()
+        while run.routers():
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+    finally:
+        run.close()
+
+
+def test_too_few_messages_are_refused(command: Command) -> None:
+    said = command("demo", "--count", "99")
+    assert said.status == Exit.USAGE
+    assert said.err.startswith("amqpmesh: --count: 100 at least")
+
+
+def told(traffic: Traffic) -> tuple[int, list[str]]:
+    """The exit status, and the lines."""
+    stream = io.StringIO()
+    status = conclude(traffic, Stage(stream))
+    return status, [line.partition(" s  ")[2] or line for line in stream.getvalue().splitlines()]
+
+
+def test_the_end_tells_what_became_of_all() -> None:
+    traffic = Traffic(2)
+    assert told(traffic) == (Exit.FAILED, ["sent 0 accepted 0 lost 2 twice 0 longest pause 0.0 ms"])
+    traffic.again.update({"in doubt": 1_234, "not accepted": 5})
+    traffic.twice, traffic.irregular, traffic.rejected, traffic.longest_pause = 1_000, 6, 7, 0.0634
+    assert told(traffic) == (
+        Exit.FAILED,
+        [
+            "1,234 were in doubt, and sent again: 1,000 of them came twice",
+            "5 were not accepted, and sent again",
+            "7 were rejected",
+            "6 came twice, and were not in doubt",
+            "sent 0 accepted 0 lost 2 twice 1,000 longest pause 63.4 ms",
+        ],
+    )
+
+
+@pytest.mark.parametrize(("irregular", "status"), [(0, Exit.DONE), (1, Exit.FAILED)])
+def test_what_came_twice_without_being_in_doubt_is_a_failure(irregular: int, status: Exit) -> None:
+    traffic = Traffic(0)
+    traffic.irregular = irregular
+    assert told(traffic)[0] == status
