@@ -5,6 +5,7 @@ from itertools import pairwise
 import pytest
 
 from amqpmesh.topology.database import Outcome
+from amqpmesh.topology.messages import Carried, Records, write_message
 from amqpmesh.topology.protocol import (
     AddressesChanged,
     Advert,
@@ -18,6 +19,7 @@ from amqpmesh.topology.protocol import (
     Settings,
     Topology,
 )
+from amqpmesh.topology.records import Kind, LinkState, Neighbour, encode
 from amqpmesh.topology.signing import Unsigned
 from tests.support.control import EPOCH, Line, Mesh
 
@@ -70,6 +72,19 @@ def test_a_neighbour_that_falls_silent_is_gone_within_its_hold_time() -> None:
     mesh.run(3)
     assert mesh.disagreement() == ""
     assert mesh.routers["A"].distance("B") == 1
+
+
+def test_a_neighbour_that_does_not_hear_us_any_more_says_so() -> None:
+    mesh, _ = line_of("A", "B")
+    mesh.run(5)
+    mesh.intercept = lambda line, sender, data: data if sender == "B" else None
+    mesh.run(mesh.settings.hold + 0.1)
+    (lost,) = mesh.told("B", NeighbourDown)
+    assert "hold time" in lost.reason
+    mesh.run(mesh.settings.hello)
+    (lost,) = mesh.told("A", NeighbourDown)  # though it hears B all the time
+    assert "does not hear" in lost.reason
+    assert mesh.routers["A"].distance("B") is None
 
 
 def test_a_lost_connection_leads_the_other_way_at_once() -> None:
@@ -313,6 +328,41 @@ def test_addresses_come_and_go_and_are_told_anew_when_that_is_shorter() -> None:
     log = mesh.routers["C"].database.origins["A"].log
     assert log.sequence > 300
     assert log.octets < 5000
+
+
+def test_a_delta_that_is_missing_is_asked_for() -> None:
+    mesh, _ = line_of("A", "B", "C")
+    mesh.advertise("C", "first", 1)
+    mesh.run(5)
+    lost: list[bytes] = []
+
+    def lose_the_first(line: Line, sender: str, data: bytes) -> bytes | None:
+        if sender == "B" and b"second" in data and not lost:
+            lost.append(data)
+            return None
+        return data
+
+    mesh.intercept = lose_the_first
+    mesh.advertise("C", "second", 1)
+    mesh.run(0.1)
+    mesh.advertise("C", "third", 1)
+    mesh.run(0.1)
+    router = mesh.routers["A"]
+    assert lost
+    assert [name for _, name in router.book.addresses()] == ["first"]  # what is known is a state that has been
+    mesh.run(mesh.settings.gap_time)  # nobody has sent it again by then
+    assert router.sent["Request"] == 1
+    assert mesh.disagreement() == ""
+
+
+def test_what_nobody_has_is_asked_for_more_and_more_seldom() -> None:
+    mesh, (line,) = line_of("A", "B")
+    mesh.run(5)
+    epoch = mesh.routers["B"].epoch
+    lie = encode(LinkState("B", epoch, 50, (Neighbour("A", 1, 1),), addresses=7))
+    mesh.inject("A", line, write_message(Records(1, (Carried(0, Kind.LINK_STATE, b"", lie, b""),))))
+    mesh.run(60)
+    assert 10 < mesh.routers["A"].sent["Request"] < 25
 
 
 def test_a_router_with_very_many_addresses_is_known_whole() -> None:
