@@ -143,7 +143,8 @@ class Exchange:
                 self._offer(conversation, self._lacking(name, theirs.get(name)))
         if not conversation.full:
             for held in summary.held:
-                if self._lacks(held):
+                # What it has of this router's life before is answered by a jump above that, and not waited for.
+                if held.origin != self._outbox.router and self._lacks(held):
                     conversation.missing[held.origin] = held
         if summary.through is not None:
             return
