@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import trio
@@ -259,6 +260,8 @@ class Counterpart:
             "rcv_settle_mode": attach.rcv_settle_mode,
             "initial_delivery_count": 0 if role is Role.SENDER else None,
         }
+        if attach.source is not None and attach.source.dynamic:
+            standard["source"] = replace(attach.source, address=f"dynamic-{attach.handle}")
         if role is Role.SENDER and self._source is not None:
             standard["source"] = self._source
         if attach.role in self.refuse:

@@ -90,7 +90,7 @@ class Replies(ReceiverEnd):
     def _lost(self, error: AmqpMeshError, *, final: bool) -> None:
         super()._lost(error, final=final)
         for call in self.calls.values():
-            if call.request is not None and call.request.done.is_set():
+            if call.request is not None and call.request.done.is_set() and not call.done.is_set():
                 call.fail(InDoubtError("the way back for the answer was lost", getattr(error, "error", None)))
         if self.requests is not None:
             # They name the address that is no more.

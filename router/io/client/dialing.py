@@ -33,7 +33,10 @@ class FinalError(Exception):
 
 async def open_tcp(endpoint: Endpoint) -> trio.abc.Stream:
     """A TCP connection, by IPv6 or IPv4, whichever answers first. Raises: OSError."""
-    stream = await trio.open_tcp_stream(endpoint.host, endpoint.port)
+    try:
+        stream = await trio.open_tcp_stream(endpoint.host, endpoint.port)
+    except UnicodeError:  # a part of it is empty, or too long to be asked for
+        raise OSError("that is no name of a host") from None
     stream.setsockopt(trio.socket.IPPROTO_TCP, trio.socket.TCP_NODELAY, 1)
     stream.setsockopt(trio.socket.SOL_SOCKET, trio.socket.SO_KEEPALIVE, 1)
     return stream

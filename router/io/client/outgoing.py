@@ -79,7 +79,7 @@ class Outgoing:
 
     def sent(self) -> None:
         """Its last frame is written: the octets are needed no more."""
-        self.payload = b""
+        self.payload, self.prepare = b"", None
         self.done.set()
 
     def fail(self, error: AmqpMeshError) -> None:
@@ -91,8 +91,9 @@ class Outgoing:
         """The outcome is known, or why there is none."""
         self.outcome, self.doubt = outcome, doubt
         self.decided.set()
-        if self.watch is not None:
-            self.watch(self)
+        watch, self.watch = self.watch, None
+        if watch is not None:
+            watch(self)
 
     async def until_decided(self) -> Outcome:
         """Wait for the outcome. Raises: InDoubtError: there is none."""

@@ -90,6 +90,8 @@ class ReceiverEnd(Crediting):
         #: That replies cannot be sent was logged.
         self._has_warned = False
         self._takers = trio.lowlevel.ParkingLot()
+        #: Those of them who were woken, and have not run yet.
+        self._woken = 0
 
     def described(self) -> str:
         """How it stands, for people."""
@@ -100,9 +102,11 @@ class ReceiverEnd(Crediting):
         await trio.lowlevel.checkpoint_if_cancelled()
         parked = False
         while True:
-            while not self._ready:
+            # Whoever was woken and has not run yet called before.
+            while not self._ready or (self._woken and not parked and not self.is_over):
                 self.check()
                 await self._takers.park()
+                self._woken -= 1
                 parked = True
             delivery = self._take()
             error = delivery.decode()
@@ -164,7 +168,7 @@ class ReceiverEnd(Crediting):
         return attach.source is not None
 
     def _wanting(self, attach: Attach) -> str | None:
-        return self._terms.wanting(attach)
+        return self._terms.wanting(attach, self._asked)
 
     def _begin_use(self, attach: Attach) -> None:
         assert attach.source is not None
@@ -193,7 +197,7 @@ class ReceiverEnd(Crediting):
             self._share.close()
         self._drain_no_more()
         if final:
-            self._takers.unpark_all()
+            self._woken += len(self._takers.unpark_all())
 
     async def _finish(self, *, clean: bool) -> None:  # noqa: ARG002 - it waits for nobody either way
         """No new deliveries; those that nobody had go back, those that somebody has and did not decide have failed."""
@@ -298,7 +302,7 @@ class ReceiverEnd(Crediting):
         """It can be handed out."""
         delivery.is_handed_out = True
         self._ready.append(delivery)
-        self._takers.unpark()
+        self._woken += len(self._takers.unpark())
 
     def _take(self) -> Incoming:
         delivery = self._ready.popleft()
@@ -312,6 +316,9 @@ class ReceiverEnd(Crediting):
             self._uncount(delivery)
             self._replenish()
         self._open_window()
+        if self._ready and not self._woken:
+            # Who came while somebody was being woken waits, whatever there is.
+            self._woken += len(self._takers.unpark())
         return delivery
 
     def _open_window(self) -> None:

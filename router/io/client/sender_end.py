@@ -150,6 +150,7 @@ class SenderEnd(LinkEnd):
 
     def disown(self, outgoing: Outgoing) -> None:
         """Nobody wants to know the outcome any more: leaving in good order does not wait for it."""
+        outgoing.watch = None  # it knows the call, which knows it
         self._owed.pop(outgoing, None)
         self._quiet.set()
 

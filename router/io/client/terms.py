@@ -44,12 +44,9 @@ class ReceiverTerms:
 
     def attach(self, session: Session, name: str, address: str | None) -> Link:
         """Send the attach. Args: address: the source's, unless `source` says all of it; None: a dynamic node."""
-        asked = self.source or Source(
-            address=address, dynamic=address is None, filter=None if self.filter is None else dict(self.filter)
-        )
         return session.attach(
             Terminus(name, Role.RECEIVER),
-            source=asked,
+            source=self._asked(address),
             target=Target(),
             snd_settle_mode=self.snd_settle_mode,
             rcv_settle_mode=self.rcv_settle_mode,
@@ -58,9 +55,21 @@ class ReceiverTerms:
             properties=self.properties,
         )
 
-    def wanting(self, attach: Attach) -> str | None:
-        """A filter that was asked for by name and is not in place: what comes would be something else (§3.5.3)."""
+    def wanting(self, attach: Attach, address: str | None) -> str | None:
+        """What the peer's source leaves out (§3.5.3), for people; None: nothing. Args: address: as of `attach`.
+
+        That is the address of a dynamic node, to which nobody could send; or a filter that was asked for by name: what
+        comes would be something else.
+        """
         assert attach.source is not None
+        if self._asked(address).dynamic and attach.source.address is None:
+            return "the peer gives no address of a dynamic node"
         in_place = attach.source.filter or {}
         missing = [name for name, value in (self.filter or {}).items() if value is not None and name not in in_place]
         return f"the peer does not apply the filter {', '.join(missing)}" if missing else None
+
+    def _asked(self, address: str | None) -> Source:
+        if self.source is not None:
+            return self.source
+        filters = None if self.filter is None else dict(self.filter)
+        return Source(address=address, dynamic=address is None, filter=filters)

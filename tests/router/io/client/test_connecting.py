@@ -256,6 +256,13 @@ async def test_a_peer_that_does_not_come_as_far_as_open_is_given_up(
     assert trio.current_time() <= OPEN_TIME + 1
 
 
+@pytest.mark.parametrize("host", ["a..b", f"{'a' * 64}.example"], ids=["empty", "too long"])
+async def test_a_name_that_no_host_can_have_is_told_as_such(host: str) -> None:
+    with pytest.raises(ConnectionClosedError) as raised:
+        await enter(connect(f"amqp://{host}"))
+    assert str(raised.value) == f"amqp://{host}:5672: that is no name of a host"
+
+
 async def test_a_peer_that_hangs_in_its_handshake_is_tried_again(
     nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:

@@ -20,6 +20,7 @@ from amqpmesh.router.io.client.terms import MAX_MESSAGE_SIZE
 from amqpmesh.router.logs import event_of, fields_of
 from amqpmesh.router.message import Message
 from tests.support.calls import Call
+from tests.support.client import enter
 from tests.support.counterpart import Counterpart
 
 if TYPE_CHECKING:
@@ -104,6 +105,40 @@ async def test_tasks_that_share_a_receiver_have_each_delivery_once(
         await each.result()
     assert sorted(number for _, number in seen) == list(range(60))
     assert {worker for worker, _ in seen} == set(range(5))
+
+
+async def test_who_asked_first_gets_the_first_delivery(
+    doors: Doors, nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
+    async def ask_when_one_has_come() -> int:
+        while receiver.undecided == 0:
+            await trio.lowlevel.checkpoint()
+        return await take()
+
+    async def take() -> int:
+        async with await receiver.receive() as message:
+            assert isinstance(message.body, int)
+            return message.body
+
+    async with doors.receiver("q") as receiver, doors.sender("q") as sender:
+        for _ in range(20):
+            first = Call(nursery, take)
+            await wait_all_tasks_blocked()
+            second = Call(nursery, ask_when_one_has_come)
+            await sender.transfer(1)
+            assert await first.result() == 1
+            await sender.transfer(2)
+            assert await second.result() == 2
+
+
+async def test_a_dynamic_node_without_an_address_is_none(nursery: trio.Nursery, autojump_clock: MockClock) -> None:
+    far = Counterpart(nursery, source=Source(dynamic=True))
+    async with far.connect() as connection:
+        for link in (connection.receiver(None), connection.requester("q")):
+            with pytest.raises(LinkDetachedError, match="no address of a dynamic node"):
+                await enter(link)
+        await wait_all_tasks_blocked()
+        assert [link for link in far.links if link.is_attached] == []
 
 
 async def test_a_dynamic_node_has_an_address_to_send_to(

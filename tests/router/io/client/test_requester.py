@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -57,6 +58,24 @@ async def test_a_request_comes_back_with_its_answer(
         answer = await requester.request(Message("a", subject="with properties"))
         assert answer.body == "aa"
         assert answer.to == requester.reply_to
+
+
+async def test_what_is_over_is_nothing_for_the_garbage_collector(
+    doors: Doors, nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
+    async with doors.receiver("q") as service, doors.requester("q") as requester, doors.requester("nobody") as other:
+        nursery.start_soon(double, service)
+        await requester.request(0)
+        gc.collect()
+        gc.disable()
+        try:
+            for number in range(100):
+                await requester.request(number)
+                with trio.move_on_after(1):
+                    await other.request(number)
+            assert gc.collect() < 100, "calls are in cycles"
+        finally:
+            gc.enable()
 
 
 async def test_many_tasks_ask_at_once_and_each_has_its_own_answer(
