@@ -41,6 +41,10 @@ LONGEST_STOLEN_PAUSE: Final = 300.0
 #: Seconds after which a link has come about for good: what then ends it is the first fault in a row.
 LASTING: Final = 5.0
 
+#: Deliveries beyond its credit that the other container may send. RabbitMQ 3 sends some whenever a `flow` crosses those
+#: that are on their way; what bounds them is the session's window.
+FORGIVEN: Final = 2**20
+
 #: Seconds before a reason that has not changed is told again.
 REPEAT_TIME: Final = 60.0
 
@@ -101,7 +105,7 @@ class ContainerLink:
         """
         name, config = self.config.name, self.config
         if config.source is not None:
-            return session.attach(
+            link = session.attach(
                 Terminus(name, Role.RECEIVER),
                 source=Source(address=config.source),
                 target=Target(address=config.address),
@@ -109,6 +113,9 @@ class ContainerLink:
                 snd_settle_mode=SenderSettleMode.UNSETTLED,
                 max_message_size=limit or None,
             )
+            assert isinstance(link, Receiver)
+            link.forgiven = FORGIVEN
+            return link
         return session.attach(
             Terminus(name, Role.SENDER), source=Source(address=config.address), target=Target(address=config.target)
         )
@@ -193,7 +200,8 @@ class Containers:
             return
         try:
             if each.session is None or not each.session.can_send:
-                each.session = record.engine.begin()
+                # As many sessions as are configured: what is divided among those of a peer's is not meant for them.
+                each.session = record.engine.begin(record.limits.session_window)
             link = each.attach(each.session, record.limits.max_message_size)
         except CommandError as error:
             self._wait(each, f"it cannot be attached: {error}")

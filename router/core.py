@@ -341,8 +341,9 @@ class Core:
     @property
     def has_credit_out(self) -> bool:
         """Somebody may still send what they were given credit for, as far as is known."""
-        flows = (incoming.link.flow_state for record in self.connections for incoming in record.incoming)
-        return any(serial_distance(flow.delivery_count, flow.granted_limit) > 0 for flow in flows)
+        links = (incoming.link for record in self.connections for incoming in record.incoming)
+        flows = ((link.flow_state, link.forgiven) for link in links)
+        return any(serial_distance(flow.delivery_count, flow.granted_limit) > forgiven for flow, forgiven in flows)
 
     def close_all(self, now: float, error: Error) -> None:
         """Send `close` with `error` on every connection."""

@@ -317,7 +317,18 @@ class Sender(Link):
 class Receiver(Link):
     """Our end of a link from a sending peer."""
 
-    __slots__ = ()
+    __slots__ = ("forgiven",)
+
+    def __init__(self, session: Session, terminus: Terminus) -> None:
+        super().__init__(session, terminus)
+        #: Deliveries beyond its credit that are no error of the peer's; set before it answers.
+        self.forgiven = 0
+
+    def begin_count(self, initial_delivery_count: int) -> None:
+        """The sender's count is known: credit that was given before counts from there (§2.6.7)."""
+        flow_state = self.flow_state
+        flow_state.delivery_count = initial_delivery_count
+        flow_state.granted_limit = kernel.serial_add(initial_delivery_count, flow_state.link_credit + self.forgiven)
 
     def flow(self, credit: int, *, drain: bool = False, echo: bool = False) -> None:
         """Set the link's credit to `credit` deliveries from here on; told with the next flush (§2.6.7).
@@ -329,7 +340,7 @@ class Receiver(Link):
         flow_state.link_credit = credit
         flow_state.drain = drain
         self.owes_echo = self.owes_echo or echo
-        limit = kernel.serial_add(flow_state.delivery_count, credit)
+        limit = kernel.serial_add(flow_state.delivery_count, credit + self.forgiven)
         if kernel.serial_distance(flow_state.granted_limit, limit) > 0:
             flow_state.granted_limit = limit
         self.request_flow()
@@ -353,5 +364,5 @@ class Receiver(Link):
             ours = kernel.serial_add(flow_state.delivery_count, flow_state.link_credit)
             known = kernel.serial_add(flow.delivery_count, flow.link_credit)
             if ours == known:
-                flow_state.granted_limit = ours
+                flow_state.granted_limit = kernel.serial_add(ours, self.forgiven)
         flow_state.available = flow.available or 0

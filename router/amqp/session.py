@@ -378,11 +378,9 @@ class Session:
         link.input_handle = handle
         self.links[handle] = link
         flow_state = link.flow_state
-        if role is Role.RECEIVER:
+        if isinstance(link, Receiver):
             assert attach.initial_delivery_count is not None
-            # Credit that was given before the sender's count was known counts from there (§2.6.7).
-            flow_state.delivery_count = attach.initial_delivery_count
-            flow_state.granted_limit = kernel.serial_add(flow_state.delivery_count, flow_state.link_credit)
+            link.begin_count(attach.initial_delivery_count)
             flow_state.snd_settle_mode = attach.snd_settle_mode.value
         else:
             flow_state.second = attach.rcv_settle_mode.value == 1
