@@ -413,10 +413,7 @@ class Forwarding:
         behind it from the same sender does not pass it, whichever link is free.
         """
         source = relay.source
-        behind = source.bulk if isinstance(source, IncomingLink) else None
-        if behind is not None and (behind.done or behind.delivery is None or behind.delivery.complete):
-            assert isinstance(source, IncomingLink)
-            source.bulk = behind = None
+        behind = source.bulk.get(way) if isinstance(source, IncomingLink) else None
         ready = [each for each in way.creditors if each.is_ready]
         if behind is not None:
             ready = [each for each in ready if behind.branch is each]
@@ -590,7 +587,7 @@ class Forwarding:
         leg.delivery.leg = leg
         outgoing.current = leg
         if outgoing.bulk and isinstance(relay.source, IncomingLink):
-            relay.source.bulk = leg
+            relay.source.bulk[outgoing.address] = leg
         if not relay.settled:
             leg.counted = True
             outgoing.unsettled += 1
@@ -613,8 +610,17 @@ class Forwarding:
             if not self._write(outgoing, leg):
                 return
             outgoing.current = None
+            self.may_pass(leg)
             self._core.touch_outgoing(outgoing)
             self._settlement.leg_sent(leg)
+
+    @staticmethod
+    def may_pass(leg: Leg) -> None:
+        """No more frames of a leg are to be written: what comes behind it need not follow it any more."""
+        source, outgoing = leg.relay.source, leg.branch
+        assert isinstance(outgoing, OutgoingLink)
+        if outgoing.bulk and isinstance(source, IncomingLink) and source.bulk.get(outgoing.address) is leg:
+            del source.bulk[outgoing.address]
 
     def _write(self, outgoing: OutgoingLink, leg: Leg) -> bool:
         """Write what the leg has; whether its last frame is written, or no more of it will be."""
@@ -636,6 +642,7 @@ class Forwarding:
             # The receiver took its credit back before a frame was sent.
             if relay.legs == [leg] and not leg.copy:
                 outgoing.current = None
+                self.may_pass(leg)
                 self._settlement.unsend(leg)
                 self._core.touch_outgoing(outgoing)
             return False

@@ -78,8 +78,8 @@ class IncomingLink:
         self.input: Input = pool.add_input(link.delivery_count, self)
         #: The relay whose frames are coming in.
         self.current: kernel.Relay | None = None
-        #: The leg of its last large relay, on the bulk link of a lane: what comes behind it may not pass it.
-        self.bulk: kernel.Leg | None = None
+        #: By way out, the leg of its last large relay, on a bulk link: what comes behind it may not pass it.
+        self.bulk: dict[Address, kernel.Leg] = {}
         #: Deliveries of mode second that it was told the outcome of, and has not settled.
         self.owed = 0
         #: A tree's lane of a neighbour that is not the parent any more: what still comes would come twice.

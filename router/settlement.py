@@ -373,6 +373,7 @@ class Settlement:
         if leg.done:
             return
         core = self._core
+        core.forwarding.may_pass(leg)
         if not leg.started and not leg.copy and len(relay.legs) == 1 and not leg.aborting:
             self.unsend(leg)
             return

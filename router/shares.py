@@ -39,8 +39,11 @@ class Share:
 
     @property
     def outstanding(self) -> int:
-        """Deliveries that the consumer or the lane that is next has not settled."""
-        return min((each.unsettled for each in self.node.creditors), default=0)
+        """Deliveries that the consumer that is next, or all links of the lane together, have not settled."""
+        node = self.node
+        if node.lane is not None:
+            return sum(each.unsettled for each in node.outgoing)
+        return min((each.unsettled for each in node.creditors), default=0)
 
     @property
     def busy(self) -> bool:

@@ -137,3 +137,30 @@ def test_many_who_owe_settlement_at_one_router_cost_none_of_them_its_lane() -> N
     for sent in sents:
         sent.dispose(Accepted(), settled=True)
     mesh.leave()
+
+
+def test_what_comes_behind_something_large_of_the_same_sender_does_not_wait_for_it_on_another_way() -> None:
+    mesh = World("ABC", [("A", "B"), ("A", "C")])
+    slow, fast, producer = mesh["B"].client(window=4096), mesh["C"].client(), mesh["A"].client()
+    slow.receiver("q", credit=10)
+    link = producer.sender("q")
+    mesh.advance(0.2)
+    (wire,) = mesh.between("A", "B")
+    first = producer.send(link, message("x" * 100_000))
+    mesh.advance(0.5)
+    wire.frozen = True
+    large = producer.send(link, message("x" * 400_000))
+    fast.receiver("q", credit=10)
+    mesh.advance(0.2)
+    small = producer.send(link)
+    mesh.advance(0.2)
+    fast.take(1)[0].accept()
+    mesh.run()
+    assert small.said == [(Accepted(), True)]
+    wire.frozen = False
+    mesh.advance(1.0)
+    for arrival in slow.take(2):
+        arrival.accept()
+    mesh.run()
+    assert first.said == large.said == [(Accepted(), True)]
+    mesh.leave()
