@@ -654,7 +654,8 @@ class Core:
         for table in (record.outgoing, record.lingering, record.incoming):
             for each in [each for each in table if each.link.session is event.session]:
                 self.link_over(each)
-        self.containers.ended(event.session, event.error, by_peer=event.by_peer)
+        if record.connector is not None:
+            self.containers.ended(event.session, event.error, by_peer=event.by_peer)
 
     def _attached(self, record: ConnectionRecord, event: events.LinkAttached) -> None:
         taken = event.link.context

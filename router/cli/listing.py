@@ -111,7 +111,12 @@ def _kind(lane: Entity, _now: float, _containers: Mapping[int, str]) -> Cell:
 
 
 def _hop(lane: Entity, _now: float, _containers: Mapping[int, str]) -> Cell:
-    return f"{'from' if lane['direction'] == 'incoming' else 'to'} {lane['neighbour']}"
+    return f"{_way(lane)} {lane['neighbour']}"
+
+
+def _way(link: Entity) -> str:
+    """Which way deliveries go, as this router sees it."""
+    return "from" if link["direction"] == "incoming" else "to"
 
 
 def _why_no_route(route: Entity, _now: float, _containers: Mapping[int, str]) -> Cell:
@@ -125,7 +130,7 @@ _OF_MESHES: Final = frozenset({"receivers at"})
 
 _NAMES: Final = _OF_MESHES | {
     *("name", "container", "address", "host", "user", "url", "by"),
-    *("router", "next hops", "far router", "hop"),
+    *("router", "next hops", "far router", "hop", "node"),
 }
 
 Column = Callable[[Entity, float, Mapping[int, str]], Cell]
@@ -156,6 +161,19 @@ _TABLES: Final[tuple[tuple[str, str, Mapping[str, Column]], ...]] = (
             "url": _plain("url"),
             "failures": _plain("failures"),
             "why not connected": _plain("reason"),
+        },
+    ),
+    (
+        "container-link",
+        "CONTAINER LINKS",
+        {
+            "name": _plain("name"),
+            "by": _plain("connector"),
+            "node": lambda link, _now, _containers: f"{_way(link)} {link['node']}",
+            "address": _plain("address"),
+            "state": _plain("state"),
+            "stolen": _plain("stolen"),
+            "why not attached": _plain("reason"),
         },
     ),
     (

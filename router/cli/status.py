@@ -81,7 +81,7 @@ def _object(entities: Entities) -> dict[str, Any]:
         if kind in ("router", "mesh"):
             told[kind] = found[0] if found else None
         else:
-            told[f"{kind}es" if kind.endswith("s") else f"{kind}s"] = found
+            told[f"{kind}es" if kind.endswith("s") else f"{kind}s".replace("-", "_")] = found
     return told
 
 

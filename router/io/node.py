@@ -13,7 +13,7 @@ import trio
 from amqpmesh.router import logs
 from amqpmesh.router.amqp.definitions import ConnectionCondition, Error
 from amqpmesh.router.amqp.errors import CommandError, shown
-from amqpmesh.router.config import ConnectorConfig, ListenerConfig, RouterConfig, load
+from amqpmesh.router.config import ConnectorConfig, LinkConfig, ListenerConfig, RouterConfig, load
 from amqpmesh.router.core import Core
 from amqpmesh.router.io.client.attacher import Attacher
 from amqpmesh.router.io.client.backoff import Backoff
@@ -61,6 +61,7 @@ class Router(Doors):
         *,
         listeners: Sequence[str | ListenerConfig] = (),
         connectors: Sequence[str | ConnectorConfig] = (),
+        container_links: Sequence[LinkConfig] = (),
         open_stream: Opener = open_tcp,
         look_up: LookUp = look_up,
         backoff: Backoff = Backoff(),  # noqa: B008 - it cannot be changed
@@ -71,6 +72,7 @@ class Router(Doors):
         config: a configuration, or the file that holds one; None: all defaults, and no listener.
         listeners: more of them, as URLs or whole.
         connectors: more of them, whole or as URLs, which lead to routers of the mesh.
+        container_links: more of them.
         open_stream: opens what connectors run TLS and AMQP over: TCP, or a tunnel, a test.
         look_up: asks DNS for the servers of a domain.
         backoff: how long connectors wait before they try again.
@@ -93,6 +95,8 @@ class Router(Doors):
                 config = config.with_connectors(connector)
             else:
                 config = replace(config, connectors=(*config.connectors, connector))
+        if container_links:
+            config = replace(config, container_links=(*config.container_links, *container_links))
         self.config = config
         self.id = config.id
         #: Where it listens, in the order of the configuration; none before `async with`.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
+from amqpmesh.policies.distribution import Distribution
 from amqpmesh.policies.redirect import comes_back
 from amqpmesh.router.names import split
 from amqpmesh.router.urls import DEFAULT_PORTS, is_loopback
@@ -46,7 +47,9 @@ def disagreements(config: RouterConfig) -> Iterator[tuple[str, str]]:
 
 
 def unbound(config: RouterConfig) -> Iterator[tuple[str, str]]:
-    """The key and the reason of each link that names no connector for it; connectors have their names by now."""
+    """The key and the reason of each link that names no connector or no address for it; connectors have their names by
+    now.
+    """
     roles = {connector.name: connector.role for connector in config.connectors}
     for position, link in enumerate(config.container_links):
         role = roles.get(link.connector)
@@ -55,6 +58,11 @@ def unbound(config: RouterConfig) -> Iterator[tuple[str, str]]:
             yield f"link[{position}].connector", f"there is no connector {link.connector!r}; known are {known}"
         elif role != "container":
             yield f"link[{position}].connector", f'{link.connector!r} has not role = "container"'
+        address = config.address_table().lookup(link.address)
+        if address is not None and address.redirect is not None:
+            yield f"link[{position}].address", f"is redirected, by the pattern {address.pattern!r}"
+        elif address is not None and address.distribution is Distribution.UNAVAILABLE:
+            yield f"link[{position}].address", f"is unavailable, by the pattern {address.pattern!r}"
 
 
 def _doubled(kind: str, values: list[str], are: str, shown: Callable[[str], str]) -> Iterator[tuple[str, str]]:

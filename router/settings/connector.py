@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import ClassVar, Literal
 
 from amqpmesh.policies.access import RESERVED
+from amqpmesh.router.names import split
 from amqpmesh.router.settings.limits import USHORT_MAX, Limits
 from amqpmesh.router.tables import Rule, Table, emptiness, setting, table
 from amqpmesh.router.urls import Endpoint, Service, place
@@ -30,6 +31,8 @@ def _url_refusal(url: str | tuple[str, ...]) -> str | None:
 def _address_refusal(address: str) -> str | None:
     if address.startswith(RESERVED):
         return f"addresses that begin with {RESERVED} are the router's own"
+    if split(address)[1] is not None:
+        return "names a container: it is an address of the whole mesh"
     return emptiness(address)
 
 

@@ -289,6 +289,19 @@ def test_what_is_wrong_is_named_by_file_key_and_reason(text: str, key: str, reas
             "goes one way",
         ),
         (f"{BROKER}[[link]]\nconnector = 'broker'\nsource = 's'\naddress = '$a'", "link[0].address", "router's own"),
+        (f"{BROKER}[[link]]\nconnector = 'broker'\nsource = 's'\naddress = 'a@b'", "link[0].address", "a container"),
+        *(
+            (
+                f"{BROKER}[[link]]\nconnector = 'broker'\nsource = 's'\naddress = 'a/b'\n"
+                f"[[address]]\npattern = 'a/#'\n{key}",
+                "link[0].address",
+                f"is {what}, by the pattern 'a/#'",
+            )
+            for key, what in (
+                ("redirect = { hostname = 'c.example' }", "redirected"),
+                ("distribution = 'unavailable'", "unavailable"),
+            )
+        ),
         (
             f"{BROKER}[[link]]\nconnector = 'borker'\nsource = 's'\naddress = 'a'",
             "link[0].connector",

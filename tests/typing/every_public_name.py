@@ -33,6 +33,8 @@ from amqpmesh import (
     ConnectorState,
     ConnectorStatistics,
     ConnectorTlsConfig,
+    ContainerLinkState,
+    ContainerLinkStatistics,
     Data,
     Decimal32,
     Decimal64,
@@ -281,6 +283,10 @@ def shown(statistics: Statistics) -> Iterator[str]:
     for connector in statistics.connectors:
         waits = "" if connector.state is ConnectorState.CONNECTED else f"waits: {connector.reason}"
         yield f"{connector.name} {connector.url} {waits}"
+    bound: ContainerLinkStatistics
+    for bound in statistics.container_links:
+        waits = "" if bound.state is ContainerLinkState.ATTACHED else f"waits: {bound.reason}"
+        yield f"{bound.node} {bound.address} {waits}"
     connection: ConnectionStatistics
     for connection in statistics.connections:
         ours = connection.direction is ConnectionDirection.OUT

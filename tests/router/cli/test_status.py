@@ -120,6 +120,7 @@ def test_all_may_be_json(served: Served, command: Command) -> None:
             "adverts",
             "connections",
             "connectors",
+            "container_links",
             "lanes",
             "links",
             "listeners",
