@@ -345,6 +345,13 @@ class Core:
         flows = ((link.flow_state, link.forgiven) for link in links)
         return any(serial_distance(flow.delivery_count, flow.granted_limit) > forgiven for flow, forgiven in flows)
 
+    def close(self, record: ConnectionRecord, error: Error) -> None:
+        """Close a connection, and let go of all that was on it: its peer may never answer."""
+        if record.engine.can_send:
+            record.engine.close(error)
+        self._connection_gone(record)
+        self._set_timer(record, record.engine.next_timer())
+
     def close_all(self, now: float, error: Error) -> None:
         """Send `close` with `error` on every connection."""
         self.now = now

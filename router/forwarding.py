@@ -253,12 +253,7 @@ class Forwarding:
     @staticmethod
     def _way(address: Address, relay: Relay) -> Share | None:
         """By which of an ingress' ways the relay leaves now; None: it has to wait."""
-        excluded = relay.excluded
-        ready = [
-            each
-            for each in address.shares
-            if each.is_ready and (excluded is None or not excluded.issuperset(each.node.outgoing))
-        ]
+        ready = [each for each in address.shares if each.is_ready and not each.is_excluded(relay.excluded)]
         return next(iter(choose(address.config.distribution, ready)), None)
 
     def _give(self, relay: Relay, share: Share) -> None:

@@ -172,9 +172,7 @@ class Mesh:
                 neighbour.pump()
 
     def _close(self, neighbour: Neighbour, error: Error) -> None:
-        if neighbour.record.engine.can_send:
-            neighbour.record.engine.close(error)
-        self.lost(neighbour.record)
+        self._core.close(neighbour.record, error)
 
     # ------------------------------------------------------------------------------------------------ the topology
 
@@ -249,6 +247,11 @@ class Mesh:
                 assert isinstance(change.adjacency, Neighbour)
                 change.adjacency.since = self._core.now
             match change:
+                case changes.NeighbourDown(adjacency=Neighbour() as neighbour) if neighbour.record in self.neighbours:
+                    # It is there and silent. What it has of ours nobody will tell us of, as long as that lasts.
+                    error = Error(condition=ConnectionCondition.CONNECTION_FORCED, description=change.reason)
+                    self._close(neighbour, error)
+                    graph_changed = True
                 case changes.GraphChanged() | changes.NeighbourUp() | changes.NeighbourDown():
                     graph_changed = True
                 case changes.AddressesChanged():

@@ -311,8 +311,10 @@ class Settlement:
         assert isinstance(outgoing, OutgoingLink)
         modified = decode_composite(Modified, outcome)[0] if kind == MODIFIED else None
         if modified is not None and modified.undeliverable_here:
-            relay.excluded = (relay.excluded or set()) | {outgoing}
-        possible = [each for each in address.outgoing if relay.excluded is None or each not in relay.excluded]
+            # Who it was at another router is not known here: nobody there gets it again.
+            relay.excluded = (relay.excluded or set()) | {outgoing if address.lane is None else address}
+        waits_at = relay.share.ingress if isinstance(relay.share, Share) else address
+        possible = waits_at.has_consumers and not self._is_excluded(relay, waits_at)
         failed = kind == REJECTED or (modified is not None and bool(modified.delivery_failed))
         data = heads.redelivered(bytes(relay.kept), failed=failed, modified=modified)
         if relay.attempts >= address.config.attempts or not possible:
@@ -472,10 +474,22 @@ class Settlement:
             self._core.no_longer_lingers(taken)
 
     def end_excluded(self, address: Address) -> None:
-        """A receiver has left: what waits and may go to none of those that are left has its outcome."""
+        """A receiver has left, or a way: what waits and may go to none of those that are left has its outcome."""
         for relay in address.waiting.relays():
-            if relay.excluded is not None and relay.excluded.issuperset(address.outgoing):
+            if self._is_excluded(relay, address):
                 self.end_unsent(relay, FAILED_STATE)
+        for share in list(address.borrowers):
+            self.end_excluded(share.ingress)
+
+    @staticmethod
+    def _is_excluded(relay: Relay, address: Address) -> bool:
+        """Whether all that a delivery could go to from here have given it back for good."""
+        excluded = relay.excluded
+        if excluded is None:
+            return False
+        if address.shares:
+            return all(share.is_excluded(excluded) for share in address.shares)
+        return excluded.issuperset(address.outgoing)
 
     def close_if_done(self, relay: Relay) -> None:
         """Let go of a relay once neither side has anything left to say."""

@@ -55,6 +55,10 @@ class Share:
         """It has credit."""
         return self.input.credit > 0
 
+    def is_excluded(self, excluded: set[object] | None) -> bool:
+        """Whether nobody may take a delivery here. Args: excluded: links, and nodes of lanes, that gave it back."""
+        return excluded is not None and (self.node in excluded or excluded.issuperset(self.node.outgoing))
+
     def take(self, now: float) -> None:
         """A delivery is given to the way."""
         self.pool.received(self.input, now)

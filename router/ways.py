@@ -244,6 +244,8 @@ class Ways:
             if relay.share is share:
                 core.forwarding.unqueue(relay)
                 core.settlement.route_again(relay)
+        if share.ingress.config.redeliver and share.ingress.shares:
+            core.settlement.end_excluded(share.ingress)
         core.touch(share.node)
         core.touch(share.ingress)
 

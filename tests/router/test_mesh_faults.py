@@ -8,7 +8,7 @@ import pytest
 
 from amqpmesh.policies.distribution import Distribution
 from amqpmesh.router.amqp.definitions import ReceiverSettleMode
-from amqpmesh.router.amqp.delivery_states import Accepted
+from amqpmesh.router.amqp.delivery_states import Accepted, Modified
 from amqpmesh.router.config import AddressConfig
 from tests.support.meshes import World
 from tests.support.network import message
@@ -17,6 +17,7 @@ LINE = [("A", "B"), ("B", "C")]
 #: From A to D by B, or further by C.
 SQUARE = [("A", "B"), ("B", "D"), ("A", "C", 3), ("C", "D", 3)]
 NEWS = AddressConfig(pattern="news/#", distribution=Distribution.MULTICAST)
+AGAIN = AddressConfig(pattern="again", redeliver=True, attempts=5)
 SECOND = ReceiverSettleMode.SECOND
 
 
@@ -163,4 +164,66 @@ def test_what_comes_behind_something_large_of_the_same_sender_does_not_wait_for_
         arrival.accept()
     mesh.run()
     assert first.said == large.said == [(Accepted(), True)]
+    mesh.leave()
+
+
+def test_a_neighbour_that_is_frozen_is_found_within_its_hold_time_and_what_it_has_is_in_doubt() -> None:
+    mesh = World("ABCD", SQUARE)
+    consumer, producer = mesh["D"].client(), mesh["A"].client()
+    consumer.receiver("q", credit=100)
+    link = producer.sender("q")
+    mesh.advance(0.2)
+    (wire,) = mesh.between("A", "B")
+    wire.frozen = True
+    before = producer.send(link)
+    assert mesh.advance_until(lambda: before.said != [], 10.0) < 3.5
+    assert before.said == [(Modified(delivery_failed=True), True)]
+    mesh.advance_until(lambda: link.credit > 0, 1.0)
+    after = producer.send(link)
+    mesh.advance(0.2)
+    consumer.take(1)[0].accept()
+    mesh.run()
+    assert after.said == [(Accepted(), True)]
+    mesh.cut(wire)
+    mesh.leave()
+
+
+def test_what_is_undeliverable_at_one_router_is_tried_at_another() -> None:
+    mesh = World("ABC", [("A", "B"), ("A", "C")], AGAIN)
+    one, two, producer = mesh["B"].client(), mesh["C"].client(), mesh["A"].client()
+    one.receiver("again", credit=10)
+    link = producer.sender("again")
+    mesh.advance(0.2)
+    sent = producer.send(link)
+    mesh.advance(0.1)
+    two.receiver("again", credit=10)
+    mesh.advance(0.2)
+    (arrival,) = one.take(1)
+    arrival.dispose(Modified(delivery_failed=True, undeliverable_here=True), settled=True)
+    mesh.advance(0.5)
+    assert sent.said == []
+    (again,) = two.take(1)
+    again.accept()
+    mesh.run()
+    assert sent.said == [(Accepted(), True)]
+    mesh.leave()
+
+
+def test_what_nobody_who_is_left_may_have_again_is_given_back() -> None:
+    mesh = World("ABC", [("A", "B"), ("A", "C")], AGAIN)
+    one, two, producer = mesh["B"].client(), mesh["C"].client(), mesh["A"].client()
+    one.receiver("again", credit=10)
+    link = producer.sender("again")
+    mesh.advance(0.2)
+    sent = producer.send(link)
+    mesh.advance(0.1)
+    two.receiver("again", credit=0)
+    mesh.advance(0.2)
+    (arrival,) = one.take(1)
+    arrival.dispose(Modified(delivery_failed=True, undeliverable_here=True), settled=True)
+    mesh.advance(0.5)
+    assert sent.said == []
+    two.close()
+    mesh.advance(0.5)
+    assert sent.said == [(Modified(delivery_failed=True), True)]
     mesh.leave()
