@@ -342,8 +342,7 @@ class Core:
     def has_credit_out(self) -> bool:
         """Somebody may still send what they were given credit for, as far as is known."""
         links = (incoming.link for record in self.connections for incoming in record.incoming)
-        flows = ((link.flow_state, link.forgiven) for link in links)
-        return any(serial_distance(flow.delivery_count, flow.granted_limit) > forgiven for flow, forgiven in flows)
+        return any(serial_distance(link.delivery_count, link.known_limit) > 0 for link in links)
 
     def close(self, record: ConnectionRecord, error: Error) -> None:
         """Close a connection, and let go of all that was on it: its peer may never answer."""
@@ -567,6 +566,11 @@ class Core:
             if isinstance(source, IncomingLink) and source.lane is None:
                 return source.connection
         return None
+
+    def is_new(self, incoming: IncomingLink, tag: bytes) -> bool:
+        """Whether a delivery by a tree is one that this router has not had."""
+        assert self.mesh is not None
+        return self.mesh.ways.is_new(incoming, tag)
 
     def new_key(self, lane: Lane) -> bytes:
         """The delivery-tag of a delivery that begins its way by `lane` here."""

@@ -209,8 +209,8 @@ class Forwarding:
         if (
             address is None
             or not address.has_consumers
-            or incoming.stranger
             or not self._may_hop(relay, incoming, address)
+            or not self._is_new(relay, incoming)
         ):
             core.count_undelivered(address)
             self._settlement.end_unsent(relay, RELEASED_STATE)
@@ -236,6 +236,13 @@ class Forwarding:
             )
         self._core.no_hops += not may
         return may
+
+    def _is_new(self, relay: Relay, incoming: IncomingLink) -> bool:
+        """Whether it has not come before by another way, as multicasts may while their tree changes."""
+        if incoming.lane is None or incoming.lane.kind is not LaneKind.TREE:
+            return True
+        assert relay.incoming is not None
+        return self._core.is_new(incoming, relay.incoming.tag)
 
     def _send_on(self, relay: Relay, address: Address) -> bool:
         """Give it to whoever can take it now; whether there was anybody."""

@@ -82,6 +82,11 @@ class Keys:
         return self._prefix + self._count.to_bytes(_COUNTER, "big") + bytes((hops,))
 
 
+def age(tag: bytes) -> bytes:
+    """What orders the deliveries of one ingress router: of two, the one that began its way later has more."""
+    return tag[_NUMBER : _NUMBER + _EPOCH + _COUNTER]
+
+
 def next_tag(tag: bytes) -> bytes | None:
     """The delivery-tag for the next hop of what came with `tag`; None: it may make no more."""
     return tag[:-1] + bytes((tag[-1] - 1,)) if tag and tag[-1] > 1 else None

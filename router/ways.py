@@ -7,6 +7,7 @@ Ways are made when something needs them, follow the topology, and end when they 
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from amqpmesh.policies.access import RESERVED
@@ -15,7 +16,7 @@ from amqpmesh.router.addresses import Address
 from amqpmesh.router.amqp.definitions import AmqpCondition, Error
 from amqpmesh.router.amqp.errors import CommandError
 from amqpmesh.router.amqp.states import LinkEndpointState
-from amqpmesh.router.lanes import EXTRA_HOPS, MAX_HOPS, Keys, Lane, LaneKind
+from amqpmesh.router.lanes import EXTRA_HOPS, MAX_HOPS, Keys, Lane, LaneKind, age
 from amqpmesh.router.names import split
 from amqpmesh.router.neighbours import BULK_SESSIONS, Neighbour
 from amqpmesh.router.settings.address import AddressConfig
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from amqpmesh.router.amqp.performatives import Attach
     from amqpmesh.router.connections import ConnectionRecord
     from amqpmesh.router.core import Core
-    from amqpmesh.router.links import OutgoingLink
+    from amqpmesh.router.links import IncomingLink, OutgoingLink
     from amqpmesh.router.mesh import Mesh
 
 #: What reaching a consumer that is attached here costs; a path's cost comes on top.
@@ -39,6 +40,30 @@ LOCAL_COST: Final = 1
 RETRY_TIME: Final = 0.1
 
 NO_LIMIT: Final = 2**31 - 1
+
+#: Seconds for which it is remembered what came by a tree that nothing comes by any more.
+MEMORY_TIME: Final = 60.0
+
+
+class Heard:
+    """What has come to this router by a tree: enough to know what a new parent sends again."""
+
+    __slots__ = ("before", "latest", "parent")
+
+    def __init__(self, parent: str) -> None:
+        self.parent = parent
+        #: The age of the latest delivery, and of the latest that came from parents before this one.
+        self.latest = b""
+        self.before = b""
+
+    def is_new(self, parent: str, tag: bytes) -> bool:
+        """Whether this delivery cannot have come from another parent already: rather a gap than a duplicate."""
+        if parent != self.parent:
+            self.parent = parent
+            self.before = self.latest
+        began = age(tag)
+        self.latest = max(self.latest, began)
+        return began > self.before
 
 
 class Ways:
@@ -57,6 +82,8 @@ class Ways:
         self._by_address: dict[tuple[str, str], dict[Address, None]] = {}
         #: Lanes that a neighbour did not take: it is left alone with them for a while.
         self._refusals: set[tuple[Lane, ConnectionRecord]] = set()
+        #: By tree, what has come by it.
+        self._heard: dict[Lane, Heard] = {}
         #: How many lanes were attached, for their names.
         self._attached = 0
         self._turn = 0
@@ -197,6 +224,8 @@ class Ways:
                 core.schedule(until, lambda: core.touch(node))
                 return False
             del self._nodes[lane]
+            if lane in self._heard:
+                core.schedule(core.now + MEMORY_TIME, partial(self._forget_heard, lane))
             of_address = self._by_address[lane.tenant, lane.name]
             del of_address[node]
             if not of_address:
@@ -268,6 +297,21 @@ class Ways:
         core.attaching.lane_in(neighbour.record, link, attach, lane, node)
         if node is not None and node.lane is not None:
             self._lead(node)
+
+    def is_new(self, incoming: IncomingLink, tag: bytes) -> bool:
+        """Whether a delivery by a tree is one that this router has not had, as it may when the tree changes."""
+        lane, parent = incoming.lane, incoming.connection.peer.container_id
+        assert lane is not None
+        if incoming.stranger:
+            return False
+        heard = self._heard.get(lane)
+        if heard is None:
+            heard = self._heard[lane] = Heard(parent)
+        return heard.is_new(parent, tag)
+
+    def _forget_heard(self, lane: Lane) -> None:
+        if lane not in self._nodes:
+            self._heard.pop(lane, None)
 
     def need_bulk(self, node: Address) -> None:
         """Attach one more link of a lane, for what is large: all that it has are busy, or there is none."""

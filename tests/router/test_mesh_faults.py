@@ -227,3 +227,53 @@ def test_what_nobody_who_is_left_may_have_again_is_given_back() -> None:
     mesh.advance(0.5)
     assert sent.said == [(Modified(delivery_failed=True), True)]
     mesh.leave()
+
+
+@pytest.mark.parametrize("settled", [True, False])
+def test_a_multicast_that_waited_while_the_tree_changed_reaches_nobody_twice(settled: bool) -> None:
+    mesh = World("ABCD", [("A", "B"), ("B", "C"), ("B", "D", 3)], NEWS)
+    near, far, producer = mesh["C"].client(), mesh["D"].client(), mesh["A"].client()
+    near.receiver("news/x", credit=10)
+    slow = far.receiver("news/x", credit=1)
+    link = producer.sender("news/x")
+    mesh.advance(0.2)
+    sents = []
+    while link.credit:
+        sents.append(producer.send(link, settled=settled))
+    assert len(sents) > 1
+    came = len(near.take())
+    mesh.cut(*mesh.between("B", "C"))
+    mesh.join("D", "C")
+    mesh.advance(1.0)
+    slow.flow(50)
+    mesh.advance(1.0)
+    assert came + len(near.take()) <= len(sents)
+    last = producer.send(link, settled=settled)
+    assert [bytes(arrival.payload) for arrival in near.take(1)] == [message()], "the next one comes by the new tree"
+    assert last.said == []
+    mesh.leave()
+
+
+def test_consumers_that_come_and_go_by_the_hundred_disturb_no_running_traffic() -> None:
+    mesh = World("ABC", LINE)
+    consumer, producer = mesh["C"].client(), mesh["A"].client()
+    others = [mesh[router].client() for router in "ABC"]
+    receiver = consumer.receiver("q", credit=50)
+    link = producer.sender("q")
+    idle = [mesh["B"].client().sender("q") for _ in range(5)]
+    mesh.advance(0.2)
+    sents = []
+    for turn in range(100):
+        passing = others[turn % 3].receiver(f"other-{turn}", credit=5)
+        same = others[(turn + 1) % 3].receiver("q", credit=0)
+        assert mesh.advance_until(lambda: link.credit > 0, 1.0) < 0.1
+        sents.append(producer.send(link))
+        for arrival in consumer.take(1):
+            arrival.accept()
+        receiver.flow(50)
+        passing.detach()
+        same.detach()
+        mesh.run()
+    assert all(sent.said == [(Accepted(), True)] for sent in sents)
+    assert all(each.is_attached for each in idle)
+    mesh.leave()
