@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import count
 
 from amqpmesh.router.amqp import events
@@ -24,8 +25,20 @@ class Broker(Client):
     It has the nodes that links ask for, unless `refuses` says otherwise, and gives each that sends to it credit.
     """
 
-    def __init__(self, network: Network, *, connector: ConnectorConfig = CONNECTOR, credit: int = 10) -> None:
-        """Args: credit: for whoever sends."""
+    def __init__(
+        self,
+        network: Network,
+        *,
+        connector: ConnectorConfig = CONNECTOR,
+        credit: int = 10,
+        refuses: Mapping[str, Error] | None = None,
+        ends_sessions: bool = False,
+        answers: Mapping[str, object] | None = None,
+        channel_max: int = 100,
+    ) -> None:
+        """Args: credit: for whoever sends. refuses: why, by the node that is asked for. ends_sessions: it ends the
+        session of a link that it refuses. answers: fields of its attaches that are not as asked.
+        """
         self.network = network
         self.credit = credit
         self.engine = Connection(
@@ -33,6 +46,7 @@ class Broker(Client):
             now=network.now,
             negotiation=Negotiation(server=True, sasl=SaslServer(("ANONYMOUS",), Users({})), sasl_required=True),
             idle_time_out=None,
+            channel_max=channel_max,
         )
         self.record = network.core.connect(connector, "127.0.0.1", network.now, secured=False)
         self.arrivals = []
@@ -43,15 +57,14 @@ class Broker(Client):
         self.is_lost = False
         self._names = count()
         self._tags = count(1)
-        #: Why links are refused, by the node that they ask for.
-        self.refuses: dict[str, Error] = {}
-        #: Sessions are ended for that, in the place of the link.
-        self.ends_sessions = False
+        self.refuses = dict(refuses or {})
+        self.ends_sessions = ends_sessions
+        self.answers = dict(answers or {})
         #: The links that are attached, by name, and what was asked for in all attaches, in order.
         self.links: dict[str, Link] = {}
         self.asked: list[Attach] = []
-        #: Fields of its answers that are not as asked.
-        self.answers: dict[str, object] = {}
+        #: How often it was asked to drain a link that it sends on.
+        self.drains = 0
         network.clients.append(self)
         network.run()
 
@@ -68,6 +81,8 @@ class Broker(Client):
                 self._attached(event)
             elif isinstance(event, events.LinkDetached):
                 self.links.pop(event.link.name, None)
+            elif isinstance(event, events.DrainRequested):
+                self.drains += 1
 
     def _attached(self, event: events.LinkAttached) -> None:
         link, attach = event.link, event.attach
