@@ -13,7 +13,15 @@ from amqpmesh.router.amqp.types import Array, Int, Primitive, Symbol, UInt, ULon
 from amqpmesh.router.entities import TYPES, without_secret
 from amqpmesh.router.management import MAX_ATTRIBUTE_NAMES, NODE, PAGE, PAGE_SIZE, Change, respond
 from amqpmesh.router.message import Message
-from amqpmesh.router.statistics import ConnectorState, ConnectorStatistics, ListenerStatistics, Statistics
+from amqpmesh.router.statistics import (
+    ConnectorState,
+    ConnectorStatistics,
+    ContainerLinkState,
+    ContainerLinkStatistics,
+    Direction,
+    ListenerStatistics,
+    Statistics,
+)
 from amqpmesh.router.steps import at_once
 from tests.support.meshes import World
 from tests.support.network import Network
@@ -49,11 +57,27 @@ def statistics() -> Statistics:
         failures=3,
         reason="Connection refused",
     )
+    link = ContainerLinkStatistics(
+        name="broker-orders",
+        connector="broker",
+        connection=None,
+        direction=Direction.INCOMING,
+        node="orders",
+        address="q",
+        state=ContainerLinkState.DISCONNECTED,
+        since=1.0,
+        link=None,
+        failures=0,
+        stolen=0,
+        retry_at=None,
+        reason=None,
+    )
     seen = mesh.nodes["A"].core.statistics()
     return replace(
         network.core.statistics(),
         listeners=(listener,),
         connectors=(connector,),
+        container_links=(link,),
         mesh=seen.mesh,
         neighbours=seen.neighbours,
         routes=seen.routes,

@@ -16,8 +16,8 @@ from amqpmesh.router.amqp.delivery_states import Rejected, Released
 from amqpmesh.router.amqp.errors import LinkDetachedError
 from amqpmesh.router.amqp.performatives import Detach
 from amqpmesh.router.config import AddressConfig
-from amqpmesh.router.io.client.delivery import Delivery
-from amqpmesh.router.io.client.receiver import Receiver
+from amqpmesh.router.io.client.incoming import Incoming
+from amqpmesh.router.io.client.receiver_end import ReceiverEnd
 from amqpmesh.router.io.management import CREDIT, FAULT_PAUSE, PAUSE, REPLY_TIME, SURVEY_TIME
 from amqpmesh.router.io.node import Router
 from amqpmesh.router.logs import event_of
@@ -260,10 +260,10 @@ async def test_a_fault_of_ours_costs_one_request(
 ) -> None:
     answering = management.respond
 
-    def faulty(request: Message, statistics: Statistics) -> Steps[Message]:
+    def faulty(request: Message, statistics: Statistics, change: management.Change | None) -> Steps[Message]:
         if request.message_id == "trouble":
             raise RuntimeError("a fault")
-        return answering(request, statistics)
+        return answering(request, statistics, change)
 
     monkeypatch.setattr(management, "respond", faulty)
     async with Router(id="A") as router, joined(nursery, router) as client, client.sender(ADDRESS) as sender:
@@ -284,7 +284,9 @@ async def test_no_request_ends_or_stops_it(nursery: trio.Nursery, autojump_clock
 
 
 @pytest.mark.parametrize(
-    ("cls", "method"), [(Receiver, "transferred"), (Delivery, "decode")], ids=["as a request comes", "as it is taken"]
+    ("cls", "method"),
+    [(ReceiverEnd, "transferred"), (Incoming, "decode")],
+    ids=["as a request comes", "as it is taken"],
 )
 async def test_a_fault_of_ours_on_its_link_does_not_end_it(
     nursery: trio.Nursery,
@@ -310,7 +312,7 @@ async def test_a_fault_that_is_there_to_stay_is_told_now_and_then(
     nursery: trio.Nursery, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     with monkeypatch.context() as patched:
-        patched.setattr(Receiver, "attached", lambda *_: 1 / 0)
+        patched.setattr(ReceiverEnd, "attached", lambda *_: 1 / 0)
         async with Router(id="A") as router:
             tries = 60
             await trio.sleep(tries * FAULT_PAUSE)
