@@ -39,7 +39,7 @@ class Traffic:
 
     @asynccontextmanager
     async def flowing(self, senders: str, receivers: str) -> AsyncIterator[None]:
-        """Let messages flow; leaving waits until every one has its outcome. Args: the ids of routers, one letter each."""
+        """Let messages flow; leaving waits until every one has its outcome. Args: ids of routers, a letter each."""
         async with trio.open_nursery() as consumers:
             for router in receivers:
                 await consumers.start(self._consume, router)

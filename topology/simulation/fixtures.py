@@ -25,8 +25,11 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "mesh(seed=0, **options): how the fixture `mesh` is made; as `Mesh` has them")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+@pytest.hookimpl(tryfirst=True)  # the first that says how a test is run is heard
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Let tests that have a mesh run in virtual time, whether or not they ask for a clock."""
+    if not config.pluginmanager.hasplugin("trio"):
+        return
     for item in items:
         if _TIME in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.trio(run=_run))
