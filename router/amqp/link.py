@@ -314,21 +314,31 @@ class Sender(Link):
         flow_state.drain = flow.drain
 
 
+#: Limits of a link's credit that are remembered until its sender has shown which of them it knows.
+MAX_TOLD: Final = 64
+
+
 class Receiver(Link):
     """Our end of a link from a sending peer."""
 
-    __slots__ = ("forgiven",)
+    __slots__ = ("_told", "forgiven", "known_limit")
 
     def __init__(self, session: Session, terminus: Terminus) -> None:
         super().__init__(session, terminus)
         #: Deliveries beyond its credit that are no error of the peer's; set before it answers.
         self.forgiven = 0
+        #: The delivery-limit that the sender most likely goes by: the last one that it has shown.
+        self.known_limit = 0
+        #: Those that it may go by, in the order in which it was told; the highest of them judges what it sends.
+        self._told: list[int] = [0]
 
     def begin_count(self, initial_delivery_count: int) -> None:
         """The sender's count is known: credit that was given before counts from there (§2.6.7)."""
         flow_state = self.flow_state
         flow_state.delivery_count = initial_delivery_count
-        flow_state.granted_limit = kernel.serial_add(initial_delivery_count, flow_state.link_credit + self.forgiven)
+        self.known_limit = kernel.serial_add(initial_delivery_count, flow_state.link_credit)
+        flow_state.granted_limit = kernel.serial_add(self.known_limit, self.forgiven)
+        self._told = [self.known_limit]
 
     def flow(self, credit: int, *, drain: bool = False, echo: bool = False) -> None:
         """Set the link's credit to `credit` deliveries from here on; told with the next flush (§2.6.7).
@@ -340,7 +350,16 @@ class Receiver(Link):
         flow_state.link_credit = credit
         flow_state.drain = drain
         self.owes_echo = self.owes_echo or echo
-        limit = kernel.serial_add(flow_state.delivery_count, credit + self.forgiven)
+        limit = kernel.serial_add(flow_state.delivery_count, credit)
+        if kernel.serial_distance(self.known_limit, limit) > 0:
+            self.known_limit = limit
+        told, count = self._told, flow_state.delivery_count
+        if limit != told[-1] and len(told) < MAX_TOLD:
+            # What it has sent shows that it knows a limit as high; those before that are over.
+            reached = (at for at, each in enumerate(told) if kernel.serial_distance(count, each) >= 0)
+            del told[: next(reached, 0)]
+            told.append(limit)
+        limit = kernel.serial_add(limit, self.forgiven)
         if kernel.serial_distance(flow_state.granted_limit, limit) > 0:
             flow_state.granted_limit = limit
         self.request_flow()
@@ -364,5 +383,24 @@ class Receiver(Link):
             ours = kernel.serial_add(flow_state.delivery_count, flow_state.link_credit)
             known = kernel.serial_add(flow.delivery_count, flow.link_credit)
             if ours == known:
-                flow_state.granted_limit = kernel.serial_add(ours, self.forgiven)
+                self.known_limit = ours
+            self._hear_limit(known, clipped=not flow.link_credit)
         flow_state.available = flow.available or 0
+
+    def _hear_limit(self, known: int, *, clipped: bool) -> None:
+        """The sender has shown a limit: those that it was told before that are over.
+
+        Of several that fit the oldest counts: an answer to an older flow must not pass for one to the last.
+        Args: clipped: it has no credit, and would show the same for each limit that it has reached.
+        """
+        told = self._told
+        if len(told) >= MAX_TOLD:
+            return  # not all are remembered
+        for at, limit in enumerate(told):
+            if limit == known or (clipped and kernel.serial_distance(limit, known) > 0):
+                if at:
+                    del told[:at]
+                    count = self.flow_state.delivery_count
+                    highest = max(told, key=lambda each: kernel.serial_distance(count, each))
+                    self.flow_state.granted_limit = kernel.serial_add(highest, self.forgiven)
+                return

@@ -1,0 +1,56 @@
+"""Which delivery-limit a sender knows, and so what it may still send (§2.6.7)."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from amqpmesh.router.amqp.performatives import Flow
+from tests.support.links import producing
+from tests.support.script import flow, transferred
+
+
+def test_an_answer_to_an_older_echo_does_not_show_that_the_newer_limit_is_known() -> None:
+    scripted = producing(credit=3)
+    receiver = scripted.receiver()
+    for credit in (0, 5, 1):
+        receiver.flow(credit, echo=credit < 5)
+        assert scripted.peer.expect(Flow).link_credit == credit
+    # It had sent three when the first came, answered that, and only then heard of five.
+    for number in range(3):
+        scripted.peer.write(transferred(number))
+    scripted.peer.write(flow(handle=0, delivery_count=3, link_credit=0))
+    for number in range(3, 5):
+        scripted.peer.write(transferred(number))
+    assert len(scripted.transfers()) == 5
+
+
+def test_what_a_sender_shows_to_know_is_no_more_than_what_it_may_still_send() -> None:
+    scripted = producing(credit=10)
+    receiver = scripted.receiver()
+    receiver.flow(2, echo=True)
+    scripted.peer.expect(Flow)
+    assert receiver.known_limit == 10
+    scripted.peer.write(flow(handle=0, delivery_count=0, link_credit=2))
+    scripted.transfers()
+    assert receiver.known_limit == 2
+
+
+@given(st.lists(st.tuples(st.integers(0, 6), st.integers(0, 4), st.booleans()), max_size=80))
+def test_a_sender_that_keeps_to_what_it_has_heard_is_never_at_fault(steps: list[tuple[int, int, bool]]) -> None:
+    """Each step: what it is told, how many of the flows that are on their way it hears, whether it answers."""
+    scripted = producing(credit=3)
+    receiver = scripted.receiver()
+    on_the_way: list[int] = []
+    count, limit, came = 0, 3, 0
+    for credit, heard, answers in steps:
+        receiver.flow(credit, echo=True)
+        scripted.peer.expect(Flow)
+        on_the_way.append(receiver.delivery_count + credit)
+        for _ in range(min(heard, len(on_the_way))):
+            limit = on_the_way.pop(0)
+            if count < limit:
+                scripted.peer.write(transferred(count))
+                count += 1
+            if answers:
+                scripted.peer.write(flow(handle=0, delivery_count=count, link_credit=max(0, limit - count)))
+        came += len(scripted.transfers())
+        assert came == count
