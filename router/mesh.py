@@ -104,7 +104,7 @@ class Mesh:
         theirs = [each for each in both if each.record.connector is None]
         if not ours or not theirs:
             return
-        since_ours, since_theirs = (min(each.since for each in some) for some in (ours, theirs))
+        since_ours, since_theirs = (min(each.record.connected_at for each in some) for some in (ours, theirs))
         if self._core.now - min(since_ours, since_theirs) < RIVAL_TIME:
             stays = self._core.id < router
         else:

@@ -409,6 +409,9 @@ class Ways:
             self._refusals.discard((lane, record))
             if node.is_ingress or self._nodes.get(lane) is node:
                 self._lead(node)
+            local = self._core.addresses.find(lane.tenant, lane.name)
+            if local is not None and local.ingress is not None:
+                self._supply(local)
 
         self._core.schedule(until, try_again)
 

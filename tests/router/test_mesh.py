@@ -3,9 +3,15 @@
 import pytest
 
 from amqpmesh.policies.distribution import Distribution
+from amqpmesh.router.amqp.definitions import AmqpCondition, Error
 from amqpmesh.router.amqp.delivery_states import Accepted, Modified
+from amqpmesh.router.amqp.link import Receiver
 from amqpmesh.router.amqp.messaging import Source
+from amqpmesh.router.amqp.performatives import Attach
 from amqpmesh.router.config import AddressConfig
+from amqpmesh.router.lanes import Lane
+from amqpmesh.router.neighbours import Neighbour
+from amqpmesh.router.ways import Ways
 from tests.support.meshes import World
 from tests.support.network import message
 
@@ -224,4 +230,27 @@ def test_when_a_router_on_the_path_dies_traffic_takes_the_other_way_and_what_was
         arrival.accept()
     mesh.run()
     assert after.said == [(Accepted(), True)]
+    mesh.leave()
+
+
+def test_a_lane_that_was_refused_once_is_attached_later_and_its_producer_gets_credit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    mesh = World("AB", [("A", "B")])
+    take, refusals = Ways.take, iter("two")
+
+    def refusing(ways: Ways, neighbour: Neighbour, link: Receiver, attach: Attach, lane: Lane) -> None:
+        if next(refusals, None) is None:
+            take(ways, neighbour, link, attach, lane)
+        else:
+            link.refuse(Error(condition=AmqpCondition.RESOURCE_LIMIT_EXCEEDED, description="not now"))
+
+    monkeypatch.setattr(Ways, "take", refusing)
+    consumer, producer = mesh["B"].client(), mesh["A"].client()
+    consumer.receiver("q", credit=5)
+    mesh.advance(0.2)
+    link = producer.sender("q")
+    assert link.credit == 0
+    mesh.advance_until(lambda: link.credit > 0, 2.0)
+    assert link.credit > 0
     mesh.leave()
