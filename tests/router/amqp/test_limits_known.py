@@ -34,6 +34,29 @@ def test_what_a_sender_shows_to_know_is_no_more_than_what_it_may_still_send() ->
     assert receiver.known_limit == 2
 
 
+def test_an_answer_from_before_the_limit_rose_again_does_not_end_what_rose() -> None:
+    scripted = producing(credit=5)
+    for credit in (1, 4, 1):
+        scripted.receiver().flow(credit, echo=True)
+        scripted.peer.expect(Flow)
+    answer = flow(handle=0, delivery_count=0, link_credit=1)
+    scripted.peer.write(answer, *(transferred(number) for number in range(4)))
+    assert len(scripted.transfers()) == 4  # sent under the second limit, before the third was known
+
+
+def test_a_limit_that_was_passed_before_it_was_known_is_not_taken_for_a_later_one() -> None:
+    scripted = producing(credit=5)
+    receiver = scripted.receiver()
+    receiver.flow(1, echo=True)
+    scripted.peer.write(*(transferred(number) for number in range(3)))
+    assert len(scripted.transfers()) == 3
+    for credit in (4, 0):
+        receiver.flow(credit, echo=True)
+    # It answers the first: 3 are gone, and nothing is left. Now it has the second.
+    scripted.peer.write(flow(handle=0, delivery_count=3, link_credit=0), *(transferred(each) for each in range(3, 7)))
+    assert len(scripted.transfers()) == 4
+
+
 @given(st.lists(st.tuples(st.integers(0, 6), st.integers(0, 4), st.booleans()), max_size=80))
 def test_a_sender_that_keeps_to_what_it_has_heard_is_never_at_fault(steps: list[tuple[int, int, bool]]) -> None:
     """Each step: what it is told, how many of the flows that are on their way it hears, whether it answers."""
