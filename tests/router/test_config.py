@@ -292,8 +292,7 @@ def test_what_is_wrong_is_named_by_file_key_and_reason(text: str, key: str, reas
         (f"{BROKER}[[link]]\nconnector = 'broker'\nsource = 's'\naddress = 'a@b'", "link[0].address", "a container"),
         *(
             (
-                f"{BROKER}[[link]]\nconnector = 'broker'\nsource = 's'\naddress = 'a/b'\n"
-                f"[[address]]\npattern = 'a/#'\n{key}",
+                f"{BROKER}[[link]]\nconnector = 'broker'\nsource = 's'\naddress = 'a/b'\n[[address]]\npattern = 'a/#'\n{key}",
                 "link[0].address",
                 f"is {what}, by the pattern 'a/#'",
             )
