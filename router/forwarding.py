@@ -371,6 +371,7 @@ class Forwarding:
             relay.waiting = False
             holder.pool.forwarded(holder.input, self._core.now)
             self._core.touch(holder.node)
+            self._core.touch(holder.ingress)
         elif isinstance(holder, IncomingLink):
             relay.waiting = False
             holder.pool.forwarded(holder.input, self._core.now)

@@ -207,6 +207,8 @@ class Ways:
         core, lane = self._core, node.lane
         if node.incoming or node.waiting.size or node.borrowers:
             return False
+        if any(share.input.waiting for share in node.shares):  # it may have to be given another way
+            return False
         if node.is_ingress:
             local = core.addresses.find(node.tenant, node.name)
             if local is not None and local.ingress is node:

@@ -277,3 +277,28 @@ def test_consumers_that_come_and_go_by_the_hundred_disturb_no_running_traffic() 
     assert all(sent.said == [(Accepted(), True)] for sent in sents)
     assert all(each.is_attached for each in idle)
     mesh.leave()
+
+
+@pytest.mark.parametrize("is_cut", [False, True])
+def test_what_waits_for_its_way_is_not_lost_when_its_sender_leaves_and_ends_with_that_way(is_cut: bool) -> None:
+    mesh = World("ABC", LINE)
+    consumer, producer = mesh["C"].client(window=4096), mesh["A"].client()
+    consumer.receiver("q", credit=10)
+    link = producer.sender("q")
+    mesh.advance(0.2)
+    (wire,) = mesh.between("A", "B")
+    for number in range(4):
+        if number == 1:
+            mesh.advance(0.5)
+            wire.frozen = True
+        producer.send(link, message("x" * 200_000), settled=True)
+    producer.close()
+    assert mesh["A"].core.relays > 0
+    if is_cut:
+        mesh.cut(wire)
+        assert mesh["A"].core.relays == 0
+    else:
+        wire.frozen = False
+        mesh.advance(1.0)
+        consumer.take(4)
+    mesh.leave()

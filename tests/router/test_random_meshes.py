@@ -412,7 +412,8 @@ class History:
             decided = [state for _, _, state in letter.arrivals]
             if letter.settled or letter.aborted:
                 continue
-            if letter.sender in self.senders and not letter.forgotten:
+            # A link that ends with the node at its other end takes with it what is in doubt.
+            if letter.sender in self.senders and letter.sender.is_attached and not letter.forgotten:
                 assert heard is not None, ("never heard", where)
             if heard is None:
                 continue
