@@ -34,6 +34,7 @@ TLS = "tls = { certificate = 'a.pem', key = 'a.key' }"
 MESH = "[mesh]\ncertificate = 'a.pem'\nkey = 'a.key'\ntrust = 'ca.pem'\n"
 INSECURE = "[mesh]\ninsecure = true\n"
 BROKER = "[[connector]]\nurl = 'amqp://broker.example'\nname = 'broker'\nrole = 'container'\n"
+LINK = "[[link]]\nconnector = 'broker'\nsource = 's'\n"
 MUTUAL = "tls = { certificate = 'a.pem', key = 'a.key', trust = 'ca.pem', client = 'required' }"
 
 
@@ -292,7 +293,7 @@ def test_what_is_wrong_is_named_by_file_key_and_reason(text: str, key: str, reas
         (f"{BROKER}[[link]]\nconnector = 'broker'\nsource = 's'\naddress = 'a@b'", "link[0].address", "a container"),
         *(
             (
-                f"{BROKER}[[link]]\nconnector = 'broker'\nsource = 's'\naddress = 'a/b'\n[[address]]\npattern = 'a/#'\n{key}",
+                f"{BROKER}{LINK}address = 'a/b'\n[[address]]\npattern = 'a/#'\n{key}",
                 "link[0].address",
                 f"is {what}, by the pattern 'a/#'",
             )
