@@ -15,7 +15,7 @@ What this broker does that others do not, as seen with proton 0.40 and with our 
 - A drain on a classic queue ends the session with internal-error. On a quorum queue the `flow` that says "drained"
   comes *before* the deliveries that were on their way: only the delivery-count tells when all have come.
   A second drain on a link it answers without counting what was given back; after a `flow` with the same credit twice
-  it sends twice as many.
+  it sends twice as many, and some more than it may whenever a `flow` crosses deliveries that are on their way.
 - Its sources do not have the outcome `modified`, as their attach says; it ends the session (invalid-field). `rejected`
   drops the message, or dead-letters it; `released` puts it back. No delivery-count is kept: what comes again shows in
   `first-acquirer` alone.
@@ -55,6 +55,9 @@ QUEUES = {
     "dying": {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"},
     "dead": {},
     "lasting": {},
+    "drained": {},
+    "drained-quorum": {"x-queue-type": "quorum"},
+    "fed": {},
 }
 
 

@@ -1,0 +1,266 @@
+"""A mesh beside RabbitMQ: its queues are drained into addresses and fed from them, at least once, whatever breaks."""
+
+from __future__ import annotations
+
+import random
+import socket
+from collections import Counter
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+import trio
+
+from amqpmesh import (
+    Backoff,
+    ConnectorConfig,
+    ConnectorTlsConfig,
+    ContainerLinkState,
+    LinkConfig,
+    ListenerConfig,
+    MeshConfig,
+    Message,
+    OutcomeError,
+    PasswordConfig,
+    RejectedError,
+    Router,
+    connect,
+)
+from tests.interop.brokers.conftest import PASSWORD, USER
+
+pytestmark = pytest.mark.interop
+
+DRAINED = ("/amq/queue/drained", "/amq/queue/drained-quorum")
+LINKS = (
+    *(LinkConfig(connector="broker", source=queue, address="incoming") for queue in DRAINED),
+    LinkConfig(connector="broker", target="/amq/queue/fed", address="outgoing"),
+)
+MESH = MeshConfig(insecure=True)
+
+
+class Wires:
+    """TCP connections that can be cut."""
+
+    def __init__(self):
+        self._streams = []
+
+    async def open(self, endpoint):
+        """As a router's `open_stream`."""
+        stream = await trio.open_tcp_stream(endpoint.host, endpoint.port)
+        self._streams.append(stream)
+        return stream
+
+    def cut(self):
+        """All that are open."""
+        for stream in self._streams:
+            if stream.socket.fileno() != -1:
+                stream.socket.shutdown(socket.SHUT_RDWR)
+        self._streams.clear()
+
+
+async def until(condition):
+    while not condition():
+        await trio.sleep(0.005)
+
+
+def links_of(router):
+    return router.statistics().container_links
+
+
+async def until_attached(router):
+    await until(lambda: all(each.state is ContainerLinkState.ATTACHED for each in links_of(router)))
+
+
+@asynccontextmanager
+async def mesh(rabbitmq, *links, wires=None):
+    """Routers A, which has links to the broker, and B, where clients are."""
+    broker = ConnectorConfig(url=rabbitmq.url, name="broker", role="container")
+    listener = ListenerConfig(url="amqp://127.0.0.1:0", role="mesh")
+    async with (
+        Router(
+            id="A",
+            mesh=MESH,
+            drain=0.5,
+            listeners=[listener],
+            connectors=[broker],
+            container_links=links or LINKS,
+            open_stream=(wires or Wires()).open,
+            backoff=Backoff(longest=0.5),
+        ) as near,
+        Router(id="B", mesh=MESH, drain=0.5, connectors=[near.listeners[0].url]) as far,
+    ):
+        await until(lambda: any(each.up for each in far.statistics().neighbours))
+        if not links:
+            await until_attached(near)
+        yield near, far
+
+
+async def fill(rabbitmq, queue, bodies):
+    async with connect(rabbitmq.url) as connection, connection.sender(queue) as sender:
+        sent = [await sender.transfer(Message(body, durable=True)) for body in bodies]
+        for each in sent:
+            await each.outcome()
+
+
+async def left_in(rabbitmq, queue):
+    """The bodies of all that waits there, which is empty afterwards."""
+    async with connect(rabbitmq.url) as connection, connection.receiver(queue) as receiver:
+        await fill(rabbitmq, queue, ["the last one"])
+        bodies = Counter()
+        while True:
+            async with await receiver.receive() as message:
+                if message.body == "the last one":
+                    return bodies
+                bodies[message.body] += 1
+
+
+async def test_what_the_broker_hears_is_what_the_receiver_said(rabbitmq):
+    async with mesh(rabbitmq) as (_, far):
+        await fill(rabbitmq, DRAINED[0], ["accepted", "rejected", "released", "failed"])
+        async with far.receiver("incoming", credit=4) as receiver:
+            first = {}
+            for _ in range(4):
+                delivery = await receiver.receive()
+                first[delivery.message.body] = delivery
+            first["accepted"].accept()
+            first["rejected"].reject("amqp:not-allowed", "spam")
+            first["released"].release()
+            first["failed"].modify(delivery_failed=True)  # which this broker does not know: it puts it back
+            again = Counter()
+            for _ in range(2):
+                async with await receiver.receive() as message:
+                    again[message.body] += 1
+            assert again == Counter(["released", "failed"])
+            await until(lambda: not far.statistics().router.relays)
+    assert await left_in(rabbitmq, DRAINED[0]) == Counter()
+
+
+async def test_accepted_means_that_the_broker_has_it(rabbitmq):
+    async with mesh(rabbitmq) as (_, far), far.sender("outgoing") as sender:
+        for number in range(20):
+            await sender.send(Message(str(number), durable=True))
+    assert await left_in(rabbitmq, "/amq/queue/fed") == Counter(map(str, range(20)))
+
+
+async def test_a_queue_that_is_not_there_is_told_and_waited_for_and_hurts_no_other_link(rabbitmq):
+    missing = LinkConfig(connector="broker", source="/amq/queue/missing", address="nothing")
+    async with mesh(rabbitmq, *LINKS, missing) as (near, far):
+        await until(lambda: links_of(near)[3].failures >= 3)
+        stands = links_of(near)[3]
+        assert stands.reason is not None
+        assert stands.reason.startswith("the peer ended the session (amqp:not-found)")
+        assert {each.state for each in links_of(near)[:3]} == {ContainerLinkState.ATTACHED}
+        async with far.sender("outgoing") as sender:
+            await sender.send(b"alive")
+    assert await left_in(rabbitmq, "/amq/queue/fed") == Counter([b"alive"])
+
+
+async def test_with_a_password_under_tls(rabbitmq, credentials, tmp_path):
+    (tmp_path / "password").write_text(PASSWORD)
+    broker = ConnectorConfig(
+        url=rabbitmq.tls_url,
+        name="broker",
+        role="container",
+        tls=ConnectorTlsConfig(trust=Path(credentials.trust)),
+        user=USER,
+        password=PasswordConfig(file=tmp_path / "password"),
+    )
+    async with Router(id="A", connectors=[broker], container_links=LINKS[2:]) as router:
+        await until_attached(router)
+
+
+async def test_a_drain_and_credit_that_lies_idle_leave_the_brokers_links_alone(rabbitmq):
+    async with mesh(rabbitmq) as (near, far):
+        attached = [each.since for each in links_of(near)]
+        async with far.receiver("incoming", credit=0) as receiver:
+            for _ in range(3):
+                receiver.flow(5)
+                with trio.move_on_after(2.0):
+                    await receiver.drain()
+        async with far.receiver("incoming", credit=5) as receiver, far.sender("incoming") as sender:
+            for _ in range(100):
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(sender.send, b"by another")
+                    async with await receiver.receive() as message:
+                        assert message.body == b"by another"
+            for queue in DRAINED:
+                await fill(rabbitmq, queue, [f"{queue} {number}" for number in range(50)])
+            bodies = Counter()
+            for _ in range(100):
+                async with await receiver.receive() as message:
+                    bodies[message.body] += 1
+        assert bodies == Counter(f"{queue} {number}" for queue in DRAINED for number in range(50))
+        assert [each.since for each in links_of(near)] == attached
+
+
+async def test_consumers_that_come_and_go_lose_nothing_and_the_links_stay(rabbitmq):
+    chance = random.Random(1)
+    async with mesh(rabbitmq) as (near, far):
+        attached = [each.since for each in links_of(near)]
+        expected = [f"{queue} {number}" for queue in DRAINED for number in range(1000)]
+        for queue in DRAINED:
+            await fill(rabbitmq, queue, [body for body in expected if body.startswith(f"{queue} ")])
+        bodies = Counter()
+        while len(bodies) < len(expected):
+            async with far.receiver("incoming", credit=chance.choice([1, 10, 50, 200])) as receiver:
+                with trio.move_on_after(chance.uniform(0.01, 0.3)):
+                    while True:
+                        delivery = await receiver.receive()
+                        delivery.accept()
+                        bodies[delivery.message.body] += 1
+        assert bodies == Counter(expected)
+        assert [each.since for each in links_of(near)] == attached
+
+
+@pytest.mark.parametrize("breaks", ["connection", "broker"])
+async def test_nothing_is_lost_when_it_breaks_in_the_middle(breaks, rabbitmq):
+    count = 300
+    wires = Wires()
+    arrived, failed = Counter(), Counter()
+    expected = {queue: [f"{queue} {number}" for number in range(count)] for queue in DRAINED}
+    outgoing = [str(number) for number in range(count)]
+
+    async def receive(router):
+        async with router.receiver("incoming", credit=20) as receiver:
+            async for delivery in receiver:
+                async with delivery as message:
+                    arrived[message.body] += 1
+                    await trio.sleep(0.002)
+
+    async def send(router, bodies):
+        async with router.sender("outgoing") as sender:
+            for body in bodies:
+                while True:
+                    try:
+                        await sender.send(Message(body, durable=True))
+                        break
+                    except RejectedError:
+                        raise
+                    except OutcomeError:
+                        failed[body] += 1
+
+    async with mesh(rabbitmq, wires=wires) as (near, far), trio.open_nursery() as receiving:
+        for queue, bodies in expected.items():
+            await fill(rabbitmq, queue, bodies)
+        receiving.start_soon(receive, far)
+        async with trio.open_nursery() as sending:
+            for part in range(5):
+                sending.start_soon(send, far, outgoing[part::5])
+            await until(lambda: len(arrived) > count // 4)
+            if breaks == "broker":
+                await trio.to_thread.run_sync(rabbitmq.kill)
+                await until(lambda: all(each.state is ContainerLinkState.DISCONNECTED for each in links_of(near)))
+                await trio.to_thread.run_sync(rabbitmq.start)
+            else:
+                for _ in range(3):
+                    wires.cut()
+                    await trio.sleep(0.2)
+            await until_attached(near)
+        await until(lambda: len(arrived) == 2 * count)
+        receiving.cancel_scope.cancel()
+    assert set(arrived) == {body for bodies in expected.values() for body in bodies}
+    left = await left_in(rabbitmq, "/amq/queue/fed")
+    assert set(left) == set(outgoing)
+    assert all(times <= 1 + failed[body] for body, times in left.items())
+    for queue in DRAINED:  # what was in doubt at the end, if the broker had not heard of it
+        assert set(await left_in(rabbitmq, queue)) <= set(expected[queue])

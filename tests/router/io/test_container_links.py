@@ -1,0 +1,139 @@
+"""Links to nodes of other containers, of whole routers in virtual time: connections are cut, and nothing is lost."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from amqpmesh.router.amqp.errors import ConfigError
+from amqpmesh.router.config import ConnectorConfig, LinkConfig
+from amqpmesh.router.io.client.receiver import Receiver
+from amqpmesh.router.io.node import Router
+from amqpmesh.router.message import Message
+from amqpmesh.router.outcomes import OutcomeError
+from amqpmesh.router.statistics import ContainerLinkState, ContainerLinkStatistics
+from tests.support.client import URL, Roads
+
+CONNECTOR = ConnectorConfig(url=URL, name="other", role="container")
+FEEDS = LinkConfig(connector="other", name="feeds", source="queue", address="incoming")
+FED = LinkConfig(connector="other", name="fed", target="queue", address="outgoing")
+
+S = ContainerLinkState
+
+
+def told(router: Router) -> tuple[ContainerLinkStatistics, ...]:
+    return router.statistics().container_links
+
+
+async def until(condition: Callable[[], object]) -> None:
+    while not condition():
+        await trio.sleep(0.005)
+
+
+@asynccontextmanager
+async def two(nursery: trio.Nursery, *links: LinkConfig) -> AsyncIterator[tuple[Router, Router, Roads]]:
+    """A router with links to another, attached."""
+    roads = Roads(nursery)
+    async with Router(id="far") as far:
+        roads.lead_to(far)
+        async with Router(id="near", connectors=[CONNECTOR], container_links=links, open_stream=roads.open) as near:
+            await until(lambda: all(each.state is S.ATTACHED for each in told(near)))
+            yield near, far, roads
+
+
+async def test_links_go_to_a_connector_that_is_given_beside_them(nursery: trio.Nursery) -> None:
+    async with two(nursery, FEEDS, FED) as (near, far, _):
+        async with (
+            far.receiver("queue") as queue,
+            near.sender("outgoing") as outgoing,
+            trio.open_nursery() as sending,
+        ):
+            sending.start_soon(outgoing.send, b"there")
+            async with await queue.receive() as message:
+                assert message.body == b"there"
+        assert [each.connection for each in told(near)] == [1, 1]
+    assert near.statistics().is_empty
+    assert {each.state for each in told(near)} == {S.DISCONNECTED}
+
+
+def test_a_link_without_its_connector_is_an_error() -> None:
+    with pytest.raises(ConfigError, match="there is no connector 'other'"):
+        Router(container_links=[FEEDS])
+
+
+async def test_what_is_sent_while_connections_are_cut_arrives_once_or_more_and_what_failed_may_have(
+    nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
+    """One sender at the far router by its link here, one here by its link there; each sends again what failed."""
+    arrived: dict[str, Counter[str]] = {"incoming": Counter(), "queue": Counter()}
+    failed: Counter[str] = Counter()
+    total = 100
+
+    async def receive(receiver: Receiver, name: str) -> None:
+        async for delivery in receiver:
+            async with delivery as message:
+                assert isinstance(message.body, str)
+                arrived[name][message.body] += 1
+                await trio.sleep(0.003)
+
+    async def send(router: Router, address: str) -> None:
+        async with router.sender(address) as sender:
+            for number in range(total):
+                body = f"{address} {number}"
+                while True:
+                    try:
+                        await sender.send(Message(body))
+                        break
+                    except OutcomeError:
+                        failed[body] += 1
+
+    # In opposite directions by nodes of two names: the far router's own receivers would take what is for here.
+    feeds = LinkConfig(connector="other", name="feeds", source="outbox", address="incoming")
+    async with two(nursery, feeds, FED) as (near, far, roads):
+        async with near.receiver("incoming", credit=10) as incoming, far.receiver("queue", credit=10) as queue:
+            nursery.start_soon(receive, incoming, "incoming")
+            nursery.start_soon(receive, queue, "queue")
+            async with trio.open_nursery() as sending:
+                sending.start_soon(send, far, "outbox")
+                sending.start_soon(send, near, "outgoing")
+                for _ in range(5):
+                    await trio.sleep(0.05)
+                    await roads.cut()
+                    await until(lambda: all(each.state is S.ATTACHED for each in told(near)))
+            await trio.sleep(1.0)
+        for router in (near, far):
+            await until(lambda router=router: not router.statistics().router.relays)
+    for name, address in (("incoming", "outbox"), ("queue", "outgoing")):
+        assert set(arrived[name]) == {f"{address} {number}" for number in range(total)}
+        assert all(times <= 1 + failed[body] for body, times in arrived[name].items())
+    assert sum(failed.values()) > 0, "a cut leaves something in doubt"
+
+
+async def test_a_router_that_another_with_its_id_robs_does_not_rob_it_in_a_loop(
+    nursery: trio.Nursery, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "amqpmesh")
+    roads = Roads(nursery)
+    async with Router(id="far") as far:
+        roads.lead_to(far)
+
+        def router() -> Router:
+            return Router(id="near", connectors=[CONNECTOR], container_links=[FEEDS], open_stream=roads.open)
+
+        async with router() as one, router() as other:
+            await until(
+                lambda: one.statistics().connectors[0].connection and other.statistics().connectors[0].connection
+            )
+            await trio.sleep(60.0)
+            states = {told(one)[0].state, told(other)[0].state}
+            thefts = far.statistics().router.stolen
+            assert S.ATTACHED in states
+            assert 1 <= thefts <= 5
+            assert told(one)[0].stolen + told(other)[0].stolen == thefts
+    lines = [line for line in caplog.messages if line.startswith("link stolen by another ")]
+    assert len(lines) == thefts
