@@ -309,7 +309,8 @@ class Sender(Link):
             count = flow.delivery_count if flow.delivery_count is not None else self.initial_delivery_count
             limit = kernel.serial_add(count, min(flow.link_credit, MAX_CREDIT))
             before = kernel.serial_add(flow_state.delivery_count, flow_state.link_credit)
-            flow_state.lowered = kernel.serial_distance(before, limit) < 0
+            # One that leaves some credit, which is spent by now, only shows that it wants less.
+            flow_state.lowered = not flow.link_credit and kernel.serial_distance(before, limit) < 0
             flow_state.link_credit = max(0, kernel.serial_distance(flow_state.delivery_count, limit))
         flow_state.drain = flow.drain
 

@@ -311,7 +311,7 @@ class LinkFlow:
         self.handle = -1
         self.delivery_count = 0
         self.link_credit = 0
-        #: Senders: the latest flow lowered the delivery-limit; it did not just find credit spent.
+        #: Senders: the latest flow took back all credit; it did not just find some spent.
         self.lowered = False
         self.available = 0
         self.drain = False

@@ -686,3 +686,20 @@ def test_sections_out_of_order_are_relayed_untouched_and_counted() -> None:
     assert bytes(arrival.payload) == payload
     assert network.core.statistics().router.irregular == 1
     network.leave()
+
+
+def test_a_receiver_that_wants_less_than_it_has_been_sent_is_a_consumer_all_the_same() -> None:
+    network = Network()
+    consumer, producer = network.client(), network.client()
+    receiver = consumer.receiver("q", credit=10)
+    link = producer.sender("q")
+    for _ in range(5):
+        producer.send(link, settled=True)
+    # As it says this it has not heard of the five: what is left of its credit is spent.
+    receiver.flow_state.delivery_count -= 5
+    receiver.flow(1)
+    network.run()
+    receiver.flow_state.delivery_count += 5
+    network.advance(1.0)
+    assert link.credit == 1
+    network.leave()
