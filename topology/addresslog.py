@@ -34,10 +34,6 @@ class Stored:
         _, key_id, body, signature = self.signed
         object.__setattr__(self, "octets", len(body) + len(signature) + len(key_id))
 
-    def age_ms(self, now: float) -> int:
-        """Its age, rounded up, so that ages never get less on their way."""
-        return int((now - self.signed_at) * 1000) + 1
-
 
 class Effect(NamedTuple):
     """What becomes of an origin's addresses: `entries` are new or different; the rest is gone, or only `removed` is."""

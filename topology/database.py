@@ -85,6 +85,8 @@ class Origin:
 
     def key_ids(self) -> set[bytes]:
         """The certificates that its records name."""
+        if not self.log.octets:
+            return {self.link.signed.key_id}
         return {self.link.signed.key_id, *(stored.signed.key_id for stored in self.log)}
 
 
@@ -135,12 +137,16 @@ class Database:
         found = (self.certificates.get(key_id) for key_id in sorted(origin.key_ids()))
         return [stored.key for stored in found if stored is not None]
 
+    def held(self, body: bytes) -> Key | None:
+        """The key of the record that has this very body; None: there is none."""
+        return self._keys.get(body)
+
     def accept(self, signed: SignedRecord, age: float, now: float) -> Verdict:
         """Judge a record, and take it in if it is new and believed.
 
         Args: age: seconds, as told by who sent it.
         """
-        held = self._keys.get(signed.body)
+        held = self.held(signed.body)
         if held is not None:
             return Verdict(Outcome.HELD, held)
         if signed.kind == Kind.CERTIFICATE:

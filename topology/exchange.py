@@ -19,10 +19,12 @@ from amqpmesh.topology.messages import (
 )
 from amqpmesh.topology.outbox import Outbox
 from amqpmesh.topology.records import Key, Kind, Pair, Record
-from amqpmesh.topology.schema import packed
 
 WAITING_TIME: Final = 10.0
 """Seconds that a record waits for its certificate; by then it has been sent again."""
+
+HELD_OCTETS: Final = 40
+"""What a row of a summary takes besides the id and the key ids, at most."""
 
 MAX_HELD: Final = 1024
 """Origins in one summary message."""
@@ -74,12 +76,26 @@ class Exchange:
         if conversation is None:
             conversation = self.conversations[adjacency.router] = Conversation(adjacency.router, adjacency.epoch)
             conversation.adjacencies.append(adjacency)
-            self._send_summary(conversation, answer=True)
-            self._timers.set(("load", adjacency.router), now + self._settings.load_time)
+            if any(each.introduced and not each.full for each in self.conversations.values()):
+                self._timers.set(("introduce", adjacency.router), now + self._settings.introduce_time)
+            else:
+                self.introduce(conversation, now)
         else:
             conversation.adjacencies.append(adjacency)
 
-    def went_down(self, adjacency: Adjacency) -> None:
+    def introduce(self, conversation: Conversation, now: float) -> None:
+        """Tell a neighbour what is here, so that it sends the rest."""
+        conversation.introduced = True
+        self._send_summary(conversation, answer=True)
+        self._timers.cancel(("introduce", conversation.router))
+        self._timers.set(("load", conversation.router), now + self._settings.load_time)
+
+    def _introduce_others(self, now: float) -> None:
+        for conversation in list(self.conversations.values()):
+            if not conversation.introduced:
+                self.introduce(conversation, now)
+
+    def went_down(self, adjacency: Adjacency, now: float) -> None:
         """An adjacency is not up any more; what was not acknowledged on it goes by another, if there is one."""
         conversation = self.conversations[adjacency.router]
         conversation.adjacencies.remove(adjacency)
@@ -88,8 +104,10 @@ class Exchange:
             self._touched[conversation] = None
             return
         del self.conversations[adjacency.router]
-        for name in ("load", "flood", "resend", "acknowledge"):
+        for name in ("introduce", "load", "flood", "resend", "acknowledge"):
             self._timers.cancel((name, adjacency.router))
+        if not conversation.full:
+            self._introduce_others(now)
 
     def loaded(self, conversation: Conversation, now: float) -> None:
         """The time for the neighbour's database is over."""
@@ -102,9 +120,10 @@ class Exchange:
         if conversation.heard_all:
             self._timers.cancel(("load", conversation.router))
         if not conversation.full:
-            conversation.full = True
+            conversation.full = conversation.listens = True
             conversation.missing.clear()
             self._complete(now)
+            self._introduce_others(now)
 
     # Summaries
 
@@ -121,7 +140,7 @@ class Exchange:
             origin = database.origins[name]
             certificates = tuple(sorted(origin.key_ids())[:MAX_CERTIFICATES])
             row = Held(name, *origin.pair, origin.log.sequence, certificates)
-            octets = len(packed(row))
+            octets = HELD_OCTETS + len(name) + sum(len(key_id) + 2 for key_id in certificates)
             if octets > room or len(rows) == MAX_HELD:
                 yield Summary(after, rows[-1].origin, tuple(rows), lists, answer, area)
                 after, rows, room = rows[-1].origin, [], ROOM - 4096
@@ -131,6 +150,7 @@ class Exchange:
 
     def hear_summary(self, conversation: Conversation, summary: Summary, now: float) -> None:
         """Send what the neighbour lacks of a range of origins, and note what it has that is not here yet."""
+        conversation.listens = True
         database = self._database
         theirs = {held.origin: held for held in summary.held}
         lists = dict(summary.lists)
@@ -151,8 +171,9 @@ class Exchange:
         if summary.answer and conversation.heard_all:
             self._send_summary(conversation, answer=False)  # the one that was sent first has been forgotten there
         conversation.heard_all = True
-        if not conversation.missing:
-            self._fill(conversation, now)
+        if not conversation.introduced and not conversation.missing:
+            self.introduce(conversation, now)
+        self._fill_if_complete(conversation, now)
 
     def _lacking(self, name: str, held: Held | None) -> list[Key]:
         """What somebody lacks of an origin."""
@@ -186,18 +207,20 @@ class Exchange:
         """Take in records; they are acknowledged unless one of them is to be sent again."""
         if records.acknowledged:
             self.hear_acknowledgement(conversation, records.acknowledged)
-        settled = [self._hear(carried, now, conversation.router) for carried in records.records]
-        if all(settled):
+        settled = True
+        held = self._database.held
+        for carried in records.records:
+            key = held(carried.body)  # most of what comes in a flood has come before
+            if key is not None:
+                conversation.has(key)
+            elif not self._hear(carried, now, conversation.router):
+                settled = False
+        if settled:
             conversation.to_acknowledge.append(records.number)
             if len(conversation.to_acknowledge) >= MAX_RECORDS:
                 self.acknowledge(conversation)
             else:
                 self._timers.set_earlier(("acknowledge", conversation.router), now + self._settings.acknowledge_time)
-        if conversation.missing:
-            missing = conversation.missing
-            conversation.missing = {name: held for name, held in missing.items() if self._lacks(held)}
-        if conversation.heard_all and not conversation.missing:
-            self._fill(conversation, now)
 
     def acknowledge(self, conversation: Conversation) -> None:
         """Send the acknowledgements that nothing has taken along."""
@@ -208,11 +231,13 @@ class Exchange:
         """Take in a record; whether it has been dealt with."""
         verdict = self._database.accept(carried.signed, carried.age_ms / 1000, now)
         conversation = self.conversations.get(neighbour)
-        if verdict.key is not None and conversation is not None:
-            conversation.has(verdict.key)
         match verdict.outcome:
             case Outcome.NEW:
                 self.flood(verdict, now, neighbour)
+            case Outcome.HELD:
+                assert verdict.key is not None
+                if conversation is not None:
+                    conversation.has(verdict.key)
             case Outcome.OWN:
                 assert verdict.record is not None
                 self._own(verdict.record, now)
@@ -225,18 +250,33 @@ class Exchange:
                 self._outbox.dropped["late"] += 1
             case Outcome.DROPPED:
                 self._outbox.drop(verdict.origin, neighbour, verdict.reason, verdict.detail)
-                if conversation is not None:
-                    conversation.missing.pop(verdict.origin, None)
+                if conversation is not None and verdict.origin in conversation.missing:
+                    del conversation.missing[verdict.origin]
+                    self._fill_if_complete(conversation, now)
         return True
 
+    def _fill_if_complete(self, conversation: Conversation, now: float) -> None:
+        if conversation.heard_all and not conversation.missing:
+            self._fill(conversation, now)
+
     def flood(self, verdict: Verdict, now: float, neighbour: str | None = None) -> None:
-        """A record was taken in: everybody gets it but the neighbour that it came from."""
+        """A record was taken in: everybody gets it but the neighbour that it came from, and those who have it.
+
+        Who has not sent its summary yet gets what it lacks when that comes.
+        """
         assert verdict.key is not None
+        complete = []
         for router, conversation in self.conversations.items():
-            if router != neighbour:
+            held = conversation.missing.get(verdict.origin)
+            if router != neighbour and conversation.listens and not (held is not None and _holds(held, verdict.key)):
                 conversation.offer(verdict.key)
                 self._touched[conversation] = None
+            if held is not None and not self._lacks(held):
+                del conversation.missing[verdict.origin]
+                complete.append(conversation)
         self._took(verdict, now)
+        for conversation in complete:
+            self._fill_if_complete(conversation, now)
         if verdict.key.kind is Kind.CERTIFICATE:
             self._released(bytes.fromhex(verdict.key.origin), now)
         elif verdict.origin:
@@ -351,3 +391,10 @@ class Exchange:
         conversation = self.conversations.get(neighbour)
         if conversation is not None:
             self._outbox.send(conversation.adjacencies[0], Request((wanted,), self._settings.area))
+
+
+def _holds(held: Held, key: Key) -> bool:
+    """Whether somebody who has that of an origin has a record of it."""
+    if key.kind is Kind.CERTIFICATE:
+        return bytes.fromhex(key.origin) in held.key_ids
+    return held.epoch == key.epoch and key.sequence <= (held.links if key.kind is Kind.LINK_STATE else held.addresses)

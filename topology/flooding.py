@@ -1,5 +1,6 @@
 """Records on their way to one neighbour: each until it is acknowledged, whatever adjacency it takes."""
 
+from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 
@@ -42,6 +43,10 @@ class Conversation:
         self.adjacencies: list[Adjacency] = []
         """Those that are up; the first one carries what is said."""
         self.to_acknowledge: list[int] = []
+        self.introduced = False
+        """Whether it has been sent a summary."""
+        self.listens = False
+        """Whether it is to be told of what is new: it has begun to say what it has."""
         self.heard_all = False
         """Whether the whole of its summary has come."""
         self.missing: dict[str, Held] = {}
@@ -49,8 +54,9 @@ class Conversation:
         self.full = False
         """Whether the neighbour is advertised: its database has come, or has had its time."""
         self.flushed_at = float("-inf")
-        self._first: dict[Key, None] = {}
-        self._later: dict[Key, None] = {}
+        # Ordered ones: a plain dictionary takes longer and longer to find its first key as those before it are deleted.
+        self._first: OrderedDict[Key, None] = OrderedDict()
+        self._later: OrderedDict[Key, None] = OrderedDict()
         self._sent: dict[int, Sent] = {}
         self._octets = 0
         self._back_off = 1
@@ -95,7 +101,8 @@ class Conversation:
                 if octets > room and carried:
                     break
                 room -= octets
-                carried.append(Carried(stored.age_ms(now), *stored.signed))
+                age = int((now - stored.signed_at) * 1000) + 1  # rounded up: ages never get less on their way
+                carried.append(Carried(age, *stored.signed))
                 keys.append(key)
             del queue[key]
         if not carried:
@@ -139,7 +146,7 @@ class Conversation:
             lost += sent.keys
         # Before what is queued already: link states are to come before the addresses of their epoch.
         first, later = self._first, self._later
-        self._first, self._later = {}, {}
+        self._first, self._later = OrderedDict(), OrderedDict()
         for key in lost:
             self.offer(key)
         self._first.update(first)

@@ -120,6 +120,7 @@ class Topology:
             "hello": self._neighbourhood.say_hello,
             "hold": self._neighbourhood.hold_over,
             "damped": self._neighbourhood.undamp,
+            "introduce": self._on_conversation(self._exchange.introduce),
             "load": self._on_conversation(self._exchange.loaded),
             "flood": self._on_conversation(self._exchange.send_queued),
             "resend": self._on_conversation(self._exchange.resend),
@@ -302,7 +303,7 @@ class Topology:
         self._links_changed(now)
 
     def _went_down(self, adjacency: Adjacency, now: float) -> None:
-        self._exchange.went_down(adjacency)
+        self._exchange.went_down(adjacency, now)
         self._links_changed(now)
 
     def _links(self) -> tuple[Neighbour, ...]:

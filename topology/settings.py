@@ -29,6 +29,8 @@ class Settings:
     """Acknowledgements wait so long for records that go the same way."""
     retransmit_time: float = 1.0
     """Records that are not acknowledged are sent again after so long, then after twice that, up to eight times."""
+    introduce_time: float = 0.25
+    """A summary waits so long for the database that another neighbour is sending, or both would send the same."""
     load_time: float = 5.0
     """How long a new adjacency waits for the neighbour's database before it is advertised all the same."""
     gap_time: float = 0.25

@@ -5,7 +5,7 @@ from itertools import pairwise
 import pytest
 
 from amqpmesh.topology.database import Outcome
-from amqpmesh.topology.messages import Carried, Records, write_message
+from amqpmesh.topology.messages import Acknowledgement, Carried, Records, read_message, write_message
 from amqpmesh.topology.protocol import (
     AddressesChanged,
     Advert,
@@ -19,7 +19,7 @@ from amqpmesh.topology.protocol import (
     Settings,
     Topology,
 )
-from amqpmesh.topology.records import Kind, LinkState, Neighbour, encode
+from amqpmesh.topology.records import AddressDelta, Entry, Kind, LinkState, Neighbour, encode
 from amqpmesh.topology.signing import Unsigned
 from tests.support.control import EPOCH, Line, Mesh
 
@@ -328,6 +328,77 @@ def test_addresses_come_and_go_and_are_told_anew_when_that_is_shorter() -> None:
     log = mesh.routers["C"].database.origins["A"].log
     assert log.sequence > 300
     assert log.octets < 5000
+
+
+def test_a_router_is_no_way_through_before_it_knows_the_mesh() -> None:
+    mesh, _ = ring(12)
+    mesh.run(2)
+    mesh.start("new")
+    slow = mesh.connect("R0", "new", delay=0.2)
+    fast = mesh.connect("R1", "new", delay=0.001)
+    while len(mesh.routers["new"].routers()) < 13:
+        assert not any(link.advertised for link in mesh.routers["new"].neighbours())
+        assert all("new" not in router.graph.neighbours("R1") for router in mesh.routers.values())
+        mesh.run(0.001)
+    mesh.run(1)
+    assert mesh.disagreement() == ""
+    assert {link.adjacency for link in mesh.routers["new"].neighbours() if link.advertised} == {slow, fast}
+
+
+def test_a_router_that_comes_new_is_sent_the_database_by_one_neighbour() -> None:
+    mesh = Mesh()
+    neighbours = [f"R{number}" for number in range(8)]
+    mesh.start(*neighbours)
+    for a, b in pairwise(neighbours):
+        mesh.connect(a, b)
+    for number in range(3000):
+        mesh.advertise("R0", f"address {number}", 1)
+    mesh.run(3)
+    mesh.forget_changes()
+    mesh.start("new")
+    for name in neighbours:
+        mesh.connect(name, "new")
+    mesh.run(3)
+    assert mesh.disagreement() == ""
+    database = sum(len(stored.signed.body) for stored in mesh.routers["new"].database.origins["R0"].log)
+    assert database > 50_000
+    assert mesh.octets.total() < 2 * database + 20_000
+
+
+def test_a_neighbour_that_never_sends_its_database_does_not_hold_up_the_others() -> None:
+    mesh = Mesh()
+    mesh.start("A", "B", "C")
+    mesh.intercept = lambda line, sender, data: data if sender != "B" or b"\xa1t\x01" in data else None  # HELLO only
+    mesh.connect("A", "B")
+    mesh.connect("A", "C", delay=0.01)
+    mesh.run(0.5)
+    assert mesh.routers["A"].distance("C") == 1
+    mesh.run(mesh.settings.load_time)
+    assert [link.advertised for link in mesh.routers["A"].neighbours()] == [True, True]
+
+
+def test_addresses_that_come_before_the_link_state_of_their_epoch_come_again() -> None:
+    mesh, (line,) = line_of("A", "B")
+    mesh.run(5)
+    early = encode(AddressDelta("Z", 7, 1, (Entry("", "early", "closest", 1, 0),)))
+    links = encode(LinkState("Z", 7, 1, (Neighbour("A", 1, 1),), addresses=1))
+    taken = Carried(0, Kind.LINK_STATE, b"", links, b"")
+    for number, carried in ((1, Carried(0, Kind.ADDRESS_DELTA, b"", early, b"")), (2, taken)):
+        mesh.call(
+            "A", lambda router, now, n=number, c=carried: router.received(line, write_message(Records(n, (c,))), now)
+        )
+    acknowledged: list[int] = []
+
+    def listen(line: Line, sender: str, data: bytes) -> bytes:
+        message = read_message(data)
+        if sender == "A" and isinstance(message, Acknowledgement | Records):
+            acknowledged.extend(message.acknowledged)
+        return data
+
+    mesh.intercept = listen
+    mesh.run(0.1)
+    assert acknowledged == [2]
+    assert mesh.told("A", Dropped) == []
 
 
 def test_a_delta_that_is_missing_is_asked_for() -> None:
