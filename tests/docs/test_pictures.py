@@ -64,7 +64,9 @@ def test_no_room_imports_another_against_the_arrows() -> None:
 
 
 def room_of(module: str) -> str:
-    """The room that a module is in; empty for the face."""
+    """The room that a module is in; empty for the face, and for what runs whole routers."""
+    if module.startswith("amqpmesh.topology.simulation"):
+        return ""
     name = module.removeprefix("amqpmesh").removeprefix(".")
     return max((room for room in rooms.ROOMS if f"{name}.".startswith(f"{room}.")), key=len, default="")
 

@@ -661,7 +661,7 @@ def meshes(draw: st.DrawFn) -> RouterConfig:
         container_links=tuple(
             LinkConfig(
                 connector=broker.name,
-                address=draw(TEXTS.filter(lambda text: not text.startswith("$"))),
+                address=draw(TEXTS.filter(lambda text: not text.startswith("$") and "@" not in text)),
                 **{draw(st.sampled_from(["source", "target"])): draw(TEXTS)},  # type: ignore[arg-type]  # a text
             )
             for _ in range(draw(st.integers(0, 3)))
