@@ -120,7 +120,7 @@ class Exchange:
         if conversation.heard_all:
             self._timers.cancel(("load", conversation.router))
         if not conversation.full:
-            conversation.full = conversation.listens = True
+            conversation.full = True
             conversation.missing.clear()
             self._complete(now)
             self._introduce_others(now)
@@ -150,7 +150,6 @@ class Exchange:
 
     def hear_summary(self, conversation: Conversation, summary: Summary, now: float) -> None:
         """Send what the neighbour lacks of a range of origins, and note what it has that is not here yet."""
-        conversation.listens = True
         database = self._database
         theirs = {held.origin: held for held in summary.held}
         lists = dict(summary.lists)
@@ -260,15 +259,12 @@ class Exchange:
             self._fill(conversation, now)
 
     def flood(self, verdict: Verdict, now: float, neighbour: str | None = None) -> None:
-        """A record was taken in: everybody gets it but the neighbour that it came from, and those who have it.
-
-        Who has not sent its summary yet gets what it lacks when that comes.
-        """
+        """A record was taken in: everybody gets it but the neighbour that it came from, and those who have it."""
         assert verdict.key is not None
         complete = []
         for router, conversation in self.conversations.items():
             held = conversation.missing.get(verdict.origin)
-            if router != neighbour and conversation.listens and not (held is not None and _holds(held, verdict.key)):
+            if router != neighbour and not (held is not None and _holds(held, verdict.key)):
                 conversation.offer(verdict.key)
                 self._touched[conversation] = None
             if held is not None and not self._lacks(held):

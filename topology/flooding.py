@@ -45,8 +45,6 @@ class Conversation:
         self.to_acknowledge: list[int] = []
         self.introduced = False
         """Whether it has been sent a summary."""
-        self.listens = False
-        """Whether it is to be told of what is new: it has begun to say what it has."""
         self.heard_all = False
         """Whether the whole of its summary has come."""
         self.missing: dict[str, Held] = {}

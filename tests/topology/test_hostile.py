@@ -263,6 +263,15 @@ def test_nobody_makes_a_router_jump_without_its_key() -> None:
     assert signing.mesh.disagreement() == ""
 
 
+def test_the_same_pair_in_another_body_is_of_another_life() -> None:
+    signing = Signed()
+    pair = signing.router.database.origins["A"].pair
+    assert signing.say(signed(signing.identities["A"], links("A", pair.epoch, pair.sequence))) == []
+    assert signing.router.epoch == EPOCH + 1
+    signing.mesh.run(1)
+    assert signing.mesh.disagreement() == ""
+
+
 # -------------------------------------------------------------------------------------------------- certificates' lives
 
 
@@ -270,6 +279,15 @@ def test_a_record_waits_for_its_certificate_and_asks_for_it() -> None:
     signing = Signed()
     late = signing.world.identity("D")
     record = signed(late, links("D"))
+    acknowledged: list[int] = []
+
+    def listen(line: Line, sender: str, data: bytes) -> bytes:
+        message = read_message(data)
+        if sender == "A" and isinstance(message, Acknowledgement | Records):
+            acknowledged.extend(message.acknowledged)
+        return data
+
+    signing.mesh.intercept = listen
     assert signing.say(record, number=5) == []
     assert "D" not in signing.router.routers()
     signing.say(record, number=6)
@@ -277,6 +295,8 @@ def test_a_record_waits_for_its_certificate_and_asks_for_it() -> None:
     assert signing.router.sent["Request"] == 1
     assert signing.say(certificate) == []
     assert "D" in signing.router.routers()
+    signing.mesh.run(0.1)
+    assert acknowledged == [999_999]  # the certificate; what waited may have been given up, so it is to come again
     signing.mesh.start("E")  # who comes later is told of both
     signing.mesh.connect("A", "E")
     signing.mesh.run(1)
