@@ -1,14 +1,17 @@
-"""Redirects as peers are told them (§2.8.16, §2.8.18)."""
+"""Redirects as peers are told them, and as they tell them (§2.8.16, §2.8.18)."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from amqpmesh.policies.redirect import Redirect
 from amqpmesh.router.amqp.types import Int, Symbol
 
 if TYPE_CHECKING:
-    from amqpmesh.policies.redirect import Redirect
+    from amqpmesh.router.amqp.definitions import Error
     from amqpmesh.router.amqp.types import Value
+
+MAX_PORT: Final = 2**16 - 1
 
 
 def info(place: Redirect) -> dict[Symbol, Value]:
@@ -21,3 +24,21 @@ def info(place: Redirect) -> dict[Symbol, Value]:
         "address": place.address,
     }
     return {Symbol(key): value for key, value in values.items() if value is not None}
+
+
+def redirect_of(error: Error) -> Redirect:
+    """Where the error of a peer sends us. What is of another type than the standard says is not said."""
+    told = error.info or {}
+
+    def text(key: str) -> str | None:
+        value = told.get(Symbol(key))
+        return value if isinstance(value, str) else None
+
+    port = told.get(Symbol("port"))
+    named = int(port) if isinstance(port, int) and not isinstance(port, bool) else 0
+    return Redirect(
+        hostname=text("hostname"),
+        network_host=text("network-host"),
+        port=named if 1 <= named <= MAX_PORT else None,
+        address=text("address"),
+    )
