@@ -84,9 +84,15 @@ class Place:
         return self.secure == other.secure and _key(self, None) == _key(other, None)
 
     def __str__(self) -> str:
+        """The URL, with its port."""
         host = f"[{self.network_host}]" if ":" in self.network_host else self.network_host
-        url = f"{'amqps' if self.secure else 'amqp'}://{host}:{self.port}"
-        return url if _canonical(self.hostname) == _canonical(self.network_host) else f"{url} as {self.hostname}"
+        return f"{'amqps' if self.secure else 'amqp'}://{host}:{self.port}"
+
+    @property
+    def described(self) -> str:
+        """The URL, and which host is wanted there if it is another one, for people."""
+        wants_other = _canonical(self.hostname) != _canonical(self.network_host)
+        return f"{self} as {self.hostname}" if wants_other else str(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +147,7 @@ class Following:
         address = stop.address if redirect.address is None else redirect.address
         before = (*stop.before, _key(stop.place, stop.address))
         if _key(place, address) in before:
-            raise NotFollowedError(f"redirects lead in a circle, back to {place}")
+            raise NotFollowedError(f"redirects lead in a circle, back to {place.described}")
         if len(before) > self.limit:
             raise NotFollowedError(f"it is the {len(before)}th redirect in a row, and {self.limit} are followed")
         return Stop(place, address, before)

@@ -27,12 +27,12 @@ def info(place: Redirect) -> dict[Symbol, Value]:
 
 
 def redirect_of(error: Error) -> Redirect:
-    """Where the error of a peer sends us. What is of another type than the standard says is not said."""
+    """Where the error of a peer sends us. What is empty, or of another type than the standard says, is not said."""
     told = error.info or {}
 
     def text(key: str) -> str | None:
         value = told.get(Symbol(key))
-        return value if isinstance(value, str) else None
+        return value if isinstance(value, str) and value else None
 
     port = told.get(Symbol("port"))
     named = int(port) if isinstance(port, int) and not isinstance(port, bool) else 0

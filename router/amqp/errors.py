@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from amqpmesh.router.amqp.conditions import AmqpCondition, LinkCondition
+from amqpmesh.router.amqp.conditions import AmqpCondition, ConnectionCondition, LinkCondition
 from amqpmesh.router.amqp.types import Symbol, Value
 
 if TYPE_CHECKING:
@@ -85,6 +85,27 @@ class ConnectionClosedError(_EndedError):
     """The connection was refused, lost, or closed by either side."""
 
 
+class _RedirectError(_EndedError):
+    """What was asked for is elsewhere; what is None the peer did not say, or in another type."""
+
+    def __init__(self, message: str, error: "Error | None" = None) -> None:
+        super().__init__(message, error)
+        info = (error.info if error is not None else None) or {}
+        self.hostname = _text(info.get(Symbol("hostname")))
+        self.network_host = _text(info.get(Symbol("network-host")))
+        port = info.get(Symbol("port"))
+        named = int(port) if isinstance(port, int) and not isinstance(port, bool) else 0
+        self.port = named if 1 <= named <= 65535 else None
+
+
+class ConnectionRedirectError(_RedirectError, ConnectionClosedError):
+    """The container is elsewhere (§2.8.16, amqp:connection:redirect).
+
+    `hostname` is what `open`, SASL and TLS are to name there, `network_host` and `port` where to connect; None: the
+    peer did not say.
+    """
+
+
 class SaslError(ConnectionClosedError):
     """The connection was refused in the SASL exchange (§5.3)."""
 
@@ -101,26 +122,28 @@ class LinkStolenError(LinkDetachedError):
     """The link was attached again by somebody else (§2.6.1, amqp:link:stolen)."""
 
 
-class LinkRedirectError(LinkDetachedError):
+class LinkRedirectError(_RedirectError, LinkDetachedError):
     """The node is elsewhere (§2.8.18, amqp:link:redirect).
 
-    `hostname` is what `open` and SASL are to name there, `network_host` and `port` where to connect, `address` what to
-    attach to; None: the peer did not say.
+    `hostname` is what `open`, SASL and TLS are to name there, `network_host` and `port` where to connect, `address`
+    what to attach to; None: the peer did not say.
     """
 
     def __init__(self, message: str, error: "Error | None" = None) -> None:
         super().__init__(message, error)
         info = (error.info if error is not None else None) or {}
-        self.hostname = _text(info.get(Symbol("hostname")))
-        self.network_host = _text(info.get(Symbol("network-host")))
-        port = info.get(Symbol("port"))
-        named = int(port) if isinstance(port, int) and not isinstance(port, bool) else 0
-        self.port = named if 1 <= named <= 65535 else None
         self.address = _text(info.get(Symbol("address")))
 
 
 class InDoubtError(_EndedError):
     """The link was lost after the transfer and before the outcome: it may or may not have been delivered."""
+
+
+def connection_closed(message: str, error: "Error | None") -> ConnectionClosedError:
+    """The error for a connection that the peer closed with `error`."""
+    if error is not None and error.condition == ConnectionCondition.REDIRECT:
+        return ConnectionRedirectError(message, error)
+    return ConnectionClosedError(message, error)
 
 
 def link_detached(message: str, error: "Error | None") -> LinkDetachedError:

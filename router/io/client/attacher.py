@@ -15,6 +15,7 @@ from amqpmesh.router.io.client.sender_end import SenderEnd
 from amqpmesh.router.io.surroundings import surroundings
 
 if TYPE_CHECKING:
+    from amqpmesh.policies.redirect import Redirect, Stop
     from amqpmesh.router.amqp.errors import AmqpMeshError
     from amqpmesh.router.io.client.conversation import Conversation
     from amqpmesh.router.io.client.link import LinkEnd
@@ -57,6 +58,15 @@ class Attacher(ABC):
     @abstractmethod
     def attach_later(self, end: LinkEnd, losses: int) -> None:
         """`end` was detached, and is to be attached again, after a pause. Args: losses: for how many times in a row."""
+
+    @abstractmethod
+    def follow(self, stop: Stop | None, address: str | None, redirect: Redirect) -> tuple[Attacher, Stop] | None:
+        """Where a link goes on that the peer has redirected (§2.8.18).
+
+        Args: stop: where redirects had led it; None: this is the first one of a row. address: that it asked for.
+        Returns: who attaches it from now on, and where to; None: no redirects are followed here.
+        Raises: NotFollowedError: this one is not, and why.
+        """
 
     @abstractmethod
     def wake(self) -> None:
@@ -116,7 +126,8 @@ class Attacher(ABC):
         """There is none any more; `final`: and there will be no other."""
         self.conversation = None
         for end in list(self._ends):
-            end.connection_lost(error, final=final)
+            if end in self._ends:  # one that goes elsewhere may take another along
+                end.connection_lost(error, final=final)
 
     def stop_all(self) -> None:
         """Whoever left the connection left its links, too."""

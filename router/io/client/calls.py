@@ -16,6 +16,7 @@ from amqpmesh.router.kernel.relay import ACCEPTED_STATE
 from amqpmesh.router.message import Message
 
 if TYPE_CHECKING:
+    from amqpmesh.router.amqp.errors import LinkRedirectError
     from amqpmesh.router.amqp.performatives import Attach
     from amqpmesh.router.io.client.attacher import Attacher
     from amqpmesh.router.io.client.incoming import Incoming
@@ -87,6 +88,10 @@ class Replies(ReceiverEnd):
         if self.requests is not None:
             self.requests.can_go_on()
 
+    def _redirected(self, told: LinkRedirectError) -> None:
+        # Elsewhere it would be of no use: who is asked here answers here.
+        self._lose(told, final=True)
+
     def _lost(self, error: AmqpMeshError, *, final: bool) -> None:
         super()._lost(error, final=final)
         for call in self.calls.values():
@@ -107,6 +112,8 @@ class Requests(SenderEnd):
         super().__init__(home, name, address)
         self._replies = replies
         replies.requests = self
+        # Where the requests go, the node for the answers has to be.
+        self._companion, replies._companion = replies, self
 
     def _may_send(self) -> bool:
         # What is half sent is finished or aborted in any case.

@@ -7,12 +7,18 @@ from typing import TYPE_CHECKING, Self
 
 import trio
 
+from amqpmesh.policies.redirect import Following, Place, pattern_refusal
+from amqpmesh.router.amqp.errors import CommandError
+from amqpmesh.router.io.client.approach import Approach
+from amqpmesh.router.io.client.attacher import ANONYMOUS_RELAY
 from amqpmesh.router.io.client.backoff import Backoff
 from amqpmesh.router.io.client.dialer import Dialer
 from amqpmesh.router.io.client.dialing import Opener, open_tcp
 from amqpmesh.router.io.client.doors import Doors
 from amqpmesh.router.io.surroundings import surroundings
 from amqpmesh.router.io.tls import client_context
+from amqpmesh.router.opening import REDIRECT
+from amqpmesh.router.urls import Endpoint
 
 if TYPE_CHECKING:
     import ssl
@@ -56,7 +62,7 @@ class Connection(Doors):
     @property
     def id(self) -> str:
         """Our container-id (§2.7.1)."""
-        return self._dialer.id
+        return self._dialer.approach.id
 
     @property
     def is_connected(self) -> bool:
@@ -94,6 +100,7 @@ def connect(
     idle_time_out: float | None = 16.0,
     max_frame_size: int = 16 * 2**10,
     reconnect: bool | Backoff = False,
+    redirects: Sequence[str] | None = (),
     trace_frames: bool = False,
     open_stream: Opener = open_tcp,
 ) -> Connection:
@@ -115,6 +122,8 @@ def connect(
         idle_time_out: seconds without a frame after which the peer counts as gone (§2.4.5); None: never.
         max_frame_size: octets of a frame that we take (§2.7.1), 512 at least.
         reconnect: connect again when the connection is lost, and at first until it comes about.
+        redirects: hosts to which redirects are followed, those of the URLs and `hostname` beside (§2.8.16, §2.8.18):
+            `b.example`, `*.example`, an IP address, `*` for any. They are shown who we are. None: none is followed.
         trace_frames: log every frame, decoded, without bodies and passwords, at `amqpmesh.frames`.
         open_stream: opens what TLS and AMQP run over: TCP, or a proxy, a tunnel, a test.
 
@@ -122,12 +131,12 @@ def connect(
         cannot be read or does not hold what it should (`ssl.SSLError` is one).
     """
     urls = [url] if isinstance(url, str) else list(url)
+    places = _places(urls, hostname)
+    following = None if redirects is None else _following(places, redirects)
     if tls is None and any(each.startswith("amqps:") for each in urls):
         tls = client_context(*(None if file is None else Path(file) for file in (trust, certificate, key)))
-    dialer = Dialer(
-        urls,
+    approach = Approach(
         id=id if id is not None else f"amqpmesh-{surroundings().token(6)}",
-        hostname=hostname,
         mechanisms=mechanisms,
         user=user,
         password=password,
@@ -136,8 +145,32 @@ def connect(
         external=certificate is not None or (tls is not None and mechanisms is not None and "EXTERNAL" in mechanisms),
         idle_time_out=idle_time_out,
         max_frame_size=max_frame_size,
-        backoff=Backoff() if reconnect is True else reconnect or None,
+        desired_capabilities=(ANONYMOUS_RELAY, REDIRECT) if redirects else (ANONYMOUS_RELAY,),
         trace_frames=trace_frames,
         open_stream=open_stream,
     )
-    return Connection(dialer)
+    backoff = Backoff() if reconnect is True else reconnect or None
+    return Connection(Dialer(places, approach, backoff=backoff, following=following))
+
+
+def _places(urls: Sequence[str], hostname: str | None) -> list[Place]:
+    """Where URLs lead. Raises: CommandError: there is none, or one is no URL."""
+    try:
+        endpoints = [Endpoint.parse(each) for each in urls]
+    except ValueError as error:
+        raise CommandError(f"{', '.join(urls)}: {error}") from None
+    if not endpoints:
+        raise CommandError("no URL to connect to")
+    return [Place.named(each.host, each.port, secure=each.secure, hostname=hostname) for each in endpoints]
+
+
+def _following(places: Sequence[Place], redirects: Sequence[str]) -> Following:
+    """Which redirects are followed. Raises: CommandError: what is given are no hosts."""
+    if isinstance(redirects, str):
+        raise CommandError(f"{redirects!r} is one host: give a list of them")
+    allowed = tuple(redirects)
+    refusal = pattern_refusal(allowed)
+    if refusal is not None:
+        raise CommandError(f"redirects: {refusal}")
+    named = {host: None for place in places for host in (place.network_host, place.hostname)}
+    return Following(tuple(named), allowed)

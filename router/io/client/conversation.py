@@ -15,6 +15,7 @@ from amqpmesh.router.amqp.errors import (
     ProtocolError,
     SaslError,
     SessionEndedError,
+    connection_closed,
 )
 from amqpmesh.router.amqp.sasl import SaslClient
 from amqpmesh.router.amqp.states import LinkEndpointState
@@ -207,7 +208,7 @@ class Conversation:
             self._closed(SaslError(f"not let in: {refusal}"))  # the error of the event says the same, and is our own
             return
         who = "the peer closed the connection" if event.by_peer else "the connection was closed"
-        self._closed(ConnectionClosedError(who, event.error))
+        self._closed(connection_closed(who, event.error))
 
     def _session_begun(self, event: events.SessionBegun) -> None:
         if event.session not in self._ends:

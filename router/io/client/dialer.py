@@ -2,87 +2,64 @@
 
 from __future__ import annotations
 
-import ssl
 from collections.abc import Sequence
-from typing import Final
+from contextlib import suppress
 
 import trio
 
+from amqpmesh.policies.redirect import Following, NotFollowedError, Place, Redirect, Stop
 from amqpmesh.router import logs
-from amqpmesh.router.amqp.connection import Connection as Engine
-from amqpmesh.router.amqp.errors import AmqpMeshError, CommandError, ConnectionClosedError, SaslError, shown
-from amqpmesh.router.amqp.negotiation import Negotiation
+from amqpmesh.router.amqp.errors import (
+    AmqpMeshError,
+    CommandError,
+    ConnectionClosedError,
+    ConnectionRedirectError,
+    SaslError,
+    shown,
+)
 from amqpmesh.router.amqp.performatives import Open
-from amqpmesh.router.amqp.sasl import SaslClient, SaslCode
-from amqpmesh.router.io.client.attacher import ANONYMOUS_RELAY, Attacher
+from amqpmesh.router.io.client.approach import Approach
+from amqpmesh.router.io.client.attacher import Attacher
 from amqpmesh.router.io.client.backoff import LASTING, Backoff
 from amqpmesh.router.io.client.conversation import Conversation
-from amqpmesh.router.io.client.dialing import FinalError, Opener, reason, secure
+from amqpmesh.router.io.client.dialing import FinalError, reason
 from amqpmesh.router.io.client.link import LinkEnd, again
 from amqpmesh.router.io.client.served import CLOSE_TIME, Served
-from amqpmesh.router.tracing import FrameTracer
-from amqpmesh.router.urls import Endpoint
+from amqpmesh.router.redirects import redirect_of
 
 log = logs.EventLog("amqpmesh.client")
-
-OPEN_TIME: Final = 10.0
-"""Seconds for a stream to come about, its TLS handshake included; the peer's `open` has as many again."""
-
-PLAIN: Final = "PLAIN"
-
-PASSWORDS: Final = ("SCRAM-SHA-256", "SCRAM-SHA-1", PLAIN)
-"""Mechanisms that need a password, the best liked first."""
 
 
 class Dialer(Attacher):
     """What is behind a `Connection`: it dials one peer after the other, and serves whoever is there."""
 
     def __init__(
-        self,
-        urls: Sequence[str],
-        *,
-        id: str,
-        hostname: str | None,
-        mechanisms: Sequence[str] | None,
-        user: str | None,
-        password: str | None,
-        insecure: bool,
-        context: ssl.SSLContext | None,
-        external: bool,
-        idle_time_out: float | None,
-        max_frame_size: int,
-        backoff: Backoff | None,
-        trace_frames: bool,
-        open_stream: Opener,
+        self, places: Sequence[Place], approach: Approach, *, backoff: Backoff | None, following: Following | None
     ) -> None:
+        """Args: places: tried in turn. backoff: None: a connection that is lost is not made again. following: None: no
+        redirect is followed. Raises: CommandError: there are no credentials for any mechanism.
+        """
         super().__init__()
-        try:
-            self._endpoints = [Endpoint.parse(url) for url in urls]
-        except ValueError as error:
-            raise CommandError(f"{', '.join(urls)}: {error}") from None
-        if not self._endpoints:
-            raise CommandError("no URL to connect to")
-        #: Our container-id (§2.7.1).
-        self.id = id
-        self._hostname = hostname
-        self._mechanisms = mechanisms
-        self._user, self._password = user, password
-        self._insecure = insecure
-        self._context = context
-        self._external = external
-        self._idle_time_out = idle_time_out
-        self._max_frame_size = max_frame_size
+        self._places = places
+        self.approach = approach
+        self.following = following
         self._backoff = backoff
-        self._trace_frames = trace_frames
-        self._open_stream = open_stream
+        #: Where the connection in use goes, or the one that is being made.
+        self._stop = Stop(places[0])
+        #: Where a redirect of the connection that is over leads; None: there was none, or it is not followed.
+        self._next: Stop | None = None
+        #: Why that is over.
+        self._loss: AmqpMeshError | None = None
+        self._branches: list[Branch] = []
         self._failure: AmqpMeshError | None = CommandError("the connection was not opened: `async with` opens it")
         self._entered = False
         self._changed = trio.Event()
         self._closing = False
         self._served: Served | None = None
         self._made = 0
-        for endpoint in self._endpoints:
-            self._sasl(endpoint)  # what cannot work is said now
+        self._opened_at = 0.0
+        for place in places:
+            approach.sasl(place)  # what cannot work is said now
 
     async def enter(self) -> None:
         """As `Connection.__aenter__`."""
@@ -110,10 +87,17 @@ class Dialer(Attacher):
         if self._failure is None:
             self._failure = CommandError("the connection was left")
         self.stop_all()
-        if self._served is not None:
-            with trio.move_on_after(CLOSE_TIME, shield=True):
+        branches = list(self._branches)
+        for branch in branches:
+            branch.stop_all()
+        with trio.move_on_after(CLOSE_TIME, shield=True):
+            if self._served is not None:
                 self._served.conversation.close()
                 await self._served.ended.wait()
+            for branch in branches:
+                await branch.gone.wait()
+        for branch in branches:
+            branch.scope.cancel()
         # Not told of the body's error the nursery does not wrap it, and shielded it keeps to itself that its tasks
         # were cancelled.
         self._running.cancel()
@@ -137,14 +121,14 @@ class Dialer(Attacher):
 
     def described(self) -> str:
         """How it stands, for people."""
-        urls = ", ".join(map(str, self._endpoints))
+        urls = ", ".join(map(str, self._places))
         if self.conversation is not None:
             stage = "connected"
         elif not self._entered:
             stage = "new"
         else:
             stage = "over" if self._failure is not None else "connecting"
-        return f"{shown(self.id)} to {urls} {stage}"
+        return f"{shown(self.approach.id)} to {urls} {stage}"
 
     # ---------------------------------------------------------------------------------------------------- of Attacher
 
@@ -161,7 +145,7 @@ class Dialer(Attacher):
     @property
     def max_frame_size(self) -> int:
         """Octets of a frame that we take."""
-        return self._max_frame_size
+        return self.approach.max_frame_size
 
     def wake(self) -> None:
         """A connection is there, or on its way."""
@@ -171,10 +155,45 @@ class Dialer(Attacher):
         self._nursery.start_soon(self._attach_later, end, losses)
 
     async def _attach_later(self, end: LinkEnd, losses: int) -> None:
-        assert self._backoff is not None
-        await trio.sleep(self._backoff.pause(losses))
-        if self.conversation is not None:
+        backoff = self._pauses
+        assert backoff is not None, "nothing is attached again without"
+        await trio.sleep(backoff.pause(losses))
+        if self.conversation is not None and end in self._ends:  # else it was redirected meanwhile
             end.attach_to(self.conversation)
+
+    def follow(self, stop: Stop | None, address: str | None, redirect: Redirect) -> tuple[Attacher, Stop] | None:
+        """Where a link goes on that is redirected (§2.8.18): over this connection, or another one of its own."""
+        if self.following is None:
+            return None
+        found = self.following.follow(stop or Stop(self._stop.place, address), redirect)
+        return self.to(found.place), found
+
+    def to(self, place: Place) -> Dialer:
+        """A connection to there, made if there is none. Raises: NotFollowedError: none can be made."""
+        if self.conversation is not None and place.is_same(self._stop.place):
+            return self
+        for branch in self._branches:
+            if place.is_same(branch.place):
+                return branch
+        if self._closing:
+            raise NotFollowedError("the connection was left")
+        try:
+            branch = Branch(self, place)
+        except CommandError as error:
+            raise NotFollowedError(str(error)) from None
+        self._branches.append(branch)
+        self._nursery.start_soon(branch.run)
+        return branch
+
+    def cut_off(self, branch: Branch) -> None:
+        """No link comes to it any more."""
+        if branch in self._branches:
+            self._branches.remove(branch)
+
+    @property
+    def _pauses(self) -> Backoff | None:
+        """Before links are attached again."""
+        return self._backoff
 
     # ------------------------------------------------------------------------------------------------------ connecting
 
@@ -186,111 +205,78 @@ class Dialer(Attacher):
     async def _run(self) -> None:
         """Connect, serve, and again. Raises: nothing."""
         position = failures = 0
+        self._stop = Stop(self._places[position])
         while True:
-            endpoint = self._endpoints[position]
+            place = self._stop.place
             began = trio.current_time()
             was_open = False
+            self._next = None
             try:
-                conversation = await self._serve(endpoint)
+                conversation = await self.approach.serve(place, began=self._began, opened=self.opened, ended=self.lost)
             except FinalError as refusal:
                 self._fail(refusal.error)
                 return
             except trio.TooSlowError:
-                error: AmqpMeshError = ConnectionClosedError(f"{endpoint}: timed out")
+                error: AmqpMeshError = ConnectionClosedError(f"{place}: timed out")
             except (OSError, trio.BrokenResourceError) as failure:
-                error = ConnectionClosedError(f"{endpoint}: {reason(failure)}")
+                error = ConnectionClosedError(f"{place}: {reason(failure)}")
             except Exception as fault:
-                log.error("fault", exception=fault, peer=str(endpoint))
+                log.error("fault", exception=fault, peer=str(place))
                 self._fail(ConnectionClosedError(f"a fault of this library: {fault!r}"))
                 return
             else:
-                assert conversation.failure is not None
-                error, was_open = conversation.failure, conversation.was_open
+                assert self._loss is not None
+                error, was_open = self._loss, conversation.was_open
             if self._closing:
                 return
+            if self._next is not None:
+                log.info("redirect followed", peer=str(place), to=self._next.place.described)
+                self._stop = self._next
+                continue
             lasted = was_open and trio.current_time() - began >= LASTING
-            position = 0 if lasted else (position + 1) % len(self._endpoints)
+            position = 0 if lasted else (position + 1) % len(self._places)
             failures = 0 if lasted else failures
             # A whole round was made, or a connection: what follows is not the same try any more.
             is_over = was_open or position == 0
             if self._backoff is None and (is_over or isinstance(error, SaslError)):
                 self._fail(error)
                 return
-            log.info("connection lost" if was_open else "not connected", peer=str(endpoint), reason=str(error))
+            log.info("connection lost" if was_open else "not connected", peer=str(place), reason=str(error))
             if self._backoff is not None and is_over:
                 failures += 1
                 await trio.sleep(self._backoff.pause(failures))
+            # Wherever redirects had led to: it begins where the program said.
+            self._stop = Stop(self._places[position])
 
-    async def _serve(self, endpoint: Endpoint) -> Conversation:
-        """One connection, from its first byte to its last.
-
-        Raises: OSError, BrokenResourceError, TooSlowError: none came about. FinalError: none will.
-        """
-        deadline = trio.current_time() + OPEN_TIME
-        with trio.fail_at(deadline):
-            stream = await self._open_stream(endpoint)
-        try:
-            if endpoint.secure:
-                assert self._context is not None, "amqps has a context"
-                with trio.fail_at(deadline):
-                    stream = await secure(stream, self._context, endpoint)
-            sasl = self._sasl(endpoint)
-            engine = Engine(
-                container_id=self.id,
-                now=trio.current_time(),
-                negotiation=Negotiation(server=False, sasl=sasl),
-                hostname=self._hostname if self._hostname is not None else endpoint.host,
-                max_frame_size=self._max_frame_size,
-                idle_time_out=self._idle_time_out,
-                open_time_out=OPEN_TIME,
-                desired_capabilities=(ANONYMOUS_RELAY,),
-            )
-            tracer = FrameTracer(peer=str(endpoint)) if self._trace_frames else None
-            unanswered = f"{endpoint}: the peer closed before it answered"
-            if not endpoint.secure:
-                unanswered += ": does it want TLS (amqps://)?"
-            self._served = Served(stream, engine, tracer, unanswered=unanswered, opened=self.opened, ended=self.lost)
-            conversation = await self._served.run()
-            temporary = sasl is not None and sasl.outcome is SaslCode.SYS_TEMP
-            if isinstance(conversation.failure, SaslError) and not temporary:
-                raise FinalError(conversation.failure)
-            return conversation
-        finally:
-            await trio.aclose_forcefully(stream)
-
-    def _sasl(self, endpoint: Endpoint) -> SaslClient | None:
-        """The exchange for this endpoint. Raises: CommandError: there are no credentials for any mechanism."""
-        mechanisms = self._mechanisms
-        if mechanisms is None:
-            if self._user is not None:
-                mechanisms = PASSWORDS
-            elif self._external and endpoint.secure:
-                mechanisms = ("EXTERNAL", "ANONYMOUS")
-            else:
-                mechanisms = ("ANONYMOUS",)
-        if not mechanisms:
-            return None
-        if not (endpoint.secure or endpoint.loopback or self._insecure):
-            mechanisms = [name for name in mechanisms if name != PLAIN]
-            if not mechanisms:
-                raise CommandError(f"PLAIN without TLS would show the password to the network: {endpoint}")
-        return SaslClient(
-            mechanisms,
-            self._user,
-            self._password,
-            self._hostname if self._hostname is not None else endpoint.host,
-            self._external and endpoint.secure,
-        )
+    def _began(self, served: Served) -> None:
+        self._served = served
 
     # ---------------------------------------------------------------------------------------------------------- ending
 
     def lost(self, error: ConnectionClosedError) -> None:
-        """The connection is over."""
-        self.ended(error, final=not self.reconnects)
+        """The connection is over: by a redirect that is followed another one takes its place (§2.8.16)."""
+        if isinstance(error, ConnectionRedirectError) and self.following is not None and not self._closing:
+            error = self._redirected(error, self.following)
+        self._loss = error
+        self.ended(error, final=self._next is None and not self.reconnects)
+
+    def _redirected(self, told: ConnectionRedirectError, following: Following) -> ConnectionRedirectError:
+        """Returns: what is told of it: if it is not followed, why."""
+        assert told.error is not None
+        lasted = trio.current_time() - self._opened_at >= LASTING
+        try:
+            found = following.follow(Stop(self._stop.place) if lasted else self._stop, redirect_of(told.error))
+            self.approach.sasl(found.place)
+        except (NotFollowedError, CommandError) as refusal:
+            return ConnectionRedirectError(f"{told.message}, and the redirect is not followed: {refusal}", told.error)
+        self._next = found
+        return told
 
     def opened(self, conversation: Conversation) -> None:
         """There is a connection."""
-        self._made += 1
+        if not self._stop.is_redirected:
+            self._made += 1
+        self._opened_at = trio.current_time()
         super().opened(conversation)
         self._tell()
 
@@ -303,3 +289,62 @@ class Dialer(Attacher):
             self._failure = error
         self.ended(error, final=True)
         self._tell()
+
+
+class Branch(Dialer):
+    """A connection to where links were redirected: as long as one of them is on it, and no longer than the first.
+
+    Attributes: `place`. `gone`: set when nothing of it is left. `scope`: of its task.
+    """
+
+    def __init__(self, trunk: Dialer, place: Place) -> None:
+        super().__init__([place], trunk.approach, backoff=None, following=trunk.following)
+        self._trunk = trunk
+        self.place = place
+        self.gone = trio.Event()
+        self.scope = trio.CancelScope(shield=True)
+        self._emptied = trio.Event()
+        self._failure = None
+
+    async def run(self) -> None:
+        """Connect, and serve until no link is left. Raises: nothing."""
+        try:
+            with self.scope, suppress(AmqpMeshError):  # its links are told what that is
+                await self.enter()
+                try:
+                    while self._failure is None and not self._is_empty:
+                        self._emptied = trio.Event()
+                        await self._emptied.wait()
+                finally:
+                    self._trunk.cut_off(self)
+                    await self.leave()
+        finally:
+            self._trunk.cut_off(self)
+            self.gone.set()
+
+    def remove(self, end: LinkEnd) -> None:
+        """`end` is over, or goes on elsewhere: the last one closes it."""
+        super().remove(end)
+        if self._is_empty:
+            self._emptied.set()
+            if self.conversation is None:
+                self._trunk.cut_off(self)
+                self.scope.cancel()
+
+    def to(self, place: Place) -> Dialer:
+        """As the first connection finds it."""
+        return self._trunk.to(place)
+
+    @property
+    def _pauses(self) -> Backoff | None:
+        return self._trunk._pauses
+
+    @property
+    def _is_empty(self) -> bool:
+        """Whether nobody is on it but those who answer for others."""
+        return all(end in self._reply_senders.values() for end in self._ends)
+
+    def _fail(self, error: AmqpMeshError) -> None:
+        self._trunk.cut_off(self)
+        super()._fail(error)
+        self._emptied.set()

@@ -13,6 +13,7 @@ from amqpmesh.router.amqp.errors import ConnectionClosedError
 from amqpmesh.router.urls import Endpoint
 
 if TYPE_CHECKING:
+    from amqpmesh.policies.redirect import Place
     from amqpmesh.router.amqp.errors import AmqpMeshError
 
 Opener = Callable[[Endpoint], Awaitable[trio.abc.Stream]]
@@ -42,20 +43,20 @@ async def open_tcp(endpoint: Endpoint) -> trio.abc.Stream:
     return stream
 
 
-async def secure(stream: trio.abc.Stream, context: ssl.SSLContext, endpoint: Endpoint) -> trio.abc.Stream:
+async def secure(stream: trio.abc.Stream, context: ssl.SSLContext, place: Place) -> trio.abc.Stream:
     """The same within TLS (§5.2).
 
     Raises: BrokenResourceError: the handshake failed. FinalError: the server is not the one that it should be.
     """
     secured: trio.SSLStream[trio.abc.Stream] = trio.SSLStream(
-        stream, context, server_hostname=endpoint.host, https_compatible=True
+        stream, context, server_hostname=place.certified, https_compatible=True
     )
     try:
         await secured.do_handshake()
     except trio.BrokenResourceError as error:
         cause = error.__cause__
         if isinstance(cause, ssl.SSLCertVerificationError):
-            raise FinalError(ConnectionClosedError(f"{endpoint}: TLS: {cause.verify_message}")) from None
+            raise FinalError(ConnectionClosedError(f"{place}: TLS: {cause.verify_message}")) from None
         raise
     return secured
 

@@ -23,6 +23,7 @@ from amqpmesh.router.io.surroundings import seconds_worked
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from amqpmesh.policies.redirect import Redirect, Stop
     from amqpmesh.router.config import ListenerConfig
     from amqpmesh.router.connections import ConnectionRecord
     from amqpmesh.router.io.client.link import LinkEnd
@@ -87,6 +88,9 @@ class Inside(Attacher):
 
     def attach_later(self, end: LinkEnd, losses: int) -> None:
         """Nothing is attached again: the router that detached it had a reason."""
+
+    def follow(self, stop: Stop | None, address: str | None, redirect: Redirect) -> None:
+        """Nowhere: within the process there is one router."""
 
     def wake(self) -> None:
         """Somebody wants a connection."""

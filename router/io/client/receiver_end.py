@@ -20,6 +20,7 @@ from amqpmesh.router.io.client.conversation import MIN_WINDOW
 from amqpmesh.router.io.client.credit import Crediting
 from amqpmesh.router.io.client.delivery import DeliveryAbortedError
 from amqpmesh.router.io.client.incoming import FAILED, Incoming
+from amqpmesh.router.io.client.link import moved
 from amqpmesh.router.io.client.share import Share
 from amqpmesh.router.kernel import relay as kernel
 from amqpmesh.router.kernel.relay import RELEASED_STATE
@@ -72,7 +73,7 @@ class ReceiverEnd(Crediting):
         self.filter: Mapping[Symbol, Value] = {}
         self._terms = terms
         #: Asked for again over each connection, whatever the peer then called it.
-        self._asked = address
+        self._asked = terms.asked(address)
         self._window = min(max(MIN_WINDOW, whole("buffer", buffer) // home.max_frame_size), MAX_WINDOW)
         self._streaming = streaming
         self._any_format = any_format
@@ -161,8 +162,12 @@ class ReceiverEnd(Crediting):
         self._share = Share(session)
         return session
 
+    @property
+    def _wanted(self) -> str | None:
+        return self._asked.address
+
     def _attach(self, session: Session) -> Link:
-        return self._terms.attach(session, self.name, self._asked)
+        return self._terms.attach(session, self.name, moved(self._asked, self._stop))
 
     def _accepts(self, attach: Attach) -> bool:
         return attach.source is not None

@@ -15,7 +15,7 @@ from amqpmesh.router.amqp.link import Sender as EngineSender
 from amqpmesh.router.amqp.messaging import Source, Target
 from amqpmesh.router.amqp.states import LinkEndpointState
 from amqpmesh.router.amqp.terminus import Terminus
-from amqpmesh.router.io.client.link import LinkEnd, again
+from amqpmesh.router.io.client.link import LinkEnd, again, moved
 from amqpmesh.router.io.client.outgoing import Outgoing
 from amqpmesh.router.kernel import relay as kernel
 from amqpmesh.router.outcomes import NOTHING_SAID, outcome_of
@@ -159,11 +159,15 @@ class SenderEnd(LinkEnd):
     def _choose_session(self, conversation: Conversation) -> Session:
         return conversation.session_for(self)
 
+    @property
+    def _wanted(self) -> str | None:
+        return self._asked.address
+
     def _attach(self, session: Session) -> Link:
         return session.attach(
             Terminus(self.name, Role.SENDER),
             source=Source(),
-            target=self._asked,
+            target=moved(self._asked, self._stop),
             snd_settle_mode=self._snd_settle_mode,
             rcv_settle_mode=self._rcv_settle_mode,
             desired_capabilities=self._desired_capabilities,

@@ -42,11 +42,18 @@ class ReceiverTerms:
     def __post_init__(self) -> None:
         whole("max_message_size", self.max_message_size, MAX_ULONG)
 
-    def attach(self, session: Session, name: str, address: str | None) -> Link:
-        """Send the attach. Args: address: the source's, unless `source` says all of it; None: a dynamic node."""
+    def asked(self, address: str | None) -> Source:
+        """The source that is asked for. Args: address: unless `source` says all of it; None: a dynamic node."""
+        if self.source is not None:
+            return self.source
+        filters = None if self.filter is None else dict(self.filter)
+        return Source(address=address, dynamic=address is None, filter=filters)
+
+    def attach(self, session: Session, name: str, source: Source) -> Link:
+        """Send the attach."""
         return session.attach(
             Terminus(name, Role.RECEIVER),
-            source=self._asked(address),
+            source=source,
             target=Target(),
             snd_settle_mode=self.snd_settle_mode,
             rcv_settle_mode=self.rcv_settle_mode,
@@ -55,21 +62,15 @@ class ReceiverTerms:
             properties=self.properties,
         )
 
-    def wanting(self, attach: Attach, address: str | None) -> str | None:
-        """What the peer's source leaves out (§3.5.3), for people; None: nothing. Args: address: as of `attach`.
+    def wanting(self, attach: Attach, asked: Source) -> str | None:
+        """What the peer's source leaves out (§3.5.3), for people; None: nothing.
 
         That is the address of a dynamic node, to which nobody could send; or a filter that was asked for by name: what
         comes would be something else.
         """
         assert attach.source is not None
-        if self._asked(address).dynamic and attach.source.address is None:
+        if asked.dynamic and attach.source.address is None:
             return "the peer gives no address of a dynamic node"
         in_place = attach.source.filter or {}
         missing = [name for name, value in (self.filter or {}).items() if value is not None and name not in in_place]
         return f"the peer does not apply the filter {', '.join(missing)}" if missing else None
-
-    def _asked(self, address: str | None) -> Source:
-        if self.source is not None:
-            return self.source
-        filters = None if self.filter is None else dict(self.filter)
-        return Source(address=address, dynamic=address is None, filter=filters)
