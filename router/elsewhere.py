@@ -1,0 +1,183 @@
+"""Addresses whose nodes are in containers outside the mesh, and that this router serves in their place.
+
+A redirect of the configuration that the router follows by itself leads to them, or the domain in `name@domain`. Such
+an address is two nodes: where its consumers are attached, which a link from the node there feeds; and where its
+producers are, which a link feeds the node there from. What producers here send goes there, and comes back only if that
+container sends it: nothing is given from one to the other here. The links are made when the first producer or consumer
+comes, and go when there has been none for a while.
+
+Credit and outcomes are those of the other container, end to end. So where two routers lead to each other nothing goes
+in circles: neither has credit to give.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from amqpmesh.policies.distribution import Distribution
+from amqpmesh.policies.redirect import Following, NotFollowedError, Place
+from amqpmesh.router.addresses import Address
+from amqpmesh.router.amqp.composite import encode_composite
+from amqpmesh.router.amqp.definitions import AmqpCondition, Error, LinkCondition
+from amqpmesh.router.amqp.messaging import Rejected
+from amqpmesh.router.attaching import RefusedError
+from amqpmesh.router.container_link import ContainerLink
+from amqpmesh.router.links import IncomingLink, OutgoingLink
+
+if TYPE_CHECKING:
+    from amqpmesh.router.core import Core
+    from amqpmesh.router.settings.redirect import RedirectConfig
+
+
+class FarNode:
+    """What stands here for a node elsewhere.
+
+    Attributes: `address`: where its consumers are attached. `connector`, `node`: where it is.
+    """
+
+    __slots__ = ("_core", "_idle_since", "_links", "address", "connector", "node")
+
+    def __init__(self, core: Core, address: Address, node: str) -> None:
+        self._core = core
+        self.address = address
+        self.node = node
+        self.connector = ""
+        #: The links that there are, by whether they feed this router; and since when nobody needs them, seconds.
+        self._links: dict[bool, ContainerLink] = {}
+        self._idle_since: dict[bool, float] = {}
+
+    def ingress(self) -> Address:
+        """Where its producers are attached."""
+        address = self.address
+        if address.ingress is None:
+            ingress = Address(address.tenant, address.name, address.config, self._core.budget)
+            ingress.is_ingress = True
+            ingress.far = self
+            address.ingress = ingress
+            self._core.touch(ingress)
+        return address.ingress
+
+    def look(self) -> bool:
+        """See to it that there are the links that are needed, and no others for long.
+
+        Returns: whether nothing is needed any more: then it is forgotten.
+        """
+        core, address, ingress = self._core, self.address, self.address.ingress
+        self._keep(incoming=True, needed=bool(address.outgoing or address.copies))
+        self._keep(incoming=False, needed=ingress is not None and bool(ingress.incoming or ingress.waiting.size))
+        if self._links:
+            return False
+        if ingress is not None and ingress.is_idle:
+            address.ingress = None
+        if not address.is_idle:
+            return False
+        core.addresses.remove(address)
+        core.places.leave(self.connector, self)
+        return True
+
+    def _keep(self, *, incoming: bool, needed: bool) -> None:
+        core = self._core
+        link = self._links.get(incoming)
+        if needed:
+            self._idle_since.pop(incoming, None)
+            if link is None and not core.draining:
+                link = self._links[incoming] = self._link(incoming=incoming)
+                core.containers.add(link)
+            return
+        if link is None:
+            return
+        idle = core.config.elsewhere.idle
+        until = self._idle_since.setdefault(incoming, core.now) + idle
+        if core.now >= until and not link.is_busy:
+            del self._links[incoming], self._idle_since[incoming]
+            core.containers.remove(link)
+        elif core.now >= until or until == core.now + idle:
+            core.schedule(core.now + max(idle, 1.0) if core.now >= until else until, self._look_again)
+
+    def _link(self, *, incoming: bool) -> ContainerLink:
+        address = self.address
+        return ContainerLink(
+            f"{address.tenant}/{address.name}" if address.tenant else address.name,
+            self.connector,
+            self.node,
+            incoming=incoming,
+            address=address.name,
+            serves=lambda _: address if incoming else self.ingress(),
+            now=self._core.now,
+            refused=self._refused,
+        )
+
+    def _look_again(self) -> None:
+        self._core.touch(self.address)
+
+    def _refused(self, link: ContainerLink, error: Error | None) -> None:
+        """The container does not want a link. Who is attached here for it hears why, and whose message waits."""
+        core, address = self._core, self.address
+        if self._links.get(link.incoming) is link:
+            del self._links[link.incoming]
+            self._idle_since.pop(link.incoming, None)
+        told = _passed_on(error, self.connector)
+        attached: list[IncomingLink | OutgoingLink]
+        if link.incoming:
+            attached = [*address.outgoing, *address.copies]
+        else:
+            ingress = self.ingress()
+            attached = [*ingress.incoming]
+            while (relay := ingress.waiting.first()) is not None:
+                core.count_undelivered(ingress)
+                core.settlement.end_unsent(relay, encode_composite(Rejected(error=told)))
+        for each in attached:
+            core.fail_link(each, told)
+        core.touch(address)
+
+
+class Elsewhere:
+    """The addresses of a router whose nodes are elsewhere."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._domains = Following(allowed=core.config.elsewhere.domains)
+
+    def led(self, tenant: str, name: str, redirect: RedirectConfig) -> Address:
+        """The node of an address whose redirect this router follows.
+
+        Raises: RefusedError: there are too many such places, or too much is used of that one.
+        """
+        return self._use(tenant, name, redirect.place.address or name, redirect.there)
+
+    def node(self, tenant: str, name: str, domain: str) -> Address | None:
+        """The node of `name@domain`; None: the configuration does not name that domain.
+
+        Raises: RefusedError: as `led`; or the configuration does not let that address be used.
+        """
+        if not name or not self._domains.allows(domain):
+            return None
+        whole = f"{name}@{domain}"
+        if self._core.addresses.config(whole).distribution is Distribution.UNAVAILABLE:
+            raise RefusedError(AmqpCondition.NOT_FOUND, "the address is unavailable")
+        return self._use(tenant, whole, name, domain)
+
+    def _use(self, tenant: str, name: str, node: str, there: Place | str) -> Address:
+        core = self._core
+        address = core.addresses.use(tenant, name)
+        core.touch(address)
+        if address.far is None:
+            far = FarNode(core, address, node)
+            try:
+                if isinstance(there, str):
+                    far.connector = core.places.use_domain(there, far)
+                else:
+                    far.connector = core.places.use(there, far)
+            except NotFollowedError as refusal:
+                raise RefusedError(AmqpCondition.RESOURCE_LIMIT_EXCEEDED, str(refusal)) from None
+            address.far = far
+        return address
+
+
+def _passed_on(error: Error | None, connector: str) -> Error:
+    """What clients are told of a refusal; a redirect that is not followed here they may follow themselves."""
+    if error is None:
+        return Error(condition=LinkCondition.DETACH_FORCED, description=f"{connector} does not take the link")
+    about = f": {error.description}" if error.description else ""
+    info = error.info if error.condition == LinkCondition.REDIRECT else None
+    return Error(condition=error.condition, description=f"{connector} does not take the link{about}", info=info)

@@ -1,0 +1,181 @@
+"""Containers that the router connects to on demand: a connection each, shared by all links that go there.
+
+Nobody configured them one by one: a redirect names them, or a domain in an address. So there is a limit to how many,
+they are left when nothing has needed them for a while, and a credential is shown only where a connector's own hosts
+and policy allow it. To all others the router comes without a name (ANONYMOUS).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+from amqpmesh.policies.redirect import Following, NotFollowedError, Place, Stop
+from amqpmesh.router.amqp.errors import ConfigError
+from amqpmesh.router.settings.agreement import free_name
+from amqpmesh.router.settings.connector import ConnectorConfig
+from amqpmesh.router.urls import DEFAULT_PORTS, Endpoint
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from amqpmesh.policies.redirect import Redirect
+    from amqpmesh.router.connections import ConnectionRecord
+    from amqpmesh.router.core import Core
+
+
+@dataclass(slots=True)
+class Occupied:
+    """A place that something needs, or has needed a moment ago."""
+
+    config: ConnectorConfig
+    #: Where redirects from there are followed to.
+    following: Following
+    #: What certificates there have to name; None: the host of the URL.
+    certified: str | None
+    #: None: a domain, whose servers DNS knows.
+    place: Place | None
+    users: dict[object, None] = field(default_factory=dict)
+    #: When it is left, if nobody needs it until then; seconds.
+    left_at: float | None = None
+
+
+class Places:
+    """Those of a router, by the names of their connectors."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._config = core.config.elsewhere
+        self._there: dict[str, Occupied] = {}
+        #: Set by the owner: have a connector at work, with what certificates there have to name; have it end.
+        self.on_connect: Callable[[ConnectorConfig, str | None], None] = lambda *_: None
+        self.on_disconnect: Callable[[str], None] = lambda _: None
+
+    def __len__(self) -> int:
+        return len(self._there)
+
+    def use(self, place: Place, user: object, *, home: str | None = None) -> str:
+        """Have a connection there as long as `user` needs it, until it is said to `leave`.
+
+        Args: home: the connector whose redirects have led there: its credentials come first.
+        Returns: the name of the connector that leads there: a configured one, or one that is made for it.
+        Raises: NotFollowedError: there are too many places, or too much goes there; the host is none.
+        """
+        there = Endpoint("amqps" if place.secure else "amqp", place.network_host, place.port)
+        for connector in self._connectors(home):
+            same = (connector.hostname or there.host) == place.hostname and connector.places[0].host == place.certified
+            if connector.places == (there,) and same:
+                return connector.name
+        origin = next((each for each in self._connectors(home) if _may_show(each, place)), None)
+        name = self._name(str(place) if origin is None else f"{place} ({origin.name})")
+        try:
+            config = self._config_of(origin, str(there), name, place.hostname)
+        except ConfigError as error:
+            raise NotFollowedError(f"{place} is no place to connect to: {error.reason}") from None
+        hosts = (place.hostname, place.network_host)
+        allowed = self._config.hosts if origin is None else (*following(origin).own, *following(origin).allowed)
+        return self._occupy(Occupied(config, Following(own=hosts, allowed=allowed), place.certified, place), user)
+
+    def use_domain(self, domain: str, user: object) -> str:
+        """The same for a domain, whose servers DNS knows, or for the configured connector that names it."""
+        for connector in self._connectors():
+            if any(each.host.lower() == domain.lower() for each in connector.places):
+                return connector.name
+        urls = (f"amqps+srv://{domain}", f"amqp+srv://{domain}")
+        try:
+            config = self._config_of(None, urls, self._name(f"@{domain}"), None)
+        except ConfigError as error:
+            raise NotFollowedError(f"{domain} is no domain: {error.reason}") from None
+        return self._occupy(Occupied(config, Following(own=(domain,), allowed=self._config.hosts), None, None), user)
+
+    def leave(self, name: str, user: object) -> None:
+        """It is not needed for `user` any more."""
+        there = self._there.get(name)
+        if there is None or there.users.pop(user, 0) == 0 or there.users:
+            return
+        there.left_at = self._core.now + self._config.idle
+        self._core.schedule(there.left_at, partial(self._part, name, there, there.left_at))
+
+    def next_stop(self, home: str, stop: Stop | None, record: ConnectionRecord, node: str, redirect: Redirect) -> Stop:
+        """Where a redirect leads a link. Args: home: the connector that it belongs to. stop: where it is by redirects.
+
+        Raises: NotFollowedError: it is not followed.
+        """
+        there = self._there.get(home)
+        if there is not None:
+            policy = there.following
+        else:
+            policy = following(next(each for each in self._connectors() if each.name == home))
+        return policy.follow(stop or Stop(self._place_of(record), node), redirect)
+
+    def _occupy(self, wanted: Occupied, user: object) -> str:
+        name = wanted.config.name
+        there = self._there.get(name)
+        if there is None:
+            if len(self._there) >= self._config.places:
+                raise NotFollowedError(f"more than {self._config.places} places elsewhere")
+            there = self._there[name] = wanted
+            self.on_connect(wanted.config, wanted.certified)
+        elif len(there.users) >= self._config.nodes and user not in there.users:
+            raise NotFollowedError(f"more than {self._config.nodes} nodes at {name}")
+        there.users[user] = None
+        there.left_at = None
+        return name
+
+    def _part(self, name: str, there: Occupied, at: float) -> None:
+        """Nobody has needed it for a while: close the connection."""
+        if there.left_at != at or self._there.get(name) is not there:
+            return
+        del self._there[name]
+        self.on_disconnect(name)
+        for record in list(self._core.connections):
+            if record.connector is not None and record.connector.name == name and not record.lost:
+                self._core.close(record, None)
+
+    def _name(self, stem: str) -> str:
+        """Of a connector that is made, always the same of one place, and none that is configured has it."""
+        return free_name(stem, [each.name for each in self._core.config.connectors])
+
+    def _connectors(self, first: str | None = None) -> list[ConnectorConfig]:
+        """The configured ones to containers."""
+        found = [each for each in self._core.config.connectors if not each.is_mesh]
+        return sorted(found, key=lambda each: each.name != first)
+
+    def _config_of(
+        self, origin: ConnectorConfig | None, url: str | tuple[str, ...], name: str, hostname: str | None
+    ) -> ConnectorConfig:
+        """Raises: ConfigError: there is no such URL."""
+        # A session for each link each way, as far as the peer lets us.
+        channel_max = min(2**16 - 1, 2 * self._config.nodes)
+        if origin is not None:
+            return replace(origin, url=url, name=name, hostname=hostname, channel_max=channel_max)
+        limits = {**self._core.config.limits(), "channel_max": channel_max}
+        return ConnectorConfig(url=url, name=name, hostname=hostname, role="container", **limits)  # type: ignore[arg-type]  # numbers
+
+    def _place_of(self, record: ConnectionRecord) -> Place:
+        """Where a connection of ours goes, as far as a redirect may leave that unsaid."""
+        config = record.connector
+        assert config is not None, "the router has opened it"
+        there = self._there.get(config.name)
+        if there is not None and there.place is not None:
+            return there.place
+        found = next((each for each in config.places if each.host == record.host), config.places[0])
+        secure = found.secure or record.tls is not None
+        port = found.port if isinstance(found, Endpoint) else DEFAULT_PORTS["amqps" if secure else "amqp"]
+        hostname = config.hostname or found.host
+        return Place(network_host=record.host, port=port, secure=secure, hostname=hostname, certified=found.host)
+
+
+def following(connector: ConnectorConfig) -> Following:
+    """Which redirects are followed on a connector's connections."""
+    named = (each.host for each in connector.places)
+    return Following(own=(*named, *((connector.hostname,) if connector.hostname else ())))
+
+
+def _may_show(connector: ConnectorConfig, place: Place) -> bool:
+    """Whether a connector's credentials may be shown at a place: its hosts are allowed, and TLS is not given up."""
+    policy = following(connector)
+    return (
+        policy.allows(place.network_host) and policy.allows(place.hostname) and (place.secure or not connector.secure)
+    )
