@@ -72,14 +72,18 @@ class Connector:
         driver: Driver,
         start: Starter,
         carry: Carry,
+        certified: str | None = None,
     ) -> None:
-        """Args: start: for tasks of its connections."""
+        """Args: start: for tasks of its connections. certified: whom certificates have to name; None: the host, or the
+        domain, of the URL.
+        """
         self.config = config
         self.credentials = credentials
         self._means = means
         self._driver = driver
         self._start = start
         self._carry = carry
+        self._certified = certified
         self._scope = trio.CancelScope()
         self._record: ConnectionRecord | None = None
         self._url: str | None = None
@@ -126,7 +130,7 @@ class Connector:
             ahead: deque[Way] = deque()
             while True:
                 if not ahead:  # a new round
-                    ahead.extend(Way(place, place.host) for place in self.config.places)
+                    ahead.extend(Way(place, self._certified or place.host) for place in self.config.places)
                 way = ahead.popleft()
                 self._url = str(way.place)
                 began = trio.current_time()
