@@ -5,6 +5,8 @@
 PYTHON ?= python3
 BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest -q
+# As many processes as there are cores, but few enough for tests that start programs of their own.
+PARALLEL := -n auto --maxprocesses 4 --dist worksteal
 # A path, not an import hook: type checkers follow the one and do not see the other.
 EDITABLE := --config-settings editable_mode=compat
 STAGE := .ci/stage
@@ -44,10 +46,10 @@ imports: .venv/test
 	@$(STAGE) imports $(BIN)/lint-imports --no-cache --no-logo
 
 unit: .venv/test
-	@$(STAGE) unit $(PYTEST) --junit-xml=build/unit.xml
+	@$(STAGE) unit $(PYTEST) $(PARALLEL) --junit-xml=build/unit.xml
 
 interop: .venv/test tests/interop/node_modules
-	@$(STAGE) interop $(PYTEST) -m interop --junit-xml=build/interop.xml
+	@$(STAGE) interop $(PYTEST) $(PARALLEL) -m interop --junit-xml=build/interop.xml
 
 bench: .venv/test
 	$(BIN)/python -m benchmarks.run $(ARGS)
