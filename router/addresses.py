@@ -17,6 +17,7 @@ from amqpmesh.router.tally import Tally
 if TYPE_CHECKING:
     from amqpmesh.policies.patterns import PatternTable
     from amqpmesh.router.connections import ConnectionRecord
+    from amqpmesh.router.elsewhere import FarNode
     from amqpmesh.router.kernel.relay import Relay
     from amqpmesh.router.lanes import Lane
     from amqpmesh.router.links import IncomingLink, OutgoingLink
@@ -117,6 +118,7 @@ class Address:
         "copies",
         "creditors",
         "draining",
+        "far",
         "idle_since",
         "incoming",
         "ingress",
@@ -162,6 +164,8 @@ class Address:
         self.ingress: Address | None = None
         #: It is such a node.
         self.is_ingress = False
+        #: What comes here or leaves from here does so by links to a node elsewhere.
+        self.far: FarNode | None = None
         #: The mesh knows of its consumers.
         self.is_advertised = False
         #: An ingress' ways out, and what each of them lends it.
@@ -197,8 +201,8 @@ class Address:
 
     @property
     def has_consumers(self) -> bool:
-        """There is somebody, here or at other routers, whom deliveries could go to."""
-        return bool(self.outgoing or self.shares)
+        """There is somebody, here or at other routers, whom deliveries could go to; or there will be, elsewhere."""
+        return bool(self.outgoing or self.shares) or (self.far is not None and self.is_ingress)
 
     @property
     def is_idle(self) -> bool:

@@ -37,6 +37,7 @@ from amqpmesh.router.kernel.relay import ACCEPTED, is_terminal, state_kind
 from amqpmesh.router.lanes import LaneKind
 from amqpmesh.router.links import IncomingLink, LinkKey, OutgoingLink
 from amqpmesh.router.names import split
+from amqpmesh.router.opening import REDIRECT
 from amqpmesh.router.redirects import info
 from amqpmesh.router.settlement import OUTCOMES
 from amqpmesh.router.windows import FixedWindow
@@ -84,6 +85,17 @@ def check_here(config: AddressConfig, name: str) -> None:
     if config.redirect is not None:
         place = config.redirect.place.for_address(name)
         raise RefusedError(LinkCondition.REDIRECT, "the address is elsewhere", info(place))
+
+
+def follows(config: AddressConfig, record: ConnectionRecord, attach: Attach | None) -> bool:
+    """Whether this router goes where an address is, in the place of who asks for it.
+
+    Who desires `amqpmesh:redirect`, of its connection or of its link, goes there by itself.
+    """
+    if config.redirect is None or not config.redirect.is_followed:
+        return False
+    opened = record.engine.remote
+    return not any(asked is not None and REDIRECT in asked.desired_capabilities for asked in (opened, attach))
 
 
 class Attaching:
@@ -154,9 +166,7 @@ class Attaching:
             if core.mesh is not None and core.mesh.ways.leads_elsewhere(named):
                 address, to = None, named
             else:
-                address = self._local(record, named)
-                if core.mesh is not None:
-                    address = core.mesh.ways.ingress(address)
+                address = core.ingress(self._local(record, named, attach))
         pool: Pool | FixedWindow
         if address is None:
             pool = FixedWindow(record.limits.anonymous_window)
@@ -207,7 +217,7 @@ class Attaching:
             raise RefusedError(AmqpCondition.INVALID_FIELD, "the source has no address and is not dynamic")
         else:
             named = source.address
-            address = self._local(record, named)
+            address = self._local(record, named, attach)
             if address.maker is not None and address.maker is not record:
                 raise RefusedError(AmqpCondition.UNAUTHORIZED_ACCESS, "only its maker may consume a dynamic node")
             if address.maker is None and not (may_consume(named) or record.own):
@@ -247,8 +257,7 @@ class Attaching:
         (address.copies if copy else address.outgoing)[outgoing] = None
         outgoing.branch = address.pool.add_branch(0, 1, not copy, outgoing)
         core.touch_outgoing(outgoing)
-        if core.mesh is not None:
-            core.mesh.ways.consumers_changed(address)
+        core.consumers_changed(address)
         return outgoing
 
     # -------------------------------------------------------------------------------------------------------- lanes
@@ -317,7 +326,7 @@ class Attaching:
 
     # ----------------------------------------------------------------------------------------------------- addresses
 
-    def _local(self, record: ConnectionRecord, named: str) -> Address:
+    def _local(self, record: ConnectionRecord, named: str, attach: Attach) -> Address:
         """The address that a terminus names, made if nobody has used it.
 
         Raises: RefusedError: it is another container's, unknown, or by the configuration elsewhere or unavailable.
@@ -325,6 +334,9 @@ class Attaching:
         core = self._core
         name, container = split(named)
         if container is not None and container != core.id:
+            far = core.node_elsewhere(record.peer.tenant, name, container)
+            if far is not None:
+                return far
             raise RefusedError(AmqpCondition.NOT_FOUND, f"no container {container!r} is known here")
         tenant = record.peer.tenant
         if name.startswith("$"):
@@ -333,6 +345,9 @@ class Attaching:
                 raise RefusedError(AmqpCondition.NOT_FOUND, "no such node")
             return address
         config = core.addresses.config(name)
+        if follows(config, record, attach):
+            assert config.redirect is not None
+            return core.elsewhere.led(tenant, name, config.redirect)
         check_here(config, name)
         if config.distribution is Distribution.UNAVAILABLE:
             raise RefusedError(AmqpCondition.NOT_FOUND, "the address is unavailable")

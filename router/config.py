@@ -19,6 +19,7 @@ from amqpmesh.router.logs import LogFormat
 from amqpmesh.router.settings.address import AddressConfig, Overflow
 from amqpmesh.router.settings.agreement import disagreements, free_name, unbound
 from amqpmesh.router.settings.connector import ConnectorConfig, ConnectorTlsConfig, LinkConfig, PasswordConfig
+from amqpmesh.router.settings.elsewhere import ElsewhereConfig
 from amqpmesh.router.settings.limits import Limits
 from amqpmesh.router.settings.listener import MECHANISMS, ListenerConfig, TlsConfig
 from amqpmesh.router.settings.mesh import MeshConfig
@@ -32,6 +33,7 @@ __all__ = [
     "AddressConfig",
     "ConnectorConfig",
     "ConnectorTlsConfig",
+    "ElsewhereConfig",
     "Limits",
     "LinkConfig",
     "ListenerConfig",
@@ -84,8 +86,8 @@ class LogConfig(Table):
 
 @table
 class RouterConfig(Limits):
-    """A whole configuration. `mesh`, `listeners`, `connectors`, `container_links`, `addresses` and `log` are tables of
-    their own in the file.
+    """A whole configuration. `mesh`, `listeners`, `connectors`, `container_links`, `addresses`, `elsewhere` and `log` are
+    tables of their own in the file.
     """
 
     id: str = setting(factory=default_id, check=_id_refusal)
@@ -97,6 +99,7 @@ class RouterConfig(Limits):
     connectors: tuple[ConnectorConfig, ...] = setting(default=(), apart=True)
     container_links: tuple[LinkConfig, ...] = setting(default=(), apart=True)
     addresses: tuple[AddressConfig, ...] = setting(default=(), apart=True)
+    elsewhere: ElsewhereConfig = setting(factory=ElsewhereConfig, apart=True)
     log: LogConfig = setting(factory=LogConfig, apart=True)
 
     def __post_init__(self) -> None:
@@ -200,13 +203,14 @@ def parse(raw: Mapping[str, object], file: Path) -> RouterConfig:
             connectors=rows(ConnectorConfig, "connector", **limits),
             container_links=rows(LinkConfig, "link"),
             addresses=rows(AddressConfig, "address"),
+            elsewhere=read(ElsewhereConfig, raw.get("elsewhere", {}), file=file, where="elsewhere"),
         )
     except ConfigError as error:
         # What the router refuses of its tables together knows no file yet.
         raise ConfigError(str(file), error.key, error.reason) from None
 
 
-_TABLES = ("router", "log", "mesh", "listener", "connector", "link", "address")
+_TABLES = ("router", "log", "mesh", "listener", "connector", "link", "address", "elsewhere")
 
 
 def _rows(raw: Mapping[str, object], name: str, file: Path) -> list[object]:
@@ -245,6 +249,7 @@ def lines(config: RouterConfig) -> Iterator[str]:
     """The configuration as TOML, all defaults included: what `parse` reads as an equal one."""
     yield from written(config, "[router]")
     yield from written(config.log, "\n[log]")
+    yield from written(config.elsewhere, "\n[elsewhere]")
     if config.mesh is not None:
         yield from written(config.mesh, "\n[mesh]")
     for heading, tables in (

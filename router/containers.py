@@ -4,6 +4,9 @@ They are attached whenever the connection of their connector is open, each in a 
 that end a whole session for what they do not like of a link. Once attached such a link is like a client's. What comes
 by it is settled there with what its receiver said, and not before; what leaves by it has the outcome that the other
 container gives. So whatever is cut in between, each side has what the other did not settle (§2.6.12).
+
+Where a container says that the node is elsewhere (§2.8.18), its link goes there, as far as the connector's policy lets
+it, and comes back when it ends there.
 """
 
 from __future__ import annotations
@@ -11,13 +14,15 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from amqpmesh.router.amqp.definitions import LinkCondition, Role, SenderSettleMode
+from amqpmesh.policies.redirect import NotFollowedError
+from amqpmesh.router.amqp.definitions import LinkCondition
 from amqpmesh.router.amqp.errors import CommandError
 from amqpmesh.router.amqp.link import Receiver, Sender
-from amqpmesh.router.amqp.messaging import Source, Target
-from amqpmesh.router.amqp.terminus import Terminus
+from amqpmesh.router.amqp.states import LinkEndpointState
+from amqpmesh.router.container_link import ContainerLink, configured
 from amqpmesh.router.links import IncomingLink, OutgoingLink
-from amqpmesh.router.statistics import ContainerLinkState, ContainerLinkStatistics, Direction
+from amqpmesh.router.redirects import redirect_of
+from amqpmesh.router.statistics import ContainerLinkState, ContainerLinkStatistics
 
 if TYPE_CHECKING:
     from amqpmesh.router.addresses import Address
@@ -26,7 +31,6 @@ if TYPE_CHECKING:
     from amqpmesh.router.amqp.link import Link
     from amqpmesh.router.amqp.performatives import Attach
     from amqpmesh.router.amqp.session import Session
-    from amqpmesh.router.config import LinkConfig
     from amqpmesh.router.connections import ConnectionRecord
     from amqpmesh.router.core import Core
 
@@ -41,84 +45,10 @@ LONGEST_STOLEN_PAUSE: Final = 300.0
 #: Seconds after which a link has come about for good: what then ends it is the first fault in a row.
 LASTING: Final = 5.0
 
-#: Deliveries beyond its credit that the other container may send. RabbitMQ 3 sends some whenever a `flow` crosses those
-#: that are on their way; what bounds them is the session's window.
-FORGIVEN: Final = 2**20
-
-#: Seconds before a reason that has not changed is told again.
-REPEAT_TIME: Final = 60.0
+#: Seconds in which a link that was redirected has to come about where it was sent.
+REACHING: Final = 30.0
 
 S = ContainerLinkState
-
-
-class ContainerLink:
-    """A configured link, over all connections of its connector."""
-
-    def __init__(self, config: LinkConfig, now: float) -> None:
-        self.config = config
-        #: The connection of its connector; None: there is none.
-        self.record: ConnectionRecord | None = None
-        #: The endpoint that is attached, or that the peer has not answered yet; and the session of the last one.
-        self.link: Link | None = None
-        self.session: Session | None = None
-        self.state = S.DISCONNECTED
-        #: Since when it is in that state; seconds, as all times here.
-        self.since = now
-        #: Why it is not attached, or was not until now.
-        self.reason: str | None = None
-        #: When it is attached again, at the earliest.
-        self.retry_at: float | None = None
-        #: How often in a row it did not come about, or did not last; and how often in a row it was stolen.
-        self.failures = 0
-        self.thefts = 0
-        #: How often it was stolen at all.
-        self.stolen = 0
-        self._told: tuple[str, float] | None = None
-
-    @property
-    def node(self) -> str:
-        """The address of the node in the other container."""
-        node = self.config.source if self.config.source is not None else self.config.target
-        assert node is not None, "the configuration has one of them"
-        return node
-
-    def become(self, state: ContainerLinkState, now: float) -> None:
-        """It is in that state from now on."""
-        self.state = state
-        self.since = now
-
-    def is_news(self, reason: str, now: float) -> bool:
-        """Whether to tell that it waits, and why: what stays as it is is told now and then."""
-        if self._told is not None and self._told[0] == reason and now - self._told[1] < REPEAT_TIME:
-            return False
-        self._told = reason, now
-        return True
-
-    def is_news_no_more(self) -> None:
-        """It works: what comes next is told, whatever was told before."""
-        self._told = None
-
-    def attach(self, session: Session, limit: int) -> Link:
-        """Attach it. Args: limit: octets of the largest message that we take; 0: any.
-
-        Raises: CommandError: the peer takes no more links, or its frames are too small.
-        """
-        name, config = self.config.name, self.config
-        if config.source is not None:
-            link = session.attach(
-                Terminus(name, Role.RECEIVER),
-                source=Source(address=config.source),
-                target=Target(address=config.address),
-                # It keeps each message until it has an outcome: what it sent settled would be lost with us.
-                snd_settle_mode=SenderSettleMode.UNSETTLED,
-                max_message_size=limit or None,
-            )
-            assert isinstance(link, Receiver)
-            link.forgiven = FORGIVEN
-            return link
-        return session.attach(
-            Terminus(name, Role.SENDER), source=Source(address=config.address), target=Target(address=config.target)
-        )
 
 
 class Containers:
@@ -126,11 +56,37 @@ class Containers:
 
     def __init__(self, core: Core) -> None:
         self._core = core
-        self._by_connector: dict[str, list[ContainerLink]] = {}
-        for config in core.config.container_links:
-            self._by_connector.setdefault(config.connector, []).append(ContainerLink(config, core.now))
+        #: All of them, those of the configuration first, in its order.
+        self._all: dict[ContainerLink, None] = {}
+        self._by_connector: dict[str, dict[ContainerLink, None]] = {}
         #: Those that have an endpoint, by that.
         self._by_link: dict[Link, ContainerLink] = {}
+        for config in core.config.container_links:
+            self.add(configured(core, config))
+
+    def add(self, each: ContainerLink) -> None:
+        """Have one more link: it is attached once there is a connection, or now."""
+        self._all[each] = None
+        self._go(each, each.connector)
+        if each.record is not None:
+            self._attach(each)
+
+    def remove(self, each: ContainerLink) -> None:
+        """Have a link no more. What is unsettled on it ends as on any link that is gone."""
+        link, session = each.link, each.session
+        each.retry_at = None
+        self._leave(each)
+        self._all.pop(each, None)
+        if link is None:
+            return
+        self._let_go(each, link)
+        taken = link.context
+        if isinstance(taken, IncomingLink | OutgoingLink):
+            self._core.link_over(taken)
+        if link.state in (LinkEndpointState.ATTACH_SENT, LinkEndpointState.ATTACHED) and link.session.can_send:
+            link.detach()
+        if session is not None and session.can_send and not self._others_in(session):
+            session.end()
 
     # ------------------------------------------------------------------------------------------------------ connections
 
@@ -138,7 +94,7 @@ class Containers:
         """A connection is open: attach the links that are to go over it."""
         if record.connector is None:
             return
-        for each in self._by_connector.get(record.connector.name, ()):
+        for each in list(self._by_connector.get(record.connector.name, ())):
             each.record = record
             # Over whichever connection: who stole it may have it still.
             if each.state is not S.STOLEN or each.retry_at is None or each.retry_at <= self._core.now:
@@ -148,19 +104,55 @@ class Containers:
         """A connection is gone; the connector tells why."""
         if record.connector is None:
             return
-        for each in self._by_connector.get(record.connector.name, ()):
-            if each.record is record:
-                if each.link is not None:
-                    self._let_go(each, each.link)
-                each.record = each.session = None
-                if each.state is not S.STOLEN:
-                    each.become(S.DISCONNECTED, self._core.now)
+        for each in list(self._by_connector.get(record.connector.name, ())):
+            if each.record is not record:
+                continue
+            if each.link is not None:
+                self._let_go(each, each.link)
+            each.record = each.session = None
+            if each.stop is not None:
+                self._wait(each, f"the connection to {each.connector} is gone, where it was sent")
+            elif each.state is not S.STOLEN:
+                each.become(S.DISCONNECTED, self._core.now)
 
     def ended(self, session: Session, error: Error | None, *, by_peer: bool) -> None:
         """A session is over, and what was attached in it."""
-        for link, each in [*self._by_link.items()]:
-            if link.session is session:
-                self._over(each, link, error, f"the {_who(by_peer=by_peer)} ended the session")
+        alone = len(self._others_in(session)) == 1
+        for each in self._others_in(session):
+            link = each.link
+            assert link is not None, "it has one in that session"
+            refused = alone and by_peer and each.state is S.ATTACHING
+            self._over(each, link, error, f"the {_who(by_peer=by_peer)} ended the session", refused=refused)
+
+    def _others_in(self, session: Session) -> list[ContainerLink]:
+        return [each for link, each in self._by_link.items() if link.session is session]
+
+    def _go(self, each: ContainerLink, connector: str) -> None:
+        """From now on it goes over the connections of that connector."""
+        each.connector = connector
+        self._by_connector.setdefault(connector, {})[each] = None
+        each.session = None
+        each.record = next(
+            (
+                record
+                for record in self._core.connections
+                if record.connector is not None
+                and record.connector.name == connector
+                and record.engine.remote is not None
+                and record.engine.can_send
+                and not record.lost
+            ),
+            None,
+        )
+
+    def _leave(self, each: ContainerLink) -> None:
+        """Over those of its connector no more."""
+        those = self._by_connector.get(each.connector, {})
+        those.pop(each, None)
+        if not those:
+            self._by_connector.pop(each.connector, None)
+        if each.stop is not None:
+            self._core.places.leave(each.connector, each)
 
     # ------------------------------------------------------------------------------------------------------------ links
 
@@ -169,7 +161,7 @@ class Containers:
         core, link, record = self._core, event.link, each.record
         if each.link is not link or record is None or _is_refusal(link, event.attach):
             return
-        address = core.addresses.use(record.peer.tenant, each.config.address)
+        address = each.serves(record)
         if isinstance(link, Receiver):
             link.context = self._take_in(record, link, address)
         elif isinstance(link, Sender):
@@ -177,9 +169,7 @@ class Containers:
         each.become(S.ATTACHED, core.now)
         each.reason = None
         each.is_news_no_more()
-        core.log.info(
-            "link attached", connector=each.config.connector, link=link.name, node=each.node, address=address.name
-        )
+        core.log.info("link attached", connector=each.connector, link=link.name, node=each.node, address=each.address)
 
     def detached(self, event: LinkDetached) -> None:
         """A link was detached: by the peer, or by the router for what the peer did wrong on it."""
@@ -190,8 +180,9 @@ class Containers:
         each = self._by_link.get(link)
         if each is None:
             return
-        verb = "refused" if each.state is S.ATTACHING and by_peer else "detached"
-        self._over(each, link, error, f"the {_who(by_peer=by_peer)} {verb} the link")
+        refused = each.state is S.ATTACHING and by_peer
+        verb = "refused" if refused else "detached"
+        self._over(each, link, error, f"the {_who(by_peer=by_peer)} {verb} the link", refused=refused)
 
     def _attach(self, each: ContainerLink) -> None:
         core, record = self._core, each.record
@@ -200,8 +191,7 @@ class Containers:
             return
         try:
             if each.session is None or not each.session.can_send:
-                # As many sessions as are configured: what is divided among those of a peer's is not meant for them.
-                each.session = record.engine.begin(record.limits.session_window)
+                each.session = self._session(record)
             link = each.attach(each.session, record.limits.max_message_size)
         except CommandError as error:
             self._wait(each, f"it cannot be attached: {error}")
@@ -211,10 +201,14 @@ class Containers:
         self._by_link[link] = each
         each.become(S.ATTACHING, core.now)
 
-    def _take_in(self, record: ConnectionRecord, link: Receiver, address: Address) -> IncomingLink:
-        """What comes by this link is for that address, whoever in the mesh consumes it."""
+    def _session(self, record: ConnectionRecord) -> Session:
+        """A session of its own for one more link. Raises: CommandError: no channel is free."""
+        # As many sessions as are configured: what is divided among those of a peer's is not meant for them.
+        return record.engine.begin(record.limits.session_window)
+
+    def _take_in(self, record: ConnectionRecord, link: Receiver, node: Address) -> IncomingLink:
+        """What comes by this link is for that node."""
         core = self._core
-        node = address if core.mesh is None else core.mesh.ways.ingress(address)
         incoming = IncomingLink(record, link, node, node.pool, number=core.attaching.next_number(), now=core.now)
         # RabbitMQ 3 ends the session for a drain, or counts wrongly from then on.
         incoming.input.drains = False
@@ -223,28 +217,27 @@ class Containers:
         core.touch_input(incoming)
         return incoming
 
-    def _take_out(self, record: ConnectionRecord, link: Sender, address: Address) -> OutgoingLink:
-        """The node in the other container consumes that address."""
+    def _take_out(self, record: ConnectionRecord, link: Sender, node: Address) -> OutgoingLink:
+        """The node in the other container consumes what comes to that one."""
         core = self._core
         outgoing = OutgoingLink(
             record,
             link,
-            address,
+            node,
             copy=False,
             default_outcome=None,
-            max_unsettled=address.config.max_unsettled,
+            max_unsettled=node.config.max_unsettled,
             number=core.attaching.next_number(),
             now=core.now,
         )
         record.outgoing[outgoing] = None
-        address.outgoing[outgoing] = None
-        outgoing.branch = address.pool.add_branch(0, 1, True, outgoing)
+        node.outgoing[outgoing] = None
+        outgoing.branch = node.pool.add_branch(0, 1, True, outgoing)
         core.touch_outgoing(outgoing)
-        if core.mesh is not None:
-            core.mesh.ways.consumers_changed(address)
+        core.consumers_changed(node)
         return outgoing
 
-    def _over(self, each: ContainerLink, link: Link, error: Error | None, what: str) -> None:
+    def _over(self, each: ContainerLink, link: Link, error: Error | None, what: str, *, refused: bool) -> None:
         now = self._core.now
         lasted = now - each.since if each.state is S.ATTACHED else 0.0
         self._let_go(each, link)
@@ -252,27 +245,79 @@ class Containers:
             each.failures = 0
         if lasted >= LONGEST_STOLEN_PAUSE:
             each.thefts = 0
+        reason = what + _because(error)
         if error is not None and error.condition == LinkCondition.STOLEN:
             self._stolen(each)
+            return
+        if error is not None and error.condition == LinkCondition.REDIRECT:
+            refusal = self._follow(each, error)
+            if refusal is None:
+                return
+            refused, reason = True, f"the peer says that it is elsewhere: not followed, {refusal}"
+        if refused and each.refused is not None:
+            self.remove(each)
+            each.refused(each, error)
         else:
-            self._wait(each, what + _because(error))
+            self._wait(each, reason)
 
     def _let_go(self, each: ContainerLink, link: Link) -> None:
         del self._by_link[link]
         each.link = None
 
+    # -------------------------------------------------------------------------------------------------------- elsewhere
+
+    def _follow(self, each: ContainerLink, error: Error) -> str | None:
+        """Go where the peer says that the node is. Returns: why not; None: it goes there."""
+        core, record = self._core, each.record
+        assert record is not None, "a peer has said so"
+        redirect = redirect_of(error)
+        try:
+            stop = core.places.next_stop(each.home, each.stop, record, each.node, redirect)
+            connector = core.places.use(stop.place, each, home=each.home)
+        except NotFollowedError as refusal:
+            return str(refusal)
+        came_from = each.connector
+        self._leave(each)
+        each.stop = stop
+        each.node = stop.address or each.node
+        self._go(each, connector)
+        each.reason = f"{came_from} says that it is at {connector}"
+        core.log.info(
+            "link redirected", connector=came_from, link=each.name, node=each.node, address=each.address, to=connector
+        )
+        each.become(S.DISCONNECTED, core.now)
+        core.schedule(core.now + REACHING, partial(self._despair, each, stop))
+        if each.record is not None:
+            self._attach(each)
+        return None
+
+    def _despair(self, each: ContainerLink, stop: object) -> None:
+        """It has not come about where it was sent: try where it belongs."""
+        if each.stop is stop and each.state is S.DISCONNECTED:
+            self._wait(each, f"{each.connector} is not reached, where it was sent")
+
+    def _go_home(self, each: ContainerLink) -> None:
+        """It ended where a redirect had led it: who sent it there may know better by now."""
+        if each.stop is not None:
+            self._leave(each)
+            each.stop = None
+            each.node = each.home_node
+            self._go(each, each.home)
+
     # ----------------------------------------------------------------------------------------------------------- again
 
     def _wait(self, each: ContainerLink, reason: str) -> None:
         each.failures += 1
+        at = each.connector
+        self._go_home(each)
         seconds = self._try_later(each, S.WAITING, reason, FIRST_PAUSE, LONGEST_PAUSE, each.failures)
         if each.is_news(reason, self._core.now):
             self._core.log.warning(
                 "link waits",
-                connector=each.config.connector,
-                link=each.config.name,
+                connector=at,
+                link=each.name,
                 node=each.node,
-                address=each.config.address,
+                address=each.address,
                 reason=reason,
                 seconds=seconds,
             )
@@ -282,13 +327,15 @@ class Containers:
         each.thefts += 1
         each.stolen += 1
         reason = "it was attached elsewhere, by a container with this one's id"
+        at = each.connector
+        self._go_home(each)
         seconds = self._try_later(each, S.STOLEN, reason, FIRST_STOLEN_PAUSE, LONGEST_STOLEN_PAUSE, each.thefts)
         self._core.log.warning(
             "link stolen by another",
-            connector=each.config.connector,
-            link=each.config.name,
+            connector=at,
+            link=each.name,
             node=each.node,
-            address=each.config.address,
+            address=each.address,
             count=each.stolen,
             seconds=seconds,
         )
@@ -313,28 +360,8 @@ class Containers:
     # ------------------------------------------------------------------------------------------------------------- told
 
     def statistics(self) -> tuple[ContainerLinkStatistics, ...]:
-        """How they stand, in the order of the configuration."""
-        found = {each.config.name: each for those in self._by_connector.values() for each in those}
-        return tuple(_told(found[config.name]) for config in self._core.config.container_links)
-
-
-def _told(each: ContainerLink) -> ContainerLinkStatistics:
-    taken = each.link.context if each.link is not None else None
-    return ContainerLinkStatistics(
-        name=each.config.name,
-        connector=each.config.connector,
-        connection=each.record.number if each.record is not None else None,
-        direction=Direction.INCOMING if each.config.source is not None else Direction.OUTGOING,
-        node=each.node,
-        address=each.config.address,
-        state=each.state,
-        since=each.since,
-        link=taken.number if isinstance(taken, IncomingLink | OutgoingLink) else None,
-        failures=0 if each.state is S.ATTACHED else each.failures,
-        stolen=each.stolen,
-        retry_at=each.retry_at,
-        reason=each.reason,
-    )
+        """How they stand, in the order of the configuration; those that were made on demand come behind."""
+        return tuple(each.statistics() for each in self._all)
 
 
 def _is_refusal(link: Link, attach: Attach) -> bool:

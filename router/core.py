@@ -21,10 +21,12 @@ from amqpmesh.router.amqp.errors import CommandError, ProtocolError
 from amqpmesh.router.amqp.messaging import DeleteOnClose, DeleteOnNoMessages, Source, Target
 from amqpmesh.router.amqp.negotiation import Negotiation
 from amqpmesh.router.amqp.sasl import SaslServer
-from amqpmesh.router.attaching import Attaching, check_here
+from amqpmesh.router.attaching import Attaching, check_here, follows
 from amqpmesh.router.connections import ConnectionRecord
-from amqpmesh.router.containers import ContainerLink, Containers
+from amqpmesh.router.container_link import ContainerLink
+from amqpmesh.router.containers import Containers
 from amqpmesh.router.costs import set_cost
+from amqpmesh.router.elsewhere import Elsewhere
 from amqpmesh.router.forwarding import Forwarding
 from amqpmesh.router.kernel.relay import RELEASED_STATE, Budget, Relay, abandon, forget, serial_distance
 from amqpmesh.router.links import IncomingLink, OutgoingLink
@@ -32,6 +34,7 @@ from amqpmesh.router.logs import EventLog
 from amqpmesh.router.names import split
 from amqpmesh.router.neighbours import Neighbour
 from amqpmesh.router.opening import client_sasl, endpoint, server_sasl
+from amqpmesh.router.places import Places
 from amqpmesh.router.redirects import info
 from amqpmesh.router.settlement import Settlement
 from amqpmesh.router.shares import Share
@@ -76,7 +79,9 @@ class Core:
         self.settlement = Settlement(self)
         self.forwarding = Forwarding(self)
         self.attaching = Attaching(self)
+        self.places = Places(self)
         self.containers = Containers(self)
+        self.elsewhere = Elsewhere(self)
         self.mesh: Mesh | None = None
         self.draining = False
         self.started_at = now
@@ -344,7 +349,7 @@ class Core:
         links = (incoming.link for record in self.connections for incoming in record.incoming)
         return any(serial_distance(link.delivery_count, link.known_limit) > 0 for link in links)
 
-    def close(self, record: ConnectionRecord, error: Error) -> None:
+    def close(self, record: ConnectionRecord, error: Error | None) -> None:
         """Close a connection, and let go of all that was on it: its peer may never answer."""
         if record.engine.can_send:
             record.engine.close(error)
@@ -439,6 +444,8 @@ class Core:
 
     def _drop_if_idle(self, address: Address) -> bool:
         """Forget an address that nobody uses any more; whether it was."""
+        if address.far is not None:
+            return address.far.look()
         if self.mesh is not None and self.mesh.ways.owns(address):
             return self.mesh.ways.drop_if_idle(address)
         return self.addresses.drop_if_idle(address)
@@ -522,18 +529,43 @@ class Core:
         if not to:
             return None
         name, container = split(to)
+        tenant = incoming.connection.peer.tenant
         # What came by a lane has arrived: it is for who is here, or for nobody.
         mesh = self.mesh if incoming.lane is None else None
         if container is not None and container != self.id:
             way = mesh.ways.transit(container) if mesh is not None else None
+            if way is None and incoming.lane is None:
+                far = self.node_elsewhere(tenant, name, container)
+                way = None if far is None else self.ingress(far)
             self.no_path += way is None
             return way
         config = self.addresses.config(name)
+        if config.redirect is not None and follows(config, incoming.connection, incoming.link.remote):
+            return self.ingress(self.elsewhere.led(tenant, name, config.redirect))
         check_here(config, name)
         if config.distribution is Distribution.UNAVAILABLE:
             return None
-        tenant = incoming.connection.peer.tenant
         return self.way(tenant, name) if mesh is not None and container is None else self.addresses.find(tenant, name)
+
+    def node_elsewhere(self, tenant: str, name: str, container: str) -> Address | None:
+        """The node of `name@container` where that is no router of the mesh but a domain; None: it is neither.
+
+        Raises: RefusedError: too much is used elsewhere.
+        """
+        if self.mesh is not None and container in self.mesh.topology.routers():
+            return None
+        return self.elsewhere.node(tenant, name, container)
+
+    def ingress(self, address: Address) -> Address:
+        """Where producers of an address are attached: there, or at a node that leads to others, too."""
+        if address.far is not None:
+            return address.far.ingress()
+        return address if self.mesh is None else self.mesh.ways.ingress(address)
+
+    def consumers_changed(self, address: Address) -> None:
+        """A consumer of an address has come: the mesh is told of it."""
+        if self.mesh is not None and address.far is None:
+            self.mesh.ways.consumers_changed(address)
 
     def way(self, tenant: str, name: str) -> Address | None:
         """Where a delivery goes that no link brought to an address; None: nobody serves it, here or elsewhere."""
@@ -915,7 +947,7 @@ class Core:
 
     def seen_as(self, address: Address) -> Address:
         """The address as clients see it that a node belongs to; the node itself, where there is none."""
-        if address.name and self.mesh is not None and self.mesh.ways.owns(address):
+        if address.is_ingress or (address.name and self.mesh is not None and self.mesh.ways.owns(address)):
             return self.addresses.find(address.tenant, address.name) or address
         return address
 

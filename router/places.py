@@ -68,11 +68,11 @@ class Places:
             if connector.places == (there,) and same:
                 return connector.name
         origin = next((each for each in self._connectors(home) if _may_show(each, place)), None)
-        name = self._name(str(place) if origin is None else f"{place} ({origin.name})")
+        name = self._name(place.described if origin is None else f"{place.described} ({origin.name})")
         try:
-            config = self._config_of(origin, str(there), name, place.hostname)
+            config = self._config_of(origin, str(place), name, place.hostname)
         except ConfigError as error:
-            raise NotFollowedError(f"{place} is no place to connect to: {error.reason}") from None
+            raise NotFollowedError(f"{place.described} is no place to connect to: {error.reason}") from None
         hosts = (place.hostname, place.network_host)
         allowed = self._config.hosts if origin is None else (*following(origin).own, *following(origin).allowed)
         return self._occupy(Occupied(config, Following(own=hosts, allowed=allowed), place.certified, place), user)

@@ -31,6 +31,7 @@ class Reason(StrEnum):
     NO_PATH = "no path there"
     NO_LANE = "no lane there"
     ATTACHING = "lanes are being attached"
+    ELSEWHERE = "the container elsewhere is not reached"
     NO_CREDIT = "receivers give no credit"
     FAR_NO_CREDIT = "receivers at other routers give no credit"
     SPENT = "receivers' credit is used up"
@@ -125,6 +126,8 @@ def why_node(node: Address, *, draining: bool) -> Reason | None:
         return Reason.NO_RECEIVER if node.lane is None else Reason.NO_PATH
     if node.pool.demand:
         return None
+    if node.far is not None and node.is_ingress and not node.outgoing:
+        return Reason.ELSEWHERE
     reasons = {_of_receivers(each) for each in node.outgoing if not each.left_out}
     ways = list(node.shares)
     if node.config.distribution is Distribution.CLOSEST:

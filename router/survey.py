@@ -319,7 +319,7 @@ def _demand(address: Address) -> int:
     ingress = address.ingress
     if ingress is None:
         return address.pool.demand
-    if address.is_multicast:
+    if address.is_multicast or address.far is not None:
         return ingress.pool.demand
     ways = list(ingress.shares)
     if address.config.distribution is Distribution.CLOSEST:

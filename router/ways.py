@@ -172,7 +172,7 @@ class Ways:
 
     def consumers_changed(self, address: Address) -> None:
         """A consumer of an address has come here, or is gone."""
-        if address.maker is not None or address.name.startswith(RESERVED):
+        if address.maker is not None or address.far is not None or address.name.startswith(RESERVED):
             return
         there_are = bool(address.outgoing)
         if address.is_advertised is not there_are:
@@ -243,6 +243,8 @@ class Ways:
         """Give an ingress the ways out that there are now."""
         core, ingress = self._core, address.ingress
         assert ingress is not None
+        if address.far is not None:
+            return
         if address.is_multicast:
             self._lead(ingress)
             return

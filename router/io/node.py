@@ -27,6 +27,7 @@ from amqpmesh.router.io.handshake import Identity, secure
 from amqpmesh.router.io.listeners import Listener
 from amqpmesh.router.io.management import ManagementNode
 from amqpmesh.router.io.membership import Membership, membership
+from amqpmesh.router.io.ondemand import OnDemand
 from amqpmesh.router.io.servers import LookUp, look_up
 from amqpmesh.router.io.streams import TcpStream
 from amqpmesh.router.io.surroundings import surroundings
@@ -110,6 +111,7 @@ class Router(Doors):
         self._inside = Inside(self._stream_listener)
         self._management = ManagementNode(self._stream_listener, self._survey)
         self._credentials: dict[ListenerConfig, Credentials] = {}
+        self._on_demand = OnDemand(self._make_connector)
         self._membership: Membership | None = None
         self._epoch = epoch
         self._core: Core | None = None
@@ -144,6 +146,8 @@ class Router(Doors):
                 bound.append(await Listener.bind(listener))
                 undoing.callback(bound[-1].close)
             core = Core(self.config, trio.current_time(), surroundings().token)
+            core.places.on_connect = self._on_demand.connect
+            core.places.on_disconnect = self._on_demand.disconnect
             if member is not None:
                 core.mesh = member.join(core, trio.current_time(), self._epoch)
             undoing.pop_all()
@@ -160,19 +164,8 @@ class Router(Doors):
         self._nursery.start_soon(self._driver.keep_time)
         for each in bound:
             self._nursery.start_soon(each.accept, self._admit)
-        self.connectors = tuple(
-            Connector(
-                connector,
-                loaded,
-                self._means,
-                driver=self._driver,
-                start=self._nursery.start_soon,
-                carry=self._carry_opened,
-            )
-            for connector, loaded in zip(self.config.connectors, credentials, strict=True)
-        )
-        for connector in self.connectors:
-            self._nursery.start_soon(connector.run)
+        pairs = zip(self.config.connectors, credentials, strict=True)
+        self.connectors = tuple(self._start_connector(connector, loaded) for connector, loaded in pairs)
         return self
 
     async def __aexit__(
@@ -277,7 +270,9 @@ class Router(Doors):
         return replace(
             told,
             listeners=tuple(each.statistics(core.cost_of(each.config)) for each in self.listeners),
-            connectors=tuple(each.statistics(core.cost_of(each.config)) for each in self.connectors),
+            connectors=tuple(
+                each.statistics(core.cost_of(each.config)) for each in (*self.connectors, *self._on_demand)
+            ),
         )
 
     @property
@@ -304,6 +299,26 @@ class Router(Doors):
 
     async def _serve_inside(self, carry: Callable[[], Awaitable[None]]) -> None:
         await self._carry(carry, None, shield=True, listener="in-process")
+
+    def _start_connector(
+        self, config: ConnectorConfig, credentials: ConnectorCredentials, certified: str | None = None
+    ) -> Connector:
+        connector = Connector(
+            config,
+            credentials,
+            self._means,
+            driver=self._driver,
+            start=self._nursery.start_soon,
+            carry=self._carry_opened,
+            certified=certified,
+        )
+        self._nursery.start_soon(connector.run)
+        return connector
+
+    def _make_connector(
+        self, config: ConnectorConfig, credentials: ConnectorCredentials, certified: str | None
+    ) -> Connector | None:
+        return self._start_connector(config, credentials, certified) if self._accepting else None
 
     async def _carry_opened(self, carry: Callable[[], Awaitable[None]], stream: trio.abc.Stream, name: str) -> None:
         await self._carry(carry, stream, shield=True, connector=name)
@@ -374,6 +389,7 @@ class Router(Doors):
             listener.close()
         for connector in self.connectors:
             connector.stop()
+        self._on_demand.stop()
 
     def _close_all(self) -> None:
         try:

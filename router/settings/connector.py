@@ -1,15 +1,18 @@
 """Connections that the router itself opens, and the links on them."""
 
+import re
 from pathlib import Path
 from typing import ClassVar, Literal
 
 from amqpmesh.policies.access import RESERVED
+from amqpmesh.router.amqp.messaging import DistributionMode, TerminusExpiryPolicy
 from amqpmesh.router.names import split
 from amqpmesh.router.settings.limits import USHORT_MAX, Limits
 from amqpmesh.router.tables import Rule, Table, emptiness, setting, table
 from amqpmesh.router.urls import Endpoint, Service, place
 
 ConnectorRole = Literal["mesh", "container"]
+Durability = Literal["none", "configuration", "unsettled-state"]
 
 
 def _url_refusal(url: str | tuple[str, ...]) -> str | None:
@@ -34,6 +37,12 @@ def _address_refusal(address: str) -> str | None:
     if split(address)[1] is not None:
         return "names a container: it is an address of the whole mesh"
     return emptiness(address)
+
+
+def _capabilities_refusal(capabilities: tuple[str, ...]) -> str | None:
+    if not all(re.fullmatch(r"[!-~]+", each) for each in capabilities):
+        return "must be printable ASCII without spaces, each, and not empty"
+    return "names one twice" if len(set(capabilities)) < len(capabilities) else None
 
 
 @table
@@ -131,8 +140,20 @@ class LinkConfig(Table):
     source: str | None = setting(default=None, check=emptiness)
     target: str | None = setting(default=None, check=emptiness)
     address: str = setting(check=_address_refusal)
+    capabilities: tuple[str, ...] = setting(default=(), check=_capabilities_refusal)
+    durable: Durability = setting(default="none")
+    expiry_policy: TerminusExpiryPolicy = setting(default=TerminusExpiryPolicy.SESSION_END)
+    distribution_mode: DistributionMode | None = setting(default=None)
+    selector: str | None = setting(default=None, check=emptiness)
 
     RULES: ClassVar[tuple[Rule, ...]] = (
+        *(
+            Rule(key, "is asked of a source: it does nothing with target", broken)
+            for key, broken in (
+                ("distribution_mode", lambda c: c.source is None and c.distribution_mode is not None),
+                ("selector", lambda c: c.source is None and c.selector is not None),
+            )
+        ),
         Rule("source", "is needed, or target: the node there", lambda c: c.source is None and c.target is None),
         Rule(
             "target",

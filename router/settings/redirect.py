@@ -1,10 +1,14 @@
 """Where peers are sent instead of being served (§2.8.16, §2.8.18)."""
 
-from typing import ClassVar
+from typing import ClassVar, Literal
 
-from amqpmesh.policies.redirect import Redirect
+from amqpmesh.policies.redirect import Place, Redirect
 from amqpmesh.router.settings.limits import USHORT_MAX
 from amqpmesh.router.tables import Rule, Table, emptiness, setting, table
+from amqpmesh.router.urls import DEFAULT_PORTS
+
+Follower = Literal["client", "router"]
+Scheme = Literal["amqp", "amqps"]
 
 MAX_HOST = 255
 """Characters of a host's name: DNS has no longer one, and the error with it has to fit into a frame."""
@@ -45,6 +49,28 @@ class RedirectConfig(PlaceConfig):
     """The container to which the links of an address are sent, and the address there (§2.8.18)."""
 
     address: str | None = setting(default=None, check=emptiness)
+    follow: Follower = setting(default="client")
+    scheme: Scheme | None = setting(default=None)
+
+    @property
+    def is_followed(self) -> bool:
+        """Whether the router itself goes there for its clients."""
+        return self.follow == "router"
+
+    @property
+    def there(self) -> Place:
+        """Where the router connects. Only of a redirect that it follows."""
+        host = self.network_host or self.hostname
+        assert host is not None, "a rule demands one"
+        secure = self.scheme == "amqps" if self.scheme is not None else self.port == DEFAULT_PORTS["amqps"]
+        hostname = self.hostname or host
+        return Place(
+            network_host=host,
+            port=self.port or DEFAULT_PORTS["amqps" if secure else "amqp"],
+            secure=secure,
+            hostname=hostname,
+            certified=hostname,
+        )
 
     @property
     def place(self) -> Redirect:
@@ -56,5 +82,15 @@ class RedirectConfig(PlaceConfig):
             "hostname",
             "is needed, or network_host, port or address: it must say where",
             _says_nothing,
+        ),
+        Rule(
+            "hostname",
+            'is needed, or network_host, with follow = "router": where it connects',
+            lambda c: c.is_followed and (c.hostname or c.network_host) is None,
+        ),
+        Rule(
+            "scheme",
+            'does nothing without follow = "router": a client is told of no scheme',
+            lambda c: c.scheme is not None and not c.is_followed,
         ),
     )

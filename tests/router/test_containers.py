@@ -12,7 +12,8 @@ from amqpmesh.router.amqp.delivery_states import Accepted, DeliveryState, Modifi
 from amqpmesh.router.amqp.messaging import Source
 from amqpmesh.router.amqp.types import Symbol
 from amqpmesh.router.config import ConnectorConfig, LinkConfig, ListenerConfig
-from amqpmesh.router.containers import FIRST_STOLEN_PAUSE, LASTING, LONGEST_PAUSE, REPEAT_TIME
+from amqpmesh.router.container_link import REPEAT_TIME
+from amqpmesh.router.containers import FIRST_STOLEN_PAUSE, LASTING, LONGEST_PAUSE
 from amqpmesh.router.core import Core
 from amqpmesh.router.statistics import ContainerLinkState, ContainerLinkStatistics
 from tests.support.brokers import CONNECTOR, Broker

@@ -1,0 +1,444 @@
+"""Addresses whose nodes are elsewhere and that the router serves in their place: credit and outcomes are theirs."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+
+import pytest
+
+from amqpmesh.policies.redirect import Redirect
+from amqpmesh.router.amqp.definitions import AmqpCondition, Error, LinkCondition, Role
+from amqpmesh.router.amqp.delivery_states import Accepted, Modified, Rejected, Released
+from amqpmesh.router.amqp.link import Link, Sender
+from amqpmesh.router.amqp.messaging import Source, Target
+from amqpmesh.router.amqp.terminus import Terminus
+from amqpmesh.router.config import (
+    AddressConfig,
+    ConnectorConfig,
+    ElsewhereConfig,
+    RedirectConfig,
+)
+from amqpmesh.router.opening import REDIRECT
+from amqpmesh.router.reasons import Reason
+from amqpmesh.router.redirects import info
+from amqpmesh.router.statistics import ContainerLinkState
+from tests.support.brokers import Broker
+from tests.support.network import OUTCOMES, Client, Network, message
+
+THERE = RedirectConfig(hostname="b.example", network_host="10.0.0.2", port=5672, address="there", follow="router")
+ELSEWHERE = AddressConfig(pattern="elsewhere/#", redirect=THERE)
+PLACE = "amqp://10.0.0.2:5672 as b.example"
+NOT_FOUND = Error(condition=AmqpCondition.NOT_FOUND, description="no such queue")
+FAILED = Modified(delivery_failed=True)
+
+S = ContainerLinkState
+
+
+class Far(Network):
+    """A router, and the places elsewhere that it wants to connect to."""
+
+    def __init__(self, *addresses: AddressConfig, **settings: object) -> None:
+        super().__init__(*(addresses or (ELSEWHERE,)), **settings)
+        #: The connectors that it has made, by name, and whom certificates have to name there.
+        self.wanted: dict[str, ConnectorConfig] = {}
+        self.certified: dict[str, str | None] = {}
+
+        def connect(config: ConnectorConfig, certified: str | None) -> None:
+            self.wanted[config.name] = replace(config, idle_time_out=0.0)
+            self.certified[config.name] = certified
+
+        self.core.places.on_connect = connect
+        self.core.places.on_disconnect = self.wanted.pop
+
+    def broker(self, name: str = PLACE, **settings: object) -> Broker:
+        """The connection there comes about."""
+        return Broker(self, connector=self.wanted[name], **settings)  # type: ignore[arg-type]  # as tests name them
+
+    def told(self, name: str) -> ContainerLinkState:
+        """How the link of an address stands; there is one."""
+        (found,) = (each.state for each in self.core.statistics().container_links if each.name == name)
+        return found
+
+    def leave(self) -> None:
+        """As of any network, once nothing has needed the links for a while."""
+        for client in self.clients:
+            if not isinstance(client, Broker) and not client.is_lost:
+                client.close()
+        self.advance(3 * self.core.config.elsewhere.idle + 3.0)
+        assert self.wanted == {}
+        assert self.core.statistics().container_links == ()
+        super().leave()
+
+    def reason(self, address: str) -> Reason | None:
+        """Why nobody can send there."""
+        return next(each.reason for each in self.core.statistics().addresses if each.name == address)
+
+
+def following(client: Client, address: str | None) -> Sender:
+    """A sender of a client that goes by itself where it is sent."""
+    terminus = Terminus(f"follows {address}", Role.SENDER)
+    target = Target(address=address)
+    link = client.session.attach(terminus, source=Source(), target=target, desired_capabilities=(REDIRECT,))
+    client.network.run()
+    assert isinstance(link, Sender)
+    return link
+
+
+def refusal(client: Client, link: Link) -> Error:
+    error = client.detached[link]
+    assert error is not None
+    return error
+
+
+# ------------------------------------------------------------------------------------------------------- what crosses
+
+
+@pytest.mark.parametrize("outcome", OUTCOMES)
+def test_what_is_sent_here_goes_there_and_has_the_outcome_that_it_has_there(outcome: str) -> None:
+    n = Far()
+    producer = n.client()
+    link = producer.sender("elsewhere/a")
+    assert link.is_attached
+    assert link.credit == 0
+    assert n.reason("elsewhere/a") is Reason.ELSEWHERE
+    broker = n.broker(credit=3)
+    assert broker.receiving("elsewhere/a").remote.target.address == "there"  # type: ignore[union-attr]  # it is attached
+    assert 3 <= link.credit <= 4
+    assert n.reason("elsewhere/a") is None
+    sent = producer.send(link)
+    (arrival,) = broker.take(1)
+    assert bytes(arrival.payload) == message()
+    assert sent.said == []
+    arrival.dispose(OUTCOMES[outcome], settled=True)
+    n.run()
+    assert sent.said == [(OUTCOMES[outcome], True)]
+    n.leave()
+
+
+@pytest.mark.parametrize("outcome", OUTCOMES)
+def test_what_comes_from_there_is_settled_there_with_the_receivers_outcome_and_not_before(outcome: str) -> None:
+    n = Far()
+    consumer = n.client()
+    consumer.receiver("elsewhere/a", credit=3)
+    broker = n.broker()
+    link = broker.sending("elsewhere/a")
+    assert link.remote is not None
+    assert link.remote.source.address == "there"  # type: ignore[union-attr]  # no coordinator
+    assert link.credit == 3
+    sent = broker.send(link)
+    (arrival,) = consumer.take(1)
+    assert sent.said == []
+    arrival.dispose(OUTCOMES[outcome], settled=True)
+    n.run()
+    assert sent.said == [(OUTCOMES[outcome], True)]
+    n.leave()
+
+
+def test_what_is_sent_here_does_not_come_to_receivers_here_by_itself() -> None:
+    n = Far()
+    consumer, producer = n.client(), n.client()
+    consumer.receiver("elsewhere/a")
+    link = producer.sender("elsewhere/a")
+    broker = n.broker()
+    sent = producer.send(link)
+    broker.take(1)[0].accept()
+    n.run()
+    assert sent.said == [(Accepted(), True)]
+    assert consumer.take() == []
+    n.leave()
+
+
+def test_a_pre_settled_message_stays_so() -> None:
+    n = Far()
+    producer = n.client()
+    link = producer.sender("elsewhere/a")
+    broker = n.broker()
+    producer.send(link, settled=True)
+    assert broker.take(1)[0].delivery.remote_settled
+    n.leave()
+
+
+def test_the_name_that_was_asked_for_is_asked_for_there_if_no_other_is_said() -> None:
+    n = Far(replace(ELSEWHERE, redirect=replace(THERE, address=None)))
+    n.client().sender("elsewhere/a@A")
+    assert n.broker().receiving("elsewhere/a").remote.target.address == "elsewhere/a"  # type: ignore[union-attr]
+    n.leave()
+
+
+def test_all_addresses_of_a_place_share_a_connection_and_all_links_of_an_address_a_link() -> None:
+    n = Far(replace(ELSEWHERE, redirect=replace(THERE, address=None)))
+    clients = [n.client() for _ in range(3)]
+    for client in clients:
+        for address in ("elsewhere/a", "elsewhere/b"):
+            client.sender(address)
+            client.receiver(address)
+    assert list(n.wanted) == [PLACE]
+    broker = n.broker()
+    assert len(broker.asked) == 4
+    n.leave()
+
+
+def test_messages_of_an_anonymous_sender_go_there_and_wait_for_the_connection() -> None:
+    n = Far()
+    client = n.client()
+    anonymous = client.sender(None)
+    sent = client.send(anonymous, message(to="elsewhere/a"))
+    assert sent.said == []
+    broker = n.broker()
+    broker.take(1)[0].accept()
+    n.run()
+    assert sent.said == [(Accepted(), True)]
+    late = client.send(anonymous, message(to="elsewhere/a"))
+    broker.take(1)[0].accept()
+    n.run()
+    assert late.said == [(Accepted(), True)]
+    n.leave()
+
+
+def test_a_message_whose_place_is_not_reached_in_time_is_released() -> None:
+    n = Far()
+    client = n.client()
+    sent = client.send(client.sender(None), message(to="elsewhere/a"))
+    n.advance(1.1)
+    assert sent.said == [(Released(), True)]
+    n.leave()
+
+
+# --------------------------------------------------------------------------------------------------------- who follows
+
+
+def test_who_desires_the_redirect_itself_gets_it() -> None:
+    n = Far()
+    client = n.client()
+    error = refusal(client, following(client, "elsewhere/a"))
+    assert error.condition == LinkCondition.REDIRECT
+    assert error.info == info(Redirect(hostname="b.example", network_host="10.0.0.2", port=5672, address="there"))
+    anonymous = following(client, None)
+    sent = client.send(anonymous, message(to="elsewhere/a"))
+    assert isinstance(sent.outcome, Rejected)
+    assert n.wanted == {}
+    n.leave()
+
+
+def test_without_a_word_about_it_clients_follow_themselves() -> None:
+    n = Far(replace(ELSEWHERE, redirect=replace(THERE, follow="client")))
+    client = n.client()
+    assert refusal(client, client.sender("elsewhere/a")).condition == LinkCondition.REDIRECT
+    assert n.wanted == {}
+    n.leave()
+
+
+# ------------------------------------------------------------------------------------------------------------ refusals
+
+
+def test_what_the_place_refuses_its_clients_are_refused_with_the_same_words() -> None:
+    n = Far()
+    client = n.client()
+    sender, receiver = client.sender("elsewhere/a"), client.receiver("elsewhere/a")
+    anonymous = client.sender(None)
+    sent = client.send(anonymous, message(to="elsewhere/a"))
+    broker = n.broker(refuses={"there": NOT_FOUND})
+    for link in (sender, receiver):
+        error = refusal(client, link)
+        assert error.condition == AmqpCondition.NOT_FOUND
+        assert error.description == f"{PLACE} does not take the link: no such queue"
+    assert isinstance(sent.outcome, Rejected)
+    assert len(broker.asked) == 2
+    n.advance(60.0)
+    assert len(broker.asked) == 2
+    n.leave()
+
+
+def test_a_link_that_is_detached_there_later_comes_back_and_nobody_here_is_detached() -> None:
+    n = Far()
+    client = n.client()
+    link = client.sender("elsewhere/a")
+    broker = n.broker()
+    in_doubt = client.send(link)
+    broker.take(1)
+    broker.receiving("elsewhere/a").detach(error=NOT_FOUND)
+    n.run()
+    assert in_doubt.said == [(FAILED, True)]
+    assert link.is_attached
+    n.advance(0.2)
+    sent = client.send(link)
+    broker.take(1)[0].accept()
+    n.run()
+    assert sent.said == [(Accepted(), True)]
+    n.leave()
+
+
+@pytest.mark.parametrize("settled", [False, True], ids=["before the outcome", "after it"])
+def test_after_a_cut_a_sender_knows_what_is_in_doubt_and_goes_on(settled: bool) -> None:
+    n = Far()
+    client = n.client()
+    link = client.sender("elsewhere/a")
+    broker = n.broker()
+    sent = client.send(link)
+    (arrival,) = broker.take(1)
+    if settled:
+        arrival.accept()
+        n.run()
+    broker.lose()
+    assert sent.said == [(Accepted() if settled else FAILED, True)]
+    n.advance(1.0)
+    assert link.credit == 0
+    another = n.broker()
+    assert link.credit
+    again = client.send(link)
+    another.take(1)[0].accept()
+    n.run()
+    assert again.said == [(Accepted(), True)]
+    n.leave()
+
+
+def test_after_a_cut_the_place_has_what_was_not_settled_there() -> None:
+    n = Far()
+    consumer = n.client()
+    consumer.receiver("elsewhere/a")
+    broker = n.broker()
+    lost = broker.send(broker.sending("elsewhere/a"))
+    (orphan,) = consumer.take(1)
+    broker.lose()
+    orphan.accept()
+    n.run()
+    assert lost.said == []
+    another = n.broker()
+    again = another.send(another.sending("elsewhere/a"))
+    consumer.take(1)[0].accept()
+    n.run()
+    assert again.said == [(Accepted(), True)]
+    n.leave()
+
+
+# ---------------------------------------------------------------------------------------------- how much, how long
+
+
+def test_links_and_then_the_connection_go_when_nobody_has_needed_them_for_a_while() -> None:
+    n = Far(elsewhere=ElsewhereConfig(idle=10.0))
+    client = n.client()
+    link = client.sender("elsewhere/a")
+    broker = n.broker()
+    link.detach()
+    n.run()
+    n.advance(9.0)
+    assert broker.receiving("elsewhere/a").is_attached
+    n.advance(1.1)
+    assert broker.links == {}
+    assert n.core.statistics().container_links == ()
+    assert list(n.wanted) == [PLACE]
+    n.advance(10.1)
+    assert n.wanted == {}
+    assert broker.is_lost
+    client.close()
+    assert n.core.statistics().is_empty
+    n.leave()
+
+
+def test_who_comes_back_in_time_finds_the_link() -> None:
+    n = Far(elsewhere=ElsewhereConfig(idle=10.0))
+    client = n.client()
+    client.sender("elsewhere/a").detach()
+    broker = n.broker()
+    n.run()
+    n.advance(9.0)
+    again = client.sender("elsewhere/a")
+    n.advance(30.0)
+    assert again.credit
+    assert len(broker.asked) == 1
+    n.leave()
+
+
+def test_a_link_stays_while_something_on_it_is_unsettled() -> None:
+    n = Far(elsewhere=ElsewhereConfig(idle=1.0))
+    client = n.client()
+    sent = client.send(client.sender(None), message(to="elsewhere/a"))
+    broker = n.broker()
+    (arrival,) = broker.take(1)
+    n.advance(30.0)
+    arrival.accept()
+    n.run()
+    assert sent.said == [(Accepted(), True)]
+    n.advance(3.0)
+    assert broker.links == {}
+    n.leave()
+
+
+def test_more_places_than_the_configuration_lets_are_refused() -> None:
+    other = AddressConfig(pattern="other", redirect=replace(THERE, network_host="10.0.0.3"))
+    n = Far(ELSEWHERE, other, elsewhere=ElsewhereConfig(places=1))
+    client = n.client()
+    client.sender("elsewhere/a")
+    error = refusal(client, client.sender("other"))
+    assert error.condition == AmqpCondition.RESOURCE_LIMIT_EXCEEDED
+    assert error.description == "more than 1 places elsewhere"
+    n.leave()
+
+
+def test_more_nodes_of_a_place_than_the_configuration_lets_are_refused() -> None:
+    n = Far(elsewhere=ElsewhereConfig(nodes=2))
+    client = n.client()
+    for name in "ab":
+        client.sender(f"elsewhere/{name}")
+    client.receiver("elsewhere/a")
+    error = refusal(client, client.receiver("elsewhere/c"))
+    assert error.condition == AmqpCondition.RESOURCE_LIMIT_EXCEEDED
+    assert error.description == f"more than 2 nodes at {PLACE}"
+    sent = client.send(client.sender(None), message(to="elsewhere/d"))
+    assert isinstance(sent.outcome, Rejected)
+    n.leave()
+
+
+# ----------------------------------------------------------------------------------------------------------- domains
+
+
+def test_a_name_at_a_domain_that_the_configuration_names_is_there() -> None:
+    n = Far(elsewhere=ElsewhereConfig(domains=("*.example",)))
+    client = n.client()
+    link = client.sender("orders@b.example")
+    assert n.wanted["@b.example"].url == ("amqps+srv://b.example", "amqp+srv://b.example")
+    assert n.wanted["@b.example"].user is None
+    broker = n.broker("@b.example")
+    assert broker.receiving("orders@b.example").remote.target.address == "orders"  # type: ignore[union-attr]
+    sent = client.send(link)
+    by_message = client.send(client.sender(None), message(to="orders@b.example"))
+    for arrival in broker.take(2):
+        arrival.accept()
+    n.run()
+    assert sent.said == by_message.said == [(Accepted(), True)]
+    client.receiver("orders@b.example")
+    given = broker.send(broker.sending("orders@b.example"))
+    client.take(1)[0].accept()
+    n.run()
+    assert given.said == [(Accepted(), True)]
+    n.leave()
+
+
+@pytest.mark.parametrize("domains", [(), ("*.example",)])
+def test_no_other_domain_is(domains: tuple[str, ...]) -> None:
+    n = Far(elsewhere=ElsewhereConfig(domains=domains))
+    client = n.client()
+    assert refusal(client, client.sender("orders@b.test")).condition == AmqpCondition.NOT_FOUND
+    assert client.send(client.sender(None), message(to="orders@b.test")).said == [(Released(), True)]
+    assert n.wanted == {}
+    n.leave()
+
+
+def test_a_connector_that_names_the_domain_leads_there() -> None:
+    broker = ConnectorConfig(url="amqp://b.example:5699", name="broker", role="container", idle_time_out=0.0)
+    n = Far(elsewhere=ElsewhereConfig(domains=("b.example",)), connectors=(broker,))
+    client = n.client()
+    link = client.sender("orders@b.example")
+    assert n.wanted == {}
+    far = Broker(n, connector=broker)
+    sent = client.send(link)
+    far.take(1)[0].accept()
+    n.run()
+    assert sent.said == [(Accepted(), True)]
+    n.leave()
+
+
+@pytest.fixture(autouse=True)
+def everything_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "amqpmesh")
