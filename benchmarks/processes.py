@@ -48,7 +48,7 @@ class Load:
 
     def __init__(self, module: str, *arguments: str) -> None:
         command = [sys.executable, "-m", module, *arguments]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT)
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT)
         self._timer = threading.Timer(RUN_TIME, self.process.kill)
         self._timer.daemon = True
         self._timer.start()
@@ -69,6 +69,12 @@ class Load:
         fields = self.line()
         self.process.wait(START_TIME)
         return fields
+
+    def finish(self) -> dict[str, Any]:
+        """Tell one that goes on until it is told to end; its last words."""
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        return self.result()
 
     def end(self) -> None:
         self._timer.cancel()

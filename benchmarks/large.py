@@ -1,0 +1,128 @@
+"""One large message after another, in fixed bytes: its sender, and a receiver that takes as much as comes.
+
+python -m benchmarks.large receive --url amqp://127.0.0.1:5672 --address q --count 1
+python -m benchmarks.large send --url amqp://127.0.0.1:5673 --address q --size 1073741824 --count 1
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import socket
+import struct
+import sys
+import time
+from typing import Any
+from urllib.parse import urlsplit
+
+from benchmarks import wire
+
+FRAME = 32 * 1024 - 64  # octets of content in a frame: the routers take 32 KiB at most
+
+
+def say(**fields: Any) -> None:
+    print(json.dumps(fields), flush=True)
+
+
+def transfer(number: int, *, first: bool, more: bool, content: bytes) -> bytes:
+    flag = wire.TRUE if more else wire.FALSE
+    begin = [wire.uint(number), b"\xa0\x04" + struct.pack(">I", number), b"\x43", wire.FALSE]
+    fields = begin if first else [wire.NULL] * 4
+    return wire.frame(wire.described(wire.TRANSFER, b"\x43", *fields, flag) + content)
+
+
+class Client:
+    """A connection and a link."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        url = urlsplit(options.url)
+        self.stream = wire.Stream(socket.create_connection((url.hostname, url.port)))
+        receiver = options.role == "receive"
+        self.stream.socket.sendall(
+            wire.opening(f"large-{os.getpid()}")
+            + wire.attach("large", options.address, receiver=receiver, settled=False)
+            + (wire.flow(0, 0, 0, options.count) if receiver else b"")
+        )
+
+
+def send(options: argparse.Namespace) -> dict[str, Any]:
+    stream = Client(options).stream
+    credit = window = frames = settled = 0
+
+    def take() -> None:
+        nonlocal credit, window, settled
+        for code, buffer, start, _ in stream.read():
+            found = wire.fields(buffer, start)
+            if code == wire.BEGIN:
+                window = found[2]
+            elif code == wire.FLOW:
+                window = (found[0] or 0) + found[1]
+                if len(found) > 6 and found[4] is not None:
+                    credit = (found[5] or 0) + found[6]
+            elif code == wire.DISPOSITION:
+                assert found[4][0] == 0x24, found
+                settled += 1
+
+    def write(frame: bytes) -> None:
+        nonlocal frames
+        while frames >= window:
+            take()
+        stream.socket.sendall(frame)
+        frames += 1
+
+    content = bytes(FRAME)
+    middle = transfer(0, first=False, more=True, content=content)
+    begin = 0.0
+    for number in range(options.count):
+        while credit <= number:
+            take()
+        begin = begin or time.monotonic()
+        head = b"\x00\x53\x75\xb0" + struct.pack(">I", options.size)
+        left = options.size - FRAME
+        write(transfer(number, first=True, more=True, content=head + content))
+        while left > FRAME:
+            write(middle)
+            left -= FRAME
+        write(transfer(number, first=False, more=False, content=content[:left]))
+        while settled <= number:
+            take()
+    return {"begin": begin, "end": time.monotonic()}
+
+
+def receive(options: argparse.Namespace) -> dict[str, Any]:
+    stream = Client(options).stream
+    count = octets = 0
+    number = None
+    while count < options.count:
+        for code, buffer, start, end in stream.read():
+            if code == wire.ATTACH:
+                say(ready=True)
+            elif code == wire.TRANSFER:
+                found = wire.fields(buffer, start) + [None] * 6
+                number = found[1] if found[1] is not None else number
+                octets += end - start
+                if not found[5]:
+                    assert number is not None
+                    stream.socket.sendall(wire.accept(number, number))
+                    count += 1
+    return {"octets": octets, "end": time.monotonic()}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("role", choices=["send", "receive"])
+    parser.add_argument("--url", required=True)
+    parser.add_argument("--address", default="large")
+    parser.add_argument("--size", type=int, default=1 << 30, help="octets of content, more than a frame's")
+    parser.add_argument("--count", type=int, default=1)
+    options = parser.parse_args()
+    try:
+        say(**(send(options) if options.role == "send" else receive(options)))
+    except OSError as error:
+        say(failed=f"{options.role}: {error}")
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()
