@@ -11,6 +11,7 @@ from amqpmesh.policies.distribution import Distribution
 from amqpmesh.router.amqp.messaging import DeleteOnClose, LifetimePolicy
 from amqpmesh.router.config import AddressConfig
 from amqpmesh.router.credit import Pool
+from amqpmesh.router.few import Few
 from amqpmesh.router.kernel.relay import Budget
 from amqpmesh.router.tally import Tally
 
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
     from amqpmesh.router.lanes import Lane
     from amqpmesh.router.links import IncomingLink, OutgoingLink
     from amqpmesh.router.shares import Share
+
+#: What a dynamic node outlives, if nobody says otherwise.
+DELETE_ON_CLOSE: Final = DeleteOnClose()
 
 
 class Waiting:
@@ -98,6 +102,10 @@ class Waiting:
                 heapify(self._deadlines)
 
 
+#: Where nothing waits; and what links have counted, where none has gone.
+NOBODY: Final = Waiting()
+NOTHING: Final = Tally()
+
 #: An address may hold this part of the memory when there is none left. Those that hold less go on then: they are not
 #: the cause.
 SHARE: Final = 16
@@ -169,30 +177,43 @@ class Address:
         #: The mesh knows of its consumers.
         self.is_advertised = False
         #: An ingress' ways out, and what each of them lends it.
-        self.shares: dict[Share, None] = {}
+        self.shares: Few[Share] = ()
         #: Of a lane's: nothing comes to it since then, seconds.
         self.idle_since: float | None = None
         #: What this node lends to ingresses.
-        self.borrowers: dict[Share, None] = {}
-        #: Those of them that want back what is not used, and by when.
-        self.lenders: dict[Share, float] = {}
+        self.borrowers: Few[Share] = ()
+        #: Those of its shares whose ways want back what is not used.
+        self.lenders: Few[Share] = ()
         #: A node of the router's own: it is there while nobody uses it.
         self.kept = False
         #: What a dynamic node outlives (§3.5.10 to §3.5.13).
-        self.lifetime: LifetimePolicy = DeleteOnClose()
+        self.lifetime: LifetimePolicy = DELETE_ON_CLOSE
         self.pool = Pool(config.distribution, max_credit=config.max_credit, drain_time=config.drain_time)
-        self.incoming: dict[IncomingLink, None] = {}
-        self.outgoing: dict[OutgoingLink, None] = {}
+        self.incoming: Few[IncomingLink] = ()
+        self.outgoing: Few[OutgoingLink] = ()
         #: Those of them that have credit.
-        self.creditors: dict[OutgoingLink, None] = {}
-        self.copies: dict[OutgoingLink, None] = {}
-        self.waiting = Waiting()
-        #: Consumers whose drain is not answered yet, and when it is at the latest.
-        self.draining: dict[OutgoingLink, float] = {}
-        #: What links that are gone have counted.
-        self.past = Tally()
+        self.creditors: Few[OutgoingLink] = ()
+        self.copies: Few[OutgoingLink] = ()
+        #: To be read; see `wait`.
+        self.waiting = NOBODY
+        #: Consumers whose drain is not answered yet.
+        self.draining: Few[OutgoingLink] = ()
+        #: What links that are gone have counted: to be read; see `count`.
+        self.past = NOTHING
         #: Deliveries that went to nobody.
         self.undelivered = 0
+
+    def wait(self, relay: Relay, deadline: float | None = None) -> None:
+        """A relay waits here from now on; see `Waiting.add`."""
+        if self.waiting is NOBODY:
+            self.waiting = Waiting()
+        self.waiting.add(relay, deadline)
+
+    def count(self, taken: IncomingLink | OutgoingLink) -> None:
+        """A link is gone: what it has counted stays."""
+        if self.past is NOTHING:
+            self.past = Tally()
+        self.past.add(taken)
 
     @property
     def is_multicast(self) -> bool:

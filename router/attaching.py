@@ -33,6 +33,7 @@ from amqpmesh.router.amqp.messaging import (
 from amqpmesh.router.amqp.terminus import Terminus
 from amqpmesh.router.amqp.transactions import Coordinator
 from amqpmesh.router.amqp.types import Symbol
+from amqpmesh.router.few import including
 from amqpmesh.router.kernel.relay import ACCEPTED, is_terminal, state_kind
 from amqpmesh.router.lanes import LaneKind
 from amqpmesh.router.links import IncomingLink, LinkKey, OutgoingLink
@@ -189,7 +190,7 @@ class Attaching:
         incoming = IncomingLink(record, link, address, pool, number=self.next_number(), now=core.now, to=to)
         record.incoming[incoming] = None
         if address is not None:
-            address.incoming[incoming] = None
+            address.incoming = including(address.incoming, incoming)
             core.touch(address)
             if not address.has_consumers:
                 core.log.info(
@@ -254,7 +255,10 @@ class Attaching:
             now=core.now,
         )
         record.outgoing[outgoing] = None
-        (address.copies if copy else address.outgoing)[outgoing] = None
+        if copy:
+            address.copies = including(address.copies, outgoing)
+        else:
+            address.outgoing = including(address.outgoing, outgoing)
         outgoing.branch = address.pool.add_branch(0, 1, not copy, outgoing)
         core.touch_outgoing(outgoing)
         core.consumers_changed(address)
@@ -289,7 +293,7 @@ class Attaching:
         )
         link.context = outgoing
         record.outgoing[outgoing] = None
-        way.outgoing[outgoing] = None
+        way.outgoing = including(way.outgoing, outgoing)
         outgoing.branch = way.pool.add_branch(0, 1, True, outgoing)
         core.touch_outgoing(outgoing)
         return outgoing
@@ -315,7 +319,7 @@ class Attaching:
         link.context = incoming
         record.incoming[incoming] = None
         if way is not None:
-            way.incoming[incoming] = None
+            way.incoming = including(way.incoming, incoming)
         core.touch_input(incoming)
         return incoming
 

@@ -20,6 +20,7 @@ from amqpmesh.router.amqp.errors import CommandError
 from amqpmesh.router.amqp.link import Receiver, Sender
 from amqpmesh.router.amqp.states import LinkEndpointState
 from amqpmesh.router.container_link import ContainerLink, configured
+from amqpmesh.router.few import including
 from amqpmesh.router.links import IncomingLink, OutgoingLink
 from amqpmesh.router.redirects import redirect_of
 from amqpmesh.router.statistics import ContainerLinkState, ContainerLinkStatistics
@@ -213,7 +214,7 @@ class Containers:
         # RabbitMQ 3 ends the session for a drain, or counts wrongly from then on.
         incoming.input.drains = False
         record.incoming[incoming] = None
-        node.incoming[incoming] = None
+        node.incoming = including(node.incoming, incoming)
         core.touch_input(incoming)
         return incoming
 
@@ -231,7 +232,7 @@ class Containers:
             now=core.now,
         )
         record.outgoing[outgoing] = None
-        node.outgoing[outgoing] = None
+        node.outgoing = including(node.outgoing, outgoing)
         outgoing.branch = node.pool.add_branch(0, 1, True, outgoing)
         core.touch_outgoing(outgoing)
         core.consumers_changed(node)

@@ -27,6 +27,7 @@ from amqpmesh.router.container_link import ContainerLink
 from amqpmesh.router.containers import Containers
 from amqpmesh.router.costs import set_cost
 from amqpmesh.router.elsewhere import Elsewhere
+from amqpmesh.router.few import excluding, including
 from amqpmesh.router.forwarding import Forwarding
 from amqpmesh.router.kernel.relay import RELEASED_STATE, Budget, Relay, abandon, forget, serial_distance
 from amqpmesh.router.links import IncomingLink, OutgoingLink
@@ -456,9 +457,11 @@ class Core:
             if isinstance(incoming, Share):
                 incoming.grant(grant, self.now)
                 if incoming.draining:
-                    deadline = self.now + incoming.ingress.config.drain_time
-                    if incoming.ingress.lenders.setdefault(incoming, deadline) == deadline:
-                        self.schedule(deadline, partial(self.touch, incoming.ingress))
+                    ingress = incoming.ingress
+                    if incoming not in ingress.lenders:
+                        ingress.lenders = including(ingress.lenders, incoming)
+                        incoming.drain_by = self.now + ingress.config.drain_time
+                        self.schedule(incoming.drain_by, partial(self.touch, ingress))
                 self.touch(incoming.ingress)
             elif isinstance(incoming, IncomingLink) and incoming.link.is_attached:
                 incoming.link.flow(grant.credit, drain=grant.drain, echo=grant.echo)
@@ -466,17 +469,17 @@ class Core:
 
     def _answer_drains(self, address: Address) -> None:
         over = address.pool.drained(self.now)
-        for share, deadline in list(address.lenders.items()):
-            if over or self.now >= deadline:
-                del address.lenders[share]
+        for share in list(address.lenders):
+            if over or self.now >= share.drain_by:
+                address.lenders = excluding(address.lenders, share)
                 share.drained(self.now)
                 self.touch(share.node)
-        for outgoing, deadline in list(address.draining.items()):
+        for outgoing in list(address.draining):
             # What waits may wait for others, as a multicast does for its slowest: nobody is kept longer for that.
             # But a delivery that was given to it, and of which nothing is sent yet, needs one of the credit.
             unsent = outgoing.current is not None and not outgoing.current.started
-            if not unsent and (over or self.now >= deadline):
-                del address.draining[outgoing]
+            if not unsent and (over or self.now >= outgoing.drain_by):
+                address.draining = excluding(address.draining, outgoing)
                 outgoing.link.drained()
                 self.touch_outgoing(outgoing)
 
@@ -775,11 +778,12 @@ class Core:
                 taken.link.drained()
         else:
             address = taken.address
-            deadline = self.now + address.config.drain_time
-            address.draining.setdefault(taken, deadline)
+            if taken not in address.draining:
+                address.draining = including(address.draining, taken)
+                taken.drain_by = self.now + address.config.drain_time
+                self.schedule(taken.drain_by, partial(self.touch, address))
             address.pool.drain(self.now)
             self.touch(address)
-            self.schedule(deadline, lambda: self.touch(address))
 
     def _window_opened(self, _record: ConnectionRecord, event: events.WindowOpened) -> None:
         session = event.session
@@ -861,7 +865,7 @@ class Core:
         """A link is gone: what it has counted stays, once."""
         self.past.add(taken)
         if taken.address is not None:
-            self.seen_as(taken.address).past.add(taken)
+            self.seen_as(taken.address).count(taken)
         taken.link.flow_state.reset_counters()
 
     def no_longer_lingers(self, taken: IncomingLink | OutgoingLink) -> None:
@@ -889,9 +893,10 @@ class Core:
             taken.gone = True
             record.outgoing.pop(taken, None)
             address = taken.address
-            (address.copies if taken.copy else address.outgoing).pop(taken, None)
-            address.draining.pop(taken, None)
-            address.creditors.pop(taken, None)
+            address.copies = excluding(address.copies, taken)
+            address.outgoing = excluding(address.outgoing, taken)
+            address.draining = excluding(address.draining, taken)
+            address.creditors = excluding(address.creditors, taken)
             if taken.branch is not None:
                 address.pool.remove_branch(taken.branch, self.now)
             current, taken.current = taken.current, None
@@ -912,7 +917,7 @@ class Core:
                 self.forwarding.abort(relay)
             taken.pool.remove_input(taken.input, self.now)
             if taken.address is not None:
-                taken.address.incoming.pop(taken, None)
+                taken.address.incoming = excluding(taken.address.incoming, taken)
             address = taken.address  # type: ignore[assignment]  # None for an anonymous terminus
         if address is not None:
             self.touch(address)

@@ -19,12 +19,12 @@ Chained, an input of one router's pool being a branch of another's, the same rul
 ordinary flows is exchanged. Time comes in as `now`, seconds of any monotonic clock; nothing here does I/O.
 """
 
-from collections import OrderedDict
 from collections.abc import Iterable
 
 from amqpmesh.policies.distribution import Distribution
 from amqpmesh.router.amqp.errors import CommandError
 from amqpmesh.router.demand import Branch, Demand
+from amqpmesh.router.few import Few, excluding, first, including, preceding
 from amqpmesh.router.lines import Lines
 from amqpmesh.router.windows import SERIAL, FixedWindow, Grant, Input, ahead
 
@@ -51,6 +51,11 @@ class Pool:
         idle_time: see above. All times in seconds.
     """
 
+    __slots__ = ("_changed", "_demand", "_drain_time", "_floored", "_granted", "_hasty", "_inputs", "_lines",
+                 "_lower_at", "_lowered", "_max_credit", "_next_check", "_reclaim_time", "_reclaiming", "_revoked",
+                 "_round", "_round_asked", "_round_until", "_short_since", "_starve_time", "_suspended",
+                 "_waiting")  # fmt: skip
+
     def __init__(
         self,
         distribution: Distribution,
@@ -72,16 +77,16 @@ class Pool:
         self._waiting = 0
         self._granted = 0
         self._revoked = 0
-        self._inputs: dict[Input, None] = {}
+        self._inputs: Few[Input] = ()
         self._short_since: float | None = None  # since when there was never enough for everybody who waits
-        # Asked to drain because others starve, and told a lower limit: until when we wait for their answer.
-        self._reclaiming: OrderedDict[Input, float] = OrderedDict()
-        self._lowered: OrderedDict[Input, float] = OrderedDict()
+        # Asked to drain because others starve, and told a lower limit: in the order in which we wait for their answer.
+        self._reclaiming: Few[Input] = ()
+        self._lowered: Few[Input] = ()
         # Asked to drain because a consumer drains.
-        self._round: dict[Input, None] = {}
+        self._round: Few[Input] = ()
         self._round_asked = False
         self._round_until: float | None = None
-        self._changed: dict[Input, None] = {}  # whom a flow must be sent
+        self._changed: Few[Input] = ()  # whom a flow must be sent
         self._next_check = 0.0  # when starving is looked at again, at the earliest
         self._lower_at: float | None = None  # when limits are lowered, if it is still necessary then
         self._hasty = False  # lower them without waiting
@@ -160,17 +165,17 @@ class Pool:
         Args: delivery_count: the initial one, of the sender's attach (§2.7.3).
         """
         i = Input(delivery_count, owner)
-        self._inputs[i] = None
+        self._inputs = including(self._inputs, i)
         self._lines.enter(i)
         return i
 
     def remove_input(self, i: Input, now: float) -> None:  # noqa: ARG002 - every event has its time
         """It is gone. Its waiting deliveries still count until `forwarded` is told of each."""
-        del self._inputs[i]
+        self._inputs = excluding(self._inputs, i)
         self._spend(i, i.granted)
         self._lines.leave(i)
-        self._changed.pop(i, None)
-        self._lowered.pop(i, None)
+        self._changed = excluding(self._changed, i)
+        self._lowered = excluding(self._lowered, i)
         self._answered(i)
 
     def received(self, i: Input, now: float) -> None:
@@ -265,7 +270,7 @@ class Pool:
         if not self._changed:
             return []
         flows = [Grant(i, i.credit, i.draining, i._revoked > 0) for i in self._changed]
-        self._changed.clear()
+        self._changed = ()
         return flows
 
     def next_timer(self) -> float | None:
@@ -274,11 +279,10 @@ class Pool:
         for at in (self._round_until, self._starves_at()):
             if at is not None and (soonest is None or at < soonest):
                 soonest = at
-        for waits in (self._reclaiming, self._lowered):
-            if waits:
-                at = next(iter(waits.values()))
-                if soonest is None or at < soonest:
-                    soonest = at
+        if self._reclaiming and (soonest is None or first(self._reclaiming)._answer_by < soonest):
+            soonest = first(self._reclaiming)._answer_by
+        if self._lowered and (soonest is None or first(self._lowered)._confirm_by < soonest):
+            soonest = first(self._lowered)._confirm_by
         return soonest
 
     def handle_timer(self, now: float) -> None:
@@ -287,18 +291,18 @@ class Pool:
             for i in self._round:
                 if i not in self._reclaiming:
                     self._settle_down(i)
-            self._round.clear()
+            self._round = ()
             self._round_until = None
-        while self._reclaiming and next(iter(self._reclaiming.values())) <= now:
-            i = next(iter(self._reclaiming))
+        while self._reclaiming and first(self._reclaiming)._answer_by <= now:
+            i = first(self._reclaiming)
             self._answered(i)
             if i.credit > 1:
                 # Its silence is taken for consent. Lowering its limit makes that true, of all but what is on its way.
                 self._take_back(i, i.credit - 1, now)
                 self._write_off(i)
             self._settle_down(i)
-        while self._lowered and next(iter(self._lowered.values())) <= now:
-            self._write_off(next(iter(self._lowered)))
+        while self._lowered and first(self._lowered)._confirm_by <= now:
+            self._write_off(first(self._lowered))
         if self._lower_at is not None and now >= self._lower_at:
             self._lower_at = None
             self._hasty = True
@@ -325,17 +329,17 @@ class Pool:
         passed: list[Input] = []
         served: list[Input] = []
         while lines.hungry and self._free() + self._revoked > 0:
-            i, _ = lines.hungry.popitem(last=False)
+            i = first(lines.hungry)
+            lines.hungry = excluding(lines.hungry, i)
             # Free may be only what others have not confirmed to have given back.
             (served if self._give(i, 1) else passed).append(i)
         for i in reversed(passed):
-            lines.hungry[i] = None
-            lines.hungry.move_to_end(i, last=False)
+            lines.hungry = preceding(lines.hungry, i)
         lines.served(served, share, now)
         # Then up to a share each.
         half = share // 2
         while lines.renewing:
-            i = next(iter(lines.renewing))
+            i = first(lines.renewing)
             told = i in self._changed  # a flow goes out anyway
             if told or i.credit <= half:  # else the share has shrunk meanwhile
                 if not told and self._free() + self._revoked < share - half:
@@ -343,7 +347,7 @@ class Pool:
                 self._give(i, share - i.credit)
                 if i.credit <= half:
                     break
-            del lines.renewing[i]
+            lines.renewing = excluding(lines.renewing, i)
             i._renew_at = half
 
     def _give(self, i: Input, most: int) -> int:
@@ -359,7 +363,7 @@ class Pool:
         self._granted += fresh
         if again + fresh:
             i._raised = i in self._lowered
-            self._changed[i] = None
+            self._changed = including(self._changed, i)
             self._floored = False
         return again + fresh
 
@@ -392,10 +396,12 @@ class Pool:
         need = (len(lines.hungry) + len(lines.renewing)) * self._share()
         need -= max(0, self._free() + self._revoked) + sum(i.credit - 1 for i in self._reclaiming)
         while need > 0 and lines.rich:
-            i, _ = lines.rich.popitem(last=False)
+            i = first(lines.rich)
+            lines.rich = excluding(lines.rich, i)
             need -= i.credit - 1
             if i.drains:
-                self._reclaiming[i] = now + self._reclaim_time
+                i._answer_by = now + self._reclaim_time
+                self._reclaiming = including(self._reclaiming, i)
                 self._ask(i)
             else:
                 self._take_back(i, i.credit - 1, now)
@@ -408,7 +414,7 @@ class Pool:
         if self._lines.rich:
             return at
         recent = self._lines.recent
-        return max(at, next(iter(recent.values())) + self._lines.idle_time) if recent else None
+        return max(at, first(recent)._placed_at + self._lines.idle_time) if recent else None
 
     # What an input goes through.
 
@@ -421,7 +427,7 @@ class Pool:
         self._round_asked = False
         for i in self._inputs:
             if i.credit:
-                self._round[i] = None
+                self._round = including(self._round, i)
                 if i.drains and not i.draining:
                     self._ask(i)
         if self._round:
@@ -430,15 +436,16 @@ class Pool:
     def _ask(self, i: Input) -> None:
         """Asks it to drain; until it has, it gets no more."""
         i.draining = True
-        self._lines.rich.pop(i, None)
-        self._lines.renewing.pop(i, None)
-        self._changed[i] = None
+        lines = self._lines
+        lines.rich = excluding(lines.rich, i)
+        lines.renewing = excluding(lines.renewing, i)
+        self._changed = including(self._changed, i)
 
     def _answered(self, i: Input) -> None:
         """It has drained, or is no longer waited for."""
         i.draining = False
-        self._reclaiming.pop(i, None)
-        self._round.pop(i, None)
+        self._reclaiming = excluding(self._reclaiming, i)
+        self._round = excluding(self._round, i)
         if not self._round:
             self._round_until = None
 
@@ -456,16 +463,16 @@ class Pool:
         self._revoked += count
         i._doubtful = i._doubtful or i._raised
         if not i._doubtful:  # else no answer can end it, and a consumer that comes and goes must not put off the end
-            self._lowered.pop(i, None)
-            self._lowered[i] = now + self._reclaim_time
-        self._changed[i] = None
+            i._confirm_by = now + self._reclaim_time
+            self._lowered = including(excluding(self._lowered, i), i)
+        self._changed = including(self._changed, i)
         if i.credit <= 1:
-            self._lines.rich.pop(i, None)
+            self._lines.rich = excluding(self._lines.rich, i)
         self._sank(i)
 
     def _write_off(self, i: Input) -> None:
         """It will not use what was taken back."""
-        self._lowered.pop(i, None)
+        self._lowered = excluding(self._lowered, i)
         i.granted -= i._revoked
         self._granted -= i._revoked
         self._revoked -= i._revoked

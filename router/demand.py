@@ -1,17 +1,26 @@
 """What the places that deliveries leave to can take, together."""
 
+from collections.abc import Iterable
+from typing import Final
+
 from amqpmesh.policies.distribution import Distribution
+from amqpmesh.router.few import Few, excluding, including
 
 
 class _Group:
     """Sums over branches that are used alike."""
 
-    __slots__ = ("open", "size", "usable")
+    __slots__ = ("cost", "open", "size", "usable")
 
-    def __init__(self) -> None:
+    def __init__(self, cost: int) -> None:
+        self.cost = cost
         self.size = 0
         self.usable = 0
         self.open = 0
+
+
+#: No branch is there.
+_NONE: Final = _Group(0)
 
 
 class Branch:
@@ -38,13 +47,15 @@ class Demand:
     a multicast is looked for again when it rises, once per time it is asked for.
     """
 
+    __slots__ = ("_branches", "_by_cost", "_groups", "_least", "_multicast", "_near", "_none")
+
     def __init__(self, distribution: Distribution) -> None:
         self._none = distribution is Distribution.UNAVAILABLE
         self._multicast = distribution is Distribution.MULTICAST
         self._by_cost = distribution is Distribution.CLOSEST
-        self._branches: dict[Branch, None] = {}  # those that count
-        self._groups: dict[int, _Group] = {}
-        self._near = _Group()  # the group that is used
+        self._branches: Few[Branch] = ()  # of a multicast: those that count
+        self._groups: tuple[_Group, ...] = ()  # the cheapest first
+        self._near = _NONE  # the group that is used
         self._least: int | None = None
 
     @property
@@ -66,10 +77,10 @@ class Demand:
         """A branch, with what it can take now."""
         if not branch.counts or self._none:
             return
-        self._branches[branch] = None
-        group = branch._group = self._groups.setdefault(self._key(branch), _Group())
+        if self._multicast:
+            self._branches = including(self._branches, branch)
+        group = branch._group = self._group(branch.cost if self._by_cost else 0)
         group.size += 1
-        self._near = self._groups[min(self._groups)]
         usable, branch.usable = branch.usable, 0
         self.set_usable(branch, usable, False)
 
@@ -79,13 +90,12 @@ class Demand:
         if group is None:
             return
         self.set_usable(branch, 0, True)
-        del self._branches[branch]
+        self._branches = excluding(self._branches, branch)
         branch._group = None
         self._least = None
         group.size -= 1
         if not group.size:
-            del self._groups[self._key(branch)]
-            self._near = self._groups[min(self._groups)] if self._groups else _Group()
+            self._set_groups(each for each in self._groups if each is not group)
 
     def set_usable(self, branch: Branch, usable: int, withdrawn: bool) -> None:
         """What a branch can take now; withdrawn: it is no consumer until it can take something again."""
@@ -107,5 +117,14 @@ class Demand:
             branch._open = True
             group.open += 1
 
-    def _key(self, branch: Branch) -> int:
-        return branch.cost if self._by_cost else 0
+    def _group(self, cost: int) -> _Group:
+        for group in self._groups:
+            if group.cost == cost:
+                return group
+        group = _Group(cost)
+        self._set_groups((*self._groups, group))
+        return group
+
+    def _set_groups(self, groups: Iterable[_Group]) -> None:
+        self._groups = tuple(sorted(groups, key=lambda group: group.cost))
+        self._near = self._groups[0] if self._groups else _NONE

@@ -274,7 +274,7 @@ class Forwarding:
         core.touch(node)
         core.touch(share.ingress)
         if node.waiting.size or not self._send_on(relay, node):
-            node.waiting.add(relay, heads.expires_at(relay))
+            node.wait(relay, heads.expires_at(relay))
 
     @staticmethod
     def _joined(chunks: deque[Chunk]) -> bytes:
@@ -322,7 +322,7 @@ class Forwarding:
             deadline = deadline if expires_at is None else min(deadline, expires_at)
         else:
             deadline = expires_at
-        address.waiting.add(relay, deadline)
+        address.wait(relay, deadline)
         core.touch(address)
 
     def requeue(self, relay: Relay, address: Address) -> None:
@@ -336,7 +336,7 @@ class Forwarding:
         incoming = relay.source
         if isinstance(incoming, IncomingLink) and incoming.address is None:
             incoming.waiting[address] = incoming.waiting.get(address, 0) + 1
-        address.waiting.add(relay, heads.expires_at(relay))
+        address.wait(relay, heads.expires_at(relay))
         self._core.touch(address)
 
     def end_waiting(self, address: Address) -> None:

@@ -1,7 +1,6 @@
 """Where the inputs of a pool stand: who waits for credit, who uses it, and with whom it lies idle."""
 
-from collections import OrderedDict
-
+from amqpmesh.router.few import Few, excluding, first, including, preceding
 from amqpmesh.router.windows import Input
 
 
@@ -11,15 +10,17 @@ class Lines:
     An input is *idle* once it has not used the credit that it holds for `idle_time`, seconds, or has given some back.
     """
 
+    __slots__ = ("_idle", "hungry", "idle_time", "recent", "renewing", "rich", "size")
+
     def __init__(self, idle_time: float) -> None:
         self.idle_time = idle_time
-        self.hungry: OrderedDict[Input, None] = OrderedDict()
+        self.hungry: Few[Input] = ()
         """Those that hold none, in the order of their last."""
-        self.recent: OrderedDict[Input, float] = OrderedDict()
-        """Those that hold some and are not idle, and when that was found."""
-        self.renewing: OrderedDict[Input, None] = OrderedDict()
+        self.recent: Few[Input] = ()
+        """Those that hold some and are not idle, in the order in which that was found."""
+        self.renewing: Few[Input] = ()
         """Of `recent`, those that hold half a share or less."""
-        self.rich: OrderedDict[Input, None] = OrderedDict()
+        self.rich: Few[Input] = ()
         """Idle ones that hold more than one, and are not asked to give it back."""
         self.size = 0
         self._idle = 0
@@ -37,14 +38,14 @@ class Lines:
     def enter(self, i: Input) -> None:
         """A new one, without credit."""
         self.size += 1
-        self.hungry[i] = None
+        self.hungry = including(self.hungry, i)
 
     def leave(self, i: Input) -> None:
         """It is gone."""
         self.size -= 1
         self._idle -= i._idle
-        for line in (self.hungry, self.recent, self.renewing, self.rich):
-            line.pop(i, None)
+        self.hungry = excluding(self.hungry, i)
+        self._let_go(i)
 
     def served(self, inputs: list[Input], share: int, now: float) -> None:
         """They stood in `hungry` and were given one each; those that are not idle get more, up to a share."""
@@ -52,43 +53,41 @@ class Lines:
             i._used_at = now
             i._renew_at = 0
             if not i._idle:
-                self.recent[i] = now
+                self._place(i, now)
         if share > 1:
             for i in reversed(inputs):  # in front, in their order, since they have the least
                 if not i._idle:
-                    self.renewing[i] = None
-                    self.renewing.move_to_end(i, last=False)
+                    self.renewing = preceding(self.renewing, i)
 
     def used(self, i: Input, now: float) -> None:
         """It used credit, or says that it would: it is not idle."""
         if i._idle:
             i._idle = False
             self._idle -= 1
-            self.rich.pop(i, None)
+            self.rich = excluding(self.rich, i)
             if i.credit:
-                self.recent[i] = now
+                self._place(i, now)
         self.sank(i)
 
     def sank(self, i: Input) -> None:
         """Its credit sank: if it needs more, it goes where those wait."""
         left = i.credit
         if not left:
-            for line in (self.recent, self.renewing, self.rich):
-                line.pop(i, None)
-            self.hungry[i] = None
+            self._let_go(i)
+            self.hungry = including(self.hungry, i)
         elif left <= i._renew_at and not i._idle and not i.draining:
-            self.renewing[i] = None
+            self.renewing = including(self.renewing, i)
 
     def age(self, now: float) -> None:
         """Finds out who has become idle; each input is looked at once in `idle_time` at most."""
         before = now - self.idle_time
         while self.recent:
-            i, placed = next(iter(self.recent.items()))
-            if placed > before:
+            i = first(self.recent)
+            if i._placed_at > before:
                 break
-            if i._used_at > placed:
-                del self.recent[i]
-                self.recent[i] = i._used_at
+            if i._used_at > i._placed_at:
+                self.recent = excluding(self.recent, i)
+                self._place(i, i._used_at)
             else:
                 self.rest(i)
 
@@ -97,7 +96,16 @@ class Lines:
         if not i._idle:
             i._idle = True
             self._idle += 1
-            self.recent.pop(i, None)
-            self.renewing.pop(i, None)
+            self.recent = excluding(self.recent, i)
+            self.renewing = excluding(self.renewing, i)
         if i.credit > 1 and not i.draining:
-            self.rich[i] = None
+            self.rich = including(self.rich, i)
+
+    def _place(self, i: Input, now: float) -> None:
+        i._placed_at = now
+        self.recent = including(self.recent, i)
+
+    def _let_go(self, i: Input) -> None:
+        self.recent = excluding(self.recent, i)
+        self.renewing = excluding(self.renewing, i)
+        self.rich = excluding(self.rich, i)

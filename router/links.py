@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
+from amqpmesh.router.few import excluding, including
 from amqpmesh.router.kernel import relay as kernel
 
 if TYPE_CHECKING:
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
 #: container-id, link name, whether we send, and the connection's number where containers share an id, else -1.
 LinkKey = tuple[str, str, str, str, bool, int]
 
+
+#: Of links that see no copies. Nothing is ever in it.
+NO_BACKLOG: Final[deque[kernel.Leg]] = deque(maxlen=0)
 
 #: Large deliveries between routers fill this part of what may wait to be written, 1 / n.
 BULK_PART: Final = 4
@@ -110,6 +114,7 @@ class OutgoingLink:
         "copy",
         "current",
         "default_outcome",
+        "drain_by",
         "gone",
         "key",
         "last_delivery_at",
@@ -155,11 +160,13 @@ class OutgoingLink:
         #: The leg whose frames are being written.
         self.current: kernel.Leg | None = None
         #: Copies that wait for credit.
-        self.backlog: deque[kernel.Leg] = deque()
+        self.backlog: deque[kernel.Leg] = deque() if copy else NO_BACKLOG
         #: Octets of copies that wait.
         self.copies = kernel.Budget(address.config.copy_backlog, address.budget)
         #: Copies that it did not see, because its backlog was full.
         self.missed = 0
+        #: Until when its drain waits for the senders, seconds, if it has asked for one.
+        self.drain_by = 0.0
         self.last_tag = 0
         #: Deliveries given to it that are not settled.
         self.unsettled = 0
@@ -220,9 +227,9 @@ class OutgoingLink:
     def note_credit(self) -> None:
         """It has credit, or has none: only those that have are looked at when a delivery goes."""
         if self.link.flow_state.link_credit > 0 and not (self.gone or self.copy or self.retired):
-            self.address.creditors.setdefault(self)
+            self.address.creditors = including(self.address.creditors, self)
         else:
-            self.address.creditors.pop(self, None)
+            self.address.creditors = excluding(self.address.creditors, self)
 
     def time_credit(self, now: float) -> None:
         """Whether it has credit may have changed."""

@@ -362,7 +362,7 @@ class Settlement:
         relay.settled = False
         relay.chunks.append(Chunk(data, None, core.budget))
         core.relays += 1
-        address.waiting.add(relay)
+        address.wait(relay)
         core.touch(address)
 
     # ---------------------------------------------------------------------------------------------- when a side is gone

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from amqpmesh.router.few import excluding, including
 from amqpmesh.router.windows import SERIAL
 
 if TYPE_CHECKING:
@@ -20,22 +21,23 @@ if TYPE_CHECKING:
 class Share:
     """What the ingress node of an address may give to one of its ways out."""
 
-    __slots__ = ("branch", "cost", "draining", "ingress", "input", "node", "pool", "turn")
+    __slots__ = ("branch", "cost", "drain_by", "draining", "ingress", "input", "node", "pool", "turn")
 
     def __init__(self, ingress: Address, node: Address, cost: int) -> None:
         """Args: node: the way out. cost: what reaching consumers by it costs."""
         self.ingress = ingress
         self.node = node
-        ingress.shares[self] = None
-        node.borrowers[self] = None
+        ingress.shares = including(ingress.shares, self)
+        node.borrowers = including(node.borrowers, self)
         self.cost = cost
         self.turn = 0
         #: The way's pool, and this share's place in it: as an incoming link has them.
         self.pool = node.pool
         self.input = node.pool.add_input(0, self)
         self.branch = ingress.pool.add_branch(0, cost, True, self)
-        #: The way wants back what is not used.
+        #: The way wants back what is not used, and by when: seconds.
         self.draining = False
+        self.drain_by = 0.0
 
     @property
     def outstanding(self) -> int:
@@ -90,11 +92,12 @@ class Share:
 
     def end(self, now: float) -> None:
         """The way is no longer one, or is no longer needed."""
-        self.ingress.shares.pop(self, None)
-        self.ingress.lenders.pop(self, None)
-        self.node.borrowers.pop(self, None)
+        ingress, node = self.ingress, self.node
+        ingress.shares = excluding(ingress.shares, self)
+        ingress.lenders = excluding(ingress.lenders, self)
+        node.borrowers = excluding(node.borrowers, self)
         self.pool.remove_input(self.input, now)
-        self.ingress.pool.remove_branch(self.branch, now)
+        ingress.pool.remove_branch(self.branch, now)
 
     def _tell(self, now: float, *, withdrawn: bool = False) -> None:
         self.ingress.pool.set_usable(self.branch, self.input.credit, now, withdrawn=withdrawn)

@@ -16,6 +16,7 @@ from amqpmesh.router.addresses import Address
 from amqpmesh.router.amqp.definitions import AmqpCondition, Error
 from amqpmesh.router.amqp.errors import CommandError
 from amqpmesh.router.amqp.states import LinkEndpointState
+from amqpmesh.router.few import excluding
 from amqpmesh.router.lanes import EXTRA_HOPS, MAX_HOPS, Keys, Lane, LaneKind, age
 from amqpmesh.router.names import split
 from amqpmesh.router.neighbours import BULK_SESSIONS, Neighbour
@@ -475,8 +476,8 @@ class Ways:
         for outgoing in list(links):
             node = outgoing.address
             outgoing.retired = True
-            node.outgoing.pop(outgoing, None)
-            node.creditors.pop(outgoing, None)
+            node.outgoing = excluding(node.outgoing, outgoing)
+            node.creditors = excluding(node.creditors, outgoing)
             if outgoing.branch is not None:
                 node.pool.remove_branch(outgoing.branch, self._core.now)
                 outgoing.branch = None

@@ -11,8 +11,9 @@ _HALF = 0x8000_0000
 class Input:
     """A link that deliveries come in by, as its receiver sees it: made by `add_input`, read by anybody."""
 
-    __slots__ = ("_doubtful", "_idle", "_raised", "_renew_at", "_revoked", "_used_at", "available", "delivery_count",
-                 "draining", "drains", "granted", "owner", "waiting")  # fmt: skip
+    __slots__ = ("_answer_by", "_confirm_by", "_doubtful", "_idle", "_placed_at", "_raised", "_renew_at", "_revoked",
+                 "_used_at", "available", "delivery_count", "draining", "drains", "granted", "owner",
+                 "waiting")  # fmt: skip
 
     def __init__(self, delivery_count: int, owner: object = None) -> None:
         self.owner = owner
@@ -36,6 +37,9 @@ class Input:
         self._renew_at = 0  # when no more than this is left, more is looked for
         self._used_at = 0.0  # when it last used credit, or got some after having none
         self._idle = False  # it has not used what it holds for a while
+        self._placed_at = 0.0  # when it was found not to be idle
+        self._answer_by = 0.0  # asked to drain because others starve: until when its answer is waited for
+        self._confirm_by = 0.0  # told a lower limit: the same
 
     @property
     def credit(self) -> int:
