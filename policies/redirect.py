@@ -149,7 +149,7 @@ class Following:
         if _key(place, address) in before:
             raise NotFollowedError(f"redirects lead in a circle, back to {place.described}")
         if len(before) > self.limit:
-            raise NotFollowedError(f"it is the {len(before)}th redirect in a row, and {self.limit} are followed")
+            raise NotFollowedError(f"it is one more than the {self.limit} in a row that are followed")
         return Stop(place, address, before)
 
 

@@ -155,11 +155,9 @@ class Dialer(Attacher):
         self._nursery.start_soon(self._attach_later, end, losses)
 
     async def _attach_later(self, end: LinkEnd, losses: int) -> None:
-        backoff = self._pauses
-        assert backoff is not None, "nothing is attached again without"
-        await trio.sleep(backoff.pause(losses))
-        if self.conversation is not None and end in self._ends:  # else it was redirected meanwhile
-            end.attach_to(self.conversation)
+        assert self._backoff is not None
+        await trio.sleep(self._backoff.pause(losses))
+        end.attach_now()
 
     def follow(self, stop: Stop | None, address: str | None, redirect: Redirect) -> tuple[Attacher, Stop] | None:
         """Where a link goes on that is redirected (§2.8.18): over this connection, or another one of its own."""
@@ -189,11 +187,6 @@ class Dialer(Attacher):
         """No link comes to it any more."""
         if branch in self._branches:
             self._branches.remove(branch)
-
-    @property
-    def _pauses(self) -> Backoff | None:
-        """Before links are attached again."""
-        return self._backoff
 
     # ------------------------------------------------------------------------------------------------------ connecting
 
@@ -331,13 +324,13 @@ class Branch(Dialer):
                 self._trunk.cut_off(self)
                 self.scope.cancel()
 
+    def attach_later(self, end: LinkEnd, losses: int) -> None:
+        """Attach it again after a pause of the first connection's."""
+        self._trunk.attach_later(end, losses)
+
     def to(self, place: Place) -> Dialer:
         """As the first connection finds it."""
         return self._trunk.to(place)
-
-    @property
-    def _pauses(self) -> Backoff | None:
-        return self._trunk._pauses
 
     @property
     def _is_empty(self) -> bool:

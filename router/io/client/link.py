@@ -147,6 +147,10 @@ class LinkEnd(ABC):
         self._home.add(self)
         self._stage = Stage.COMING
         self._home.wake()
+        self.attach_now()
+
+    def attach_now(self) -> None:
+        """Attach, if there is a connection where it is to be attached now."""
         conversation = self._home.conversation
         if conversation is not None and conversation.is_open:
             self.attach_to(conversation)
@@ -405,8 +409,8 @@ class LinkEnd(ABC):
         self._stop = stop
         if self._companion is not None:
             self._companion.accompany(self)
-        if stop is not None and home.conversation is not None and home.conversation.is_open:
-            self.attach_to(home.conversation)
+        if stop is not None:
+            self.attach_now()
 
     def accompany(self, other: LinkEnd) -> None:
         """Be attached where another link of the program's is from now on."""
@@ -425,8 +429,8 @@ class LinkEnd(ABC):
             return
         if pauses:
             self._home.attach_later(self, self._losses)
-        elif self._home.conversation is not None:
-            self.attach_to(self._home.conversation)
+        else:
+            self.attach_now()
 
     def give_up_detach(self) -> None:
         """The peer need not answer the detach any more: the session is ended, and the link with it (§2.5.2)."""
