@@ -257,4 +257,4 @@ class OutgoingLink:
         if key is not None and self.address.lane is not None and key not in self.link.flow_state.unsettled:
             return key
         self.last_tag += 1
-        return self.last_tag.to_bytes((self.last_tag.bit_length() + 7) // 8, "big")
+        return b"%x" % self.last_tag  # python-qpid-proton reads tags as text, and fails if they are none
