@@ -67,7 +67,7 @@ class Place:
     @classmethod
     def named(cls, host: str, port: int, *, secure: bool, hostname: str | None = None) -> "Place":
         """A place that the user named. Args: hostname: which host is wanted there; None: that one."""
-        return cls(network_host=host, port=port, secure=secure, hostname=hostname or host, certified=host)
+        return cls(network_host=host, port=port, secure=secure, hostname=host if hostname is None else hostname, certified=host)
 
     def moved(self, redirect: Redirect) -> "Place":
         """Where a redirect leads from here. What it does not say stays as it is."""
