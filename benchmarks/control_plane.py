@@ -1,12 +1,14 @@
-"""The control plane alone: a mesh of up to some thousand routers in one process and in virtual time, without AMQP.
+"""The control plane alone: meshes of up to a thousand routers, each in one process and in virtual time, without AMQP.
 
-    python -m benchmarks.control_plane [--routers 1000] [--links 3000] [--output build/control-plane.json]
+    python -m benchmarks.control_plane [--quick] [--routers 10 30 100 300 1000] [--output build/control-plane.json]
 
-Routers lie at random in a square and are linked to those nearest; a link's delay is 1 ms and up to 9 more with its
-length. All start within one second, and a link comes up with
-the later of its two routers. Measured is what it takes from there until all hold the same database and reach
-each other, and then until each of a few single changes is known everywhere. CPU is that of all routers together,
-events included; nothing is signed, and each body is decoded once for all.
+Routers lie at random in a square, and have three links each to those nearest; a link's delay is 1 ms and up to 9 more
+with its length. All start within one second, each with an address of its own, and a link comes up with the later of
+its two routers. Measured is what it takes from there until all hold the same and reach each other; then until the loss
+of a link and another address are known everywhere.
+
+CPU is that of the routers, events and encoding included, in one process for each size. Nothing is signed; the routers
+share the records that they have read, as real ones in one process may.
 """
 
 from __future__ import annotations
@@ -15,25 +17,35 @@ import argparse
 import gc
 import json
 import math
+import multiprocessing
 import platform
 import random
 import resource
 import time
+import tracemalloc
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from heapq import heappop, heappush
 from pathlib import Path
 from statistics import median
 
-from amqpmesh.topology.messages import MAX_MESSAGE
+import networkx
+
 from amqpmesh.topology.protocol import Advert, Settings, Step, Topology
-from amqpmesh.topology.records import read_record
+from amqpmesh.topology.records import open_record
 from amqpmesh.topology.signing import Unsigned
 
+SIZES = (10, 30, 100, 300, 1000)
+QUICK = (10, 30, 100)
+LINKS = 3
+"""Links for each router; each has two ends."""
+CHANGES = 5
+"""Single changes of each kind, of which the median counts."""
 PATIENCE = 120.0
-ADDRESS = "benchmark"
 
 
 @dataclass(eq=False, slots=True)
@@ -76,30 +88,51 @@ def lines_between(routers: int, links: int, seed: int) -> list[Line]:
     return [Line(a, b, 0.001 + 0.009 * length) for length, a, b in taken]
 
 
+def spare(lines: list[Line]) -> list[Line]:
+    """Those without which the mesh is still one."""
+    graph = networkx.Graph((line.a, line.b) for line in lines if line.is_open)
+    needed = {frozenset(edge) for edge in networkx.bridges(graph)}
+    return [line for line in lines if line.is_open and {line.a, line.b} not in needed]
+
+
 class Mesh:
     """Routers, lines, and one queue of what is to come."""
 
-    def __init__(self, lines: list[Line], routers: int, settings: Settings) -> None:
-        believing = Unsigned()
-        reader = lru_cache(maxsize=65_536)(read_record)
+    def __init__(self, lines: list[Line], routers: int) -> None:
+        self._believing = Unsigned()
+        self._reader = lru_cache(maxsize=8 * routers)(open_record)
         self.now = 0.0
-        self.routers = [
-            Topology(f"R{number:04}", settings, believing, believing, 1, 0.0, reader=reader)
-            for number in range(routers)
-        ]
+        self.cpu = 0.0
+        """Seconds that the routers took."""
         self.lines = lines
-        self.messages = self.octets = self.longest = 0
+        self.messages = self.octets = 0
         self._turn = 0
         self._coming: list[tuple[float, int, int, Line | None, bytes]] = []
         self._armed = [math.inf] * routers
+        self.routers = [self.made(f"R{number:04}") for number in range(routers)]
 
-    def do(self, number: int, step: Step) -> None:
+    def made(self, name: str, *, alone: bool = False) -> Topology:
+        """A router; alone: it shares nothing with the others."""
+        reader = open_record if alone else self._reader
+        return Topology(name, Settings(), self._believing, self._believing, 1, 0.0, reader=reader)
+
+    @contextmanager
+    def _counted(self) -> Iterator[None]:
+        began = time.process_time()
+        yield
+        self.cpu += time.process_time() - began
+
+    def call(self, number: int, call: Callable[[Topology], Step]) -> None:
+        """Do something to a router."""
+        with self._counted():
+            self._do(number, call(self.routers[number]))
+
+    def _do(self, number: int, step: Step) -> None:
         """Carry what a router says, and remember when it is to be called."""
         for line, data in step.messages:
             assert isinstance(line, Line)
             self.messages += 1
             self.octets += len(data)
-            self.longest = max(self.longest, len(data))
             self._push(self.now + line.delay, line.b if number == line.a else line.a, line, data)
         at = self.routers[number].next_timer()
         if at is not None and at < self._armed[number]:
@@ -110,17 +143,18 @@ class Mesh:
         self._turn += 1
         heappush(self._coming, (at, self._turn, number, line, data))
 
-    def at(self, when: float) -> None:
+    def run(self, when: float) -> None:
         """Run until then."""
         coming, routers = self._coming, self.routers
-        while coming and coming[0][0] <= when:
-            self.now, _, number, line, data = heappop(coming)
-            if line is None:
-                if self._armed[number] <= self.now:
-                    self._armed[number] = math.inf
-                    self.do(number, routers[number].handle_timer(self.now))
-            elif line.is_open:
-                self.do(number, routers[number].received(line, data, self.now))
+        with self._counted():
+            while coming and coming[0][0] <= when:
+                self.now, _, number, line, data = heappop(coming)
+                if line is None:
+                    if self._armed[number] <= self.now:
+                        self._armed[number] = math.inf
+                        self._do(number, routers[number].handle_timer(self.now))
+                elif line.is_open:
+                    self._do(number, routers[number].received(line, data, self.now))
         self.now = when
 
     def until(self, holds: Callable[[], bool], step: float) -> float:
@@ -129,129 +163,188 @@ class Mesh:
         while not holds():
             if self.now - began > PATIENCE:
                 raise SystemExit(f"no agreement within {PATIENCE} s")
-            self.at(self.now + step)
+            self.run(self.now + step)
         return self.now - began
 
-    def connect(self, line: Line, offset: float) -> None:
-        self.now = offset
-        self.do(line.a, self.routers[line.a].connected(line, 1, offset))
-        self.do(line.b, self.routers[line.b].connected(line, 1, offset))
+    def start(self, chance: random.Random) -> None:
+        """All routers start within a second."""
+        starts = [chance.random() for _ in self.routers]
+        coming = sorted((max(starts[line.a], starts[line.b]), number) for number, line in enumerate(self.lines))
+        for number in range(len(self.routers)):
+            self.advertise(number, f"address {number}")
+        for at, turn in coming:
+            self.run(at)
+            line = self.lines[turn]
+            for end in (line.a, line.b):
+                self.call(end, lambda router, line=line: router.connected(line, 1, self.now))
 
     def cut(self, line: Line) -> None:
+        """A link is lost, and both ends see that."""
         line.is_open = False
-        self.do(line.a, self.routers[line.a].disconnected(line, self.now))
-        self.do(line.b, self.routers[line.b].disconnected(line, self.now))
+        for end in (line.a, line.b):
+            self.call(end, lambda router: router.disconnected(line, self.now))
 
-    def pairs(self, router: Topology) -> dict[str, tuple[int, int]]:
-        return {name: (*origin.pair,) for name, origin in router.database.origins.items()}
+    def advertise(self, number: int, name: str) -> None:
+        """A router has a consumer of an address."""
+        self.call(number, lambda router: router.advertise("", name, Advert("balanced", 1, 0), self.now))
 
     def agrees(self) -> bool:
-        """Whether all reach all, and all hold the same."""
+        """Whether all reach all, and hold what each says of itself now."""
         count = len(self.routers)
         if any(len(router.paths.reachable()) != count for router in self.routers):
             return False
-        first = self.pairs(self.routers[0])
-        return all(self.pairs(router) == first for router in self.routers)
+        said = [router.database.origins[router.router] for router in self.routers]
+        expected = {
+            router.router: (*own.pair, own.log.sequence) for router, own in zip(self.routers, said, strict=True)
+        }
+        return all(
+            expected[name] == (*origin.pair, origin.log.sequence)
+            for router in self.routers
+            for name, origin in router.database.origins.items()
+        )
 
     def said(self) -> Counter[str]:
+        """Messages by type."""
         return sum((Counter(router.sent) for router in self.routers), Counter())
+
+    def weight_of_one(self) -> int:
+        """Octets of memory that a router takes that has learnt all, and shares nothing."""
+        line = Line(0, len(self.routers), 0.001)
+        gc.collect()
+        tracemalloc.start()
+        before = tracemalloc.get_traced_memory()[0]
+        new = self.made("new", alone=True)
+        to_new, to_old = [], self.routers[0].connected(line, 1, self.now).messages
+        answers = new.connected(line, 1, self.now).messages
+        to_new, to_old = to_old, answers
+        while len(new.paths.reachable()) <= len(self.routers) or to_new or to_old:
+            self.now += 0.05
+            heard = [self.routers[0].received(line, data, self.now) for at, data in to_old if at is line]
+            told = [new.received(line, data, self.now) for _, data in to_new]
+            heard.append(self.routers[0].handle_timer(self.now))
+            told.append(new.handle_timer(self.now))
+            to_new = [message for step in heard for message in step.messages if message[0] is line]
+            to_old = [message for step in told for message in step.messages]
+        del to_new, to_old, heard, told, answers
+        gc.collect()
+        taken = tracemalloc.get_traced_memory()[0] - before
+        tracemalloc.stop()
+        return taken
 
 
 @dataclass
 class Phase:
-    """What something took."""
+    """What something took the whole mesh."""
 
-    name: str
     virtual_s: float
     cpu_s: float
     messages: int
     octets: int
     by_type: dict[str, int]
 
-    def row(self) -> str:
-        kinds = ", ".join(f"{name} {count:,}" for name, count in sorted(self.by_type.items()))
-        octets = f"{self.octets / 2**20:,.2f} MiB"
-        return f"{self.name:28} {self.virtual_s:8.3f} s {self.cpu_s:9.3f} s {self.messages:>11,} {octets:>14}  {kinds}"
+
+@dataclass
+class Report:
+    """A mesh of one size."""
+
+    routers: int
+    links: int
+    cold: Phase
+    quiet: Phase
+    lost: list[Phase] = field(default_factory=list)
+    told: list[Phase] = field(default_factory=list)
+    peak_octets: int = 0
+    one_octets: int = 0
+
+    def lines(self) -> Iterator[str]:
+        """For people, with what a router takes of it."""
+        each = self.routers
+        yield (
+            f"{each:>6,} {self.links:>6,}  from cold {self.cold.virtual_s:8.3f} s"
+            f" {self.cold.cpu_s / each * 1e3:9.2f} ms {self.cold.messages / each:9,.0f} {self.cold.octets / each / 1024:9,.0f} KiB"
+            f"   {self.peak_octets / 2**20:,.0f} MiB in all, {self.one_octets / 2**20:.2f} MiB a router alone"
+        )
+        for name, phases in (("link lost", self.lost), ("address", self.told)):
+            yield (
+                f"{'':13}  {name:9} {median(phase.virtual_s for phase in phases):8.3f} s"
+                f" {median(phase.cpu_s for phase in phases) / each * 1e3:9.2f} ms"
+                f" {median(phase.messages for phase in phases) / each:9,.1f}"
+                f" {median(phase.octets for phase in phases) / each / 1024:9,.2f} KiB"
+            )
+        yield (
+            f"{'':13}  idle, 1 s {'':10} {self.quiet.cpu_s / 10 / each * 1e3:9.2f} ms"
+            f" {self.quiet.messages / 10 / each:9,.1f} {self.quiet.octets / 10 / each / 1024:9,.2f} KiB"
+        )
 
 
-def measured(mesh: Mesh, name: str, work: Callable[[], float]) -> Phase:
-    """A phase of the mesh's life; `work` says how much virtual time it took."""
-    messages, octets, said = mesh.messages, mesh.octets, mesh.said()
-    began = time.process_time()
+def measured(mesh: Mesh, work: Callable[[], float]) -> Phase:
+    """A phase of the mesh's life; `work` says how much virtual time it took. HELLOs are left out."""
+    messages, octets, said, cpu = mesh.messages, mesh.octets, mesh.said(), mesh.cpu
     virtual = work()
-    cpu = time.process_time() - began
-    return Phase(name, virtual, cpu, mesh.messages - messages, mesh.octets - octets, dict(mesh.said() - said))
+    return Phase(virtual, mesh.cpu - cpu, mesh.messages - messages, mesh.octets - octets, dict(mesh.said() - said))
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--routers", type=int, default=1000)
-    parser.add_argument("--links", type=int, default=3000)
-    parser.add_argument("--changes", type=int, default=5, help="single changes of each kind")
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--output", type=Path)
-    arguments = parser.parse_args()
-
-    lines = lines_between(arguments.routers, arguments.links, arguments.seed)
-    mesh = Mesh(lines, arguments.routers, Settings())
-    chance = random.Random(arguments.seed)
-    phases: list[Phase] = []
-    print(f"{arguments.routers:,} routers, {len(lines):,} links, Python {platform.python_version()}")
-    print(f"{'':28} {'virtual':>10} {'CPU':>11} {'messages':>11} {'octets':>14}")
-
-    def report(phase: Phase) -> Phase:
-        phases.append(phase)
-        print(phase.row(), flush=True)
-        return phase
+def report(routers: int, links: int, seed: int) -> Report:
+    """Let a mesh live."""
+    gc.disable()  # a million objects that live would be looked at again and again
+    lines = lines_between(routers, min(links, routers * (routers - 1) // 2), seed)
+    mesh = Mesh(lines, routers)
+    chance = random.Random(seed)
 
     def cold() -> float:
-        starts = [chance.random() for _ in mesh.routers]
-        for line in sorted(lines, key=lambda line: max(starts[line.a], starts[line.b])):
-            offset = max(starts[line.a], starts[line.b])
-            mesh.at(offset)
-            mesh.connect(line, offset)
+        mesh.start(chance)
         mesh.until(mesh.agrees, 0.05)
         return mesh.now
 
-    gc.disable()  # as long as it is measured: a million live objects would be looked at again and again
-    report(measured(mesh, "from cold", cold))
-    mesh.at(mesh.now + 2)  # what is still on its way
-    quiet = report(measured(mesh, "10 s of nothing", lambda: mesh.at(mesh.now + 10) or 10.0))
+    def wait(seconds: float) -> float:
+        mesh.run(mesh.now + seconds)
+        return seconds
 
-    singles: list[float] = []
-    for number in range(arguments.changes):
-        line = chance.choice([line for line in lines if line.is_open])
-        done = measured(
-            mesh, f"link lost, {number + 1}", lambda line=line: (mesh.cut(line), mesh.until(mesh.agrees, 0.005))[1]
-        )
-        hellos = done.by_type.pop("Hello", 0)
-        done.messages -= hellos
-        report(done)
-        mesh.at(mesh.now + 1)
-    for number in range(arguments.changes):
-        origin = chance.randrange(len(mesh.routers))
-        name = f"{ADDRESS} {number}"
+    done = Report(routers, len(lines), measured(mesh, cold), measured(mesh, lambda: wait(0)))
+    wait(2)  # for what is still on its way
+    done.quiet = measured(mesh, lambda: wait(10))
+    for _ in range(CHANGES):
+        line = chance.choice(spare(lines))
 
-        def advertise(origin: int = origin, name: str = name) -> float:
-            router = mesh.routers[origin]
-            mesh.do(origin, router.advertise("", name, Advert("balanced", 1, 0), mesh.now))
-            return mesh.until(lambda: all(each.lookup("", name) for each in mesh.routers), 0.005)
+        def lose(line: Line = line) -> float:
+            mesh.cut(line)
+            return mesh.until(mesh.agrees, 0.005)
 
-        singles.append(report(measured(mesh, f"address told, {number + 1}", advertise)).virtual_s)
-        mesh.at(mesh.now + 1)
+        done.lost.append(measured(mesh, lose))
+        wait(2)
+    for number in range(CHANGES):
+        name = f"another {number}"
 
-    resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    per_router = quiet.cpu_s / len(mesh.routers) / 10
-    print(f"longest message {mesh.longest:,} of {MAX_MESSAGE:,} octets; memory {resident / 2**20:,.0f} MiB in all")
-    lost = [phase.cpu_s for phase in phases if phase.name.startswith("link lost")]
-    if lost:
-        print(f"CPU per router and lost link {median(lost) / len(mesh.routers) * 1e3:,.2f} ms, flooding included")
-    print(f"CPU per idle router {per_router * 1e6:,.0f} us/s")
-    if singles:
-        print(f"an address is known everywhere after {median(singles):.3f} s")
+        def tell(name: str = name) -> float:
+            mesh.advertise(chance.randrange(routers), name)
+            return mesh.until(lambda: all(router.lookup("", name) for router in mesh.routers), 0.005)
+
+        done.told.append(measured(mesh, tell))
+        wait(2)
+    done.peak_octets = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    done.one_octets = mesh.weight_of_one()
+    return done
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--routers", type=int, nargs="+", help=f"how many; {SIZES} if not given")
+    parser.add_argument("--quick", action="store_true", help=f"{QUICK} routers")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--output", type=Path, help="a JSON file")
+    arguments = parser.parse_args()
+
+    print(f"Python {platform.python_version()}; CPU, messages and octets of a router, HELLOs included")
+    reports = []
+    # A process for each size: it is asked for the most memory that it ever had.
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), max_tasks_per_child=1) as pool:
+        for size in arguments.routers or (QUICK if arguments.quick else SIZES):
+            done = pool.submit(report, size, LINKS * size, arguments.seed).result()
+            reports.append(done)
+            print(*done.lines(), sep="\n", flush=True)
     if arguments.output:
         arguments.output.parent.mkdir(parents=True, exist_ok=True)
-        arguments.output.write_text(json.dumps([phase.__dict__ for phase in phases], indent=2))
+        arguments.output.write_text(json.dumps([asdict(each) for each in reports], indent=2))
 
 
 if __name__ == "__main__":

@@ -61,7 +61,7 @@ class Bench:
         self.ingress = self.names[0]
         self.graph = Graph()
         for name in self.names:
-            self.graph.update(name, mesh[name].items())
+            self.graph.update(name, dict(mesh[name]))
         self.paths = Paths(self.graph, self.router)
         self.paths.parent(self.ingress)
 
@@ -78,7 +78,7 @@ class Bench:
         times: list[float] = []
         with measured(times):
             for end in ends:
-                self.graph.update(end, self.mesh[end].items())
+                self.graph.update(end, dict(self.mesh[end]))
             changed = self.paths.refresh()
         with measured(times):
             self.paths.parent(self.ingress)

@@ -8,6 +8,7 @@ part has come.
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from amqpmesh.topology.book import Advert
@@ -52,6 +53,10 @@ class Taken(Enum):
     FULL = "full"
 
 
+_NONE: Final[Mapping[int, Stored]] = MappingProxyType({})
+_NOTHING: Final = (0, 0)
+
+
 class AddressLog:
     """What an origin says of its addresses in one epoch."""
 
@@ -77,31 +82,32 @@ class AddressLog:
         self.state_octets = 0
         """What the full state takes, of `octets`."""
         self._most = most_octets
+        # There is one log for each router of the mesh, and most have a delta and nothing else: what is empty is shared.
         self._parts: tuple[Stored, ...] = ()
-        self._deltas: dict[int, Stored] = {}
-        self._coming: dict[int, Stored] = {}  # the parts that have come of the next full state
-        self._coming_of = (0, 0)  # its sequence, and how many parts it has
-        self._early: dict[int, Stored] = {}
+        self._deltas: tuple[Stored, ...] | list[Stored] = ()  # that of sequence `base` + 1 first
+        self._coming = _NONE  # the parts that have come of the next full state
+        self._coming_of = _NOTHING  # its sequence, and how many parts it has
+        self._early = _NONE  # by sequence
 
     def __iter__(self) -> Iterator[Stored]:
         """All records, in the order that builds the state."""
         yield from self._parts
         yield from (self._coming[part] for part in sorted(self._coming))
-        yield from self._deltas.values()
+        yield from self._deltas
         yield from (self._early[sequence] for sequence in sorted(self._early))
 
     def since(self, sequence: int) -> list[Key]:
         """What somebody needs whose state is of that sequence."""
         if sequence < self.base:
             return [stored.key for stored in self]
-        return [
-            stored.key for stored in (*self._deltas.values(), *self._early.values()) if stored.key.sequence > sequence
-        ]
+        return [stored.key for stored in (*self._deltas, *self._early.values()) if stored.key.sequence > sequence]
 
     @property
     def latest(self) -> Stored | None:
         """The record that the state was last built from; None: it is the empty state."""
-        return self._deltas.get(self.sequence) or (self._parts[-1] if self._parts else None)
+        if self._deltas:
+            return self._deltas[-1]
+        return self._parts[-1] if self._parts else None
 
     def is_behind(self, sequence: int) -> bool:
         """Whether something is missing of what there is by now: that sequence at least, or what came too early."""
@@ -110,7 +116,8 @@ class AddressLog:
     def get(self, key: Key) -> Stored | None:
         """The record of that key, if it still holds."""
         if key.kind is Kind.ADDRESS_DELTA:
-            return self._deltas.get(key.sequence) or self._early.get(key.sequence)
+            after = key.sequence - self.base - 1
+            return self._deltas[after] if 0 <= after < len(self._deltas) else self._early.get(key.sequence)
         if key.sequence == self.base and key.part < len(self._parts):
             return self._parts[key.part]
         return self._coming.get(key.part) if key.sequence == self._coming_of[0] else None
@@ -136,7 +143,7 @@ class AddressLog:
             return Taken.HELD if record.sequence == coming and record.part in self._coming else Taken.NEW
         if record.sequence <= self.base:
             return Taken.STALE
-        if record.sequence in self._deltas or record.sequence in self._early:
+        if record.sequence <= self.sequence or record.sequence in self._early:
             return Taken.HELD
         is_next = record.sequence == self.sequence + 1
         return Taken.NEW if is_next or len(self._early) < MAX_EARLY else Taken.FULL
@@ -157,27 +164,33 @@ class AddressLog:
         effects: list[Effect] = []
         dropped: list[Stored] = []
         if isinstance(record, AddressDelta):
-            self._early[record.sequence] = stored
+            if record.sequence == self.sequence + 1:
+                effects.append(self._append(stored, record))
+            else:
+                self._early = {**self._early, record.sequence: stored}
         else:
             if self._coming_of[0] != record.sequence:
                 dropped += self._coming.values()
-                self._coming, self._coming_of = {}, (record.sequence, record.parts)
-            self._coming[record.part] = stored
+                self._coming, self._coming_of = _NONE, (record.sequence, record.parts)
+            self._coming = {**self._coming, record.part: stored}
             if len(self._coming) == record.parts:
                 effects += self._install(dropped)
-        effects += self._advance()
+        while (delta := self._early.get(self.sequence + 1)) is not None:
+            self._early = _above(self.sequence + 1, self._early)
+            assert isinstance(delta.record, AddressDelta)
+            effects.append(self._append(delta, delta.record))
         self.octets -= sum(each.octets for each in dropped)
         return Taken.NEW, effects, dropped
 
     def _install(self, dropped: list[Stored]) -> list[Effect]:
         sequence = self._coming_of[0]
         dropped += self._parts
-        for deltas in (self._deltas, self._early):
-            dropped += (delta for number, delta in deltas.items() if number <= sequence)
+        dropped += self._deltas[: sequence - self.base]
+        dropped += (delta for number, delta in self._early.items() if number <= sequence)
         self._parts = tuple(self._coming[part] for part in sorted(self._coming))
-        self._deltas = {number: delta for number, delta in self._deltas.items() if number > sequence}
-        self._early = {number: delta for number, delta in self._early.items() if number > sequence}
-        self._coming, self._coming_of = {}, (0, 0)
+        self._deltas = self._deltas[sequence - self.base :]
+        self._early = _above(sequence, self._early)
+        self._coming, self._coming_of = _NONE, _NOTHING
         self.state_octets = sum(part.octets for part in self._parts)
         self.base = sequence
         if sequence <= self.sequence:
@@ -189,10 +202,13 @@ class AddressLog:
             entries.update((entry.key, entry.advert) for entry in part.record.entries)
         return [Effect(entries, (), all=True)]
 
-    def _advance(self) -> Iterator[Effect]:
-        while (delta := self._early.pop(self.sequence + 1, None)) is not None:
-            self.sequence += 1
-            self._deltas[self.sequence] = delta
-            assert isinstance(delta.record, AddressDelta)
-            entries = {entry.key: entry.advert for entry in delta.record.set}
-            yield Effect(entries, delta.record.removed, all=False)
+    def _append(self, stored: Stored, delta: AddressDelta) -> Effect:
+        if isinstance(self._deltas, tuple):
+            self._deltas = []
+        self._deltas.append(stored)
+        self.sequence += 1
+        return Effect({entry.key: entry.advert for entry in delta.set}, delta.removed, all=False)
+
+
+def _above(sequence: int, deltas: Mapping[int, Stored]) -> Mapping[int, Stored]:
+    return {number: delta for number, delta in deltas.items() if number > sequence} or _NONE

@@ -16,11 +16,12 @@ from amqpmesh.topology.records import (
     Key,
     Kind,
     LinkState,
+    Opened,
     Pair,
     Record,
     SignedRecord,
     UnreadableError,
-    read_record,
+    open_record,
 )
 from amqpmesh.topology.settings import Settings
 from amqpmesh.topology.signing import UntrustedError, Verifier
@@ -98,9 +99,9 @@ class Database:
         router: str,
         settings: Settings,
         verifier: Verifier,
-        reader: Callable[[int, bytes], Record] = read_record,
+        reader: Callable[[SignedRecord], Opened] = open_record,
     ) -> None:
-        """Args: reader: reads bodies; many routers in one process may share one that remembers."""
+        """Args: reader: opens records; many routers in one process may share one that remembers."""
         self.origins: dict[str, Origin] = {}
         self.certificates: dict[bytes, Stored] = {}
         self.lists: dict[bytes, Stored] = {}
@@ -108,7 +109,7 @@ class Database:
         self._router = router
         self._settings = settings
         self._verifier = verifier
-        self._read = reader
+        self._open = reader
         self._keys: dict[bytes, Key] = {}  # by body, so that what comes a second time is not even read
 
     def get(self, key: Key) -> Stored | None:
@@ -154,7 +155,7 @@ class Database:
         if signed.kind == Kind.REVOCATION:
             return self._accept_list(signed, now)
         try:
-            record = self._read(signed.kind, signed.body)
+            signed, record = self._open(signed)
         except UnreadableError as error:
             return _dropped("", error.reason, str(error))
         origin = record.origin
@@ -186,6 +187,10 @@ class Database:
         self._keys[stored.signed.body] = stored.key
         self._release(replaced)
         return Verdict(Outcome.NEW, stored.key, record.origin, tuple(effects), record=record)
+
+    def signed_at(self) -> dict[str, float]:
+        """When the link states of the others were made."""
+        return {name: origin.link.signed_at for name, origin in self.origins.items() if name != self._router}
 
     def forget(self, name: str) -> None:
         """An origin is gone; its pair is remembered."""

@@ -3,44 +3,46 @@
 from __future__ import annotations
 
 from collections import deque
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 import networkx
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Mapping
 
 #: A direction of a link between two routers: (from, to).
 Edge = tuple[str, str]
 
-#: Changed edges that are remembered for those who look seldom. Who missed more computes from nothing, which is not
-#: dearer by then.
-JOURNAL: Final = 4096
+#: Changed edges that are remembered for those who look seldom: so many, and one more for each of some routers. Who
+#: missed more computes from nothing, which is not dearer by then.
+JOURNAL: Final = 64
+JOURNAL_PART: Final = 4
+
+_NOTHING: Final[Mapping[str, int]] = MappingProxyType({})
 
 
 class Graph:
     """What the link states of all origins say together.
 
     An edge stands only while both ends advertise it, so nobody can speak for another. Each direction costs what the
-    router that sends on it says. Of parallel adjacencies the cheapest counts.
+    router that sends on it says.
 
     A router that is not for transit is a destination and a source, and no way through.
+
+    What an origin says is kept as it was given, and nothing is copied of an origin whose edges all stand. So a router
+    needs some 100 octets here for each other one, and routers in one process share the rest.
     """
 
     def __init__(self) -> None:
-        #: To be read with networkx's algorithms: each edge has a `cost`, and each node says if it is for `transit`.
-        self.network: Any = networkx.DiGraph()
         #: Grows with every change that can matter to a path.
         self.generation = 0
-        #: Router -> whom it sends to -> the cost. The same edges for trees, which read them by the thousand: networkx
-        #: would take several times as long.
-        self.successors: dict[str, dict[str, int]] = {}
-        #: Router -> who sends to it -> the cost.
-        self.predecessors: dict[str, dict[str, int]] = {}
+        #: Router -> whom it sends to -> the cost. Both directions of an edge are there, or none. Read only.
+        self.successors: dict[str, Mapping[str, int]] = {}
         #: The routers that no path may lead through.
         self.no_transit: set[str] = set()
-        self._links: dict[str, dict[str, int]] = {}
-        self._journal: deque[tuple[int, Edge]] = deque(maxlen=JOURNAL)
+        self._links: dict[str, Mapping[str, int]] = {}
+        self._journal: deque[tuple[int, Edge]] = deque()
         self._forgotten = 0  # the generation of the latest entry that has left the journal
 
     def __contains__(self, router: str) -> bool:
@@ -49,41 +51,63 @@ class Graph:
     def __len__(self) -> int:
         return len(self._links)
 
+    @property
+    def network(self) -> Any:
+        """The graph as it is now, made anew for networkx's algorithms.
+
+        Each edge has a `cost`, and each node says if it is for `transit`. Paths are found without it: networkx keeps a
+        dictionary for each edge, 3 MB for a thousand routers, and takes several times as long to read them.
+        """
+        network = networkx.DiGraph()
+        network.add_nodes_from((router, {"transit": self.is_transit(router)}) for router in self._links)
+        for sender, heads in self.successors.items():
+            network.add_weighted_edges_from(
+                ((sender, receiver, cost) for receiver, cost in heads.items()), weight="cost"
+            )
+        return network
+
     def routers(self) -> list[str]:
         """Every router that has advertised itself, in order."""
         return sorted(self._links)
 
     def neighbours(self, router: str) -> dict[str, int]:
         """Whom it has an edge to, and what sending there costs."""
-        return dict(self.successors.get(router, ()))
+        return dict(self.successors.get(router, _NOTHING))
 
     def cost(self, sender: str, receiver: str) -> int | None:
         """What sending from a router to its neighbour costs; None: there is no edge."""
-        return self.successors.get(sender, {}).get(receiver)
+        return self.successors.get(sender, _NOTHING).get(receiver)
 
     def is_transit(self, router: str) -> bool:
         """Whether paths may lead through it."""
         return router not in self.no_transit
 
-    def update(self, origin: str, links: Iterable[tuple[str, int]], *, transit: bool = True) -> bool:
+    def update(self, origin: str, links: Mapping[str, int], *, transit: bool = True) -> bool:
         """Take an origin's newest link state in place of what it said before.
 
-        Args: links: (neighbour, cost) of each adjacency; costs are at least 1. A neighbour may come several times.
-            transit: whether paths may lead through the origin.
+        Args: links: neighbour -> the least cost of sending there, 1 or more; none to the origin itself. It is kept,
+            and may be shared: it must not change any more. transit: whether paths may lead through the origin.
         Returns: whether that can matter to any path.
         Raises: ValueError: a cost below 1, which could make paths that circle. Nothing has changed.
         """
-        told = _cheapest(origin, links)
-        before = self._links.get(origin, {})
-        if origin not in self._links:
-            self.network.add_node(origin, transit=True)
-            self.successors[origin] = {}
-            self.predecessors[origin] = {}
-        self._links[origin] = told
-        changed = [edge for neighbour in before.keys() - told.keys() for edge in self._part(origin, neighbour)]
-        for neighbour, cost in told.items():
-            if before.get(neighbour) != cost:
-                changed += self._join(origin, neighbour, cost, is_new=neighbour not in before)
+        for neighbour, cost in links.items():
+            if cost < 1:
+                raise ValueError(f"{origin} advertises the cost {cost} to {neighbour}: costs are at least 1")
+        before = self._links.get(origin, _NOTHING)
+        self._links[origin] = links
+        changed = []
+        for neighbour in before.keys() - links.keys() if before.keys() != links.keys() else ():
+            if self._advertises(neighbour, origin):
+                changed += [(origin, neighbour), (neighbour, origin)]
+                self.successors[neighbour] = self._standing(neighbour)
+        for neighbour, cost in links.items():
+            known = before.get(neighbour)
+            if known != cost and self._advertises(neighbour, origin):
+                changed.append((origin, neighbour))
+                if known is None:
+                    changed.append((neighbour, origin))
+                    self.successors[neighbour] = self._standing(neighbour)
+        self.successors[origin] = self._standing(origin)
         if transit == (origin in self.no_transit):
             changed += self._set_transit(origin, transit=transit)
         return self._note(changed)
@@ -92,9 +116,8 @@ class Graph:
         """Forget an origin; whether that can matter to any path."""
         if origin not in self._links:
             return False
-        matters = self.update(origin, ())
-        self.network.remove_node(origin)
-        del self._links[origin], self.successors[origin], self.predecessors[origin]
+        matters = self.update(origin, _NOTHING)
+        del self._links[origin], self.successors[origin]
         return matters
 
     def changes_since(self, generation: int) -> set[Edge] | None:
@@ -108,31 +131,18 @@ class Graph:
             changed.add(edge)
         return changed
 
-    def _join(self, origin: str, neighbour: str, cost: int, *, is_new: bool) -> list[Edge]:
-        back = self._links.get(neighbour, {}).get(origin)
-        if back is None:
-            return []
-        self._set_edge(origin, neighbour, cost)
-        if not is_new:
-            return [(origin, neighbour)]
-        self._set_edge(neighbour, origin, back)
-        return [(origin, neighbour), (neighbour, origin)]
+    def _advertises(self, router: str, neighbour: str) -> bool:
+        return neighbour in self._links.get(router, _NOTHING)
 
-    def _part(self, origin: str, neighbour: str) -> list[Edge]:
-        if origin not in self._links.get(neighbour, {}):
-            return []
-        edges = [(origin, neighbour), (neighbour, origin)]
-        self.network.remove_edges_from(edges)
-        for sender, receiver in edges:
-            del self.successors[sender][receiver], self.predecessors[receiver][sender]
-        return edges
-
-    def _set_edge(self, sender: str, receiver: str, cost: int) -> None:
-        self.network.add_edge(sender, receiver, cost=cost)
-        self.successors[sender][receiver] = self.predecessors[receiver][sender] = cost
+    def _standing(self, router: str) -> Mapping[str, int]:
+        """Of what a router advertises, what the others advertise as well: the very same mapping if that is all."""
+        links = self._links[router]
+        one_sided = [neighbour for neighbour in links if not self._advertises(neighbour, router)]
+        if not one_sided:
+            return links
+        return {neighbour: cost for neighbour, cost in links.items() if neighbour not in one_sided}
 
     def _set_transit(self, origin: str, *, transit: bool) -> list[Edge]:
-        self.network.nodes[origin]["transit"] = transit
         if transit:
             self.no_transit.discard(origin)
         else:
@@ -143,18 +153,7 @@ class Graph:
         if not changed:
             return False
         self.generation += 1
-        for edge in changed:
-            if len(self._journal) == JOURNAL:
-                self._forgotten = self._journal[0][0]
-            self._journal.append((self.generation, edge))
+        self._journal.extend((self.generation, edge) for edge in changed)
+        while len(self._journal) > JOURNAL + len(self._links) // JOURNAL_PART:
+            self._forgotten, _ = self._journal.popleft()
         return True
-
-
-def _cheapest(origin: str, links: Iterable[tuple[str, int]]) -> dict[str, int]:
-    told: dict[str, int] = {}
-    for neighbour, cost in links:
-        if cost < 1:
-            raise ValueError(f"{origin} advertises the cost {cost} to {neighbour}: costs are at least 1")
-        if neighbour != origin:  # a way to itself is on no path
-            told[neighbour] = min(cost, told.get(neighbour, cost))
-    return told

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from heapq import heapify, heappop, heappush
+from operator import itemgetter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from amqpmesh.topology.trees import ShortestPathTree
@@ -53,9 +54,7 @@ class Paths:
             another may have changed all the same: the ways back cost what the other directions cost.
         """
         touched = self._own.follow()
-        if touched is None:
-            touched = self._ways.keys() | self._own.distances.keys()
-        return self._update_ways(touched)
+        return self._find_all_ways() if touched is None else self._update_ways(touched)
 
     # Ways
 
@@ -134,6 +133,17 @@ class Paths:
         self._trees[ingress] = tree
         tree.follow()
         return tree
+
+    def _find_all_ways(self) -> frozenset[str]:
+        former, self._ways = self._ways, {}
+        changed = set(former.keys() - self._own.distances.keys())
+        for router, distance in sorted(self._own.distances.items(), key=itemgetter(1)):
+            way = self._way(router, distance)
+            known = former.get(router)
+            if way != known:
+                changed.add(router)
+            self._ways[router] = way
+        return frozenset(changed)
 
     def _update_ways(self, touched: set[str]) -> frozenset[str]:
         distances = self._own.distances

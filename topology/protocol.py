@@ -29,9 +29,19 @@ from amqpmesh.topology.graph import Graph
 from amqpmesh.topology.messages import Acknowledgement, Hello, Records, Request, Summary, read_message
 from amqpmesh.topology.neighbourhood import Neighbourhood
 from amqpmesh.topology.outbox import Outbox
+from amqpmesh.topology.pace import Pace
 from amqpmesh.topology.paths import Paths
 from amqpmesh.topology.pinning import preferred
-from amqpmesh.topology.records import Kind, LinkState, Name, Neighbour, Record, read_record
+from amqpmesh.topology.records import (
+    Kind,
+    LinkState,
+    Name,
+    Neighbour,
+    Opened,
+    SignedRecord,
+    costs,
+    open_record,
+)
 from amqpmesh.topology.schema import UnreadableError
 from amqpmesh.topology.settings import Settings
 from amqpmesh.topology.signing import Signer, Verifier
@@ -85,7 +95,7 @@ class Topology:
         now: float,
         *,
         jitter: Random | None = None,
-        reader: Callable[[int, bytes], Record] = read_record,
+        reader: Callable[[SignedRecord], Opened] = open_record,
     ) -> None:
         """Begin a life.
 
@@ -115,7 +125,7 @@ class Topology:
         )
         speaker = Speaker(router, epoch, settings.area, signer)
         self._voice = Voice(self._outbox, speaker, self.database, self._exchange, self._links)
-        self._found_paths_at = float("-inf")
+        self._path_pace = Pace(settings.path_time)
         self._names: Mapping[str, Callable[..., None]] = {
             "hello": self._neighbourhood.say_hello,
             "hold": self._neighbourhood.hold_over,
@@ -132,7 +142,7 @@ class Topology:
             "addresses": self._voice.say_addresses,
             "jump": self._voice.jump,
             "paths": self._find_paths,
-            "age": self._forget,
+            "age": self._forget_silent,
             "dead": lambda origin, _: self.database.bury(origin),
             "sweep": self._sweep,
         }
@@ -309,16 +319,16 @@ class Topology:
     def _links(self) -> tuple[Neighbour, ...]:
         links = []
         for router, conversation in self._exchange.conversations.items():
-            costs = [each.cost for each in conversation.adjacencies if each.advertised]
-            if costs and conversation.full:
-                links.append(Neighbour(router, min(costs), len(costs)))
+            advertised = [each.cost for each in conversation.adjacencies if each.advertised]
+            if advertised and conversation.full:
+                links.append(Neighbour(router, min(advertised), len(advertised)))
         return tuple(sorted(links))
 
     def _links_changed(self, now: float) -> None:
         """Follow at once what this router's own links are; tell the others as soon as it may."""
         links = self._links()
         self._voice.links_changed(links, now)
-        self._follow(self.router, links, self._voice.transit, now)
+        self._follow(self.router, costs(self.router, links), self._voice.transit, now)
 
     # Messages
 
@@ -383,34 +393,40 @@ class Topology:
             if record.origin != self.router:
                 self._timers.cancel(("dead", record.origin))
                 signed_at = self.database.origins[record.origin].link.signed_at
-                self._timers.set(("age", record.origin), signed_at + self.settings.max_age)
-            self._follow(record.origin, record.neighbours, record.transit, now)
+                self._timers.set_earlier(("age",), signed_at + self.settings.max_age)
+            self._follow(record.origin, record.costs, record.transit, now)
         elif verdict.key is not None and verdict.key.kind is Kind.REVOCATION:
             for origin in self.database.distrusted():
                 self._outbox.drop(origin, "", "untrusted", "its certificate is revoked")
                 self._forget(origin, now)
             self._outbox.tell(RevocationsChanged(bytes.fromhex(verdict.key.origin), verdict.key.sequence))
 
-    def _follow(self, origin: str, neighbours: Iterable[Neighbour], transit: bool, now: float) -> None:
-        links = [(neighbour.router, neighbour.cost) for neighbour in neighbours]
+    def _follow(self, origin: str, links: Mapping[str, int], transit: bool, now: float) -> None:
         if self.graph.update(origin, links, transit=transit):
-            self._timers.set_earlier(("paths",), max(now, self._found_paths_at + self.settings.path_time))
+            self._timers.set_earlier(("paths",), self._path_pace.next(now))
 
     def _find_paths(self, now: float) -> None:
-        self._found_paths_at = now
+        self._path_pace.done(now, self.settings.pace_time * len(self.graph))
         changed = self.paths.refresh()
         self._outbox.addresses_changed(self.book.set_reachable(self.paths.reachable()))
         # Though no way from here has changed, this router's place in the tree of another may have.
         self._outbox.tell(GraphChanged(changed))
 
+    def _forget_silent(self, now: float) -> None:
+        """Forget who has not renewed its link state in time; one look for all, since nearly all have."""
+        for origin, signed_at in self.database.signed_at().items():
+            if signed_at + self.settings.max_age <= now:
+                self._forget(origin, now)
+            else:
+                self._timers.set_earlier(("age",), signed_at + self.settings.max_age)
+
     def _forget(self, origin: str, now: float) -> None:
         """An origin has not renewed its link state, or is not to be believed any more."""
-        self._timers.cancel(("age", origin))
         self._timers.set(("dead", origin), now + 2 * self.settings.max_age)
         self.database.forget(origin)
         self._outbox.addresses_changed(self.book.forget(origin))
         if self.graph.remove(origin):
-            self._timers.set_earlier(("paths",), max(now, self._found_paths_at + self.settings.path_time))
+            self._timers.set_earlier(("paths",), self._path_pace.next(now))
 
 
 def _cost(cost: int) -> int:

@@ -6,6 +6,7 @@ epoch is a life of a router: it grows with each start. Within it, link states an
 """
 
 import re
+from collections.abc import Iterable, Mapping
 from enum import IntEnum
 from typing import Final, NamedTuple, TypeAlias
 
@@ -20,6 +21,7 @@ from amqpmesh.topology.schema import (
     Whole,
     body,
     decode,
+    derived,
     encode,
     item,
 )
@@ -34,11 +36,14 @@ __all__ = [
     "LinkState",
     "Name",
     "Neighbour",
+    "Opened",
     "Pair",
     "Record",
     "SignedRecord",
     "UnreadableError",
+    "costs",
     "encode",
+    "open_record",
     "read_record",
 ]
 
@@ -146,6 +151,15 @@ class SignedRecord(NamedTuple):
     signature: bytes
 
 
+def costs(origin: str, neighbours: Iterable[Neighbour]) -> dict[str, int]:
+    """What sending to each neighbour costs, the least of it if one is told several times; a way to itself is none."""
+    told: dict[str, int] = {}
+    for router, cost, _ in neighbours:
+        if router != origin:
+            told[router] = min(cost, told.get(router, cost))
+    return told
+
+
 NAME: Final = Row(Name, (("tenant", TENANT), ("name", ADDRESS)))
 NEIGHBOUR: Final = Row(Neighbour, (("router", ROUTER_ID), ("cost", COST), ("adjacencies", Whole(1, 2**16 - 1))))
 ENTRY: Final = Row(
@@ -175,10 +189,15 @@ class LinkState(Body):
     capabilities: tuple[str, ...] = item("c", Many(Text(64), 32), "what it can do beyond version 1", default=())
     area: str = item("a", AREA, "for meshes of several areas, one day", default="")
 
-    @property
-    def key(self) -> Key:
-        """Which record this is."""
-        return Key(Kind.LINK_STATE, self.origin, self.epoch, self.sequence, 0)
+    key: Key = derived()
+    """Which record this is."""
+    costs: Mapping[str, int] = derived()
+    """What sending to each of its neighbours costs."""
+
+    def __post_init__(self) -> None:
+        """Make what is derived."""
+        object.__setattr__(self, "key", Key(Kind.LINK_STATE, self.origin, self.epoch, self.sequence, 0))
+        object.__setattr__(self, "costs", costs(self.origin, self.neighbours))
 
 
 @body("Addresses", "every address of a router at a sequence, in one or more parts")
@@ -193,10 +212,12 @@ class Addresses(Body):
     entries: tuple[Entry, ...] = item("n", Many(ENTRY, 4096), "the addresses of this part", default=())
     area: str = item("a", AREA, "for meshes of several areas, one day", default="")
 
-    @property
-    def key(self) -> Key:
-        """Which record this is."""
-        return Key(Kind.ADDRESSES, self.origin, self.epoch, self.sequence, self.part)
+    key: Key = derived()
+    """Which record this is."""
+
+    def __post_init__(self) -> None:
+        """Make what is derived."""
+        object.__setattr__(self, "key", Key(Kind.ADDRESSES, self.origin, self.epoch, self.sequence, self.part))
 
 
 @body("AddressDelta", "what changed among the addresses of a router; sequence 1 changes the empty state")
@@ -210,10 +231,12 @@ class AddressDelta(Body):
     removed: tuple[Name, ...] = item("r", Many(NAME, 4096), "addresses that are gone", default=())
     area: str = item("a", AREA, "for meshes of several areas, one day", default="")
 
-    @property
-    def key(self) -> Key:
-        """Which record this is."""
-        return Key(Kind.ADDRESS_DELTA, self.origin, self.epoch, self.sequence, 0)
+    key: Key = derived()
+    """Which record this is."""
+
+    def __post_init__(self) -> None:
+        """Make what is derived."""
+        object.__setattr__(self, "key", Key(Kind.ADDRESS_DELTA, self.origin, self.epoch, self.sequence, 0))
 
 
 Record: TypeAlias = LinkState | Addresses | AddressDelta
@@ -238,3 +261,18 @@ def read_record(kind: int, data: bytes) -> Record:
     if isinstance(record, Addresses) and record.part >= record.parts:
         raise UnreadableError("malformed", f"part {record.part} of {record.parts}")
     return record
+
+
+class Opened(NamedTuple):
+    """A signed record whose body has been read. Both never change, so many routers in one process can share them."""
+
+    signed: SignedRecord
+    record: Record
+
+
+def open_record(signed: SignedRecord) -> Opened:
+    """Read the body of a signed record; its signature is for others to check.
+
+    Raises: UnreadableError: as `read_record`.
+    """
+    return Opened(signed, read_record(signed.kind, signed.body))

@@ -13,7 +13,7 @@ can be added. The version changes only where an older reader would misunderstand
 import re
 from collections.abc import Callable
 from dataclasses import MISSING, dataclass, field, fields
-from typing import Any, ClassVar, Final, NamedTuple, TypeVar, dataclass_transform
+from typing import Any, ClassVar, Final, Literal, NamedTuple, TypeVar, dataclass_transform
 
 import msgpack
 
@@ -201,6 +201,11 @@ def item(key: str, form: Form, words: str, *, default: Any = MISSING) -> Any:
     return field(default=default, metadata={"key": key, "form": form, "words": words})
 
 
+def derived(*, init: Literal[False] = False) -> Any:
+    """Not an item, but what follows from them: made once, in `__post_init__`, for all who look at the body."""
+    return field(init=init, repr=False, compare=False)
+
+
 class Body:
     """What the bodies share."""
 
@@ -212,9 +217,9 @@ class Body:
 B = TypeVar("B", bound=Body)
 
 
-@dataclass_transform(frozen_default=True, field_specifiers=(item,))
+@dataclass_transform(frozen_default=True, field_specifiers=(item, derived))
 def body(title: str, words: str) -> Callable[[type[T]], type[T]]:
-    """Declare a body: a frozen dataclass, each field of which is an `item`."""
+    """Declare a body: a frozen dataclass, each field of which is an `item`, or `derived`."""
 
     def declare(cls: type[T]) -> type[T]:
         made: Any = dataclass(frozen=True, slots=True)(cls)
@@ -222,6 +227,7 @@ def body(title: str, words: str) -> Callable[[type[T]], type[T]]:
         made.ITEMS = tuple(
             Item(each.name, each.metadata["key"], each.metadata["form"], each.metadata["words"], each.default)
             for each in fields(made)
+            if each.init
         )
         return made  # type: ignore[no-any-return]  # dataclass with slots makes the class anew, of the same type
 

@@ -20,11 +20,14 @@ class Settings:
     delta_time: float = 0.02
     """Changes of addresses gather for so long; the first after a quiet time does not wait."""
     link_time: float = 0.05
-    """Between two link states of this router; the first after a quiet time does not wait."""
+    """Between two link states of this router; the first after a quiet time does not wait. It grows: `pace_time`."""
     flood_time: float = 0.01
     """Records for a neighbour gather for so long; the first after a quiet time does not wait."""
     path_time: float = 0.01
-    """Between two computations of the paths; the first after a quiet time does not wait."""
+    """Between two computations of the paths; the first after a quiet time does not wait. It grows: `pace_time`."""
+    pace_time: float = 0.0005
+    """While changes go on, each wait of `link_time` or `path_time` is twice the one before, up to so much for each
+    router of the mesh: half a second where there are a thousand."""
     acknowledge_time: float = 0.05
     """Acknowledgements wait so long for records that go the same way."""
     retransmit_time: float = 1.0

@@ -9,6 +9,7 @@ from amqpmesh.topology.changes import IdentityConflict
 from amqpmesh.topology.database import Database, Outcome
 from amqpmesh.topology.exchange import Exchange
 from amqpmesh.topology.outbox import Outbox
+from amqpmesh.topology.pace import Pace
 from amqpmesh.topology.records import LinkState, Name, Neighbour, Record
 from amqpmesh.topology.signing import Signer
 from amqpmesh.topology.speaking import MAX_DELTAS, Speaker, refusal
@@ -41,7 +42,8 @@ class Voice:
         self._links = links
         self._draining = False
         self._said: tuple[tuple[Neighbour, ...], bool] = ((), True)
-        self._spoke_links_at = self._spoke_addresses_at = float("-inf")
+        self._link_pace = Pace(outbox.settings.link_time)
+        self._spoke_addresses_at = float("-inf")
         self._jumps: list[float] = []
         self._rival_epoch = 0
         self._rival_neighbours: tuple[str, ...] = ()
@@ -61,7 +63,7 @@ class Voice:
         if (links, self.transit) == self._said:
             self._timers.cancel(("links",))
         else:
-            self._timers.set_earlier(("links",), max(now, self._spoke_links_at + self._settings.link_time))
+            self._timers.set_earlier(("links",), self._link_pace.next(now))
 
     def advertise(self, key: Name, advert: Advert | None, now: float) -> None:
         """Tell of an address as soon as may be."""
@@ -95,7 +97,7 @@ class Voice:
         links = self._links()
         if refresh or (links, self.transit) != self._said:
             self._said = links, self.transit
-            self._spoke_links_at = now
+            self._link_pace.done(now, self._settings.pace_time * len(self._database.origins))
             self._timers.cancel(("links",))
             self._timers.set(("refresh",), now + self._settings.max_age / 3)
             self._say([self._speaker.link_state(links, now)], now)

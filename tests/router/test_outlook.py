@@ -85,7 +85,7 @@ def test_a_neighbour_that_is_not_used_is_told_with_the_reason_and_since_when() -
 def test_a_neighbour_that_does_not_tell_of_this_router_is_told_so() -> None:
     mesh = World("AB", LINE[:1])
     graph = mesh["A"].mesh.topology.graph
-    graph.update("B", [])
+    graph.update("B", {})
     found = neighbour(mesh, "A", "B")
     assert (found.up, found.remote_cost, found.reason) == (True, None, "the neighbour does not tell of it")
 

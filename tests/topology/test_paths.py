@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from amqpmesh.topology.graph import Graph
 from amqpmesh.topology.paths import Paths, Way
+from amqpmesh.topology.records import Neighbour, costs
 from amqpmesh.topology.trees import ShortestPathTree
 
 if TYPE_CHECKING:
@@ -71,7 +72,8 @@ def link_changes(draw: st.DrawFn) -> list[LinkState]:
 def apply(graph: Graph, state: LinkState) -> bool:
     if state.links is None:
         return graph.remove(state.origin)
-    return graph.update(state.origin, state.links, transit=state.transit)
+    links = costs(state.origin, [Neighbour(*link, 1) for link in state.links])
+    return graph.update(state.origin, links, transit=state.transit)
 
 
 def told(states: Iterable[LinkState]) -> dict[str, LinkState]:
@@ -234,10 +236,9 @@ def test_all_routers_see_one_tree_so_a_multicast_enters_each_exactly_once(
 
 def line(*names: str, cost: int = 1) -> Graph:
     graph = Graph()
-    links: dict[str, list[tuple[str, int]]] = {name: [] for name in names}
+    links: dict[str, dict[str, int]] = {name: {} for name in names}
     for one, other in pairwise(names):
-        links[one].append((other, cost))
-        links[other].append((one, cost))
+        links[one][other] = links[other][one] = cost
     for name in names:
         graph.update(name, links[name])
     return graph
@@ -257,26 +258,26 @@ def test_a_link_that_one_end_alone_advertises_leads_nowhere() -> None:
     graph = line("A", "B")
     paths = Paths(graph, "A")
     assert paths.next_hops("B") == ("B",)
-    assert graph.update("B", [])
+    assert graph.update("B", {})
     assert paths.refresh() == {"B"}
     assert paths.distance("B") is None
-    assert not graph.update("A", [("B", 1), ("C", 1)])
+    assert not graph.update("A", {"B": 1, "C": 1})
 
 
 def test_a_direction_costs_what_the_router_that_sends_on_it_says_and_the_cheapest_of_parallel_links_counts() -> None:
     graph = Graph()
-    graph.update("A", [("B", 7), ("B", 3)])
-    graph.update("B", [("A", 5)])
+    graph.update("A", costs("A", [Neighbour("B", 7, 1), Neighbour("B", 3, 1)]))
+    graph.update("B", {"A": 5})
     assert Paths(graph, "A").distance("B") == 3
     assert Paths(graph, "B").distance("A") == 5
-    assert not graph.update("A", [("B", 3)])
+    assert not graph.update("A", {"B": 3})
 
 
 def test_a_router_that_drains_is_reached_and_sends_but_nothing_passes_through_it() -> None:
     graph = line("A", "B", "C")
     paths = {name: Paths(graph, name) for name in "ABC"}
     assert paths["A"].distance("C") == 2
-    assert graph.update("B", [("A", 1), ("C", 1)], transit=False)
+    assert graph.update("B", {"A": 1, "C": 1}, transit=False)
     assert [each.refresh() for each in paths.values()] == [{"C"}, set(), {"A"}]
     assert paths["A"].next_hops("B") == ("B",)
     assert paths["A"].next_hops("C") == ()
@@ -288,7 +289,7 @@ def test_a_router_that_drains_is_reached_and_sends_but_nothing_passes_through_it
 def test_a_router_forwards_on_the_old_graph_until_it_refreshes() -> None:
     graph = line("A", "B", "C")
     paths = Paths(graph, "A")
-    graph.update("B", [("A", 1)])
+    graph.update("B", {"A": 1})
     assert paths.next_hops("C") == ("B",)
     assert paths.path("C") == ["A", "B", "C"]
     paths.refresh()
@@ -298,10 +299,10 @@ def test_a_router_forwards_on_the_old_graph_until_it_refreshes() -> None:
 
 def test_equal_cost_next_hops_are_sorted_and_the_tree_takes_the_parent_that_sorts_first() -> None:
     graph = Graph()
-    graph.update("A", [("C", 1), ("B", 1)])
-    graph.update("B", [("A", 1), ("D", 1)])
-    graph.update("C", [("A", 1), ("D", 1)])
-    graph.update("D", [("B", 1), ("C", 1)])
+    graph.update("A", {"C": 1, "B": 1})
+    graph.update("B", {"A": 1, "D": 1})
+    graph.update("C", {"A": 1, "D": 1})
+    graph.update("D", {"B": 1, "C": 1})
     paths = Paths(graph, "A")
     assert paths.way("D") == Way(distance=2, next_hops=("B", "C"), length=2)
     assert paths.path("D") == ["A", "B", "D"]
@@ -313,22 +314,22 @@ def test_equal_cost_next_hops_are_sorted_and_the_tree_takes_the_parent_that_sort
 
 def test_a_length_is_that_of_the_longest_cheapest_path() -> None:
     graph = Graph()
-    graph.update("A", [("B", 1), ("D", 3)])
-    graph.update("B", [("A", 1), ("C", 1)])
-    graph.update("C", [("B", 1), ("D", 1)])
-    graph.update("D", [("C", 1), ("A", 3)])
+    graph.update("A", {"B": 1, "D": 3})
+    graph.update("B", {"A": 1, "C": 1})
+    graph.update("C", {"B": 1, "D": 1})
+    graph.update("D", {"C": 1, "A": 3})
     assert Paths(graph, "A").way("D") == Way(distance=3, next_hops=("B", "D"), length=3)
 
 
 def test_a_place_in_the_tree_of_another_may_change_while_no_way_does() -> None:
     graph = Graph()
-    graph.update("A", [("B", 1), ("C", 1)])
-    graph.update("B", [("A", 1), ("Z", 1)])
-    graph.update("C", [("A", 1), ("Z", 1)])
-    graph.update("Z", [("B", 1), ("C", 1)])
+    graph.update("A", {"B": 1, "C": 1})
+    graph.update("B", {"A": 1, "Z": 1})
+    graph.update("C", {"A": 1, "Z": 1})
+    graph.update("Z", {"B": 1, "C": 1})
     paths = Paths(graph, "A")
     assert paths.parent("Z") == "B"
-    assert graph.update("Z", [("B", 5), ("C", 1)])
+    assert graph.update("Z", {"B": 5, "C": 1})
     assert paths.refresh() == set()
     assert paths.parent("Z") == "C"
 
@@ -346,7 +347,7 @@ def test_no_more_trees_are_kept_than_asked_for() -> None:
 def test_a_cost_below_one_is_refused_and_changes_nothing(cost: int) -> None:
     graph = line("A", "B")
     with pytest.raises(ValueError, match="at least 1"):
-        graph.update("A", [("C", 2), ("B", cost)])
+        graph.update("A", {"C": 2, "B": cost})
     assert graph.neighbours("A") == {"B": 1}
     assert "C" not in graph
 
@@ -356,9 +357,9 @@ def test_a_router_that_looks_seldom_still_ends_at_the_present() -> None:
     paths = Paths(graph, "A")
     start = graph.generation
     for cost in range(2, 10_000):
-        graph.update("B", [("A", 1), ("C", cost)])
+        graph.update("B", {"A": 1, "C": cost})
     assert graph.changes_since(start) is None
-    graph.update("A", [("B", 2)])
+    graph.update("A", {"B": 2})
     assert graph.changes_since(graph.generation - 1) == {("A", "B")}
     assert graph.changes_since(graph.generation - 2) == {("A", "B"), ("B", "C")}
     assert paths.refresh() == {"B", "C"}
