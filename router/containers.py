@@ -77,6 +77,7 @@ class Containers:
         link, session = each.link, each.session
         each.retry_at = None
         self._leave(each)
+        each.stop = None
         self._all.pop(each, None)
         if link is None:
             return

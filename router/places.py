@@ -74,7 +74,7 @@ class Places:
         except ConfigError as error:
             raise NotFollowedError(f"{place.described} is no place to connect to: {error.reason}") from None
         hosts = (place.hostname, place.network_host)
-        allowed = self._config.hosts if origin is None else (*following(origin).own, *following(origin).allowed)
+        allowed = self._config.redirects if origin is None else (*following(origin).own, *following(origin).allowed)
         return self._occupy(Occupied(config, Following(own=hosts, allowed=allowed), place.certified, place), user)
 
     def use_domain(self, domain: str, user: object) -> str:
@@ -87,7 +87,8 @@ class Places:
             config = self._config_of(None, urls, self._name(f"@{domain}"), None)
         except ConfigError as error:
             raise NotFollowedError(f"{domain} is no domain: {error.reason}") from None
-        return self._occupy(Occupied(config, Following(own=(domain,), allowed=self._config.hosts), None, None), user)
+        policy = Following(own=(domain,), allowed=self._config.redirects)
+        return self._occupy(Occupied(config, policy, None, None), user)
 
     def leave(self, name: str, user: object) -> None:
         """It is not needed for `user` any more."""

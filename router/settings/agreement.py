@@ -63,6 +63,21 @@ def unbound(config: RouterConfig) -> Iterator[tuple[str, str]]:
             yield f"link[{position}].address", f"is redirected, by the pattern {address.pattern!r}"
         elif address is not None and address.distribution is Distribution.UNAVAILABLE:
             yield f"link[{position}].address", f"is unavailable, by the pattern {address.pattern!r}"
+    yield from _in_circles(config)
+
+
+def _in_circles(config: RouterConfig) -> Iterator[tuple[str, str]]:
+    """Links of which one does what another does, or takes back what another brings."""
+    met: dict[tuple[str, str | None, str | None, str], str] = {}
+    for position, link in enumerate(config.container_links):
+        same, back = (link.source, link.target), (link.target, link.source)
+        if (link.connector, *same, link.address) in met:
+            other = met[link.connector, *same, link.address]
+            yield f"link[{position}]", f"does what {other!r} does: one link carries as much"
+        elif (link.connector, *back, link.address) in met:
+            other = met[link.connector, *back, link.address]
+            yield f"link[{position}]", f"sends back what {other!r} brings: messages would go round and round"
+        met.setdefault((link.connector, *same, link.address), link.name)
 
 
 def _doubled(kind: str, values: list[str], are: str, shown: Callable[[str], str]) -> Iterator[tuple[str, str]]:

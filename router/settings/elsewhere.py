@@ -15,7 +15,7 @@ class ElsewhereConfig(Table):
     """Where the router goes on demand, and how much of it there may be: its clients choose what it connects to."""
 
     domains: tuple[str, ...] = setting(default=(), check=_hosts_refusal)
-    hosts: tuple[str, ...] = setting(default=(), check=_hosts_refusal)
+    redirects: tuple[str, ...] = setting(default=(), check=_hosts_refusal)
     places: int = setting(default=64, low=1, high=10_000)
     nodes: int = setting(default=256, low=1, high=30_000)
     idle: float = setting(default=30.0, low=0.0, high=3600.0)

@@ -12,6 +12,7 @@ from amqpmesh.router.config import (
     AddressConfig,
     ConnectorConfig,
     ConnectorTlsConfig,
+    ElsewhereConfig,
     Limits,
     LinkConfig,
     ListenerConfig,
@@ -41,6 +42,7 @@ SECTIONS: dict[str, tuple[type[Table], type[Table] | None]] = {  # the table, an
     "`[[address]]`": (AddressConfig, None),
     "`redirect` of an address": (RedirectConfig, None),
     "`redirect` of a listener": (PlaceConfig, None),
+    "`[elsewhere]`": (ElsewhereConfig, None),
     "`[log]`": (LogConfig, None),
 }
 
@@ -98,4 +100,4 @@ def test_the_page_has_no_table_that_is_not_compared() -> None:
 
 def test_the_examples_are_right() -> None:
     examples = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
-    assert [parse(tomllib.loads(example), Path("a.toml")).id for example in examples] == ["A"] * 4
+    assert [parse(tomllib.loads(example), Path("a.toml")).id for example in examples] == ["A"] * 5

@@ -35,6 +35,7 @@ MESH = "[mesh]\ncertificate = 'a.pem'\nkey = 'a.key'\ntrust = 'ca.pem'\n"
 INSECURE = "[mesh]\ninsecure = true\n"
 BROKER = "[[connector]]\nurl = 'amqp://broker.example'\nname = 'broker'\nrole = 'container'\n"
 LINK = "[[link]]\nconnector = 'broker'\nsource = 's'\n"
+FEEDS = f"{LINK}address = 'a'\n"
 MUTUAL = "tls = { certificate = 'a.pem', key = 'a.key', trust = 'ca.pem', client = 'required' }"
 
 
@@ -291,6 +292,43 @@ def test_what_is_wrong_is_named_by_file_key_and_reason(text: str, key: str, reas
         ),
         (f"{BROKER}[[link]]\nconnector = 'broker'\nsource = 's'\naddress = '$a'", "link[0].address", "router's own"),
         (f"{BROKER}[[link]]\nconnector = 'broker'\nsource = 's'\naddress = 'a@b'", "link[0].address", "a container"),
+        (f"{BROKER}{FEEDS}\n{FEEDS}", "link[1]", "does what 'a' does"),
+        (f"{BROKER}{FEEDS}\n{FEEDS.replace('source', 'target')}", "link[1]", "sends back what 'a' brings"),
+        (f"{BROKER}{FEEDS}\ncapabilities = ['a b']", "link[0].capabilities", "printable ASCII without spaces"),
+        (f"{BROKER}{FEEDS}\ncapabilities = ['a', 'a']", "link[0].capabilities", "names one twice"),
+        (f"{BROKER}{FEEDS}\ndurable = 'yes'", "link[0].durable", "must be one of none, configuration"),
+        (f"{BROKER}{FEEDS}\nexpiry-policy = 'later'", "link[0].expiry-policy", "must be one of link-detach"),
+        (
+            f"{BROKER}[[link]]\nconnector = 'broker'\ntarget = 't'\naddress = 'a'\nselector = 'x = 1'",
+            "link[0].selector",
+            "is asked of a source",
+        ),
+        (
+            f"{BROKER}[[link]]\nconnector = 'broker'\ntarget = 't'\naddress = 'a'\ndistribution_mode = 'copy'",
+            "link[0].distribution_mode",
+            "is asked of a source",
+        ),
+        ("[elsewhere]\ndomains = ['*.*']", "elsewhere.domains", "is no host"),
+        ("[elsewhere]\ndomains = ['b', 'b']", "elsewhere.domains", "names one twice"),
+        ("[elsewhere]\nredirects = ['http://b']", "elsewhere.redirects", "is no host"),
+        ("[elsewhere]\nplaces = 0", "elsewhere.places", "must be at least 1"),
+        ("[elsewhere]\nnodes = 30001", "elsewhere.nodes", "must be at most 30000"),
+        ("[elsewhere]\nidle = -1.0", "elsewhere.idle", "must be at least 0"),
+        (
+            "[[address]]\npattern = 'a'\nredirect = { port = 5672, follow = 'router' }",
+            "address[0].redirect.hostname",
+            'with follow = "router": where it connects',
+        ),
+        (
+            "[[address]]\npattern = 'a'\nredirect = { hostname = 'b', scheme = 'amqps' }",
+            "address[0].redirect.scheme",
+            "does nothing without follow",
+        ),
+        (
+            "[[address]]\npattern = 'a'\nredirect = { hostname = 'b', follow = 'me' }",
+            "address[0].redirect.follow",
+            "must be one of client, router",
+        ),
         *(
             (
                 f"{BROKER}{LINK}address = 'a/b'\n[[address]]\npattern = 'a/#'\n{key}",

@@ -39,7 +39,7 @@ class Far(Network):
     """A router, and the places elsewhere that it wants to connect to."""
 
     def __init__(self, *addresses: AddressConfig, **settings: object) -> None:
-        super().__init__(*(addresses or (ELSEWHERE,)), **settings)
+        super().__init__(*(addresses or (ELSEWHERE,)), **settings)  # type: ignore[arg-type]  # as tests name them
         #: The connectors that it has made, by name, and whom certificates have to name there.
         self.wanted: dict[str, ConnectorConfig] = {}
         self.certified: dict[str, str | None] = {}
@@ -49,7 +49,11 @@ class Far(Network):
             self.certified[config.name] = certified
 
         self.core.places.on_connect = connect
-        self.core.places.on_disconnect = self.wanted.pop
+
+        def disconnect(name: str) -> None:
+            del self.wanted[name]
+
+        self.core.places.on_disconnect = disconnect
 
     def broker(self, name: str = PLACE, **settings: object) -> Broker:
         """The connection there comes about."""

@@ -48,7 +48,7 @@ class Broker(Client):
             idle_time_out=None,
             channel_max=channel_max,
         )
-        self.record = network.core.connect(connector, "127.0.0.1", network.now, secured=False)
+        self.record = network.core.connect(connector, connector.places[0].host, network.now, secured=False)
         self.arrivals = []
         self.sent = {}
         self.events = []
