@@ -13,6 +13,7 @@ from amqpmesh.router.config import AddressConfig
 from amqpmesh.router.credit import Pool
 from amqpmesh.router.few import Few
 from amqpmesh.router.kernel.relay import Budget
+from amqpmesh.router.names import split
 from amqpmesh.router.tally import Tally
 
 if TYPE_CHECKING:
@@ -250,8 +251,10 @@ class AddressTable:
         return list(self._addresses.values())
 
     def config(self, name: str) -> AddressConfig:
-        """What the most specific pattern says of an address. Patterns say nothing of the router's own."""
-        return (None if name.startswith(RESERVED) else self.patterns.lookup(name)) or self._default
+        """What the most specific pattern says of an address, whichever container has it. Patterns say nothing of the
+        router's own.
+        """
+        return (None if name.startswith(RESERVED) else self.patterns.lookup(split(name)[0])) or self._default
 
     def find(self, tenant: str, name: str) -> Address | None:
         """The address, if somebody uses it."""

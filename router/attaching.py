@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
 from amqpmesh.policies.access import may_consume
-from amqpmesh.policies.distribution import Distribution
 from amqpmesh.router.amqp.composite import encode_composite
 from amqpmesh.router.amqp.definitions import (
     AmqpCondition,
@@ -37,7 +36,6 @@ from amqpmesh.router.few import including
 from amqpmesh.router.kernel.relay import ACCEPTED, is_terminal, state_kind
 from amqpmesh.router.lanes import LaneKind
 from amqpmesh.router.links import IncomingLink, LinkKey, OutgoingLink
-from amqpmesh.router.names import split
 from amqpmesh.router.opening import REDIRECT
 from amqpmesh.router.redirects import info
 from amqpmesh.router.settlement import OUTCOMES
@@ -156,6 +154,7 @@ class Attaching:
             raise RefusedError(AmqpCondition.NOT_FOUND, "the link has no target, and none is known by its name")
         address: Address | None
         to: str | None = None
+        container: str | None = None
         if target.dynamic:
             address = self._make_dynamic(record, link, target.dynamic_node_properties)
             named: str | None = self._dynamic_name(address)
@@ -164,14 +163,13 @@ class Attaching:
             address, named = None, None
         else:
             named = target.address
-            if core.mesh is not None and core.mesh.ways.leads_elsewhere(named):
-                address, to = None, named
-            else:
-                address = core.ingress(self._local(record, named, attach))
+            place = core.lookup.place(named)
+            address = core.lookup.target(record, attach, place)
+            if address is None:
+                to, container = place.address if place.name else None, place.container
         pool: Pool | FixedWindow
         if address is None:
             pool = FixedWindow(record.limits.anonymous_window)
-            pool.set_suspended(core.suspended)
         else:
             pool = address.pool
         link.attach(
@@ -187,7 +185,11 @@ class Attaching:
             max_message_size=record.limits.max_message_size or None,
             unsettled=None if attach.unsettled is None else {},
         )
-        incoming = IncomingLink(record, link, address, pool, number=self.next_number(), now=core.now, to=to)
+        incoming = IncomingLink(
+            record, link, address, pool, number=self.next_number(), now=core.now, to=to, container=container
+        )
+        if isinstance(pool, FixedWindow):
+            pool.set_suspended(core.suspended or core.lookup.is_cut_off(incoming))
         record.incoming[incoming] = None
         if address is not None:
             address.incoming = including(address.incoming, incoming)
@@ -218,10 +220,11 @@ class Attaching:
             raise RefusedError(AmqpCondition.INVALID_FIELD, "the source has no address and is not dynamic")
         else:
             named = source.address
-            address = self._local(record, named, attach)
+            place = core.lookup.place(named)
+            address = core.lookup.source(record, attach, place)
             if address.maker is not None and address.maker is not record:
                 raise RefusedError(AmqpCondition.UNAUTHORIZED_ACCESS, "only its maker may consume a dynamic node")
-            if address.maker is None and not (may_consume(named) or record.own):
+            if address.maker is None and not (may_consume(place.name) or record.own):
                 raise RefusedError(AmqpCondition.UNAUTHORIZED_ACCESS, "addresses that begin with $ are the router's")
         copy = source.distribution_mode is DistributionMode.COPY
         default = encode_composite(source.default_outcome) if source.default_outcome is not None else None
@@ -266,14 +269,14 @@ class Attaching:
 
     # -------------------------------------------------------------------------------------------------------- lanes
 
-    def lane_out(self, record: ConnectionRecord, session: Session, way: Address, name: str) -> OutgoingLink:
-        """Attach a lane to a neighbour: what comes to `way` leaves by it.
+    def lane_out(
+        self, record: ConnectionRecord, session: Session, way: Address, lane: Lane, name: str, cost: int = 1
+    ) -> OutgoingLink:
+        """Attach a lane to a neighbour: what comes to `way` leaves by it. Args: cost: of reaching who is at its end.
 
         Raises: CommandError: the neighbour takes no more links in this session.
         """
         core = self._core
-        lane = way.lane
-        assert lane is not None
         link = session.attach(
             Terminus(name, Role.SENDER),
             source=Source(address=core.id),
@@ -290,11 +293,13 @@ class Attaching:
             max_unsettled=way.config.max_unsettled,
             number=self.next_number(),
             now=core.now,
+            lane=lane,
+            cost=cost,
         )
         link.context = outgoing
         record.outgoing[outgoing] = None
         way.outgoing = including(way.outgoing, outgoing)
-        outgoing.branch = way.pool.add_branch(0, 1, True, outgoing)
+        outgoing.branch = way.pool.add_branch(0, cost, True, outgoing)
         core.touch_outgoing(outgoing)
         return outgoing
 
@@ -330,39 +335,6 @@ class Attaching:
 
     # ----------------------------------------------------------------------------------------------------- addresses
 
-    def _local(self, record: ConnectionRecord, named: str, attach: Attach) -> Address:
-        """The address that a terminus names, made if nobody has used it.
-
-        Raises: RefusedError: it is another container's, unknown, or by the configuration elsewhere or unavailable.
-        """
-        core = self._core
-        name, container = split(named)
-        if container is not None and container != core.id:
-            far = core.node_elsewhere(record.peer.tenant, name, container)
-            if far is not None:
-                return far
-            raise RefusedError(AmqpCondition.NOT_FOUND, f"no container {container!r} is known here")
-        tenant = record.peer.tenant
-        if name.startswith("$"):
-            address = core.addresses.find(tenant, name)
-            if address is None:
-                raise RefusedError(AmqpCondition.NOT_FOUND, "no such node")
-            return address
-        config = core.addresses.config(name)
-        if follows(config, record, attach):
-            assert config.redirect is not None
-            return core.elsewhere.led(tenant, name, config.redirect)
-        check_here(config, name)
-        if config.distribution is Distribution.UNAVAILABLE:
-            raise RefusedError(AmqpCondition.NOT_FOUND, "the address is unavailable")
-        return self._use(tenant, name)
-
-    def _use(self, tenant: str, name: str, maker: ConnectionRecord | None = None) -> Address:
-        address = self._core.addresses.use(tenant, name, maker)
-        # Should the link not come about after all, nobody uses it.
-        self._core.touch(address)
-        return address
-
     def _make_dynamic(self, record: ConnectionRecord, link: Link, properties: NodeProperties | None) -> Address:
         """A node for this link alone to consume, or to consume from over the same connection (§3.5.3, dynamic).
 
@@ -370,7 +342,9 @@ class Attaching:
         """
         container = quote(record.peer.container_id, safe="")
         name = f"{DYNAMIC}/{container}/{quote(link.name, safe='')}/{self._core.token(16)}"
-        address = self._use(record.peer.tenant, name, record)
+        address = self._core.addresses.use(record.peer.tenant, name, record)
+        # Should the link not come about after all, nobody uses it.
+        self._core.touch(address)
         lifetime = (properties or {}).get(LIFETIME_POLICY)
         if isinstance(lifetime, LifetimePolicy):
             address.lifetime = lifetime

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, ClassVar, Final
 from weakref import ref
 
 from amqpmesh.policies.access import Peer
-from amqpmesh.policies.distribution import Distribution
 from amqpmesh.router.addresses import Address, AddressTable
 from amqpmesh.router.amqp import events
 from amqpmesh.router.amqp.definitions import AmqpCondition, ConnectionCondition, Error
@@ -21,7 +20,7 @@ from amqpmesh.router.amqp.errors import CommandError, ProtocolError
 from amqpmesh.router.amqp.messaging import DeleteOnClose, DeleteOnNoMessages, Source, Target
 from amqpmesh.router.amqp.negotiation import Negotiation
 from amqpmesh.router.amqp.sasl import SaslServer
-from amqpmesh.router.attaching import Attaching, check_here, follows
+from amqpmesh.router.attaching import Attaching
 from amqpmesh.router.connections import ConnectionRecord
 from amqpmesh.router.container_link import ContainerLink
 from amqpmesh.router.containers import Containers
@@ -32,7 +31,7 @@ from amqpmesh.router.forwarding import Forwarding
 from amqpmesh.router.kernel.relay import RELEASED_STATE, Budget, Relay, abandon, forget, serial_distance
 from amqpmesh.router.links import IncomingLink, OutgoingLink
 from amqpmesh.router.logs import EventLog
-from amqpmesh.router.names import split
+from amqpmesh.router.lookup import Lookup
 from amqpmesh.router.neighbours import Neighbour
 from amqpmesh.router.opening import client_sasl, endpoint, server_sasl
 from amqpmesh.router.places import Places
@@ -80,6 +79,7 @@ class Core:
         self.settlement = Settlement(self)
         self.forwarding = Forwarding(self)
         self.attaching = Attaching(self)
+        self.lookup = Lookup(self)
         self.places = Places(self)
         self.containers = Containers(self)
         self.elsewhere = Elsewhere(self)
@@ -495,11 +495,15 @@ class Core:
                 self.log.warning("memory used up", octets=used, limit=limit, consequence="senders get no credit")
             for address in self.addresses.values():
                 self.touch(address)
-            for record in self.connections:
-                for incoming in record.incoming:
-                    if isinstance(incoming.pool, FixedWindow):
-                        incoming.pool.set_suspended(suspended)
-                        self.touch_input(incoming)
+            self.limit_windows()
+
+    def limit_windows(self) -> None:
+        """Memory is used up or free again, or other routers are out of reach or within: see who may have a window."""
+        for record in self.connections:
+            for incoming in record.incoming:
+                if isinstance(incoming.pool, FixedWindow):
+                    incoming.pool.set_suspended(self.suspended or self.lookup.is_cut_off(incoming))
+                    self.touch_input(incoming)
 
     def _close_the_largest(self) -> None:
         """Withholding credit was not enough: the connection whose frames fill the memory makes room for the others."""
@@ -524,41 +528,6 @@ class Core:
             address.suspended = suspended
             address.pool.set_suspended(suspended)
 
-    def resolve(self, incoming: IncomingLink, to: str | None) -> Address | None:
-        """The address of a message by its `to`; None if there is none that anybody serves.
-
-        Raises: RefusedError: by the configuration it is elsewhere (§2.8.18).
-        """
-        if not to:
-            return None
-        name, container = split(to)
-        tenant = incoming.connection.peer.tenant
-        # What came by a lane has arrived: it is for who is here, or for nobody.
-        mesh = self.mesh if incoming.lane is None else None
-        if container is not None and container != self.id:
-            way = mesh.ways.transit(container) if mesh is not None else None
-            if way is None and incoming.lane is None:
-                far = self.node_elsewhere(tenant, name, container)
-                way = None if far is None else self.ingress(far)
-            self.no_path += way is None
-            return way
-        config = self.addresses.config(name)
-        if config.redirect is not None and follows(config, incoming.connection, incoming.link.remote):
-            return self.ingress(self.elsewhere.led(tenant, name, config.redirect))
-        check_here(config, name)
-        if config.distribution is Distribution.UNAVAILABLE:
-            return None
-        return self.way(tenant, name) if mesh is not None and container is None else self.addresses.find(tenant, name)
-
-    def node_elsewhere(self, tenant: str, name: str, container: str) -> Address | None:
-        """The node of `name@container` where that is no router of the mesh but a domain; None: it is neither.
-
-        Raises: RefusedError: too much is used elsewhere.
-        """
-        if self.mesh is not None and container in self.mesh.topology.routers():
-            return None
-        return self.elsewhere.node(tenant, name, container)
-
     def ingress(self, address: Address) -> Address:
         """Where producers of an address are attached: there, or at a node that leads to others, too."""
         if address.far is not None:
@@ -569,10 +538,6 @@ class Core:
         """A consumer of an address has come: the mesh is told of it."""
         if self.mesh is not None and address.far is None:
             self.mesh.ways.consumers_changed(address)
-
-    def way(self, tenant: str, name: str) -> Address | None:
-        """Where a delivery goes that no link brought to an address; None: nobody serves it, here or elsewhere."""
-        return self.addresses.find(tenant, name) if self.mesh is None else self.mesh.ways.way(tenant, name)
 
     def need_bulk(self, way: Address) -> None:
         """Something large is to leave by a lane."""
@@ -607,10 +572,10 @@ class Core:
         assert self.mesh is not None
         return self.mesh.ways.is_new(incoming, tag)
 
-    def new_key(self, lane: Lane) -> bytes:
-        """The delivery-tag of a delivery that begins its way by `lane` here."""
+    def new_key(self, lane: Lane, relay: Relay | None = None) -> bytes:
+        """The delivery-tag of a delivery that begins its way by `lane` here. Args: relay: may have come by another."""
         assert self.mesh is not None
-        return self.mesh.ways.new_key(lane)
+        return self.mesh.ways.new_key(lane, relay)
 
     # ---------------------------------------------------------------------------------------------------------- events
 
@@ -721,7 +686,7 @@ class Core:
         taken = link.context
         if isinstance(taken, Neighbour) and self.mesh is not None:
             self.mesh.detached(taken)
-        if isinstance(taken, OutgoingLink) and taken.address.lane is not None and event.by_peer:
+        if isinstance(taken, OutgoingLink) and taken.lane is not None and event.by_peer:
             assert self.mesh is not None
             self.mesh.ways.refused(taken)
         if isinstance(taken, IncomingLink | OutgoingLink):

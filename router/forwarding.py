@@ -200,7 +200,11 @@ class Forwarding:
             self._settlement.end_unsent(relay, state)
             return
         try:
-            address = incoming.address if not anonymous else core.resolve(incoming, to)
+            if anonymous:
+                assert to
+                address, to = core.lookup.resolve(incoming, to)
+            else:
+                address = incoming.address
         except RefusedError as refusal:
             # What a link to that address would be told, its sender is told of the message.
             core.count_undelivered(None)
@@ -581,10 +585,13 @@ class Forwarding:
 
     def _begin_leg(self, outgoing: OutgoingLink, leg: Leg) -> None:
         relay = leg.relay
+        if relay.key is None and outgoing.lane is not None:
+            # A consumer of an address here, which is at another router.
+            relay.key = self._core.new_key(outgoing.lane, relay)
         leg.delivery = outgoing.link.delivery(
             outgoing.next_tag(relay.key), message_format=relay.message_format, settled=relay.settled
         )
-        if outgoing.address.lane is not None and not relay.second:
+        if outgoing.lane is not None and not relay.second:
             # Lanes are of mode second, for those that need it (§2.7.5).
             leg.delivery.rcv_settle_mode = ReceiverSettleMode.FIRST.value
         leg.delivery.leg = leg

@@ -38,6 +38,7 @@ class IncomingLink:
         "attached_at",
         "bulk",
         "connection",
+        "container",
         "current",
         "input",
         "key",
@@ -64,12 +65,15 @@ class IncomingLink:
         now: float,
         lane: Lane | None = None,
         to: str | None = None,
+        container: str | None = None,
     ) -> None:
         self.number = number
         #: A neighbour sends here what belongs to this lane; None: a client sends.
         self.lane = lane
-        #: Where all its deliveries go: to a node of another router. None: see `address`.
+        #: Where all its deliveries go: to a node of another router. None: see `address`, and `container`.
         self.to = to
+        #: The container where all its deliveries go, to `to` or each by its own. None: see `address`.
+        self.container = container
         #: Seconds, as all times here. None: it has credit; no delivery has come.
         self.attached_at = now
         self.zero_credit_since: float | None = now
@@ -112,11 +116,13 @@ class OutgoingLink:
         "connection",
         "copies",
         "copy",
+        "cost",
         "current",
         "default_outcome",
         "drain_by",
         "gone",
         "key",
+        "lane",
         "last_delivery_at",
         "last_tag",
         "left_out",
@@ -142,8 +148,14 @@ class OutgoingLink:
         max_unsettled: int,
         number: int,
         now: float,
+        lane: Lane | None = None,
+        cost: int = 1,
     ) -> None:
         self.number = number
+        #: A neighbour takes here what belongs to this lane; None: a client takes.
+        self.lane = lane
+        #: What reaching the consumer costs; one that is attached here, 1.
+        self.cost = cost
         #: Seconds, as all times here. None: it has credit; no delivery has left.
         self.attached_at = now
         self.zero_credit_since: float | None = now
@@ -186,11 +198,6 @@ class OutgoingLink:
     def outstanding(self) -> int:
         """Deliveries given to it that it has not settled."""
         return self.unsettled
-
-    @property
-    def cost(self) -> int:
-        """What reaching it costs: it is attached here."""
-        return 1
 
     @property
     def busy(self) -> bool:
@@ -254,7 +261,7 @@ class OutgoingLink:
 
     def next_tag(self, key: bytes | None = None) -> bytes:
         """A delivery-tag that no unsettled delivery of this link has. Args: key: what it should be on a lane."""
-        if key is not None and self.address.lane is not None and key not in self.link.flow_state.unsettled:
+        if key is not None and self.lane is not None and key not in self.link.flow_state.unsettled:
             return key
         self.last_tag += 1
         return b"%x" % self.last_tag  # python-qpid-proton reads tags as text, and fails if they are none

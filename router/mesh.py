@@ -265,7 +265,7 @@ class Mesh:
                     pass
             self._log(change)
         if graph_changed:
-            self.ways.refresh()
+            self.ways.refresh(sorted(addresses))
         elif addresses:
             self.ways.follow(sorted(addresses))
         self._arm()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypedDict
 
+from amqpmesh.router.names import as_known_at, split
 from amqpmesh.router.reasons import Whereabouts
 from amqpmesh.router.statistics import AdvertStatistics, MeshStatistics, NeighbourStatistics, RouteStatistics
 
@@ -44,10 +45,16 @@ class Compass:
                         self._out_of_reach.setdefault(name, []).append(router)
 
     def of(self, tenant: str, name: str) -> Whereabouts:
-        """The other routers that have consumers of an address."""
+        """The other routers that have consumers of an address; of `name@router`, that router."""
         if self._topology is None:
             return Whereabouts()
         own = self._topology.router
+        local, only = split(name)
+        if only not in (None, own):
+            assert only is not None
+            advert = self._topology.lookup(tenant, as_known_at(only, local)).get(only)
+            reachable = self._topology.distance(only) is not None
+            return Whereabouts((only,) if advert is not None and advert.consumers else (), () if reachable else (only,))
         told = self._topology.lookup(tenant, name)
         return Whereabouts(
             tuple(sorted(router for router, advert in told.items() if advert.consumers and router != own)),

@@ -142,7 +142,7 @@ def why_node(node: Address, *, draining: bool) -> Reason | None:
 
 def _of_receivers(outgoing: OutgoingLink) -> Reason | None:
     reason = _OF_RECEIVERS.get(why) if (why := why_outgoing(outgoing)) is not None else None
-    return Reason.FAR_NO_CREDIT if reason is Reason.NO_CREDIT and outgoing.address.lane is not None else reason
+    return Reason.FAR_NO_CREDIT if reason is Reason.NO_CREDIT and outgoing.lane is not None else reason
 
 
 def _first(reasons: Iterable[Reason | None]) -> Reason | None:

@@ -343,7 +343,7 @@ class Settlement:
         name = address.config.dead_letter if address is not None else None
         if address is None or name is None or relay.message_format != 0:
             return
-        dead = core.way(address.tenant, name)
+        dead, name = core.lookup.of_copy(address.tenant, name)
         if dead is None or not dead.has_consumers or core.budget.used + len(data) > core.budget.limit:
             core.count_undelivered(dead)
             return

@@ -165,13 +165,14 @@ def _connection(record: ConnectionRecord) -> ConnectionStatistics:
 
 def _incoming(core: Core, incoming: IncomingLink, why: Mapping[Address, Reason | None]) -> LinkStatistics:
     address = incoming.address
-    reason = why_incoming(
-        incoming,
-        why.get(core.seen_as(address)) if address is not None else None,
-        draining=core.draining,
-        suspended=core.suspended,
-    )
-    if incoming.to is not None and not (core.mesh is not None and core.mesh.ways.leads_elsewhere(incoming.to)):
+    if address is None:
+        of_address = None
+    elif core.mesh is None or address.is_ingress:
+        of_address = why.get(core.seen_as(address))
+    else:  # it is for receivers at this router alone: what others there are is of no use to it
+        of_address = why_node(address, draining=core.draining)
+    reason = why_incoming(incoming, of_address, draining=core.draining, suspended=core.suspended)
+    if core.lookup.is_cut_off(incoming):
         reason = Reason.NO_PATH
     return _link(
         incoming,
@@ -210,7 +211,7 @@ def _link(
         name=link.name,
         connection=record.number,
         direction=direction,
-        address=address.name if address is not None else taken.to if isinstance(taken, IncomingLink) else None,
+        address=address.name if address is not None else _far(taken),
         tenant=record.peer.tenant,
         copy=copy,
         attached=link.is_attached,
@@ -233,8 +234,15 @@ def _link(
     )
 
 
+def _far(taken: IncomingLink | OutgoingLink) -> str | None:
+    """The address at another router that a link sends to, or the whole of that router."""
+    if not isinstance(taken, IncomingLink) or taken.container is None:
+        return None
+    return taken.to or f"@{taken.container}"
+
+
 def _is_lane(taken: IncomingLink | OutgoingLink) -> bool:
-    return (taken.lane if isinstance(taken, IncomingLink) else taken.address.lane) is not None
+    return taken.lane is not None
 
 
 def _lane(core: Core, taken: IncomingLink | OutgoingLink) -> LaneStatistics:
@@ -247,7 +255,7 @@ def _lane(core: Core, taken: IncomingLink | OutgoingLink) -> LaneStatistics:
         of_node = why_node(node, draining=core.draining) if node is not None else None
         reason = why_incoming(taken, of_node, draining=core.draining, suspended=core.suspended)
     else:
-        lane, direction, bulk, retired = taken.address.lane, Direction.OUTGOING, taken.bulk, taken.retired
+        lane, direction, bulk, retired = taken.lane, Direction.OUTGOING, taken.bulk, taken.retired
         waiting = taken.address.waiting.size
         reason = why_outgoing(taken)
     assert lane is not None

@@ -7,6 +7,7 @@ Ways are made when something needs them, follow the topology, and end when they 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -17,20 +18,22 @@ from amqpmesh.router.amqp.definitions import AmqpCondition, Error
 from amqpmesh.router.amqp.errors import CommandError
 from amqpmesh.router.amqp.states import LinkEndpointState
 from amqpmesh.router.few import excluding
-from amqpmesh.router.lanes import EXTRA_HOPS, MAX_HOPS, Keys, Lane, LaneKind, age
-from amqpmesh.router.names import split
+from amqpmesh.router.lanes import EXTRA_HOPS, MAX_HOPS, Keys, Lane, LaneKind, age, renewed
+from amqpmesh.router.names import as_known_at, split
 from amqpmesh.router.neighbours import BULK_SESSIONS, Neighbour
+from amqpmesh.router.outposts import Outposts
 from amqpmesh.router.settings.address import AddressConfig
 from amqpmesh.router.shares import Share
 from amqpmesh.topology.book import Advert
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Hashable, Iterable
+    from collections.abc import Callable, Collection, Hashable, Iterable
 
     from amqpmesh.router.amqp.link import Receiver
     from amqpmesh.router.amqp.performatives import Attach
     from amqpmesh.router.connections import ConnectionRecord
     from amqpmesh.router.core import Core
+    from amqpmesh.router.kernel.relay import Relay
     from amqpmesh.router.links import IncomingLink, OutgoingLink
     from amqpmesh.router.mesh import Mesh
 
@@ -44,6 +47,13 @@ NO_LIMIT: Final = 2**31 - 1
 
 #: Seconds for which it is remembered what came by a tree that nothing comes by any more.
 MEMORY_TIME: Final = 60.0
+
+
+def to_one(config: AddressConfig) -> AddressConfig:
+    """The same for a node that leads to one router: how that distributes there, is its affair."""
+    if config.distribution is not Distribution.MULTICAST:
+        return config
+    return replace(config, distribution=Distribution.BALANCED)
 
 
 class Heard:
@@ -85,12 +95,22 @@ class Ways:
         self._refusals: set[tuple[Lane, ConnectionRecord]] = set()
         #: By tree, what has come by it.
         self._heard: dict[Lane, Heard] = {}
+        #: What has producers here and is another router's, by the (tenant, name) that it has there.
+        self._routed: dict[tuple[str, str], dict[Address, None]] = {}
+        #: The routers that a path leads to.
+        self._within_reach: set[str] = set()
         #: How many lanes were attached, for their names.
         self._attached = 0
         self._turn = 0
+        self.outposts = Outposts(core, mesh, self)
 
     def __len__(self) -> int:
         return len(self._nodes)
+
+    @property
+    def is_empty(self) -> bool:
+        """Nothing leaves by lanes, and nobody here sends to other routers' names."""
+        return not (self._nodes or self._routed or len(self.outposts))
 
     def nodes(self) -> list[Address]:
         """Those that leave by lanes, now."""
@@ -98,16 +118,11 @@ class Ways:
 
     # ----------------------------------------------------------------------------------------- where deliveries go
 
-    def leads_elsewhere(self, named: str) -> bool:
-        """Whether an address names a node of another router that can be reached."""
-        _, container = split(named)
-        return container is not None and container != self._core.id and self._topology.distance(container) is not None
-
-    def transit(self, router: str) -> Address | None:
+    def transit(self, tenant: str, router: str) -> Address | None:
         """The way to another router, whatever the final address; None: there is no path."""
         if router == self._core.id or self._topology.distance(router) is None:
             return None
-        return self._leading(Lane(LaneKind.TRANSIT, router))
+        return self._leading(Lane(LaneKind.TRANSIT, router, tenant))
 
     def way(self, tenant: str, name: str) -> Address | None:
         """Where a message goes that no link brought to its address; None: nobody serves that."""
@@ -130,37 +145,49 @@ class Ways:
             costs = {router: cost for router, cost in costs.items() if cost == least}
         self._turn += 1
         router = sorted(costs)[self._turn % len(costs)]
-        return local if router == core.id else self.transit(router)
+        return local if router == core.id else self.transit(tenant, router)
 
     def ingress(self, address: Address) -> Address:
         """Where producers of an address are attached: here, or a node that leads to other routers, too."""
         if address.maker is not None or address.name.startswith(RESERVED):
             return address
         if address.ingress is None:
-            core = self._core
-            lane = Lane(LaneKind.TREE, core.id, address.tenant, address.name) if address.is_multicast else None
-            ingress = Address(address.tenant, address.name, address.config, core.budget, lane=lane)
+            core, config, lane = self._core, address.config, None
+            name, router = split(address.name)
+            if router is not None:
+                config = to_one(config)
+                self._routed.setdefault((address.tenant, as_known_at(router, name)), {})[address] = None
+            elif address.is_multicast:
+                lane = Lane(LaneKind.TREE, core.id, address.tenant, address.name)
+            ingress = Address(address.tenant, address.name, config, core.budget, lane=lane)
             ingress.is_ingress = True
             address.ingress = ingress
             core.touch(ingress)
             self._supply(address)
         return address.ingress
 
-    def new_key(self, lane: Lane) -> bytes:
-        """The delivery-tag of a delivery that begins its way by a lane here."""
+    def new_key(self, lane: Lane, relay: Relay | None = None) -> bytes:
+        """The delivery-tag of a delivery that begins its way by a lane here. Args: relay: may have come by another."""
         far = None if lane.kind is LaneKind.TREE else self._topology.length(lane.far)
-        return self._keys.tag(MAX_HOPS if far is None else min(MAX_HOPS, far + EXTRA_HOPS))
+        hops = MAX_HOPS if far is None else min(MAX_HOPS, far + EXTRA_HOPS)
+        came_with = relay.incoming.tag if relay is not None and relay.incoming is not None else b""
+        return renewed(came_with, hops) or self._keys.tag(hops)
 
     # -------------------------------------------------------------------------------------------------- what changes
 
-    def refresh(self) -> None:
-        """The graph has changed."""
+    def refresh(self, addresses: Iterable[tuple[str, str]] = ()) -> None:
+        """The graph has changed, and with it who has consumers of these."""
+        within_reach = {router for router in self._topology.routers() if self._topology.distance(router) is not None}
+        if within_reach != self._within_reach:
+            self._within_reach = within_reach
+            self._core.limit_windows()
         for node in self.nodes():
             self._leave_strangers(node)
             self._lead(node)
         for address in self._core.addresses.values():
             if address.ingress is not None:
                 self._supply(address)
+        self.outposts.refresh(addresses)
 
     def follow(self, addresses: Iterable[tuple[str, str]]) -> None:
         """Other routers have consumers of these now, or have none any more."""
@@ -168,8 +195,15 @@ class Ways:
             address = self._core.addresses.find(tenant, name)
             if address is not None and address.ingress is not None:
                 self._supply(address)
+            self._supply_routed(tenant, name)
             for node in list(self._by_address.get((tenant, name), ())):
                 self._lead(node)
+            self.outposts.follow(tenant, name)
+
+    def _supply_routed(self, tenant: str, name: str) -> None:
+        """The producers of `name@router` here, whichever router it is, that knows its address as `name`."""
+        for address in list(self._routed.get((tenant, name), ())):
+            self._supply(address)
 
     def consumers_changed(self, address: Address) -> None:
         """A consumer of an address has come here, or is gone."""
@@ -197,7 +231,12 @@ class Ways:
 
     def refused(self, outgoing: OutgoingLink) -> None:
         """A neighbour has detached a lane of ours, or never took it: it is tried again, not at once."""
-        self._try_later(outgoing.address, outgoing.connection)
+        node, lane = outgoing.address, outgoing.lane
+        assert lane is not None
+        if node.lane is None:
+            self.try_later(lane, outgoing.connection, partial(self.outposts.follow, lane.tenant, lane.name))
+        else:
+            self.try_later(lane, outgoing.connection, partial(self._lead_again, node, lane))
 
     def owns(self, node: Address) -> bool:
         """Whether it is no address as clients see it."""
@@ -215,6 +254,7 @@ class Ways:
             if local is not None and local.ingress is node:
                 local.ingress = None
                 core.touch(local)
+                self._end_routed(local)
         else:
             assert lane is not None
             if self._nodes.get(lane) is not node:
@@ -235,8 +275,17 @@ class Ways:
                 del self._by_address[lane.tenant, lane.name]
         for share in list(node.shares):
             self._end_share(share)
-        self._retire(node.outgoing)
+        self.retire(node.outgoing)
         return True
+
+    def _end_routed(self, address: Address) -> None:
+        name, router = split(address.name)
+        if router is not None:
+            key = address.tenant, as_known_at(router, name)
+            those = self._routed[key]
+            del those[address]
+            if not those:
+                del self._routed[key]
 
     # -------------------------------------------------------------------------------------------------------- shares
 
@@ -246,14 +295,20 @@ class Ways:
         assert ingress is not None
         if address.far is not None:
             return
-        if address.is_multicast:
+        if ingress.is_multicast:
             self._lead(ingress)
             return
-        wanted: dict[Address, int] = {address: LOCAL_COST} if address.outgoing else {}
-        for router, cost in self._egresses(address.tenant, address.name).items():
-            node = self._leading(Lane(LaneKind.ANYCAST, router, address.tenant, address.name))
-            if node is not None:
-                wanted[node] = LOCAL_COST + cost
+        name, only = split(address.name)
+        if only is None:
+            wanted: dict[Address, int] = {address: LOCAL_COST} if address.outgoing else {}
+        else:
+            # What has this name here are consumers of it: they wait at that router, among its own.
+            name, wanted = as_known_at(only, name), {}
+        for router, cost in self._egresses(address.tenant, name).items():
+            if only in (None, router):
+                node = self._leading(Lane(LaneKind.ANYCAST, router, address.tenant, name))
+                if node is not None:
+                    wanted[node] = LOCAL_COST + cost
         gone = []
         for share in ingress.shares:
             cost_now = wanted.pop(share.node, None)
@@ -344,6 +399,8 @@ class Ways:
             core = self._core
             # Transit has no address: nothing that is configured concerns it.
             config = core.addresses.config(lane.name) if lane.name else AddressConfig(pattern="#")
+            if lane.kind is LaneKind.ANYCAST:
+                config = to_one(config)
             node = self._nodes[lane] = Address(lane.tenant, lane.name, config, core.budget, lane=lane)
             self._by_address.setdefault((lane.tenant, lane.name), {})[node] = None
             core.touch(node)
@@ -370,7 +427,7 @@ class Ways:
         for record, neighbour in hops.items():
             if record not in present:
                 self._attach(node, neighbour)
-        self._retire([each for each in node.outgoing if each.connection not in hops])
+        self.retire([each for each in node.outgoing if each.connection not in hops])
         core.touch(node)
         if node.has_consumers:
             return
@@ -382,43 +439,65 @@ class Ways:
 
     def _attach(self, node: Address, neighbour: Neighbour, *, bulk: bool = False) -> None:
         """Attach a lane, unless the neighbour is to be left alone with it."""
-        core, lane, record = self._core, node.lane, neighbour.record
+        lane = node.lane
         assert lane is not None
+        # All that a tree carries goes by one link: what is large there stops that tree alone.
+        apart = bulk or lane.kind is LaneKind.TREE
+        outgoing = self.attach(node, lane, neighbour, partial(self._lead_again, node, lane), apart=apart)
+        if outgoing is not None:
+            outgoing.bulk = bulk
+
+    def attach(
+        self,
+        node: Address,
+        lane: Lane,
+        neighbour: Neighbour,
+        again: Callable[[], None],
+        *,
+        apart: bool,
+        cost: int = LOCAL_COST,
+    ) -> OutgoingLink | None:
+        """Attach a lane, unless the neighbour is to be left alone with it.
+
+        Args: node: what leaves by it. again: tried later, where the neighbour has no room. apart: in a session of few,
+            so that what is large on it stops few others. cost: of reaching who is at its end.
+        """
+        core, record = self._core, neighbour.record
         if (lane, record) in self._refusals:
-            return
+            return None
         self._attached += 1
         # A lane that is retired has its name as long as something on it is unsettled.
-        name = f"{lane.target}#{record.number}.{self._attached}{'#bulk' if bulk else ''}"
+        name = f"{lane.target}#{record.number}.{self._attached}"
         try:
-            # All that a tree carries goes by one link: what is large there stops that tree alone.
-            apart = bulk or lane.kind is LaneKind.TREE
             session = neighbour.bulk_session() if apart else neighbour.session_with_room()
-            outgoing = core.attaching.lane_out(record, session, node, name)
+            outgoing = core.attaching.lane_out(record, session, node, lane, name, cost)
         except CommandError as error:
             core.log.warning("no lane", router=neighbour.router, lane=lane.target, reason=str(error))
-            self._try_later(node, record)
-            return
-        outgoing.bulk = bulk
+            self.try_later(lane, record, again)
+            return None
         # A lane is for many receivers, each of them bounded where it is attached.
         outgoing.max_unsettled = NO_LIMIT
+        return outgoing
 
-    def _try_later(self, node: Address, record: ConnectionRecord) -> None:
+    def try_later(self, lane: Lane, record: ConnectionRecord, again: Callable[[], None]) -> None:
         """Leave a neighbour alone with a lane for a while."""
-        lane, until = node.lane, self._core.now + RETRY_TIME
-        assert lane is not None
         if (lane, record) in self._refusals:
             return
         self._refusals.add((lane, record))
 
         def try_again() -> None:
             self._refusals.discard((lane, record))
-            if node.is_ingress or self._nodes.get(lane) is node:
-                self._lead(node)
-            local = self._core.addresses.find(lane.tenant, lane.name)
-            if local is not None and local.ingress is not None:
-                self._supply(local)
+            again()
 
-        self._core.schedule(until, try_again)
+        self._core.schedule(self._core.now + RETRY_TIME, try_again)
+
+    def _lead_again(self, node: Address, lane: Lane) -> None:
+        if node.is_ingress or self._nodes.get(lane) is node:
+            self._lead(node)
+        local = self._core.addresses.find(lane.tenant, lane.name)
+        if local is not None and local.ingress is not None:
+            self._supply(local)
+        self._supply_routed(lane.tenant, lane.name)
 
     def _lead_here(self, node: Address, lane: Lane) -> None:
         """See to it that a tree leads to the consumers that are attached here, if there are any."""
@@ -471,7 +550,7 @@ class Ways:
             # It is not detached, so that what came by it before has its outcome.
             incoming.stranger = incoming.connection.peer.container_id != parent
 
-    def _retire(self, links: Collection[OutgoingLink]) -> None:
+    def retire(self, links: Collection[OutgoingLink]) -> None:
         """Links that nothing new leaves by."""
         for outgoing in list(links):
             node = outgoing.address

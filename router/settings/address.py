@@ -6,6 +6,7 @@ from typing import ClassVar
 from amqpmesh.policies.access import RESERVED
 from amqpmesh.policies.annotations import DeliveryAnnotationsRule
 from amqpmesh.policies.distribution import Distribution
+from amqpmesh.router.names import refusal
 from amqpmesh.router.settings.limits import UINT_MAX
 from amqpmesh.router.settings.redirect import RedirectConfig
 from amqpmesh.router.tables import Rule, Table, emptiness, setting, table
@@ -22,6 +23,10 @@ def _pattern_refusal(pattern: str) -> str | None:
     if pattern.startswith(RESERVED):
         return f"addresses that begin with {RESERVED} are the router's own"
     return emptiness(pattern)
+
+
+def _dead_letter_refusal(address: str) -> str | None:
+    return "must be an address, and not a whole container" if address.startswith("@") else refusal(address)
 
 
 @table
@@ -41,9 +46,10 @@ class AddressConfig(Table):
     redeliver: bool = setting(default=False)
     redeliver_max: int = setting(default=64 * 2**10, low=1)
     attempts: int = setting(default=3, low=1, high=UINT_MAX)
-    dead_letter: str | None = setting(default=None, check=emptiness)
+    dead_letter: str | None = setting(default=None, check=_dead_letter_refusal)
     delivery_annotations: DeliveryAnnotationsRule = setting(default=DeliveryAnnotationsRule.PASS)
     redirect: RedirectConfig | None = setting(default=None)
+    alias: str | None = setting(default=None, check=refusal)
 
     RULES: ClassVar[tuple[Rule, ...]] = (
         Rule(
@@ -55,5 +61,10 @@ class AddressConfig(Table):
             "dead_letter",
             "is the pattern's own address",
             lambda c: c.dead_letter is not None and c.dead_letter == c.pattern,
+        ),
+        Rule(
+            "alias",
+            "leaves the address nothing of its own: no redirect, and no distribution but that of what it stands for",
+            lambda c: c.alias is not None and (c.redirect or c.distribution is not Distribution.BALANCED),
         ),
     )

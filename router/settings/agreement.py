@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
+from amqpmesh.policies.access import RESERVED
 from amqpmesh.policies.distribution import Distribution
 from amqpmesh.policies.redirect import comes_back
 from amqpmesh.router.names import split
 from amqpmesh.router.urls import DEFAULT_PORTS, is_loopback
 
 if TYPE_CHECKING:
+    from amqpmesh.policies.patterns import PatternTable
     from amqpmesh.policies.redirect import Redirect
-    from amqpmesh.router.config import ListenerConfig, RouterConfig
+    from amqpmesh.router.config import AddressConfig, ListenerConfig, RouterConfig
     from amqpmesh.router.urls import Endpoint, Service
 
 LOCALHOST: Final = frozenset({"localhost", "127.0.0.1", "::1"})
@@ -61,6 +63,8 @@ def unbound(config: RouterConfig) -> Iterator[tuple[str, str]]:
         address = config.address_table().lookup(link.address)
         if address is not None and address.redirect is not None:
             yield f"link[{position}].address", f"is redirected, by the pattern {address.pattern!r}"
+        elif address is not None and address.alias is not None:
+            yield f"link[{position}].address", f"stands for {address.alias}, by the pattern {address.pattern!r}"
         elif address is not None and address.distribution is Distribution.UNAVAILABLE:
             yield f"link[{position}].address", f"is unavailable, by the pattern {address.pattern!r}"
     yield from _in_circles(config)
@@ -126,6 +130,22 @@ def _circles(config: RouterConfig) -> Iterator[tuple[str, str]]:
     for position, address in enumerate(config.addresses):
         if address.redirect is not None and comes_back(address.redirect.place, rule, is_here):
             yield f"address[{position}].redirect", "leads back to this router, and there to itself"
+        if _stands_for_itself(address, table, config.id):
+            yield f"address[{position}].alias", "stands for itself in the end"
+
+
+def _stands_for_itself(address: AddressConfig, table: PatternTable[AddressConfig], here: str) -> bool:
+    """Whether an alias stands for one that stands for one, and so on, and never for an address."""
+    met: set[str] = set()
+    alias = address.alias
+    while alias is not None:
+        name, container = split(alias)
+        if name in met:
+            return True
+        met.add(name)
+        found = table.lookup(name) if container in (None, here) and name else None
+        alias = None if found is None or name.startswith(RESERVED) else found.alias
+    return False
 
 
 def _listener_at(config: RouterConfig, place: Redirect) -> ListenerConfig | None:

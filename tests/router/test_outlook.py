@@ -343,11 +343,12 @@ def test_demand_and_grants_are_those_of_all_ways_and_of_no_way_twice() -> None:
     mesh.leave()
 
 
-def test_a_sender_to_another_routers_node_is_told_when_no_path_leads_there() -> None:
+@pytest.mark.parametrize("address", ["q@B", "$management@B", "@B"])
+def test_a_sender_to_another_router_is_told_when_no_path_leads_there(address: str) -> None:
     mesh = World("AB", LINE[:1])
-    mesh["A"].client().sender("q@B")
+    mesh["A"].client().sender(address)
     there = only_link(mesh, "A")
-    assert (there.address, there.reason) == ("q@B", None)
+    assert (there.address, there.reason) == (address, Reason.NO_RECEIVER if address == "q@B" else None)
     mesh.cut(*mesh.wires)
     mesh.advance(0.5)
     assert only_link(mesh, "A").reason is Reason.NO_PATH

@@ -1,0 +1,101 @@
+"""Consumers of this router's own addresses that are attached to other routers of the mesh, as `name@THIS-ROUTER`.
+
+Where they are attached, that is an address like any other, which its router tells the mesh of. Here a lane leads there
+from the address of the name, and stands among its consumers: whatever comes for the name, from producers here or
+elsewhere, goes to them by the same rule as to those that are attached here.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from amqpmesh.policies.distribution import Distribution
+from amqpmesh.router.lanes import Lane, LaneKind
+from amqpmesh.router.names import as_known_at, split
+from amqpmesh.router.neighbours import Neighbour
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from amqpmesh.router.addresses import Address
+    from amqpmesh.router.core import Core
+    from amqpmesh.router.links import OutgoingLink
+    from amqpmesh.router.mesh import Mesh
+    from amqpmesh.router.ways import Ways
+
+
+class Outposts:
+    """The lanes to them, by address."""
+
+    def __init__(self, core: Core, mesh: Mesh, ways: Ways) -> None:
+        self._core = core
+        self._mesh = mesh
+        self._ways = ways
+        #: By (tenant, `name@THIS-ROUTER`), the lane to each router that has consumers of it.
+        self._lanes: dict[tuple[str, str], dict[Lane, OutgoingLink]] = {}
+
+    def __len__(self) -> int:
+        return len(self._lanes)
+
+    def refresh(self, addresses: Iterable[tuple[str, str]]) -> None:
+        """The graph has changed, and with it who has consumers of these."""
+        for tenant, address in [*self._lanes.keys() - addresses, *addresses]:
+            self.follow(tenant, address)
+
+    def follow(self, tenant: str, address: str) -> None:
+        """See to it that there is a lane to each router that has consumers of `name@THIS-ROUTER`, and to no other."""
+        core = self._core
+        name, container = split(address)
+        if container != core.id:
+            return
+        wanted = self._wanted(tenant, address, name)
+        had = self._lanes.pop((tenant, address), {})
+        node = core.addresses.find(tenant, as_known_at(core.id, name))
+        if node is None:
+            if not wanted:
+                return
+            node = core.addresses.use(tenant, as_known_at(core.id, name))
+            core.touch(node)
+        lanes = {lane: self._lane(node, lane, cost, had.get(lane)) for lane, cost in wanted.items()}
+        have = {lane: link for lane, link in lanes.items() if link is not None}
+        if wanted:
+            # One that no path leads to yet, or that a neighbour did not take, is looked at again when that changes.
+            self._lanes[tenant, address] = have
+        self._ways.retire([link for lane, link in had.items() if have.get(lane) is not link and not link.gone])
+        core.touch(node)
+        if node.outgoing:
+            self._ways.consumers_changed(node)
+        else:
+            core.nobody_left(node)
+
+    def _wanted(self, tenant: str, address: str, name: str) -> dict[Lane, int]:
+        """The lanes that there should be, and what reaching the consumers behind each costs."""
+        core, topology = self._core, self._mesh.topology
+        config = core.addresses.config(name)
+        if config.redirect is not None or config.alias is not None or config.distribution is Distribution.UNAVAILABLE:
+            return {}  # here nobody may consume it, so nobody elsewhere may
+        return {
+            Lane(LaneKind.ANYCAST, router, tenant, address): 1 + (topology.distance(router) or 0)
+            for router, advert in topology.lookup(tenant, address).items()
+            if router != core.id and advert.consumers
+        }
+
+    def _lane(self, node: Address, lane: Lane, cost: int, had: OutgoingLink | None) -> OutgoingLink | None:
+        """The link of a lane: the one that there is, while its path is as good as any."""
+        core, neighbours = self._core, self._mesh.neighbours
+        if had is not None and had.gone:
+            had = None
+        kept = neighbours.get(had.connection) if had is not None else None
+        hop = self._mesh.topology.next_hop(lane.far, lane.target, kept)
+        if not isinstance(hop, Neighbour) or hop.record not in neighbours:
+            return None
+        if had is None or hop is not kept:
+            again = partial(self.follow, lane.tenant, lane.name)
+            return self._ways.attach(node, lane, hop, again, apart=True, cost=cost)
+        if had.cost != cost and had.branch is not None:
+            node.pool.remove_branch(had.branch, core.now)
+            had.cost = cost
+            had.branch = node.pool.add_branch(0, cost, not had.left_out, had)
+            core.touch_outgoing(had)
+        return had
