@@ -233,6 +233,7 @@ class Database:
         pair = record.key.pair
         is_links = isinstance(record, LinkState)
         origin = self.origins.get(name)
+        here = origin.pair if origin is not None else pair
         if origin is None:
             dead = self.dead.get(name)
             if dead is not None and (pair <= dead if is_links else pair.epoch < dead.epoch):
@@ -241,17 +242,17 @@ class Database:
                 return Verdict(Outcome.EARLY, None, name)
             if len(self.origins) >= self._settings.max_origins:
                 return _dropped(name, "full", f"{len(self.origins):,} routers are known")
-        elif pair.epoch < origin.pair.epoch:
-            reason = f"{_shown(pair)}, but it is at {_shown(origin.pair)}"
+        elif pair.epoch < here.epoch:
+            reason = f"{_shown(pair)}, but it is at {_shown(here)}"
             return self._old(name, "replayed", reason, origin.link, now)
-        elif pair.epoch > origin.pair.epoch:
+        elif pair.epoch > here.epoch:
             if not is_links and name != self._router:
                 return Verdict(Outcome.EARLY, None, name)
         elif is_links:
             # The same pair in another body is another router's with this one's id, or that of a life that began at the
             # same time: jump above it, or some would keep that one, and others this one.
-            if pair < origin.pair or (pair == origin.pair and name != self._router):
-                return self._old(name, "stale", f"{_shown(pair)}, but it is at {_shown(origin.pair)}", origin.link, now)
+            if pair < here or (pair == here and name != self._router):
+                return self._old(name, "stale", f"{_shown(pair)}, but it is at {_shown(here)}", origin.link, now)
         else:
             assert isinstance(record, Addresses | AddressDelta)
             wanted = origin.log.wants(record)

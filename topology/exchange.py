@@ -260,23 +260,24 @@ class Exchange:
 
     def flood(self, verdict: Verdict, now: float, neighbour: str | None = None) -> None:
         """A record was taken in: everybody gets it but the neighbour that it came from, and those who have it."""
-        assert verdict.key is not None
+        key, origin = verdict.key, verdict.origin
+        assert key is not None
         complete = []
         for router, conversation in self.conversations.items():
-            held = conversation.missing.get(verdict.origin)
-            if router != neighbour and not (held is not None and _holds(held, verdict.key)):
-                conversation.offer(verdict.key)
+            held = conversation.missing.get(origin) if conversation.missing else None
+            if router != neighbour and not (held is not None and _holds(held, key)):
+                conversation.offer(key)
                 self._touched[conversation] = None
             if held is not None and not self._lacks(held):
-                del conversation.missing[verdict.origin]
+                del conversation.missing[origin]
                 complete.append(conversation)
         self._took(verdict, now)
         for conversation in complete:
             self._fill_if_complete(conversation, now)
-        if verdict.key.kind is Kind.CERTIFICATE:
-            self._released(bytes.fromhex(verdict.key.origin), now)
-        elif verdict.origin:
-            self._look_for_gap(verdict.origin, now)
+        if key.kind is Kind.CERTIFICATE:
+            self._released(bytes.fromhex(key.origin), now)
+        elif origin:
+            self._look_for_gap(origin, now)
 
     def _offer(self, conversation: Conversation, keys: Iterable[Key]) -> None:
         for key in keys:

@@ -90,22 +90,23 @@ class Graph:
         Returns: whether that can matter to any path.
         Raises: ValueError: a cost below 1, which could make paths that circle. Nothing has changed.
         """
-        for neighbour, cost in links.items():
-            if cost < 1:
-                raise ValueError(f"{origin} advertises the cost {cost} to {neighbour}: costs are at least 1")
-        before = self._links.get(origin, _NOTHING)
-        self._links[origin] = links
+        if links and min(links.values()) < 1:
+            raise ValueError(f"{origin} advertises a cost of {min(links.values())}: costs are at least 1")
+        told = self._links
+        before = told.get(origin, _NOTHING)
+        told[origin] = links
         changed = []
-        for neighbour in before.keys() - links.keys() if before.keys() != links.keys() else ():
-            if self._advertises(neighbour, origin):
-                changed += [(origin, neighbour), (neighbour, origin)]
-                self.successors[neighbour] = self._standing(neighbour)
         for neighbour, cost in links.items():
             known = before.get(neighbour)
-            if known != cost and self._advertises(neighbour, origin):
+            if known != cost and origin in told.get(neighbour, _NOTHING):
                 changed.append((origin, neighbour))
                 if known is None:
                     changed.append((neighbour, origin))
+                    self.successors[neighbour] = self._standing(neighbour)
+        if not before.keys() <= links.keys():
+            for neighbour in before.keys() - links.keys():
+                if origin in told.get(neighbour, _NOTHING):
+                    changed += [(origin, neighbour), (neighbour, origin)]
                     self.successors[neighbour] = self._standing(neighbour)
         self.successors[origin] = self._standing(origin)
         if transit == (origin in self.no_transit):
@@ -131,16 +132,14 @@ class Graph:
             changed.add(edge)
         return changed
 
-    def _advertises(self, router: str, neighbour: str) -> bool:
-        return neighbour in self._links.get(router, _NOTHING)
-
     def _standing(self, router: str) -> Mapping[str, int]:
         """Of what a router advertises, what the others advertise as well: the very same mapping if that is all."""
-        links = self._links[router]
-        one_sided = [neighbour for neighbour in links if not self._advertises(neighbour, router)]
-        if not one_sided:
-            return links
-        return {neighbour: cost for neighbour, cost in links.items() if neighbour not in one_sided}
+        told = self._links
+        links = told[router]
+        for neighbour in links:
+            if router not in told.get(neighbour, _NOTHING):
+                return {each: cost for each, cost in links.items() if router in told.get(each, _NOTHING)}
+        return links
 
     def _set_transit(self, origin: str, *, transit: bool) -> list[Edge]:
         if transit:

@@ -104,7 +104,7 @@ class Key(NamedTuple):
     @property
     def pair(self) -> Pair:
         """How new it is."""
-        return Pair(self.epoch, self.sequence)
+        return Pair._make(self[2:4])
 
 
 class Name(NamedTuple):
