@@ -180,6 +180,9 @@ class Settlement:
         source = relay.source
         assert incoming is not None
         assert isinstance(source, IncomingLink)
+        if relay.failed and state_kind(outcome) == RELEASED:
+            # Of the last try it is true, of one before it is not: somebody has begun with it (§3.4.4).
+            outcome = FAILED_STATE
         permitted = self._permitted(source, outcome)
         if permitted is None:
             error = Error(condition=AmqpCondition.NOT_ALLOWED, description="the source permits none of our outcomes")
@@ -327,6 +330,7 @@ class Settlement:
         if not leg.done and leg.delivery is not None:
             dispose(leg.delivery, outcome, True)
             self._uncount_or_abort(leg)
+        relay.failed = relay.failed or failed
         # Copies go on by themselves; a browser sees the message once, however often it is tried.
         relay.legs = [each for each in relay.legs if each.copy and not each.done]
         self._core.budget.add(len(data) - len(relay.kept))

@@ -699,6 +699,7 @@ class Relay:
         "complete",
         "dropped",
         "excluded",
+        "failed",
         "head",
         "incoming",
         "kept",
@@ -751,9 +752,10 @@ class Relay:
         self.answered = False
         #: How many sections fewer than came were sent on.
         self.section_shift = 0
-        #: Redelivery: the whole message, the tries so far, and who may not have it again.
+        #: Redelivery: the whole message, the tries so far, whether one of them failed, and who may not have it again.
         self.kept: bytearray | None = None
         self.attempts = 0
+        self.failed = False
         self.excluded: set[object] | None = None
         #: Nothing of it is left.
         self.closed = False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 
 from amqpmesh.router.config import AddressConfig, ConnectorConfig, ListenerConfig, MeshConfig
 from amqpmesh.router.connections import ConnectionRecord
@@ -46,10 +47,19 @@ class Node(Network):
         super().run()
 
 
+@dataclass
+class OnWay:
+    """What is on its way to one end of a wire."""
+
+    data: bytes
+    arrives: float
+
+
 class Wire:
     """A connection between two routers."""
 
-    def __init__(self, world: World, one: Core, two: Core, cost: int) -> None:
+    def __init__(self, world: World, one: Core, two: Core, cost: int, latency: float = 0.0) -> None:
+        """Args: latency: seconds, each way. With any, a router has one batch on the way at a time."""
         connector = ConnectorConfig(
             url="amqp://127.0.0.1:5672", name=f"{one.id}-{two.id}", role="mesh", cost=cost, idle_time_out=0.0
         )
@@ -61,29 +71,51 @@ class Wire:
         self.ends[1][1].cost = cost
         #: Nothing is carried while this is set: one of the two is frozen, or the network is.
         self.frozen = False
+        self.latency = latency
+        self._tap = world.tap
+        self._on_way: dict[ConnectionRecord, OnWay] = {}
 
     @property
     def routers(self) -> set[str]:
         """The ids of its two ends."""
         return {core.id for core, _ in self.ends}
 
+    @property
+    def is_empty(self) -> bool:
+        """Nothing is on the way."""
+        return not self._on_way
+
+    @property
+    def next_arrival(self) -> float | None:
+        """When something arrives next."""
+        return None if self.frozen else min((each.arrives for each in self._on_way.values()), default=None)
+
     def carry(self, now: float) -> bool:
-        """Carry what there is, once each way; whether there was anything."""
+        """Carry what there is, once each way; whether anything has left or arrived."""
         moved = False
         if self.frozen:
             return moved
         for (sender, out), (receiver, into) in (self.ends, self.ends[::-1]):
-            data = sender.data_to_send(out, now)
-            if data:
+            if into not in self._on_way:
+                data = sender.data_to_send(out, now)
+                if not data:
+                    continue
                 moved = True
+                if self._tap is not None:
+                    self._tap(sender.id, receiver.id, data)
+                self._on_way[into] = OnWay(data, now + self.latency)
+            if self._on_way[into].arrives <= now:
+                moved = True
+                data = self._on_way.pop(into).data
                 sender.sent(out, now)
                 while not receiver.receive(into, data, now):
                     data = b""
         return moved
 
     def closed(self) -> bool:
-        """Both ends have said all that they will."""
-        return all(record.engine.finished for _, record in self.ends)
+        """Both ends have said all that they will, or one has and the other has heard it."""
+        finished = [record.engine.finished for _, record in self.ends]
+        return all(finished) or (any(finished) and not (self.frozen or self._on_way))
 
 
 class World:
@@ -95,11 +127,21 @@ class World:
         edges: Iterable[tuple[str, str] | tuple[str, str, int]],
         *addresses: AddressConfig,
         settle: float = 1.0,
+        latency: Callable[[], float] = lambda: 0.0,
+        tap: Callable[[str, str, bytes], None] | None = None,
         **settings: object,
     ) -> None:
-        """Args: edges: two routers, and what a hop between them costs. settle: seconds to find each other."""
+        """Args:
+        edges: two routers, and what a hop between them costs. settle: seconds to find each other. latency: of the
+            next wire, seconds. tap: hears what one router sends to another, frames as they are.
+        """
         self.now = 100.0
+        self.latency = latency
+        self.tap = tap
         self.wires: list[Wire] = []
+        #: Those that may have something to carry.
+        self._awake: dict[Wire, None] = {}
+        self._wires_of: dict[ConnectionRecord, Wire] = {}
         self.epoch = 1000
         self._addresses = addresses
         self._settings = settings
@@ -117,12 +159,16 @@ class World:
         """Start a router."""
         self.epoch += 1
         node = self.nodes[router] = Node(self, router, self._addresses, self.epoch, **self._settings)
+        node.core.on_output = self._wake
         return node
 
     def join(self, one: str, two: str, cost: int = 1) -> Wire:
         """Connect two routers."""
-        wire = Wire(self, self[one].core, self[two].core, cost)
+        wire = Wire(self, self[one].core, self[two].core, cost, self.latency())
         self.wires.append(wire)
+        self._awake[wire] = None
+        for _, record in wire.ends:
+            self._wires_of[record] = wire
         self.run()
         return wire
 
@@ -155,13 +201,22 @@ class World:
             moved = False
             for node in self.nodes.values():
                 node.run_clients()
-            for wire in list(self.wires):
-                moved = wire.carry(self.now) or moved
+            for wire in [wire for wire in self.wires if wire in self._awake]:
+                if wire.carry(self.now):
+                    moved = True
+                elif wire.is_empty and not wire.frozen:
+                    self._awake.pop(wire, None)
                 if wire.closed() and wire in self.wires:
                     self.cut(wire)
             if not moved:
                 return
         raise AssertionError("the mesh does not come to rest")
+
+    def _wake(self, record: ConnectionRecord) -> None:
+        """A router has something to send."""
+        wire = self._wires_of.get(record)
+        if wire is not None:
+            self._awake[wire] = None
 
     def advance(self, seconds: float) -> None:
         """Let time pass, timer by timer."""
@@ -171,7 +226,9 @@ class World:
         """Let time pass until a condition is met, `limit` seconds at most; how long it took."""
         began, end = self.now, self.now + limit
         while not met():
-            due = min((at for node in self.nodes.values() if (at := node.core.next_timer()) is not None), default=end)
+            timers = [node.core.next_timer() for node in self.nodes.values()]
+            arrivals = [wire.next_arrival for wire in self.wires]
+            due = min((at for at in (*timers, *arrivals) if at is not None), default=end)
             if due > end:
                 self.now = end
                 break
@@ -208,17 +265,28 @@ class World:
     def leave(self) -> None:
         """Every client closes; then no router has anything of a delivery left."""
         self.close_clients()
-        self.advance(60.0)
+        for _ in range(60):
+            self.advance(1.0)
+            if not any(self._left(router) for router in self.nodes):
+                break
         self.check_ledgers()
-        for router, node in self.nodes.items():
-            whole = node.core.statistics().router
-            links = [
+        for router in self.nodes:
+            assert self._left(router) == {}, router
+
+    def _left(self, router: str) -> dict[str, object]:
+        """What a router still has of clients."""
+        node = self[router]
+        left = {
+            "relays": node.core.relays,
+            "addresses": [each.name for each in node.core.addresses.values()],
+            "ways": node.mesh.ways.nodes(),
+            "links": [
                 each
                 for record in records(self, router)
                 for each in (*record.incoming, *record.outgoing, *record.lingering, *record.held)
-            ]
-            left = (whole.addresses, len(node.mesh.ways), links)
-            assert left == (0, 0, []), (router, left)
+            ],
+        }
+        return {key: value for key, value in left.items() if value}
 
 
 def records(world: World, router: str) -> list[ConnectionRecord]:

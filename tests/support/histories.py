@@ -1,0 +1,553 @@
+"""Random histories of a mesh: routers, clients, messages, and what breaks.
+
+Nothing is random but what a `Random` says, so a history can be run again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import Enum
+from itertools import pairwise
+from random import Random
+from typing import Final
+
+from amqpmesh.policies.distribution import Distribution
+from amqpmesh.router.amqp.definitions import ReceiverSettleMode, SenderSettleMode
+from amqpmesh.router.amqp.delivery_states import Accepted
+from amqpmesh.router.amqp.link import Receiver, Sender
+from amqpmesh.router.amqp.messaging import Source
+from amqpmesh.router.config import AddressConfig, ListenerConfig
+from tests.support.letters import Letter, Receipt, Rules, check, check_order
+from tests.support.meshes import Wire, World
+from tests.support.network import OUTCOMES, Arrival, Client, message
+from tests.support.trails import Trails
+
+MODES: Final = tuple(ReceiverSettleMode)
+ATTEMPTS: Final = 2
+CONFIGS: Final = (
+    AddressConfig(pattern="near", distribution=Distribution.CLOSEST),
+    AddressConfig(pattern="news", distribution=Distribution.MULTICAST),
+    AddressConfig(pattern="again", redeliver=True, attempts=ATTEMPTS),
+    AddressConfig(pattern="few", max_unsettled=2, max_credit=3),
+)
+ADDRESSES: Final = ("q", "near", "news", "again", "few")
+MAX_LINKS: Final = 10
+
+
+class Kind(Enum):
+    """What happens in a history, besides messages."""
+
+    CALM = "calm"
+    """Receivers stay, and take no credit back."""
+    RESTLESS = "restless"
+    """They do neither; the mesh stays as it is."""
+    BREAKING = "breaking"
+    """Connections and routers are lost, too."""
+
+
+class History:
+    """A mesh, its clients, and what they know of each other."""
+
+    def __init__(self, random: Random, kind: Kind, *, most: int = 8) -> None:
+        """Args: most: routers."""
+        self.random = random
+        self.kind = kind
+        self.rules = Rules(
+            faults=kind is Kind.BREAKING,
+            departures=kind is not Kind.CALM,
+            multicast=frozenset({"news"}),
+            attempts={"again": ATTEMPTS},
+        )
+        count = random.randint(2, most)
+        self.names = [f"R{number}" for number in range(count)]
+        edges = [
+            (self.names[number], self.names[random.randrange(number)], random.randint(1, 4))
+            for number in range(1, count)
+        ]
+        for _ in range(random.randint(0, count)):
+            one, two = random.sample(self.names, 2)
+            edges.append((one, two, random.randint(1, 4)))
+        self.trails = Trails()
+        self.memory = random.choice([256, 256, 2]) * 2**20 if self.rules.faults else 256 * 2**20
+        latencies = random.choice([[0.0], [0.001], [0.0, 0.003, 0.02]])
+        self.mesh = World(
+            self.names,
+            edges,
+            *CONFIGS,
+            latency=lambda: random.choice(latencies),
+            tap=self.trails.hear,
+            memory=self.memory,
+        )
+        self.gone: list[str] = []
+        self.draining: list[str] = []
+        self.clients: dict[Client, str] = {}
+        self.senders: dict[Sender, tuple[Client, str | None]] = {}
+        self.receivers: dict[Receiver, tuple[Client, str]] = {}
+        self.dynamic: list[str] = []
+        self.letters: dict[int, Letter] = {}
+        self.partial: dict[Sender, Letter] = {}
+        self.open: dict[Arrival, Letter] = {}
+        self.of: dict[Arrival, Letter] = {}
+        self.frozen: list[Wire] = []
+        self.serial = 0
+        for _ in range(random.randint(3, 7)):
+            self.connect()
+        for _ in range(6):
+            self.attach_receiver()
+        for _ in range(6):
+            self.attach_sender()
+        self.mesh.advance(1.0)
+
+    def run(self, steps: int) -> None:
+        """Take random steps."""
+        actions: list[tuple[int, Callable[[], None]]] = [
+            (2, self.connect),
+            (5, self.attach_sender),
+            (5, self.attach_receiver),
+            (40, self.send),
+            (15, self.finish),
+            (30, self.dispose),
+            (4, self.answer),
+            (4, self.settle),
+            (10, self.flow),
+            (8, self.wait),
+            (2, self.stop_reading),
+            (2, self.detach_sender),
+        ]
+        if self.rules.departures:
+            actions += [(2, self.detach_receiver), (1, self.leave), (3, self.lower)]
+        if self.rules.faults:
+            actions += [
+                (3, self.cut),
+                (3, self.join),
+                (2, self.kill),
+                (3, self.restart),
+                (2, self.freeze),
+                (2, self.cost),
+                (1, self.partition),
+                (1, self.drain),
+            ]
+        for _ in range(steps):
+            self.random.choices([action for _, action in actions], [weight for weight, _ in actions])[0]()
+            self.collect()
+            self.check_bounds()
+
+    # ------------------------------------------------------------------------------------------------ what clients do
+
+    def connect(self) -> None:
+        """One more client."""
+        routers = [each for each in self.mesh.nodes if each not in self.draining]
+        if len(self.clients) < 9 and routers:
+            self.serial += 1
+            router = self.random.choice(routers)
+            node = self.mesh[router]
+            node.listener = ListenerConfig(
+                url="amqp://127.0.0.1:0", max_frame_size=self.random.choice([512, 4096, 40_000]), idle_time_out=0.0
+            )
+            client = node.client(
+                f"client-{self.serial}",
+                max_frame_size=self.random.choice([512, 4096]),
+                window=self.random.choice([2, 100]),
+            )
+            self.clients[client] = router
+
+    def attach_sender(self) -> None:
+        """A producer, an anonymous one, or one to a dynamic node."""
+        if self.clients and len(self.senders) < MAX_LINKS:
+            client = self.random.choice(list(self.clients))
+            address = self.random.choice([*ADDRESSES, None, *self.dynamic[-2:]])
+            link = client.sender(address, snd=self.random.choice(list(SenderSettleMode)), rcv=self.random.choice(MODES))
+            if link.is_attached:
+                self.senders[link] = client, address
+
+    def attach_receiver(self) -> None:
+        """A consumer, or one of a node of its own."""
+        if self.clients and len(self.receivers) < MAX_LINKS:
+            client = self.random.choice(list(self.clients))
+            if client.stopped:
+                return
+            rcv, snd = self.random.choice(MODES), self.random.choice(list(SenderSettleMode))
+            credit = self.random.randrange(1, 8)
+            if self.random.random() < 0.2:
+                link = client.receiver(None, rcv=rcv, snd=snd, credit=credit, source=Source(dynamic=True))
+                assert link.remote is not None
+                assert isinstance(link.remote.source, Source)
+                address = link.remote.source.address
+                assert address is not None
+                self.dynamic.append(address)
+            else:
+                address = self.random.choice(ADDRESSES)
+                link = client.receiver(address, rcv=rcv, snd=snd, credit=credit)
+            self.receivers[link] = client, address
+
+    def send(self) -> None:
+        """A whole message, or its first part."""
+        able = [each for each in self.senders if each.is_attached and each.credit and each not in self.partial]
+        if able:
+            link = self.random.choice(able)
+            _, address = self.senders[link]
+            self._send(link, address or self.random.choice([*ADDRESSES, *self.dynamic]))
+
+    def _send(self, link: Sender, to: str) -> None:
+        random = self.random
+        client, address = self.senders[link]
+        size = random.choice([0, 10, 600, 5000, 50_000, 100_000])
+        ttl = random.randint(1, 2000) if random.random() < 0.1 else None
+        priority = random.choice([0, 4, 4, 9])
+        body = f"{self.serial + 1} " + "x" * size
+        payload = message(body, to=to, ttl=ttl, priority=priority)
+        if self._room(client) < len(payload):
+            return
+        self.serial += 1
+        settled = self._settles(link)
+        more = random.random() < 0.25
+        sent = client.send(link, payload, settled=settled, more=more)
+        letter = self.letters[self.serial] = Letter(
+            self.serial, to, link, client, sent, settled, priority, ttl, anonymous=address is None, whole=not more
+        )
+        if self.dynamic and random.random() < 0.3:
+            letter.reply_to = random.choice(self.dynamic)
+        if more:
+            self.partial[link] = letter
+
+    def _settles(self, link: Sender) -> bool:
+        """Whether the next message is sent settled."""
+        mode = self._mode(link)
+        return mode is SenderSettleMode.SETTLED or (mode is SenderSettleMode.MIXED and self.random.random() < 0.3)
+
+    @staticmethod
+    def _mode(link: Sender) -> SenderSettleMode:
+        """What was agreed on."""
+        assert link.remote is not None
+        return link.remote.snd_settle_mode
+
+    @staticmethod
+    def _room(client: Client) -> int:
+        """Octets that the session's window takes for certain."""
+        return (client.session.flow_state.remote_incoming_window - 1) * (client.engine.remote_max_frame_size - 64)
+
+    def finish(self) -> None:
+        """The rest of a message, or its end."""
+        able = [each for each in self.partial if each.is_attached and self._room(self.senders[each][0]) > 1000]
+        if able:
+            link = self.random.choice(able)
+            letter = self.partial.pop(link)
+            client, choice = letter.client, self.random.random()
+            if choice < 0.3:
+                letter.aborted = True
+                client.go_on(letter.sent, aborted=True)
+            else:
+                letter.whole = True
+                settles = choice < 0.5 and self._mode(link) is not SenderSettleMode.UNSETTLED
+                letter.forgotten = letter.forgotten or settles
+                client.go_on(letter.sent, b"rest", settled=settles)
+
+    def answer(self) -> None:
+        """Whoever is asked answers by an anonymous sender."""
+        asked = [arrival for arrival, letter in self.open.items() if letter.reply_to is not None]
+        if asked:
+            arrival = self.random.choice(asked)
+            client, _ = self.receivers.get(arrival.link, (None, ""))
+            links = [link for link, (owner, address) in self.senders.items() if owner is client and address is None]
+            reply_to = self.open[arrival].reply_to
+            if links and links[0].is_attached and links[0].credit and links[0] not in self.partial and reply_to:
+                self._send(links[0], reply_to)
+
+    def collect(self) -> None:
+        """What has arrived at clients."""
+        for client in list(self.clients):
+            for arrival in client.arrivals:
+                if arrival not in self.of and (number := _number(bytes(arrival.payload))) is not None:
+                    letter = self.of[arrival] = self.letters[number]
+                    letter.receipts.append(Receipt(arrival))
+            for arrival in client.take():
+                if not arrival.delivery.remote_settled and arrival.link in self.receivers:
+                    self.open[arrival] = self.of[arrival]
+
+    def dispose(self) -> None:
+        """A receiver decides."""
+        if self.open:
+            arrival = self.random.choice(list(self.open))
+            letter = self.open.pop(arrival)
+            outcome = self.random.choice([*OUTCOMES, "accepted", "accepted"])
+            letter.receipt(arrival).state = OUTCOMES[outcome]
+            arrival.dispose(OUTCOMES[outcome], settled=self.random.random() < 0.6)
+            self.mesh.run()
+
+    def settle(self) -> None:
+        """A sender settles, with or without having heard."""
+        able = [
+            each
+            for each in self.letters.values()
+            if each.whole and not each.sent.delivery.settled and each.sender in self.senders
+        ]
+        if able:
+            letter = self.random.choice(able)
+            letter.forgotten = letter.sent.outcome is None
+            letter.sent.dispose(letter.sent.outcome, settled=True)
+            self.mesh.run()
+
+    def flow(self) -> None:
+        """A receiver gives more credit, or drains."""
+        if self.receivers:
+            receiver = self.random.choice(list(self.receivers))
+            if receiver.is_attached:
+                credit = max(receiver.credit, self.random.randrange(1, 8))
+                receiver.flow(credit, drain=self.random.random() < 0.2)
+                self.mesh.run()
+
+    def lower(self) -> None:
+        """A receiver takes credit back."""
+        if self.receivers:
+            receiver = self.random.choice(list(self.receivers))
+            if receiver.is_attached and receiver.credit:
+                receiver.flow(self.random.randrange(receiver.credit))
+                self.mesh.run()
+
+    def wait(self) -> None:
+        """Time passes."""
+        self.mesh.advance(self.random.choice([0.01, 0.05, 0.3, 2.0, 5.0] if not self.frozen else [0.01, 0.3, 4.0]))
+
+    def stop_reading(self) -> None:
+        """A client stops, or goes on."""
+        if self.clients:
+            client = self.random.choice(list(self.clients))
+            client.stopped = not client.stopped
+            self.mesh.run()
+
+    def detach_sender(self) -> None:
+        """A sender is detached."""
+        if self.senders:
+            self._detach(self.random.choice(list(self.senders)))
+
+    def detach_receiver(self) -> None:
+        """A receiver is detached, whatever it has not decided."""
+        if self.receivers:
+            self._detach(self.random.choice(list(self.receivers)))
+
+    def _detach(self, link: Sender | Receiver) -> None:
+        if link.is_attached:
+            link.detach()
+            self.mesh.run()
+        self._forget(link)
+
+    def _forget(self, link: Sender | Receiver) -> None:
+        if isinstance(link, Sender):
+            self.senders.pop(link, None)
+            partial = self.partial.pop(link, None)
+            if partial is not None:
+                partial.aborted = True
+        else:
+            self.receivers.pop(link, None)
+            for arrival in [each for each in self.open if each.link is link]:
+                del self.open[arrival]
+
+    def leave(self) -> None:
+        """A client goes, or its cable is pulled."""
+        if self.clients:
+            client = self.random.choice(list(self.clients))
+            self.collect()
+            del self.clients[client]
+            if self.random.random() < 0.5 and not client.stopped:
+                client.close()
+            else:
+                client.lose()
+            self._forget_all(client)
+
+    def _forget_all(self, client: Client) -> None:
+        for link in [each for each, (owner, _) in self.senders.items() if owner is client]:
+            self._forget(link)
+        for receiver in [each for each, (owner, _) in self.receivers.items() if owner is client]:
+            self._forget(receiver)
+
+    # ------------------------------------------------------------------------------------------------------ what breaks
+
+    def cut(self) -> None:
+        """A connection is lost."""
+        if self.mesh.wires:
+            wire = self.random.choice(self.mesh.wires)
+            self.mesh.cut(wire)
+            self._thawed()
+
+    def join(self) -> None:
+        """There is one more."""
+        if len(self.mesh.nodes) > 1 and len(self.mesh.wires) < 2 * len(self.names):
+            one, two = self.random.sample(list(self.mesh.nodes), 2)
+            self.mesh.join(one, two, self.random.randint(1, 4))
+
+    def kill(self) -> None:
+        """A router dies."""
+        if len(self.mesh.nodes) > 2:
+            self._kill(self.random.choice(list(self.mesh.nodes)))
+
+    def _kill(self, router: str) -> None:
+        self.collect()
+        for client in [each for each, where in self.clients.items() if where == router]:
+            del self.clients[client]
+            client.is_lost = True
+            self._forget_all(client)
+        self.mesh.kill(router)
+        self._thawed()
+        self.gone.append(router)
+        if router in self.draining:
+            self.draining.remove(router)
+
+    def restart(self) -> None:
+        """One that died is back."""
+        if self.gone:
+            router = self.gone.pop(self.random.randrange(len(self.gone)))
+            self.mesh.start(router)
+            other = self.random.choice([each for each in self.mesh.nodes if each != router])
+            self.mesh.join(router, other, self.random.randint(1, 4))
+
+    def freeze(self) -> None:
+        """A connection carries nothing, or does so again."""
+        if self.frozen:
+            self.frozen.pop().frozen = False
+            self.mesh.run()
+        elif self.mesh.wires:
+            wire = self.random.choice(self.mesh.wires)
+            wire.frozen = True
+            self.frozen.append(wire)
+
+    def _thawed(self) -> None:
+        self.frozen = [each for each in self.frozen if each in self.mesh.wires]
+
+    def cost(self) -> None:
+        """A cost is changed."""
+        if self.mesh.wires:
+            core, record = self.random.choice(self.random.choice(self.mesh.wires).ends)
+            assert core.mesh is not None
+            neighbour = core.mesh.neighbours.get(record)
+            if neighbour is not None:
+                core.mesh.set_cost(neighbour, self.random.randint(1, 6))
+                self.mesh.run()
+
+    def partition(self) -> None:
+        """All connections of some routers are lost."""
+        some = {each for each in self.mesh.nodes if self.random.random() < 0.5}
+        self.mesh.cut(*[each for each in self.mesh.wires if len(each.routers & some) == 1])
+        self._thawed()
+
+    def drain(self) -> None:
+        """A router takes nothing new, and ends some time later."""
+        able = [each for each in self.mesh.nodes if each not in self.draining]
+        if len(able) > 2:
+            router = self.random.choice(able)
+            self.draining.append(router)
+            self.mesh[router].core.start_drain(self.mesh.now)
+            self.mesh.run()
+
+    # ---------------------------------------------------------------------------------------------------------- the end
+
+    def heal(self) -> None:
+        """Nothing is broken any more."""
+        for wire in self.frozen:
+            wire.frozen = False
+        self.mesh.run()
+        for router in list(self.draining):
+            self._kill(router)
+        while self.gone:
+            self.restart()
+        if self.rules.faults:
+            for one, two in pairwise(self.mesh.nodes):
+                if not self.mesh.between(one, two):
+                    self.mesh.join(one, two)
+        for client in self.clients:
+            client.stopped = False
+        self.mesh.advance(60.0 if self.rules.faults else 2.0)
+
+    def end(self) -> None:
+        """All is ended and decided; then all accounts agree."""
+        self.heal()
+        self.collect()
+        for link, letter in list(self.partial.items()):
+            letter.aborted = True
+            if link.is_attached and self._room(letter.client) > 0:
+                letter.client.go_on(letter.sent, aborted=True)
+            else:
+                self.clients.pop(letter.client)
+                letter.client.lose()
+                self._forget_all(letter.client)
+        self.partial.clear()
+        # What waits is taken, and decided.
+        for _ in range(30):
+            for receiver in list(self.receivers):
+                if receiver.is_attached:
+                    receiver.flow(50)
+            self.mesh.advance(1.0)
+            if not any(node.core.relays for node in self.mesh.nodes.values()):
+                break
+            self.collect()
+            for arrival, letter in list(self.open.items()):
+                letter.receipt(arrival).state = Accepted()
+                arrival.accept()
+            self.open.clear()
+            self.mesh.advance(0.2)
+            for letter in self.letters.values():
+                # Else a receiver that has all that it may have unsettled gets nothing more.
+                if letter.sender in self.senders and letter.sent.outcome is not None:
+                    letter.sent.dispose(letter.sent.outcome, settled=True)
+        for letter in self.letters.values():
+            check(letter, self.rules, is_attached=letter.sender in self.senders and letter.sender.is_attached)
+        if not self.rules.faults:
+            self.check_ways()
+        for letter in self.letters.values():
+            if letter.sender in self.senders and not letter.sent.delivery.settled:
+                letter.sent.dispose(letter.sent.outcome, settled=True)
+        self.mesh.run()
+        self.mesh.leave()
+
+    def check_bounds(self) -> None:
+        """No router holds more than it may, whatever its receivers do."""
+        for node in self.mesh.nodes.values():
+            assert node.core.budget.used <= 2 * self.memory
+        if self.kind is Kind.CALM:
+            for name in ADDRESSES:
+                if name not in self.rules.attempts:  # what comes back waits without anybody's credit
+                    self._check_waiting(name)
+
+    def _check_waiting(self, name: str) -> None:
+        """What waits anywhere is what receivers wanted, and one delivery for each input beyond that."""
+        waiting = inputs = 0
+        for node in self.mesh.nodes.values():
+            local = node.core.addresses.find("", name)
+            ways = [each for each in node.mesh.ways.nodes() if each.name == name]
+            here = [each for each in (local, local and local.ingress) if each is not None]
+            for each in (*here, *ways):
+                waiting += each.waiting.size
+                inputs += len(each.incoming) + len(each.borrowers)
+        asked = sum(receiver.credit for receiver, (_, address) in self.receivers.items() if address == name)
+        anonymous = sum(each.anonymous and each.to == name and not each.receipts for each in self.letters.values())
+        assert waiting <= asked + inputs + anonymous, ("too many wait", name, waiting, asked, inputs, anonymous)
+
+    def check_ways(self) -> None:
+        """In a mesh that does not change, nothing goes in circles, and nothing has to be stopped for that."""
+        assert self.trails.circles == []
+        for router, node in self.mesh.nodes.items():
+            assert node.core.no_hops == 0, router
+        if self.kind is Kind.CALM:
+            check_order([node.arrived for node in self.mesh.nodes.values()], self.of, self.rules.attempts)
+
+
+def _number(payload: bytes) -> int | None:
+    """The number that a message begins with; None: too little of it has come."""
+    at = payload.find(b"\x00\x53\x77")
+    if at < 0:
+        return None
+    at += 3
+    at += 2 if payload[at] == 0xA1 else 5
+    number, space, _ = payload[at:].partition(b" ")
+    return int(number) if space else None
+
+
+def play(seed: int, steps: int, kind: Kind, *, most: int = 8) -> History:
+    """One history."""
+    history = History(Random(seed), kind, most=most)
+    try:
+        history.run(steps)
+        history.end()
+    except BaseException as error:
+        error.add_note(f"play({seed}, {steps}, {kind}, most={most})")
+        raise
+    return history
