@@ -12,9 +12,10 @@ in circles: neither has credit to give.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from amqpmesh.policies.distribution import Distribution
+from amqpmesh.policies.patterns import steps
 from amqpmesh.policies.redirect import Following, NotFollowedError, Place
 from amqpmesh.router.addresses import Address
 from amqpmesh.router.amqp.composite import encode_composite
@@ -25,8 +26,14 @@ from amqpmesh.router.container_link import ContainerLink
 from amqpmesh.router.links import IncomingLink, OutgoingLink
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from amqpmesh.router.core import Core
     from amqpmesh.router.settings.redirect import RedirectConfig
+
+
+#: Tokens of patterns that stand for others.
+WILDCARDS: Final = frozenset({"*", "#"})
 
 
 class FarNode:
@@ -144,6 +151,35 @@ class Elsewhere:
         Raises: RefusedError: there are too many such places, or too much is used of that one.
         """
         return self._use(tenant, name, redirect.place.address or name, redirect.there)
+
+    @property
+    def single(self) -> Iterator[tuple[str, Distribution]]:
+        """The addresses that other routers of the mesh reach by this one, and how each distributes.
+
+        They are those of patterns without wildcards: nobody knows which others there are. What is for all goes along a
+        tree of routers, which ends at those.
+        """
+        for config in self._core.config.addresses:
+            is_followed = config.redirect is not None and config.redirect.is_followed
+            is_single = WILDCARDS.isdisjoint(word for _, word in steps(config.pattern))
+            goes_to_one = config.distribution in (Distribution.BALANCED, Distribution.CLOSEST)
+            if is_followed and is_single and goes_to_one:
+                yield config.pattern, config.distribution
+
+    def followed(self, tenant: str, name: str) -> Address | None:
+        """The node of an address whose redirect this router follows; None: it is none, or too much is used there."""
+        redirect = self._core.addresses.config(name).redirect
+        if redirect is None or not redirect.is_followed:
+            return None
+        try:
+            return self.led(tenant, name, redirect)
+        except RefusedError:
+            return None
+
+    def ingress(self, tenant: str, name: str) -> Address | None:
+        """Where producers of it are attached; None as above."""
+        address = self.followed(tenant, name)
+        return None if address is None else self._core.ingress(address)
 
     def node(self, tenant: str, name: str, domain: str) -> Address | None:
         """The node of `name@domain`; None: the configuration does not name that domain.

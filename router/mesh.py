@@ -16,6 +16,7 @@ from amqpmesh.router.lanes import PREFIX, Lane
 from amqpmesh.router.neighbours import CONTROL, Neighbour
 from amqpmesh.router.ways import Ways
 from amqpmesh.topology import changes
+from amqpmesh.topology.book import Advert
 
 if TYPE_CHECKING:
     from amqpmesh.router.amqp.events import LinkAttached, TransferReceived
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from amqpmesh.router.config import ConnectorConfig, ListenerConfig
     from amqpmesh.router.connections import ConnectionRecord
     from amqpmesh.router.core import Core
-    from amqpmesh.topology.book import Advert
     from amqpmesh.topology.protocol import Topology
     from amqpmesh.topology.signing import Signer
 
@@ -69,6 +69,8 @@ class Mesh:
         self._armed: float | None = None
         self._arm()
         self._watch_certificate()
+        for name, distribution in core.elsewhere.single:
+            self.advertise("", name, Advert(distribution, consumers=1))
 
     # -------------------------------------------------------------------------------------------------- neighbours
 

@@ -55,7 +55,7 @@ class Outposts:
         if node is None:
             if not wanted:
                 return
-            node = core.addresses.use(tenant, as_known_at(core.id, name))
+            node = core.elsewhere.followed(tenant, name) or core.addresses.use(tenant, as_known_at(core.id, name))
             core.touch(node)
         lanes = {lane: self._lane(node, lane, cost, had.get(lane)) for lane, cost in wanted.items()}
         have = {lane: link for lane, link in lanes.items() if link is not None}
@@ -73,7 +73,8 @@ class Outposts:
         """The lanes that there should be, and what reaching the consumers behind each costs."""
         core, topology = self._core, self._mesh.topology
         config = core.addresses.config(name)
-        if config.redirect is not None or config.alias is not None or config.distribution is Distribution.UNAVAILABLE:
+        is_away = config.redirect is not None and not config.redirect.is_followed
+        if is_away or config.alias is not None or config.distribution is Distribution.UNAVAILABLE:
             return {}  # here nobody may consume it, so nobody elsewhere may
         return {
             Lane(LaneKind.ANYCAST, router, tenant, address): 1 + (topology.distance(router) or 0)

@@ -353,7 +353,7 @@ class Ways:
         elif lane.kind is LaneKind.TRANSIT:
             node = None
         else:
-            node = core.addresses.use(lane.tenant, lane.name)
+            node = core.elsewhere.ingress(lane.tenant, lane.name) or core.addresses.use(lane.tenant, lane.name)
         core.attaching.lane_in(neighbour.record, link, attach, lane, node)
         if node is not None and node.lane is not None:
             self._lead(node)
