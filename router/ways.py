@@ -19,6 +19,7 @@ from amqpmesh.router.amqp.errors import CommandError
 from amqpmesh.router.amqp.states import LinkEndpointState
 from amqpmesh.router.few import excluding
 from amqpmesh.router.lanes import EXTRA_HOPS, MAX_HOPS, Keys, Lane, LaneKind, age, renewed
+from amqpmesh.router.links import IncomingLink
 from amqpmesh.router.names import as_known_at, split
 from amqpmesh.router.neighbours import BULK_SESSIONS, Neighbour
 from amqpmesh.router.outposts import Outposts
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from amqpmesh.router.connections import ConnectionRecord
     from amqpmesh.router.core import Core
     from amqpmesh.router.kernel.relay import Relay
-    from amqpmesh.router.links import IncomingLink, OutgoingLink
+    from amqpmesh.router.links import OutgoingLink
     from amqpmesh.router.mesh import Mesh
 
 #: What reaching a consumer that is attached here costs; a path's cost comes on top.
@@ -170,8 +171,10 @@ class Ways:
         """The delivery-tag of a delivery that begins its way by a lane here. Args: relay: may have come by another."""
         far = None if lane.kind is LaneKind.TREE else self._topology.length(lane.far)
         hops = MAX_HOPS if far is None else min(MAX_HOPS, far + EXTRA_HOPS)
-        came_with = relay.incoming.tag if relay is not None and relay.incoming is not None else b""
-        return renewed(came_with, hops) or self._keys.tag(hops)
+        source = relay.source if relay is not None else None
+        if relay is not None and relay.incoming is not None and isinstance(source, IncomingLink) and source.lane:
+            return renewed(relay.incoming.tag, hops) or self._keys.tag(hops)
+        return self._keys.tag(hops)
 
     # -------------------------------------------------------------------------------------------------- what changes
 

@@ -100,4 +100,4 @@ def test_the_page_has_no_table_that_is_not_compared() -> None:
 
 def test_the_examples_are_right() -> None:
     examples = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
-    assert [parse(tomllib.loads(example), Path("a.toml")).id for example in examples] == ["A"] * 5
+    assert {parse(tomllib.loads(example), Path("a.toml")).id for example in examples} == {"A"}

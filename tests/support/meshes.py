@@ -155,10 +155,10 @@ class World:
     def __getitem__(self, router: str) -> Node:
         return self.nodes[router]
 
-    def start(self, router: str) -> Node:
-        """Start a router."""
+    def start(self, router: str, *addresses: AddressConfig) -> Node:
+        """Start a router. Args: addresses: that it alone has."""
         self.epoch += 1
-        node = self.nodes[router] = Node(self, router, self._addresses, self.epoch, **self._settings)
+        node = self.nodes[router] = Node(self, router, (*self._addresses, *addresses), self.epoch, **self._settings)
         node.core.on_output = self._wake
         return node
 

@@ -3,24 +3,48 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
 
+from amqpmesh.router.amqp.link import Receiver
+from amqpmesh.router.amqp.messaging import Source
 from amqpmesh.router.config import AddressConfig
 from tests.support.meshes import World
 from tests.support.network import Client, Network
 
 
+def _take_from(client: Client, container: str, world: World) -> None:
+    """Its receivers are of a router's names: of `name@container` where they ask for `name`."""
+    attach = client.receiver
+
+    def receiver(address: str | None, *, source: Source | None = None, **terms: Any) -> Receiver:
+        if source is not None and source.address is not None:
+            source = replace(source, address=f"{source.address}@{container}")
+        link = attach(address and f"{address}@{container}", source=source, **terms)
+        world.advance(0.1)  # one router tells the next, and that one all others
+        return link
+
+    client.receiver = receiver  # type: ignore[method-assign]  # of this one alone
+
+
 class Stretch:
     """Several routers between the first client and all others, used as a `Network` is."""
 
-    def __init__(self, world: World, first: str, others: str) -> None:
-        """Args: first, others: the routers that the first client, and all others, are connected to."""
+    def __init__(self, world: World, first: str, others: str, container: str | None = None) -> None:
+        """Args: first, others: the routers that the first client, and all others, are connected to. container: whose
+        names the first one's receivers take from.
+        """
         self.world = world
         self._places = {True: world[first], False: world[others]}
+        self._container = container
 
     def client(self) -> Client:
         """Connect one more client."""
-        nodes = self.world.nodes.values()
-        return self._places[not any(node.clients for node in nodes)].client(f"client-{self.count}")
+        is_first = not any(node.clients for node in self.world.nodes.values())
+        client = self._places[is_first].client(f"client-{self.count}")
+        if is_first and self._container is not None:
+            _take_from(client, self._container, self.world)
+        return client
 
     @property
     def count(self) -> int:
@@ -60,4 +84,9 @@ def ring(*addresses: AddressConfig) -> Stretch:
     return Stretch(World("ABCD", [("A", "B"), ("B", "C"), ("C", "D"), ("D", "A")], *addresses), "C", "A")
 
 
-STRETCHES: dict[str, Make] = {"one-router": Network, "three-hops": line, "ring": ring}
+def detour(*addresses: AddressConfig) -> Stretch:
+    """Three hops, by a router whose name it is that is received from."""
+    return Stretch(World("ABCD", [("A", "B"), ("B", "C"), ("C", "D")], *addresses), "D", "A", "C")
+
+
+STRETCHES: dict[str, Make] = {"one-router": Network, "three-hops": line, "ring": ring, "by-name": detour}
