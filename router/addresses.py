@@ -121,8 +121,10 @@ class Address:
 
     __slots__ = (
         "__weakref__",
+        "_budget",
+        "_memory",
+        "_pool",
         "borrowers",
-        "budget",
         "config",
         "copies",
         "creditors",
@@ -141,7 +143,6 @@ class Address:
         "name",
         "outgoing",
         "past",
-        "pool",
         "shares",
         "suspended",
         "tenant",
@@ -158,8 +159,9 @@ class Address:
         maker: ConnectionRecord | None = None,
         lane: Lane | None = None,
     ) -> None:
-        #: Octets of its deliveries that wait here, and its share of the memory.
-        self.budget = Budget(memory.limit // SHARE, memory)
+        self._memory = memory
+        self._budget: Budget | None = None
+        self._pool: Pool | None = None
         #: Its senders are given no credit, for want of memory or because the router drains.
         self.suspended = False
         self.tenant = tenant
@@ -189,7 +191,6 @@ class Address:
         self.kept = False
         #: What a dynamic node outlives (§3.5.10 to §3.5.13).
         self.lifetime: LifetimePolicy = DELETE_ON_CLOSE
-        self.pool = Pool(config.distribution, max_credit=config.max_credit, drain_time=config.drain_time)
         self.incoming: Few[IncomingLink] = ()
         self.outgoing: Few[OutgoingLink] = ()
         #: Those of them that have credit.
@@ -203,6 +204,44 @@ class Address:
         self.past = NOTHING
         #: Deliveries that went to nobody.
         self.undelivered = 0
+
+    @property
+    def pool(self) -> Pool:
+        """Divides the credit of its consumers among its producers. Made when one of either comes."""
+        pool = self._pool
+        if pool is None:
+            config = self.config
+            pool = Pool(config.distribution, max_credit=config.max_credit, drain_time=config.drain_time)
+            pool.set_suspended(self.suspended)
+            self._pool = pool
+        return pool
+
+    @property
+    def has_pool(self) -> bool:
+        """There is credit to be divided, or was."""
+        return self._pool is not None
+
+    @property
+    def budget(self) -> Budget:
+        """Octets of its deliveries that wait here, and its share of the memory. Made when one has come."""
+        if self._budget is None:
+            self._budget = Budget(self._memory.limit // SHARE, self._memory)
+        return self._budget
+
+    @property
+    def buffered(self) -> int:
+        """Octets of its deliveries that wait here."""
+        return 0 if self._budget is None else self._budget.used
+
+    @property
+    def demand(self) -> int:
+        """How many deliveries can leave from here now."""
+        return 0 if self._pool is None else self._pool.demand
+
+    @property
+    def granted(self) -> int:
+        """Deliveries that may still come here."""
+        return 0 if self._pool is None else self._pool.granted
 
     def wait(self, relay: Relay, deadline: float | None = None) -> None:
         """A relay waits here from now on; see `Waiting.add`."""

@@ -410,7 +410,9 @@ class Core:
                 self._update_branch(each)
             for address in addresses:
                 self._check_share(address)
-                self._grant(address.pool.grants(self.now))
+                if address.has_pool:
+                    self._grant(address.pool.grants(self.now))
+                    self._set_timer(address, address.pool.next_timer())
                 if address.draining or address.lenders:
                     self._answer_drains(address)
                 if address.is_multicast:
@@ -418,7 +420,6 @@ class Core:
                     for share in address.borrowers:
                         if share.ingress.waiting.size:
                             self.touch(share.ingress)
-                self._set_timer(address, address.pool.next_timer())
                 self._set_timer(address, address.waiting.next_deadline())
                 if self._drop_if_idle(address):
                     self._timer_at.pop(address, None)
@@ -523,10 +524,11 @@ class Core:
 
     def _check_share(self, address: Address) -> None:
         """Whether this address is one of those."""
-        suspended = self.suspended and (self.draining or address.budget.used > address.budget.limit)
+        suspended = self.suspended and (self.draining or address.buffered > address.budget.limit)
         if suspended != address.suspended:
             address.suspended = suspended
-            address.pool.set_suspended(suspended)
+            if address.has_pool:
+                address.pool.set_suspended(suspended)
 
     def ingress(self, address: Address) -> Address:
         """Where producers of an address are attached: there, or at a node that leads to others, too."""

@@ -54,7 +54,7 @@ class Demand:
         self._multicast = distribution is Distribution.MULTICAST
         self._by_cost = distribution is Distribution.CLOSEST
         self._branches: Few[Branch] = ()  # of a multicast: those that count
-        self._groups: tuple[_Group, ...] = ()  # the cheapest first
+        self._groups: tuple[_Group, ...] = ()  # by cost, the cheapest first
         self._near = _NONE  # the group that is used
         self._least: int | None = None
 

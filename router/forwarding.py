@@ -574,6 +574,7 @@ class Forwarding:
         outgoing = leg.branch
         assert isinstance(outgoing, OutgoingLink)
         budget = outgoing.copies
+        assert budget is not None, "it sees copies"
         if budget.used + len(data) > budget.limit or self._core.suspended:
             outgoing.missed += 1
             for chunk in leg.chunks:
@@ -597,7 +598,7 @@ class Forwarding:
         leg.delivery.leg = leg
         outgoing.current = leg
         if outgoing.bulk and isinstance(relay.source, IncomingLink):
-            relay.source.bulk[outgoing.address] = leg
+            relay.source.begin_bulk(outgoing.address, leg)
         if not relay.settled:
             leg.counted = True
             outgoing.unsettled += 1

@@ -23,8 +23,10 @@ if TYPE_CHECKING:
 LinkKey = tuple[str, str, str, str, bool, int]
 
 
-#: Of links that see no copies. Nothing is ever in it.
-NO_BACKLOG: Final[deque[kernel.Leg]] = deque(maxlen=0)
+#: What most links have in common; nothing is ever in it.
+_NO_BACKLOG: Final[deque[kernel.Leg]] = deque(maxlen=0)
+_NOTHING_LARGE: Final[dict[Address, kernel.Leg]] = {}
+_NOTHING_WAITS: Final[dict[Address, int]] = {}
 
 #: Large deliveries between routers fill this part of what may wait to be written, 1 / n.
 BULK_PART: Final = 4
@@ -87,14 +89,21 @@ class IncomingLink:
         #: The relay whose frames are coming in.
         self.current: kernel.Relay | None = None
         #: By way out, the leg of its last large relay, on a bulk link: what comes behind it may not pass it.
-        self.bulk: dict[Address, kernel.Leg] = {}
+        #: To be read; see `begin_bulk`.
+        self.bulk: dict[Address, kernel.Leg] = _NOTHING_LARGE
         #: Deliveries of mode second that it was told the outcome of, and has not settled.
         self.owed = 0
         #: A tree's lane of a neighbour that is not the parent any more: what still comes would come twice.
         self.stranger = False
         #: Anonymous: how many deliveries wait, by address.
-        self.waiting: dict[Address, int] = {}
+        self.waiting: dict[Address, int] = {} if address is None else _NOTHING_WAITS
         self.key: LinkKey | None = None
+
+    def begin_bulk(self, way: Address, leg: kernel.Leg) -> None:
+        """A large relay leaves by a bulk link of `way`."""
+        if self.bulk is _NOTHING_LARGE:
+            self.bulk = {}
+        self.bulk[way] = leg
 
     def time_credit(self, now: float) -> None:
         """Whether it has credit may have changed."""
@@ -172,9 +181,9 @@ class OutgoingLink:
         #: The leg whose frames are being written.
         self.current: kernel.Leg | None = None
         #: Copies that wait for credit.
-        self.backlog: deque[kernel.Leg] = deque() if copy else NO_BACKLOG
-        #: Octets of copies that wait.
-        self.copies = kernel.Budget(address.config.copy_backlog, address.budget)
+        self.backlog: deque[kernel.Leg] = deque() if copy else _NO_BACKLOG
+        #: Octets of copies that wait, if it sees copies.
+        self.copies = kernel.Budget(address.config.copy_backlog, address.budget) if copy else None
         #: Copies that it did not see, because its backlog was full.
         self.missed = 0
         #: Until when its drain waits for the senders, seconds, if it has asked for one.

@@ -124,7 +124,7 @@ def why_node(node: Address, *, draining: bool) -> Reason | None:
         return Reason.DRAINING if draining else Reason.MEMORY
     if not node.has_consumers:
         return Reason.NO_RECEIVER if node.lane is None else Reason.NO_PATH
-    if node.pool.demand:
+    if node.demand:
         return None
     if node.far is not None and node.is_ingress and not node.outgoing:
         return Reason.ELSEWHERE

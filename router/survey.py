@@ -290,17 +290,17 @@ def _lane(core: Core, taken: IncomingLink | OutgoingLink) -> LaneStatistics:
 
 def _address(address: Address, tally: Tally, reason: Reason | None, where: Whereabouts) -> AddressStatistics:
     """An address as clients see it: where its consumers are attached, and where its producers are, are one."""
-    pool, ingress = address.pool, address.ingress
+    ingress = address.ingress
     lent = sum(share.input.granted for share in address.borrowers)
     producers = [each for each in address.incoming if each.lane is None]
-    waiting, buffered, granted = address.waiting.size, address.budget.used, pool.granted - lent
+    waiting, buffered, granted = address.waiting.size, address.buffered, address.granted - lent
     if ingress is not None:
         producers += [each for each in ingress.incoming if each.lane is None]
         waiting += ingress.waiting.size
         # What has a lane already, and waits for its credit.
         waiting += sum(share.input.waiting for share in ingress.shares if share.node is not address)
-        buffered += ingress.budget.used
-        granted += ingress.pool.granted
+        buffered += ingress.buffered
+        granted += ingress.granted
     return AddressStatistics(
         name=address.name,
         tenant=address.tenant,
@@ -326,14 +326,14 @@ def _demand(address: Address) -> int:
     """What all the ways out of an address can take; where there are several, an ingress holds a part of it only."""
     ingress = address.ingress
     if ingress is None:
-        return address.pool.demand
+        return address.demand
     if address.is_multicast or address.far is not None:
-        return ingress.pool.demand
+        return ingress.demand
     ways = list(ingress.shares)
     if address.config.distribution is Distribution.CLOSEST:
         least = min((share.cost for share in ways), default=0)
         ways = [share for share in ways if share.cost == least]
-    return sum(share.node.pool.demand for share in ways)
+    return sum(share.node.demand for share in ways)
 
 
 def _nodes(address: Address) -> Iterator[NodeStatistics]:

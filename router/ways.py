@@ -17,7 +17,7 @@ from amqpmesh.router.addresses import Address
 from amqpmesh.router.amqp.definitions import AmqpCondition, Error
 from amqpmesh.router.amqp.errors import CommandError
 from amqpmesh.router.amqp.states import LinkEndpointState
-from amqpmesh.router.few import excluding
+from amqpmesh.router.few import Few, excluding, including
 from amqpmesh.router.lanes import EXTRA_HOPS, MAX_HOPS, Keys, Lane, LaneKind, age, renewed
 from amqpmesh.router.links import IncomingLink
 from amqpmesh.router.names import as_known_at, split
@@ -91,7 +91,7 @@ class Ways:
         #: What leaves by lanes, by the lane; not the trees that begin here.
         self._nodes: dict[Lane, Address] = {}
         #: Those of an address.
-        self._by_address: dict[tuple[str, str], dict[Address, None]] = {}
+        self._by_address: dict[tuple[str, str], Few[Address]] = {}
         #: Lanes that a neighbour did not take: it is left alone with them for a while.
         self._refusals: set[tuple[Lane, ConnectionRecord]] = set()
         #: By tree, what has come by it.
@@ -272,10 +272,9 @@ class Ways:
             del self._nodes[lane]
             if lane in self._heard:
                 core.schedule(core.now + MEMORY_TIME, partial(self._forget_heard, lane))
-            of_address = self._by_address[lane.tenant, lane.name]
-            del of_address[node]
-            if not of_address:
-                del self._by_address[lane.tenant, lane.name]
+            left = excluding(self._by_address.pop((lane.tenant, lane.name)), node)
+            if left:
+                self._by_address[lane.tenant, lane.name] = left
         for share in list(node.shares):
             self._end_share(share)
         self.retire(node.outgoing)
@@ -405,7 +404,8 @@ class Ways:
             if lane.kind is LaneKind.ANYCAST:
                 config = to_one(config)
             node = self._nodes[lane] = Address(lane.tenant, lane.name, config, core.budget, lane=lane)
-            self._by_address.setdefault((lane.tenant, lane.name), {})[node] = None
+            nodes = self._by_address.get((lane.tenant, lane.name), ())
+            self._by_address[lane.tenant, lane.name] = including(nodes, node)
             core.touch(node)
         node.idle_since = None
         return node

@@ -70,6 +70,8 @@ class Session:
         self.stalled: dict[Any, None] = {}
         self._handles = LowestFree(handle_max)
         self._awaiting: dict[tuple[str, Role], Link] = {}
+        #: Links that the peer has attached, and we have not answered.
+        self._owed: set[Link] = set()
         self._waking = False
         self._abandoned_channel = -1
         #: The peer's handles of links that we detached with an error.
@@ -173,6 +175,7 @@ class Session:
         if handle is None:
             raise CommandError("no handle is free: the peer's handle-max is reached")
         self.output_links[handle] = link
+        self._owed.discard(link)
         return handle
 
     def free_handle(self, handle: int) -> None:
@@ -373,6 +376,7 @@ class Session:
         if link is None:
             self._check_room()
             link = self._new_link(Terminus(attach.name, role))
+            self._owed.add(link)
         link.state = LINK[link.state][Step.RECEIVED_ATTACH]
         link.remote = attach
         link.input_handle = handle
@@ -391,15 +395,12 @@ class Session:
 
         Raises: ProtocolError(SESSION, resource-limit-exceeded): the peer's handle-max allows no more links.
         """
-        room = self._handles.maximum + 1 - self._handles.in_use
-        if len(self.links) >= room:
-            owed = sum(each.flow_state.handle == -1 for each in self.links.values())
-            if owed >= room:
-                raise ProtocolError(
-                    Scope.SESSION,
-                    AmqpCondition.RESOURCE_LIMIT_EXCEEDED,
-                    f"more links than the handle-max of {self._handles.maximum} allows",
-                )
+        if len(self._owed) >= self._handles.maximum + 1 - self._handles.in_use:
+            raise ProtocolError(
+                Scope.SESSION,
+                AmqpCondition.RESOURCE_LIMIT_EXCEEDED,
+                f"more links than the handle-max of {self._handles.maximum} allows",
+            )
 
     def _receive_flow(self, flow: Flow) -> tuple[Event, ...]:
         flow_state = self.flow_state
@@ -452,6 +453,7 @@ class Session:
         link = self._attached(detach.handle)
         closed = detach.closed or detach.error is not None
         del self.links[detach.handle]
+        self._owed.discard(link)
         link.input_handle = None
         if link.state is LinkEndpointState.DISCARDING:
             # Both sides know that it is over: whatever still comes for it is errant (§2.6.5).

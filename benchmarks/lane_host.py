@@ -1,0 +1,92 @@
+"""A router of a mesh, within a process that can say what it takes, and cut its connection.
+
+    python -m benchmarks.lane_host --id A [--neighbour amqp://127.0.0.1:5673] [--trace]
+
+It says where it listens, and answers each line on stdin with a JSON line: `memory`, `cut`, `state`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import os
+import socket
+import sys
+import time
+import tracemalloc
+from typing import Any
+
+import trio
+
+from amqpmesh import ConnectorConfig, ListenerConfig, MeshConfig, Router
+from amqpmesh.router.io.streams import TcpStream
+from benchmarks.processes import resident_bytes
+
+#: Links of one client, all in one session.
+LINKS = 50_000
+
+
+def say(**fields: Any) -> None:
+    print(json.dumps(fields), flush=True)
+
+
+def memory() -> dict[str, int]:
+    """Octets: resident, and of live objects, if they are traced."""
+    gc.collect()
+    return {"resident": resident_bytes(os.getpid()), "traced": tracemalloc.get_traced_memory()[0]}
+
+
+def state(router: Router) -> dict[str, int]:
+    """How many of everything there are."""
+    seen = router.statistics()
+    return {
+        "links": len(seen.links),
+        "lanes": len(seen.lanes),
+        "idle_lanes": sum(not lane.credit for lane in seen.lanes),
+        "addresses": len(seen.addresses),
+    }
+
+
+async def host(options: argparse.Namespace) -> None:
+    neighbours: list[socket.socket] = []
+
+    async def opening(endpoint: Any) -> trio.abc.Stream:
+        neighbours.append(socket.create_connection((endpoint.host, endpoint.port)))
+        return TcpStream(neighbours[-1])
+
+    loopback = "amqp://127.0.0.1:0"
+    listeners = [
+        ListenerConfig(url=loopback, name="clients", links=LINKS, handle_max=LINKS),
+        ListenerConfig(url=loopback, name="neighbours", role="mesh"),
+    ]
+    connectors = [ConnectorConfig(url=options.neighbour, role="mesh")] if options.neighbour else []
+    router = Router(
+        id=options.id, mesh=MeshConfig(insecure=True), listeners=listeners, connectors=connectors,
+        open_stream=opening, drain=0.1,
+    )  # fmt: skip
+    async with router:
+        say(urls=[each.url for each in router.listeners], pid=os.getpid())
+        while line := (await trio.to_thread.run_sync(sys.stdin.readline)).strip():
+            if line == "memory":
+                say(**memory())
+            elif line == "cut":
+                neighbours[-1].shutdown(socket.SHUT_RDWR)
+                say(at=time.monotonic())
+            else:
+                say(**state(router))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--id", required=True)
+    parser.add_argument("--neighbour", help="the URL of another one's second listener")
+    parser.add_argument("--trace", action="store_true", help="account live objects: it takes half of the speed")
+    options = parser.parse_args()
+    if options.trace:
+        tracemalloc.start()
+    trio.run(host, options)
+
+
+if __name__ == "__main__":
+    main()
