@@ -15,7 +15,7 @@ SEEDS = st.integers(0, 2**32 - 1)
 
 
 @pytest.mark.parametrize("kind", Kind, ids=lambda kind: kind.value)
-@settings(max_examples=8)
+@settings(max_examples=6)
 @given(seed=SEEDS, steps=st.integers(1, 120))
 def test_at_the_end_what_senders_heard_is_what_receivers_did(kind: Kind, seed: int, steps: int) -> None:
     play(seed, steps, kind)
@@ -23,15 +23,16 @@ def test_at_the_end_what_senders_heard_is_what_receivers_did(kind: Kind, seed: i
 
 @pytest.mark.parametrize("kind", Kind, ids=lambda kind: kind.value)
 def test_histories_are_of_use(kind: Kind) -> None:
-    history = play(3, 150, kind, most=12)
-    assert len(history.letters) > 20
-    assert sum(bool(letter.receipts) for letter in history.letters.values()) > 10
-    assert history.trails.longest > 2
+    histories = [play(seed, 100, kind, most=12) for seed in range(3)]
+    letters = [letter for history in histories for letter in history.letters.values()]
+    assert len(letters) > 40
+    assert sum(bool(letter.receipts) for letter in letters) > 20
+    assert max(history.trails.longest for history in histories) > 2
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", Kind, ids=lambda kind: kind.value)
 @pytest.mark.parametrize("block", range(4))
 def test_it_is_so_in_large_meshes_and_long_histories_too(block: int, kind: Kind) -> None:
-    for seed in range(1000 + 5 * block, 1000 + 5 * block + 5):
+    for seed in range(1000 + 3 * block, 1003 + 3 * block):
         play(seed, 300, kind, most=12)
