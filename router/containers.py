@@ -46,6 +46,9 @@ LONGEST_STOLEN_PAUSE: Final = 300.0
 #: Seconds after which a link has come about for good: what then ends it is the first fault in a row.
 LASTING: Final = 5.0
 
+#: Seconds in which a peer that has attached a link may still refuse it.
+REFUSING: Final = 1.0
+
 #: Seconds in which a link that was redirected has to come about where it was sent.
 REACHING: Final = 30.0
 
@@ -182,9 +185,17 @@ class Containers:
         each = self._by_link.get(link)
         if each is None:
             return
-        refused = each.state is S.ATTACHING and by_peer
+        refused = by_peer and (each.state is S.ATTACHING or (error is not None and self._is_untried(each, link)))
         verb = "refused" if refused else "detached"
         self._over(each, link, error, f"the {_who(by_peer=by_peer)} {verb} the link", refused=refused)
+
+    def _is_untried(self, each: ContainerLink, link: Link) -> bool:
+        """Whether a link was attached a moment ago, and nothing has gone by it: there are containers that answer with a
+        terminus before they look whether they have it.
+        """
+        taken = link.context
+        is_unused = isinstance(taken, IncomingLink | OutgoingLink) and taken.last_delivery_at is None
+        return is_unused and self._core.now - each.since < REFUSING
 
     def _attach(self, each: ContainerLink) -> None:
         core, record = self._core, each.record

@@ -400,11 +400,11 @@ class Bridge(Wire):
     def __init__(self, world: World, one: Core, two: Core) -> None:
         now = world.now
         listener = ListenerConfig(url="amqp://127.0.0.1:0", name="clients", idle_time_out=0.0)
-        self.ends = (
+        self.connect(
+            world,
             (one, one.connect(CONNECTOR, "127.0.0.1", now, secured=False)),
             (two, two.accept(listener, "127.0.0.1", now, secured=False)),
         )
-        self.frozen = False
 
 
 def test_two_meshes_are_joined_and_outcomes_cross_both() -> None:
@@ -417,8 +417,7 @@ def test_two_meshes_are_joined_and_outcomes_cross_both() -> None:
 
     def joined() -> Bridge:
         bridge = Bridge(world, world["B"].core, world["Y"].core)
-        world.wires.append(bridge)
-        world.run()
+        world.add(bridge)
         return bridge
 
     bridge = joined()

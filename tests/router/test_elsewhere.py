@@ -254,6 +254,17 @@ def test_what_the_place_refuses_its_clients_are_refused_with_the_same_words() ->
     n.leave()
 
 
+def test_who_is_attached_and_then_told_that_there_is_nothing_is_refused() -> None:
+    n = Far()
+    client = n.client()
+    link = client.receiver("elsewhere/a")
+    broker = n.broker()
+    broker.sending("elsewhere/a").detach(error=NOT_FOUND)
+    n.run()
+    assert refusal(client, link).condition == AmqpCondition.NOT_FOUND
+    n.leave()
+
+
 def test_a_link_that_is_detached_there_later_comes_back_and_nobody_here_is_detached() -> None:
     n = Far()
     client = n.client()

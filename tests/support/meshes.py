@@ -64,11 +64,19 @@ class Wire:
             url="amqp://127.0.0.1:5672", name=f"{one.id}-{two.id}", role="mesh", cost=cost, idle_time_out=0.0
         )
         now = world.now
-        self.ends = (
+        self.connect(
+            world,
             (one, one.connect(connector, "127.0.0.1", now, secured=False)),
             (two, two.accept(LISTENER, "127.0.0.1", now, secured=False)),
+            latency,
         )
         self.ends[1][1].cost = cost
+
+    def connect(
+        self, world: World, one: tuple[Core, ConnectionRecord], two: tuple[Core, ConnectionRecord], latency: float = 0.0
+    ) -> None:
+        """Between two ends of a connection."""
+        self.ends = (one, two)
         #: Nothing is carried while this is set: one of the two is frozen, or the network is.
         self.frozen = False
         self.latency = latency
@@ -165,12 +173,16 @@ class World:
     def join(self, one: str, two: str, cost: int = 1) -> Wire:
         """Connect two routers."""
         wire = Wire(self, self[one].core, self[two].core, cost, self.latency())
+        self.add(wire)
+        return wire
+
+    def add(self, wire: Wire) -> None:
+        """Carry from now on what a connection has to carry."""
         self.wires.append(wire)
         self._awake[wire] = None
         for _, record in wire.ends:
             self._wires_of[record] = wire
         self.run()
-        return wire
 
     def between(self, one: str, two: str) -> list[Wire]:
         """The connections of two routers."""
