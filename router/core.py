@@ -165,10 +165,10 @@ class Core:
 
         Args: host: the peer's, without port. secured: TLS is in force below. certificate: the verified one of the peer,
             as DER. certificate_user, certificate_subject: what it says. password: of the connector's user. hostname:
-            which host is wanted (§2.7.1), unless the connector names one; None: `host`.
+            which host is wanted (§2.7.1); None: the one that the connector names, else `host`.
         Raises: CommandError: a user or a password that no mechanism can carry.
         """
-        hostname = connector.hostname or hostname or host
+        hostname = hostname or connector.hostname or host
         sasl = client_sasl(connector, host, secured=secured, password=password, hostname=hostname)
         engine = endpoint(self.id, connector, Negotiation(server=False, sasl=sasl), now, hostname=hostname)
         self._numbers += 1

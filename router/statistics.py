@@ -127,6 +127,8 @@ class ConnectorStatistics:
     state: ConnectorState
     url: str | None
     """Where it is connected, or connects; None: nowhere now."""
+    redirected_from: str | None
+    """The configured URL whose peer has sent it there, by however many redirects (§2.8.16); None: no redirect has."""
     connection: int | None
     """The number of its connection; None: there is none."""
     failures: int

@@ -5,6 +5,8 @@ import math
 from contextlib import suppress
 from typing import Final
 
+from amqpmesh.policies.redirect import pattern_refusal
+
 MAX_COUNT: Final = 10**12
 """Some weeks, as fast as it goes."""
 
@@ -48,6 +50,14 @@ def name(text: str) -> str:
         text.encode()
     except UnicodeEncodeError:  # octets that are no UTF-8 stand in it as lone surrogates
         raise argparse.ArgumentTypeError("must be UTF-8") from None
+    return text
+
+
+def host(text: str) -> str:
+    """A host, or `*.NAME` for several."""
+    refusal = pattern_refusal([name(text)])
+    if refusal is not None:
+        raise argparse.ArgumentTypeError(refusal)
     return text
 
 

@@ -102,6 +102,12 @@ def _receivers_at(address: Entity, _now: float, _containers: Mapping[int, str]) 
     return ", ".join([*address["consumers_at"], *(f"({each})" for each in address["out_of_reach"])]) or None
 
 
+def _where(connector: Entity, _now: float, _containers: Mapping[int, str]) -> Cell:
+    """Where it connects, and which URL of the configuration has led there by redirects."""
+    url, begun = connector["url"], connector["redirected_from"]
+    return f"{url} (redirected from {begun})" if begun else url
+
+
 def _state(neighbour: Entity, now: float, _containers: Mapping[int, str]) -> Cell:
     return f"{'up' if neighbour['up'] else 'down'}, {_age(now - neighbour['since'])}"
 
@@ -158,7 +164,7 @@ _TABLES: Final[tuple[tuple[str, str, Mapping[str, Column]], ...]] = (
             "name": _plain("name"),
             "role": _plain("role"),
             "state": _plain("state"),
-            "url": _plain("url"),
+            "url": _where,
             "failures": _plain("failures"),
             "why not connected": _plain("reason"),
         },

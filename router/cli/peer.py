@@ -7,7 +7,13 @@ from pathlib import Path
 from secrets import token_hex
 from typing import Final
 
-from amqpmesh.router.amqp.errors import AmqpMeshError, CommandError, SaslError
+from amqpmesh.router.amqp.errors import (
+    AmqpMeshError,
+    CommandError,
+    ConnectionRedirectError,
+    LinkRedirectError,
+    SaslError,
+)
 from amqpmesh.router.cli import arguments, passwords
 from amqpmesh.router.config import DEFAULT_URL
 from amqpmesh.router.io.client.connection import Connection, connect
@@ -27,6 +33,15 @@ def add_options(command: argparse.ArgumentParser, *, lasting: bool) -> None:
         metavar="NAME",
         type=arguments.name,
         help="the virtual host that is wanted, in open and SASL; default: the URL's host. TLS goes by the URL",
+    )
+    group.add_argument(
+        "--redirect",
+        metavar="HOST",
+        dest="redirects",
+        action="append",
+        default=[],
+        type=arguments.host,
+        help="go to this host, too, if the peer says that what is wanted is there; may be given again",
     )
     group.add_argument(
         "--user",
@@ -75,6 +90,7 @@ def connection(given: argparse.Namespace, command: str) -> Connection:
             insecure=given.insecure,
             hostname=given.hostname,
             reconnect=given.reconnect,
+            redirects=given.redirects,
             **files,
         )
     except OSError as error:
@@ -85,7 +101,9 @@ def connection(given: argparse.Namespace, command: str) -> Connection:
 
 
 def advice(given: argparse.Namespace, error: AmqpMeshError) -> str:
-    """What to read behind an error: how the peer may let us in; often nothing."""
+    """What to read behind an error: how the peer may let us in, or where it may send us; often nothing."""
+    if isinstance(error, ConnectionRedirectError | LinkRedirectError) and "is not allowed" in str(error):
+        return "; allow it with --redirect"
     if not isinstance(error, SaslError) or "is offered" not in str(error):
         return ""
     if given.user is None:

@@ -6,12 +6,14 @@ import socket
 import ssl
 from collections import deque
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 import trio
 
+from amqpmesh.policies.redirect import NotFollowedError, Place, Stop
 from amqpmesh.router import logs
+from amqpmesh.router.amqp.definitions import ConnectionCondition
 from amqpmesh.router.io.client.backoff import LASTING, Backoff
 from amqpmesh.router.io.client.conversation import of_foreigner
 from amqpmesh.router.io.client.dialing import Opener, reason
@@ -19,10 +21,12 @@ from amqpmesh.router.io.handshake import Identity
 from amqpmesh.router.io.servers import LookUp, endpoints
 from amqpmesh.router.io.streams import TcpStream
 from amqpmesh.router.io.transport import Starter, Transport
+from amqpmesh.router.redirects import redirect_of
 from amqpmesh.router.statistics import ConnectorState, ConnectorStatistics
-from amqpmesh.router.urls import Endpoint, Service
+from amqpmesh.router.urls import Endpoint, Service, is_loopback
 
 if TYPE_CHECKING:
+    from amqpmesh.policies.redirect import Redirect
     from amqpmesh.router.config import ConnectorConfig
     from amqpmesh.router.connections import ConnectionRecord
     from amqpmesh.router.io.credentials import ConnectorCredentials
@@ -46,6 +50,23 @@ class Way:
 
     place: Endpoint | Service
     name: str
+    #: Where redirects have led, and the URL that they began at; None: none has.
+    stop: Stop | None = None
+    redirected_from: str | None = None
+
+    @property
+    def described(self) -> str:
+        """Where that is, for people."""
+        return str(self.place) if self.stop is None else self.stop.place.described
+
+
+@dataclass(frozen=True, slots=True)
+class Over:
+    """Why a connection is over, or never came about; whether the peer opened it, and where it has sent us."""
+
+    why: str
+    was_open: bool = False
+    onward: Way | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +108,9 @@ class Connector:
         self._scope = trio.CancelScope()
         self._record: ConnectionRecord | None = None
         self._url: str | None = None
+        self._redirected_from: str | None = None
+        #: The servers that DNS knew of the domains of this round.
+        self._servers: tuple[str, ...] = ()
         self._failures = 0
         self._reason: str | None = None
         self._told: dict[str, tuple[str, float]] = {}
@@ -115,6 +139,7 @@ class Connector:
             cost=cost,
             state=state,
             url=self._url,
+            redirected_from=None if self._url is None else self._redirected_from,
             connection=record.number if record is not None else None,
             failures=0 if is_open else self._failures,
             reason=None if is_open else self._reason,
@@ -132,31 +157,35 @@ class Connector:
                 if not ahead:  # a new round
                     ahead.extend(Way(place, self._certified or place.host) for place in self.config.places)
                 way = ahead.popleft()
-                self._url = str(way.place)
+                self._url, self._redirected_from = str(way.place), way.redirected_from
                 began = trio.current_time()
-                was_open = False
                 try:
                     if isinstance(way.place, Service):
                         found = await endpoints(way.place, self._means.look_up)
+                        self._servers = tuple(endpoint.host for endpoint in found)
                         ahead.extendleft(Way(endpoint, way.name) for endpoint in reversed(found))
                         continue
-                    was_open, why = await self._connect(way.place, way.name)
+                    over = await self._connect(way.place, way)
                 except trio.TooSlowError:
-                    why = f"no connection in {DIAL_TIME:g} s"
+                    over = Over(f"no connection in {DIAL_TIME:g} s")
                 except (OSError, trio.BrokenResourceError) as failure:
-                    why = _said(failure)
+                    over = Over(_said(failure))
                 except Exception as fault:
                     log.error("fault", exception=fault, connector=self.name, url=self._url)
-                    why = "a fault of this router"
+                    over = Over("a fault of this router")
                 if self._stood_by:
                     self._stood_by = False
                     self._failures = 0
                     ahead.clear()
                     continue
-                if was_open and trio.current_time() - began >= LASTING:
+                if over.onward is not None:
+                    log.info("redirect followed", connector=self.name, url=self._url, to=over.onward.described)
+                    ahead.appendleft(over.onward)
+                    continue
+                if over.was_open and trio.current_time() - began >= LASTING:
                     self._failures = 0
                     ahead.clear()
-                await self._pause(why, was_open=was_open, is_over=was_open or not ahead)
+                await self._pause(over.why, was_open=over.was_open, is_over=over.was_open or not ahead)
 
     async def _pause(self, why: str, *, was_open: bool, is_over: bool) -> None:
         """Tell why there is no connection, and wait if there is nothing else to try at once.
@@ -180,18 +209,18 @@ class Connector:
             log.warning("connector waits", connector=self.name, url=url, reason=why, seconds=seconds)
         await trio.sleep(pause or 0.0)
 
-    async def _connect(self, endpoint: Endpoint, name: str) -> tuple[bool, str]:
+    async def _connect(self, endpoint: Endpoint, way: Way) -> Over:
         """One connection, from its first byte to its last.
 
-        Returns: whether the peer opened it, and why it is over.
         Raises: OSError, BrokenResourceError, TooSlowError: none came about.
         """
         credentials = self.credentials
+        stop = way.stop or Stop(self._place(endpoint, way.name))
         with trio.fail_after(DIAL_TIME):
             stream = await self._means.open_stream(endpoint)
             identity = Identity()
             if endpoint.secure:
-                stream, identity = await _secured(stream, credentials.context, name)
+                stream, identity = await _secured(stream, credentials.context, way.name)
         if self._scope.cancel_called:
             # It came about in the last moment: nobody would end it any more.
             await trio.aclose_forcefully(stream)
@@ -205,8 +234,9 @@ class Connector:
             certificate_user=identity.user,
             certificate_subject=identity.subject,
             password=credentials.password,
-            hostname=name,
+            hostname=stop.place.hostname,
         )
+        began = trio.current_time()
         transport = Transport(self._driver, record, stream, None, self._start)
         try:
             await self._carry(transport.run, stream, self.name)
@@ -214,7 +244,36 @@ class Connector:
                 await self._stand_by(record.peer.container_id)
         finally:
             self._record = None
-        return record.engine.remote is not None, _why(self.config, record, transport.broken, secure=endpoint.secure)
+        why = _why(self.config, record, transport.broken, secure=endpoint.secure)
+        onward = None
+        told = record.closed.error if record.closed is not None and record.closed.by_peer else None
+        if told is not None and told.condition == ConnectionCondition.REDIRECT:
+            lasted = trio.current_time() - began >= LASTING
+            try:
+                found = self._follow(Stop(stop.place) if lasted else stop, redirect_of(told))
+            except NotFollowedError as refusal:
+                why = f"{why}; not followed: {refusal}"
+            else:
+                onward = Way(_endpoint(found.place), found.place.certified, found, way.redirected_from or str(endpoint))
+        return Over(why, was_open=record.engine.remote is not None, onward=onward)
+
+    def _place(self, endpoint: Endpoint, name: str) -> Place:
+        """A place that the configuration names. Args: name: whom the certificate there has to name."""
+        return Place(
+            network_host=endpoint.host,
+            port=endpoint.port,
+            secure=endpoint.secure,
+            hostname=self.config.hostname or name,
+            certified=name,
+        )
+
+    def _follow(self, stop: Stop, redirect: Redirect) -> Stop:
+        """Where the peer sends us (§2.8.16). Raises: NotFollowedError: it is not gone to, and why."""
+        following = self.config.following
+        found = replace(following, own=(*following.own, *self._servers)).follow(stop, redirect)
+        if self.config.is_mesh and not found.place.secure and not is_loopback(found.place.network_host):
+            raise NotFollowedError("a mesh without certificates is on loopback only")
+        return found
 
     async def _stand_by(self, router: str) -> None:
         """Wait while the neighbour's own connection is there."""
@@ -223,6 +282,10 @@ class Connector:
         log.info("connector stands by", connector=self.name, url=self._url, router=router)
         await self._driver.until(lambda: not mesh.has_neighbour(router))
         self._stood_by = True
+
+
+def _endpoint(place: Place) -> Endpoint:
+    return Endpoint("amqps" if place.secure else "amqp", place.network_host, place.port)
 
 
 async def open_tcp(endpoint: Endpoint) -> TcpStream:

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import ClassVar, Literal
 
 from amqpmesh.policies.access import RESERVED
+from amqpmesh.policies.redirect import Following, pattern_refusal
 from amqpmesh.router.amqp.messaging import DistributionMode, TerminusExpiryPolicy
 from amqpmesh.router.names import split
 from amqpmesh.router.settings.limits import USHORT_MAX, Limits
@@ -87,6 +88,7 @@ class ConnectorConfig(Limits):
     user: str | None = setting(default=None, check=emptiness)
     password: PasswordConfig | None = setting(default=None)
     hostname: str | None = setting(default=None)
+    redirects: tuple[str, ...] = setting(default=(), check=pattern_refusal)
     trace_frames: bool = setting(default=False)
 
     def __post_init__(self) -> None:
@@ -99,6 +101,12 @@ class ConnectorConfig(Limits):
     def places(self) -> tuple[Endpoint | Service, ...]:
         """The URLs, taken apart, in the order in which they are tried."""
         return tuple(place(url) for url in ((self.url,) if isinstance(self.url, str) else self.url))
+
+    @property
+    def following(self) -> Following:
+        """Which redirects are followed on its connections: to hosts that it names."""
+        named = (*(each.host for each in self.places), *((self.hostname,) if self.hostname else ()))
+        return Following(own=tuple(dict.fromkeys(named)), allowed=self.redirects)
 
     @property
     def is_mesh(self) -> bool:

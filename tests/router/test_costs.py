@@ -72,6 +72,7 @@ def test_what_is_gone_or_no_way_to_a_neighbour_has_no_cost() -> None:
         cost=1,
         state=ConnectorState.WAITING,
         url=None,
+        redirected_from=None,
         connection=None,
         failures=0,
         reason=None,

@@ -53,6 +53,7 @@ def statistics() -> Statistics:
         cost=1,
         state=ConnectorState.WAITING,
         url=None,
+        redirected_from=None,
         connection=None,
         failures=3,
         reason="Connection refused",

@@ -34,6 +34,7 @@ class Two:
         users: Users | None = None,
         secured: bool = False,
         certificate_user: str | None = None,
+        hostname: str | None = "b.example",
     ) -> None:
         self.now = 100.0
         self.near = Core(RouterConfig(id="A"), self.now)
@@ -44,7 +45,7 @@ class Two:
             self.now,
             secured=secured,
             password=password,
-            hostname="b.example",
+            hostname=hostname,
             certificate=b"DER of B" if secured else None,
             certificate_user="urn:b" if secured else None,
         )
@@ -106,7 +107,9 @@ def test_statistics_tell_who_opened_a_connection() -> None:
 
 def test_a_connector_may_want_another_host_than_the_one_it_connects_to() -> None:
     connector = ConnectorConfig(url="amqp://b.example", role="container", hostname="vhost:/")
-    assert Two(connector).come.peer.hostname == "vhost:/"
+    assert Two(connector, hostname=None).come.peer.hostname == "vhost:/"
+    # Where a redirect has led it wants what that said.
+    assert Two(connector, hostname="c.example").come.peer.hostname == "c.example"
 
 
 def test_a_silent_peer_is_closed_when_the_connectors_idle_time_out_has_passed() -> None:

@@ -28,6 +28,7 @@ from amqpmesh import (
     Connection,
     ConnectionClosedError,
     ConnectionDirection,
+    ConnectionRedirectError,
     ConnectionStatistics,
     ConnectorConfig,
     ConnectorState,
@@ -205,6 +206,8 @@ def told(error: AmqpMeshError) -> str:
             return explain(error.outcome)
         case LinkRedirectError():
             return f"it is at {error.network_host}:{error.port}, {error.hostname}, {error.address}"
+        case ConnectionRedirectError():
+            return f"the connection is at {error.network_host}:{error.port}, {error.hostname}"
         case LinkStolenError():
             return "somebody else has the link"
         case InDoubtError() | LinkDetachedError() | SessionEndedError() | SaslError() | ConnectionClosedError():

@@ -4,8 +4,10 @@ import json
 
 import pytest
 
+from amqpmesh.router.cli.exits import Exit
+from amqpmesh.router.config import AddressConfig, ListenerConfig, PlaceConfig, RedirectConfig
 from amqpmesh.router.io.client.delivery import Delivery
-from tests.support.served import Command, Served
+from tests.support.served import Command, Serve, Served
 
 
 @pytest.mark.parametrize(
@@ -33,3 +35,28 @@ def test_a_hostname_that_no_frame_holds_ends_with_2(served: Served, command: Com
     said = command("send", "q", "--body", "hi", "--hostname", "x" * 100_000)
     assert (said.status, said.out) == (2, "")
     assert "Traceback" not in said.err
+
+
+@pytest.mark.parametrize("what", ["the connection", "the link"])
+def test_a_peer_may_send_us_elsewhere_where_that_is_allowed(what: str, serve: Serve, command: Command) -> None:
+    there = serve(id="B")
+    came = there.receive("q")
+    port = int(there.url.rpartition(":")[2])
+    place = {"hostname": "b.example", "network_host": "127.0.0.1", "port": port}
+    if what == "the connection":
+        here = serve(listeners=[ListenerConfig(url="amqp://127.0.0.1:0", redirect=PlaceConfig(**place))])
+    else:
+        here = serve(addresses=[AddressConfig(pattern="q", redirect=RedirectConfig(**place))])
+    send = ("send", "q", "--url", here.url, "--body", "hi")
+    refused = command(*send)
+    assert refused.status == Exit.UNREACHABLE
+    assert refused.err.rstrip().endswith("; allow it with --redirect")
+    assert "the host 'b.example' is not allowed" in refused.err
+    assert command(*send, "--redirect", "*.example").status == Exit.DONE
+    assert [each.body for each in came] == ["hi"]
+
+
+def test_a_host_to_be_sent_to_is_a_host(command: Command) -> None:
+    said = command("send", "q", "--redirect", "amqp://b.example")
+    assert said.status == Exit.USAGE
+    assert "argument --redirect: 'amqp://b.example' is no host" in said.err
