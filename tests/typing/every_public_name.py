@@ -46,6 +46,7 @@ from amqpmesh import (
     Described,
     Direction,
     Distribution,
+    ElsewhereConfig,
     Error,
     Float,
     InDoubtError,
@@ -263,14 +264,16 @@ def configuration(folder: Path) -> RouterConfig:
     )
     moved = ListenerConfig(url="amqp://127.0.0.1:0", redirect=PlaceConfig(hostname="b.example"))
     elsewhere = AddressConfig(pattern="elsewhere/#", redirect=RedirectConfig(hostname="b.example", address="there"))
-    orders = LinkConfig(connector="broker", source="orders", address="incoming/orders")
+    followed = AddressConfig(pattern="far", redirect=RedirectConfig(hostname="b.example", follow="router"))
+    orders = LinkConfig(connector="broker", source="orders", address="incoming/orders", capabilities=("queue",))
     return RouterConfig(
         id="A",
         mesh=mesh,
         listeners=(public, moved),
         connectors=(neighbour, broker),
         container_links=(orders,),
-        addresses=(news, elsewhere),
+        addresses=(news, elsewhere, followed),
+        elsewhere=ElsewhereConfig(domains=("*.example",), places=8),
         log=LogConfig(level="debug", format="json"),
     )
 
