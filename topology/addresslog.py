@@ -6,34 +6,31 @@ part has come.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from enum import Enum
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from amqpmesh.topology.book import Advert
-from amqpmesh.topology.records import AddressDelta, Addresses, Key, Kind, Name, Record, SignedRecord
+from amqpmesh.topology.records import ADDRESS_DELTA, AddressDelta, Addresses, Key, Name, Record, SignedRecord
 
 MAX_EARLY: Final = 256
 """Deltas that wait for one before them; of more, a full state takes the place."""
 
 
-@dataclass(frozen=True, slots=True)
 class Stored:
-    """A record that is kept."""
+    """A record that is kept. There are some for each router of the mesh, and they come by the thousand."""
 
-    key: Key
-    signed: SignedRecord
-    signed_at: float
-    """When it was made, as far as its age tells: on the clock of `now`, seconds."""
-    record: Record | None
-    """Its body; certificates and lists of revocations are for the verifier alone."""
-    octets: int = field(init=False)
-    """What it takes."""
+    __slots__ = ("key", "octets", "record", "signed", "signed_at")
 
-    def __post_init__(self) -> None:
-        _, key_id, body, signature = self.signed
-        object.__setattr__(self, "octets", len(body) + len(signature) + len(key_id))
+    def __init__(self, key: Key, signed: SignedRecord, signed_at: float, record: Record | None) -> None:
+        self.key = key
+        self.signed = signed
+        self.signed_at = signed_at
+        """When it was made, as far as its age tells: on the clock of `now`, seconds."""
+        self.record = record
+        """Its body; certificates and lists of revocations are for the verifier alone."""
+        self.octets = len(signed.body) + len(signed.signature) + len(signed.key_id)
+        """What it takes."""
 
 
 class Effect(NamedTuple):
@@ -115,7 +112,7 @@ class AddressLog:
 
     def get(self, key: Key) -> Stored | None:
         """The record of that key, if it still holds."""
-        if key.kind is Kind.ADDRESS_DELTA:
+        if key.kind is ADDRESS_DELTA:
             after = key.sequence - self.base - 1
             return self._deltas[after] if 0 <= after < len(self._deltas) else self._early.get(key.sequence)
         if key.sequence == self.base and key.part < len(self._parts):

@@ -11,10 +11,12 @@ from typing import Final, NamedTuple
 
 from amqpmesh.topology.addresslog import AddressLog, Effect, Stored, Taken
 from amqpmesh.topology.records import (
+    CERTIFICATE,
+    LINK_STATE,
+    REVOCATION,
     AddressDelta,
     Addresses,
     Key,
-    Kind,
     LinkState,
     Opened,
     Pair,
@@ -49,6 +51,9 @@ class Outcome(Enum):
     LATE = "late"
     """Replaced a moment ago: it has crossed with what replaced it, as happens in every flood."""
     DROPPED = "dropped"
+
+
+NEW: Final = Outcome.NEW
 
 
 class Verdict(NamedTuple):
@@ -114,16 +119,17 @@ class Database:
 
     def get(self, key: Key) -> Stored | None:
         """The record of a key, if it still holds."""
-        if key.kind is Kind.CERTIFICATE:
+        kind = key.kind
+        if kind is CERTIFICATE:
             return self.certificates.get(bytes.fromhex(key.origin))
-        if key.kind is Kind.REVOCATION:
+        if kind is REVOCATION:
             found = self.lists.get(bytes.fromhex(key.origin))
             return found if found is not None and found.key == key else None
         origin = self.origins.get(key.origin)
         if origin is None:
             return None
         link = origin.link
-        if key.kind is Kind.LINK_STATE:
+        if kind is LINK_STATE:
             return link if link.key == key else None
         return origin.log.get(key) if link.key.epoch == key.epoch else None
 
@@ -150,9 +156,9 @@ class Database:
         held = self.held(signed.body)
         if held is not None:
             return Verdict(Outcome.HELD, held)
-        if signed.kind == Kind.CERTIFICATE:
+        if signed.kind == CERTIFICATE:
             return self._accept_certificate(signed, now)
-        if signed.kind == Kind.REVOCATION:
+        if signed.kind == REVOCATION:
             return self._accept_list(signed, now)
         try:
             signed, record = self._open(signed)
@@ -186,7 +192,7 @@ class Database:
             return _dropped(record.origin, taken.value, "no room for its addresses")
         self._keys[stored.signed.body] = stored.key
         self._release(replaced)
-        return Verdict(Outcome.NEW, stored.key, record.origin, tuple(effects), record=record)
+        return Verdict(NEW, stored.key, record.origin, tuple(effects), record=record)
 
     def signed_at(self) -> dict[str, float]:
         """When the link states of the others were made."""
@@ -217,7 +223,7 @@ class Database:
             log = AddressLog(most)
             self.origins[record.origin] = Origin(stored, log)
             self.dead.pop(record.origin, None)
-        elif origin.pair.epoch == record.epoch:
+        elif origin.link.key.epoch == record.epoch:
             self._release((origin.link,))
             origin.link = stored
         else:  # another life: what it said in the last one is over
@@ -225,7 +231,7 @@ class Database:
             origin.link, origin.log = stored, AddressLog(most)
             effects = (Effect({}, (), all=True),)
         self._keys[stored.signed.body] = stored.key
-        return Verdict(Outcome.NEW, stored.key, record.origin, effects, record=record)
+        return Verdict(NEW, stored.key, record.origin, effects, record=record)
 
     def _freshness(self, record: Record, age: float, now: float) -> Verdict | None:
         """Why a record is not wanted, as far as its pair and age say; None: it is."""
@@ -233,7 +239,6 @@ class Database:
         pair = record.key.pair
         is_links = isinstance(record, LinkState)
         origin = self.origins.get(name)
-        here = origin.pair if origin is not None else pair
         if origin is None:
             dead = self.dead.get(name)
             if dead is not None and (pair <= dead if is_links else pair.epoch < dead.epoch):
@@ -242,8 +247,8 @@ class Database:
                 return Verdict(Outcome.EARLY, None, name)
             if len(self.origins) >= self._settings.max_origins:
                 return _dropped(name, "full", f"{len(self.origins):,} routers are known")
-        elif pair.epoch < here.epoch:
-            reason = f"{_shown(pair)}, but it is at {_shown(here)}"
+        elif pair.epoch < (here := origin.link.key).epoch:
+            reason = f"{_shown(pair)}, but it is at {_shown(origin.pair)}"
             return self._old(name, "replayed", reason, origin.link, now)
         elif pair.epoch > here.epoch:
             if not is_links and name != self._router:
@@ -251,8 +256,8 @@ class Database:
         elif is_links:
             # The same pair in another body is another router's with this one's id, or that of a life that began at the
             # same time: jump above it, or some would keep that one, and others this one.
-            if pair < here or (pair == here and name != self._router):
-                return self._old(name, "stale", f"{_shown(pair)}, but it is at {_shown(here)}", origin.link, now)
+            if pair.sequence < here.sequence or (pair.sequence == here.sequence and name != self._router):
+                return self._old(name, "stale", f"{_shown(pair)}, but it is at {_shown(origin.pair)}", origin.link, now)
         else:
             assert isinstance(record, Addresses | AddressDelta)
             wanted = origin.log.wants(record)
@@ -281,7 +286,7 @@ class Database:
             return _dropped("", "untrusted", error.reason)
         # What is not signed is not carried on.
         stored = Stored(
-            Key(Kind.CERTIFICATE, key_id.hex(), 0, 0, 0), signed._replace(key_id=key_id, signature=b""), now, None
+            Key(CERTIFICATE, key_id.hex(), 0, 0, 0), signed._replace(key_id=key_id, signature=b""), now, None
         )
         self.certificates[key_id] = stored
         self._keys[signed.body] = stored.key
@@ -300,7 +305,7 @@ class Database:
                 )
             self._release((known,))
         stored = Stored(
-            Key(Kind.REVOCATION, authority.hex(), 0, number, 0),
+            Key(REVOCATION, authority.hex(), 0, number, 0),
             signed._replace(key_id=authority, signature=b""),
             now,
             None,

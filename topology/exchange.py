@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from amqpmesh.topology.adjacency import Adjacency
-from amqpmesh.topology.database import Database, Outcome, Verdict
+from amqpmesh.topology.database import NEW, Database, Outcome, Verdict
 from amqpmesh.topology.flooding import MAX_RECORDS, ROOM, Conversation
 from amqpmesh.topology.messages import (
     MAX_CERTIFICATES,
@@ -18,7 +18,7 @@ from amqpmesh.topology.messages import (
     Wanted,
 )
 from amqpmesh.topology.outbox import Outbox
-from amqpmesh.topology.records import Key, Kind, Pair, Record
+from amqpmesh.topology.records import CERTIFICATE, Key, Kind, Record
 
 WAITING_TIME: Final = 10.0
 """Seconds that a record waits for its certificate; by then it has been sent again."""
@@ -191,14 +191,14 @@ class Exchange:
 
     def _lacks(self, held: Held) -> bool:
         """Whether somebody has what is not here."""
-        pair = Pair(held.epoch, held.links)
         origin = self._database.origins.get(held.origin)
         if origin is None:
             dead = self._database.dead.get(held.origin)
-            return dead is None or pair > dead
-        if held.epoch != origin.pair.epoch:
-            return held.epoch > origin.pair.epoch
-        return pair > origin.pair or held.addresses > origin.log.sequence
+            return dead is None or (held.epoch, held.links) > dead
+        here = origin.link.key
+        if held.epoch != here.epoch:
+            return held.epoch > here.epoch
+        return held.links > here.sequence or held.addresses > origin.log.sequence
 
     # Records
 
@@ -229,10 +229,11 @@ class Exchange:
     def _hear(self, carried: Carried, now: float, neighbour: str) -> bool:
         """Take in a record; whether it has been dealt with."""
         verdict = self._database.accept(carried.signed, carried.age_ms / 1000, now)
+        if verdict.outcome is NEW:
+            self.flood(verdict, now, neighbour)
+            return True
         conversation = self.conversations.get(neighbour)
         match verdict.outcome:
-            case Outcome.NEW:
-                self.flood(verdict, now, neighbour)
             case Outcome.HELD:
                 assert verdict.key is not None
                 if conversation is not None:
@@ -274,7 +275,7 @@ class Exchange:
         self._took(verdict, now)
         for conversation in complete:
             self._fill_if_complete(conversation, now)
-        if key.kind is Kind.CERTIFICATE:
+        if key.kind is CERTIFICATE:
             self._released(bytes.fromhex(key.origin), now)
         elif origin:
             self._look_for_gap(origin, now)

@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 from amqpmesh.topology.addresslog import Stored
 from amqpmesh.topology.adjacency import Adjacency
 from amqpmesh.topology.messages import MAX_MESSAGE, Acknowledgement, Carried, Held, Message, Records
-from amqpmesh.topology.records import Key, Kind
+from amqpmesh.topology.records import ADDRESS_DELTA, ADDRESSES, Key
 
 MAX_RECORDS: Final = 512
 """Records in a message, and acknowledgements."""
@@ -72,7 +72,7 @@ class Conversation:
     def offer(self, key: Key) -> None:
         """Queue a record."""
         kind = key.kind
-        if kind is Kind.ADDRESS_DELTA or kind is Kind.ADDRESSES:
+        if kind is ADDRESS_DELTA or kind is ADDRESSES:
             self._later[key] = None
         else:
             self._first[key] = None

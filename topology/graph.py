@@ -152,7 +152,7 @@ class Graph:
         if not changed:
             return False
         self.generation += 1
-        self._journal.extend((self.generation, edge) for edge in changed)
-        while len(self._journal) > JOURNAL + len(self._links) // JOURNAL_PART:
+        self._journal += [(self.generation, edge) for edge in changed]
+        for _ in range(len(self._journal) - JOURNAL - len(self._links) // JOURNAL_PART):
             self._forgotten, _ = self._journal.popleft()
         return True

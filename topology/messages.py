@@ -95,6 +95,8 @@ HELD: Final = Row(
         ("its certificates' key ids", Many(KEY_ID, MAX_CERTIFICATES)),
     ),
 )
+
+
 class _CarriedRow(Row):
     """In a flood nearly all that is read is this, so it is looked at in one go."""
 

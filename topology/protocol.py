@@ -33,7 +33,7 @@ from amqpmesh.topology.pace import Pace
 from amqpmesh.topology.paths import Paths
 from amqpmesh.topology.pinning import preferred
 from amqpmesh.topology.records import (
-    Kind,
+    REVOCATION,
     LinkState,
     Name,
     Neighbour,
@@ -395,7 +395,7 @@ class Topology:
                 signed_at = self.database.origins[record.origin].link.signed_at
                 self._timers.set_earlier(("age",), signed_at + self.settings.max_age)
             self._follow(record.origin, record.costs, record.transit, now)
-        elif verdict.key is not None and verdict.key.kind is Kind.REVOCATION:
+        elif verdict.key is not None and verdict.key.kind is REVOCATION:
             for origin in self.database.distrusted():
                 self._outbox.drop(origin, "", "untrusted", "its certificate is revoked")
                 self._forget(origin, now)

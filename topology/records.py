@@ -85,6 +85,15 @@ class Kind(IntEnum):
     REVOCATION = 5
 
 
+# What is asked of each record of a flood, several times: a member of an enumeration takes longer to look up than all
+# that is then done with it.
+LINK_STATE: Final = Kind.LINK_STATE
+ADDRESSES: Final = Kind.ADDRESSES
+ADDRESS_DELTA: Final = Kind.ADDRESS_DELTA
+CERTIFICATE: Final = Kind.CERTIFICATE
+REVOCATION: Final = Kind.REVOCATION
+
+
 class Pair(NamedTuple):
     """How new a record is; pairs compare as they should."""
 
@@ -196,7 +205,7 @@ class LinkState(Body):
 
     def __post_init__(self) -> None:
         """Make what is derived."""
-        object.__setattr__(self, "key", Key(Kind.LINK_STATE, self.origin, self.epoch, self.sequence, 0))
+        object.__setattr__(self, "key", Key(LINK_STATE, self.origin, self.epoch, self.sequence, 0))
         object.__setattr__(self, "costs", costs(self.origin, self.neighbours))
 
 
@@ -217,7 +226,7 @@ class Addresses(Body):
 
     def __post_init__(self) -> None:
         """Make what is derived."""
-        object.__setattr__(self, "key", Key(Kind.ADDRESSES, self.origin, self.epoch, self.sequence, self.part))
+        object.__setattr__(self, "key", Key(ADDRESSES, self.origin, self.epoch, self.sequence, self.part))
 
 
 @body("AddressDelta", "what changed among the addresses of a router; sequence 1 changes the empty state")
@@ -236,16 +245,12 @@ class AddressDelta(Body):
 
     def __post_init__(self) -> None:
         """Make what is derived."""
-        object.__setattr__(self, "key", Key(Kind.ADDRESS_DELTA, self.origin, self.epoch, self.sequence, 0))
+        object.__setattr__(self, "key", Key(ADDRESS_DELTA, self.origin, self.epoch, self.sequence, 0))
 
 
 Record: TypeAlias = LinkState | Addresses | AddressDelta
 
-BODIES: Final[dict[Kind, type[Record]]] = {
-    Kind.LINK_STATE: LinkState,
-    Kind.ADDRESSES: Addresses,
-    Kind.ADDRESS_DELTA: AddressDelta,
-}
+BODIES: Final[dict[Kind, type[Record]]] = {LINK_STATE: LinkState, ADDRESSES: Addresses, ADDRESS_DELTA: AddressDelta}
 """The body of each kind that is in msgpack; certificates and revocations are DER (RFC 5280)."""
 
 
