@@ -15,7 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from amqpmesh.policies.redirect import NotFollowedError
-from amqpmesh.router.amqp.definitions import LinkCondition
+from amqpmesh.router.amqp.definitions import AmqpCondition, Error, LinkCondition
 from amqpmesh.router.amqp.errors import CommandError
 from amqpmesh.router.amqp.link import Receiver, Sender
 from amqpmesh.router.amqp.states import LinkEndpointState
@@ -27,7 +27,6 @@ from amqpmesh.router.statistics import ContainerLinkState, ContainerLinkStatisti
 
 if TYPE_CHECKING:
     from amqpmesh.router.addresses import Address
-    from amqpmesh.router.amqp.definitions import Error
     from amqpmesh.router.amqp.events import LinkAttached, LinkDetached
     from amqpmesh.router.amqp.link import Link
     from amqpmesh.router.amqp.performatives import Attach
@@ -201,6 +200,10 @@ class Containers:
         core, record = self._core, each.record
         each.retry_at = None
         if record is None or core.draining:
+            return
+        if each.refused is not None and record.peer.container_id == core.id:
+            self.remove(each)
+            each.refused(each, Error(condition=AmqpCondition.NOT_ALLOWED, description="it is this router itself"))
             return
         try:
             if each.session is None or not each.session.can_send:

@@ -74,8 +74,9 @@ class Places:
         except ConfigError as error:
             raise NotFollowedError(f"{place.described} is no place to connect to: {error.reason}") from None
         hosts = (place.hostname, place.network_host)
-        allowed = self._config.redirects if origin is None else (*following(origin).own, *following(origin).allowed)
-        return self._occupy(Occupied(config, Following(own=hosts, allowed=allowed), place.certified, place), user)
+        # With credentials nothing goes to hosts that are not allowed to see them.
+        policy = config.following if origin is None else origin.following
+        return self._occupy(Occupied(config, replace(policy, own=(*policy.own, *hosts)), place.certified, place), user)
 
     def use_domain(self, domain: str, user: object) -> str:
         """The same for a domain, whose servers DNS knows, or for the configured connector that names it."""
@@ -87,8 +88,7 @@ class Places:
             config = self._config_of(None, urls, self._name(f"@{domain}"), None)
         except ConfigError as error:
             raise NotFollowedError(f"{domain} is no domain: {error.reason}") from None
-        policy = Following(own=(domain,), allowed=self._config.redirects)
-        return self._occupy(Occupied(config, policy, None, None), user)
+        return self._occupy(Occupied(config, config.following, None, None), user)
 
     def leave(self, name: str, user: object) -> None:
         """It is not needed for `user` any more."""
@@ -107,7 +107,7 @@ class Places:
         if there is not None:
             policy = there.following
         else:
-            policy = following(next(each for each in self._connectors() if each.name == home))
+            policy = next(each for each in self._connectors() if each.name == home).following
         return policy.follow(stop or Stop(self._place_of(record), node), redirect)
 
     def _occupy(self, wanted: Occupied, user: object) -> str:
@@ -152,7 +152,14 @@ class Places:
         if origin is not None:
             return replace(origin, url=url, name=name, hostname=hostname, channel_max=channel_max)
         limits = {**self._core.config.limits(), "channel_max": channel_max}
-        return ConnectorConfig(url=url, name=name, hostname=hostname, role="container", **limits)  # type: ignore[arg-type]  # numbers
+        return ConnectorConfig(
+            url=url,
+            name=name,
+            hostname=hostname,
+            role="container",
+            redirects=self._config.redirects,
+            **limits,  # type: ignore[arg-type]  # numbers
+        )
 
     def _place_of(self, record: ConnectionRecord) -> Place:
         """Where a connection of ours goes, as far as a redirect may leave that unsaid."""
@@ -168,15 +175,9 @@ class Places:
         return Place(network_host=record.host, port=port, secure=secure, hostname=hostname, certified=found.host)
 
 
-def following(connector: ConnectorConfig) -> Following:
-    """Which redirects are followed on a connector's connections."""
-    named = (each.host for each in connector.places)
-    return Following(own=(*named, *((connector.hostname,) if connector.hostname else ())))
-
-
 def _may_show(connector: ConnectorConfig, place: Place) -> bool:
     """Whether a connector's credentials may be shown at a place: its hosts are allowed, and TLS is not given up."""
-    policy = following(connector)
+    policy = connector.following
     return (
         policy.allows(place.network_host) and policy.allows(place.hostname) and (place.secure or not connector.secure)
     )

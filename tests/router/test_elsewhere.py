@@ -17,12 +17,14 @@ from amqpmesh.router.config import (
     AddressConfig,
     ConnectorConfig,
     ElsewhereConfig,
+    PasswordConfig,
     RedirectConfig,
 )
 from amqpmesh.router.opening import REDIRECT
 from amqpmesh.router.reasons import Reason
 from amqpmesh.router.redirects import info
 from amqpmesh.router.statistics import ContainerLinkState
+from amqpmesh.router.urls import Endpoint
 from tests.support.brokers import Broker
 from tests.support.network import OUTCOMES, Client, Network, message
 
@@ -265,6 +267,16 @@ def test_who_is_attached_and_then_told_that_there_is_nothing_is_refused() -> Non
     n.leave()
 
 
+def test_a_place_that_is_the_router_itself_is_refused() -> None:
+    n = Far()
+    client = n.client()
+    link = client.sender("elsewhere/a")
+    broker = n.broker(container_id="A")
+    assert refusal(client, link).description == f"{PLACE} does not take the link: it is this router itself"
+    assert broker.asked == []
+    n.leave()
+
+
 def test_a_link_that_is_detached_there_later_comes_back_and_nobody_here_is_detached() -> None:
     n = Far()
     client = n.client()
@@ -402,6 +414,66 @@ def test_more_nodes_of_a_place_than_the_configuration_lets_are_refused() -> None
     assert error.description == f"more than 2 nodes at {PLACE}"
     sent = client.send(client.sender(None), message(to="elsewhere/d"))
     assert isinstance(sent.outcome, Rejected)
+    n.leave()
+
+
+# ------------------------------------------------------------------------------------------------------ who we are
+
+SECRET = PasswordConfig(env="SECRET")
+
+
+def home(url: str, **more: object) -> ConnectorConfig:
+    """A connector with credentials."""
+    return ConnectorConfig(url=url, name="home", role="container", user="me", password=SECRET, **more)  # type: ignore[arg-type]  # as tests name them
+
+
+@pytest.mark.parametrize(
+    ("connector", "there", "shown"),
+    [
+        pytest.param(home("amqp://10.0.0.2:7000"), {"hostname": None}, True, id="its host at another port"),
+        pytest.param(home("amqp://10.0.0.2:7000"), {}, False, id="its host under a name that is not its own"),
+        pytest.param(home("amqp://10.0.0.2:7000", hostname="b.example"), {}, True, id="under a name of its own"),
+        pytest.param(home("amqp://10.0.0.2:7000", redirects=("*.example",)), {}, True, id="under an allowed name"),
+        pytest.param(home("amqp://10.0.0.3:5672"), {"hostname": None}, False, id="another host"),
+        pytest.param(home("amqp://10.0.0.3:5672", redirects=("*",)), {}, True, id="any host is allowed"),
+        pytest.param(home("amqps://10.0.0.2:5671"), {"hostname": None}, False, id="TLS would be given up"),
+        pytest.param(home("amqps://10.0.0.2:7000"), {"hostname": None, "scheme": "amqps"}, True, id="TLS as at home"),
+    ],
+)
+def test_credentials_are_shown_where_their_connector_lets_them(
+    connector: ConnectorConfig, there: dict[str, object], shown: bool
+) -> None:
+    redirect = replace(THERE, **there)  # type: ignore[arg-type]  # as tests name them
+    n = Far(replace(ELSEWHERE, redirect=redirect), connectors=(connector,))
+    client = n.client()
+    client.sender("elsewhere/a")
+    (made,) = n.wanted.values()
+    assert made.places == (Endpoint("amqps" if redirect.scheme else "amqp", "10.0.0.2", 5672),)
+    assert (made.user, made.password) == (("me", SECRET) if shown else (None, None))
+    n.leave()
+
+
+def test_the_host_that_is_wanted_is_the_one_that_certificates_have_to_name() -> None:
+    n = Far(replace(ELSEWHERE, redirect=replace(THERE, scheme="amqps")))
+    n.client().sender("elsewhere/a")
+    ((name, certified),) = n.certified.items()
+    assert name == "amqps://10.0.0.2:5672 as b.example"
+    assert certified == "b.example"
+    assert n.wanted[name].hostname == "b.example"
+    n.leave()
+
+
+def test_a_configured_connection_to_the_same_place_is_used() -> None:
+    connector = ConnectorConfig(url="amqp://10.0.0.2:5672", name="home", role="container", idle_time_out=0.0)
+    n = Far(replace(ELSEWHERE, redirect=replace(THERE, hostname=None)), connectors=(connector,))
+    client = n.client()
+    link = client.sender("elsewhere/a")
+    assert n.wanted == {}
+    broker = Broker(n, connector=connector)
+    sent = client.send(link)
+    broker.take(1)[0].accept()
+    n.run()
+    assert sent.said == [(Accepted(), True)]
     n.leave()
 
 

@@ -35,6 +35,7 @@ class Broker(Client):
         ends_sessions: bool = False,
         answers: Mapping[str, object] | None = None,
         channel_max: int = 100,
+        container_id: str = "broker",
     ) -> None:
         """Args: credit: for whoever sends. refuses: why, by the node that is asked for. ends_sessions: it ends the
         session of a link that it refuses. answers: fields of its attaches that are not as asked.
@@ -42,7 +43,7 @@ class Broker(Client):
         self.network = network
         self.credit = credit
         self.engine = Connection(
-            container_id="broker",
+            container_id=container_id,
             now=network.now,
             negotiation=Negotiation(server=True, sasl=SaslServer(("ANONYMOUS",), Users({})), sasl_required=True),
             idle_time_out=None,
