@@ -9,8 +9,14 @@ import pytest
 
 from amqpmesh.router.amqp.definitions import AmqpCondition, Error, LinkCondition, SenderSettleMode, SessionCondition
 from amqpmesh.router.amqp.delivery_states import Accepted, DeliveryState, Modified, Rejected, Released
-from amqpmesh.router.amqp.messaging import Source
-from amqpmesh.router.amqp.types import Symbol
+from amqpmesh.router.amqp.messaging import (
+    DistributionMode,
+    Source,
+    Target,
+    TerminusDurability,
+    TerminusExpiryPolicy,
+)
+from amqpmesh.router.amqp.types import Described, Symbol
 from amqpmesh.router.config import ConnectorConfig, LinkConfig, ListenerConfig
 from amqpmesh.router.container_link import REPEAT_TIME
 from amqpmesh.router.containers import FIRST_STOLEN_PAUSE, LASTING, LONGEST_PAUSE
@@ -182,6 +188,91 @@ def test_credit_that_lies_idle_at_a_broker_goes_to_those_who_wait_without_a_drai
     receiver.flow(10)
     router.run()
     assert busy.credit >= 5
+    router.leave()
+
+
+def test_what_a_broker_wants_to_know_of_a_node_it_is_told() -> None:
+    lasting = LinkConfig(
+        connector="broker",
+        name="lasting",
+        source="topic",
+        address="incoming",
+        capabilities=("topic", "shared"),
+        durable="unsettled-state",
+        expiry_policy=TerminusExpiryPolicy.NEVER,
+        distribution_mode=DistributionMode.COPY,
+        selector="colour = 'red'",
+    )
+    made = LinkConfig(connector="broker", name="made", target="queue", address="outgoing", capabilities=("queue",))
+    router = network(lasting, made)
+    asked = {attach.name: attach for attach in Broker(router).asked}
+    selector = Symbol("apache.org:selector-filter:string")
+    assert asked["lasting"].source == Source(
+        address="topic",
+        capabilities=(Symbol("topic"), Symbol("shared")),
+        durable=TerminusDurability.UNSETTLED_STATE,
+        expiry_policy=TerminusExpiryPolicy.NEVER,
+        distribution_mode=DistributionMode.COPY,
+        filter={selector: Described(selector, "colour = 'red'")},
+    )
+    assert asked["made"].target == Target(address="queue", capabilities=(Symbol("queue"),))
+    router.leave()
+
+
+# ------------------------------------------------------------------------------------------------ cut, stage by stage
+
+
+@pytest.mark.parametrize("cut", ["on its way", "before it is decided", "before that is heard", "after it"])
+def test_what_a_broker_sends_is_lost_at_no_stage(cut: str) -> None:
+    router = network(FEEDS)
+    broker, consumer = Broker(router), router.client()
+    consumer.receiver("incoming")
+    link = broker.sending("feeds")
+    if cut == "on its way":
+        link.transfer(link.delivery(b"1"), message())  # written, and not read by the router
+        broker.engine.data_to_send(router.now)
+        arrived = 0
+    else:
+        sent = broker.send(link)
+        arrived = 1
+    arrivals = consumer.take(arrived)
+    if cut == "before that is heard":
+        broker.stopped = True
+    if cut in ("before that is heard", "after it"):
+        arrivals[0].accept()
+        router.run()
+    broker.lose()
+    if cut == "after it":
+        assert sent.said == [(Accepted(), True)]
+    else:
+        # What it has no outcome of it has still, and sends it again.
+        another = Broker(router)
+        again = another.send(another.sending("feeds"))
+        (arrival,) = consumer.take(1)
+        assert bytes(arrival.payload) == message()
+        arrival.accept()
+        router.run()
+        assert again.said == [(Accepted(), True)]
+    for arrival in arrivals:
+        if not arrival.delivery.settled:
+            arrival.accept()
+    router.leave()
+
+
+@pytest.mark.parametrize("cut", ["before it is decided", "before that is heard", "after it"])
+def test_what_a_broker_is_sent_is_in_doubt_until_its_outcome_is_here(cut: str) -> None:
+    router = network(FED)
+    broker, producer = Broker(router), router.client()
+    sent = producer.send(producer.sender("outgoing"))
+    (arrival,) = broker.take(1)
+    if cut != "before it is decided":
+        arrival.accept()
+    if cut == "before that is heard":
+        broker.engine.data_to_send(router.now)  # written, and not read by the router
+    elif cut == "after it":
+        router.run()
+    broker.lose()
+    assert sent.said == [(Accepted() if cut == "after it" else FAILED, True)]
     router.leave()
 
 
