@@ -270,7 +270,10 @@ class Connector:
     def _follow(self, stop: Stop, redirect: Redirect) -> Stop:
         """Where the peer sends us (§2.8.16). Raises: NotFollowedError: it is not gone to, and why."""
         following = self.config.following
-        found = replace(following, own=(*following.own, *self._servers)).follow(stop, redirect)
+        if redirect.hostname is None or following.allows(redirect.hostname):
+            # Servers of a domain may send to each other; DNS does not say whom a certificate has to name.
+            following = replace(following, own=(*following.own, *self._servers))
+        found = following.follow(stop, redirect)
         if self.config.is_mesh and not found.place.secure and not is_loopback(found.place.network_host):
             raise NotFollowedError("a mesh without certificates is on loopback only")
         return found

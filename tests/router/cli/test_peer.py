@@ -1,6 +1,7 @@
 """The options that say which peer, as far as any command shows them."""
 
 import json
+from typing import Any
 
 import pytest
 
@@ -41,8 +42,8 @@ def test_a_hostname_that_no_frame_holds_ends_with_2(served: Served, command: Com
 def test_a_peer_may_send_us_elsewhere_where_that_is_allowed(what: str, serve: Serve, command: Command) -> None:
     there = serve(id="B")
     came = there.receive("q")
-    port = int(there.url.rpartition(":")[2])
-    place = {"hostname": "b.example", "network_host": "127.0.0.1", "port": port}
+    place: dict[str, Any] = {"hostname": "b.example", "network_host": "127.0.0.1"}
+    place["port"] = int(there.url.rpartition(":")[2])
     if what == "the connection":
         here = serve(listeners=[ListenerConfig(url="amqp://127.0.0.1:0", redirect=PlaceConfig(**place))])
     else:
