@@ -75,6 +75,8 @@ class Transport:
         """Serve the connection until it ends. Raises: nothing; faults of ours are logged."""
         try:
             with self._everything:
+                if self._record.role == "mesh":
+                    self._keep_short()
                 self._driver.connect(self._record, self)
                 self._note_tls()
                 self._driver.settle()
@@ -167,6 +169,15 @@ class Transport:
         )
         self._driver.settle()
         return True
+
+    def _keep_short(self) -> None:
+        """Large and small deliveries of all clients share a connection to a neighbour: little of it may wait where only
+        the first comes first.
+        """
+        stream = self._stream
+        tcp = stream.transport_stream if isinstance(stream, trio.SSLStream) else stream
+        if isinstance(tcp, TcpStream):
+            tcp.keep_short()
 
     def _note_tls(self) -> None:
         if isinstance(self._stream, trio.SSLStream):

@@ -1,5 +1,6 @@
 """How a stream is left: outwards first, then read to its end, then closed (§2.2, §5.1)."""
 
+import socket
 import ssl
 
 import pytest
@@ -9,7 +10,7 @@ from trio.testing import MockClock, memory_stream_pair
 
 from amqpmesh.router.io.client.dialing import open_tcp
 from amqpmesh.router.io.handshake import secure
-from amqpmesh.router.io.streams import LINGER, take_leave
+from amqpmesh.router.io.streams import LINGER, RECEIVE_BUFFER, UNSENT, TcpStream, take_leave
 from amqpmesh.router.urls import Endpoint
 
 
@@ -98,3 +99,21 @@ async def test_a_clients_socket_has_no_delay_and_is_kept_alive() -> None:
     await stream.aclose()
     for listener in listeners:
         await listener.aclose()
+
+
+async def test_between_neighbours_little_waits_where_nothing_can_pass() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        near = TcpStream(socket.create_connection(listener.getsockname()))
+        far = TcpStream(listener.accept()[0])
+    async with near, far:
+        for each in (near, far):
+            each.keep_short()
+        written = 0
+        piece = bytes(1 << 16)
+        with trio.move_on_after(0.5) as patience:  # the system passes on what it has taken, and takes more
+            while True:
+                written += near.send_nowait(piece)
+                await near.wait_send_all_might_not_block()
+        assert patience.cancelled_caught
+        # The system counts double for the receiver, and an unsent piece is taken whole.
+        assert written <= 2 * RECEIVE_BUFFER + 2 * UNSENT + 2 * len(piece)
