@@ -358,8 +358,9 @@ class Core:
         self._set_timer(record, record.engine.next_timer())
 
     def close_all(self, now: float, error: Error) -> None:
-        """Send `close` with `error` on every connection."""
+        """Send `close` with `error` on every connection; nothing new is begun."""
         self.now = now
+        self.draining = True
         for record in list(self.connections):
             if record.engine.can_send:
                 record.engine.close(error)

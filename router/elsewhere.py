@@ -32,6 +32,9 @@ if TYPE_CHECKING:
     from amqpmesh.router.settings.redirect import RedirectConfig
 
 
+#: Seconds between two looks whether a link that nobody needs has an outcome still to come.
+BUSY_TIME: Final = 1.0
+
 #: Tokens of patterns that stand for others.
 WILDCARDS: Final = frozenset({"*", "#"})
 
@@ -42,7 +45,7 @@ class FarNode:
     Attributes: `address`: where its consumers are attached. `connector`, `node`: where it is.
     """
 
-    __slots__ = ("_core", "_idle_since", "_links", "address", "connector", "node")
+    __slots__ = ("_core", "_idle_since", "_links", "_look_at", "address", "connector", "node")
 
     def __init__(self, core: Core, address: Address, node: str) -> None:
         self._core = core
@@ -52,6 +55,8 @@ class FarNode:
         #: The links that there are, by whether they feed this router; and since when nobody needs them, seconds.
         self._links: dict[bool, ContainerLink] = {}
         self._idle_since: dict[bool, float] = {}
+        #: When that is looked at again, without anything having happened.
+        self._look_at: float | None = None
 
     def ingress(self) -> Address:
         """Where its producers are attached."""
@@ -93,13 +98,15 @@ class FarNode:
             return
         if link is None:
             return
-        idle = core.config.elsewhere.idle
+        idle = 0.0 if core.draining else core.config.elsewhere.idle
         until = self._idle_since.setdefault(incoming, core.now) + idle
-        if core.now >= until and not link.is_busy:
+        if core.now < until:
+            self._look_by(until)
+        elif link.is_busy:
+            self._look_by(core.now + BUSY_TIME)
+        else:
             del self._links[incoming], self._idle_since[incoming]
             core.containers.remove(link)
-        elif core.now >= until or until == core.now + idle:
-            core.schedule(core.now + max(idle, 1.0) if core.now >= until else until, self._look_again)
 
     def _link(self, *, incoming: bool) -> ContainerLink:
         address = self.address
@@ -114,7 +121,13 @@ class FarNode:
             refused=self._refused,
         )
 
+    def _look_by(self, at: float) -> None:
+        if self._look_at is None or at < self._look_at:
+            self._look_at = at
+            self._core.schedule(at, self._look_again)
+
     def _look_again(self) -> None:
+        self._look_at = None
         self._core.touch(self.address)
 
     def _refused(self, link: ContainerLink, error: Error | None) -> None:

@@ -5,20 +5,25 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
 import trio
+import trustme
 from trio.testing import MockClock
 
 from amqpmesh.router.amqp.delivery_states import Accepted, Rejected
 from amqpmesh.router.amqp.errors import LinkDetachedError, LinkRedirectError
 from amqpmesh.router.config import (
     AddressConfig,
+    ConnectorConfig,
+    ConnectorTlsConfig,
     ElsewhereConfig,
     ListenerConfig,
     MeshConfig,
     RedirectConfig,
+    TlsConfig,
 )
 from amqpmesh.router.io.client.receiver import Receiver
 from amqpmesh.router.io.node import Router
@@ -85,7 +90,9 @@ async def test_who_sends_and_receives_here_does_so_there(nursery: trio.Nursery, 
         assert (connection.hostname, connection.user) == ("b.example", None)
         await trio.sleep(70.0)
         told = near.statistics()
-        assert not (told.connectors or told.container_links or told.addresses)
+        assert told.connectors == ()
+        assert told.container_links == ()
+        assert told.addresses == ()
         assert {each.container_id for each in far.statistics().connections} <= {"in-process"}
     assert near.statistics().is_empty
 
@@ -327,3 +334,71 @@ async def test_receivers_at_other_routers_take_what_comes_from_there(
         sending.start_soon(sender.send, "back")
         async with await receiver.receive() as message:
             assert message.body == "back"
+
+
+# ---------------------------------------------------------------------------------------------------- ending, and TLS
+
+
+async def test_a_router_that_drains_waits_for_the_outcomes_of_what_is_elsewhere(
+    nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
+    async with two(nursery) as (near, far, _), far.receiver("there") as there:
+        sender = near.sender("elsewhere/a")
+        async with sender:
+            sent = await sender.transfer("the last one")
+            delivery = await there.receive()
+            drained: list[bool] = []
+
+            async def drain() -> None:
+                drained.append(await near.drain())
+
+            async with trio.open_nursery() as draining:
+                draining.start_soon(drain)
+                await trio.sleep(0.5)
+                assert not drained
+                delivery.accept()
+            assert drained == [True]
+            assert await sent.outcome() == Accepted()
+    assert near.statistics().is_empty
+
+
+@pytest.mark.parametrize("name", ["b.example", "c.example"])
+async def test_over_tls_the_certificate_has_to_name_the_host_that_is_wanted(
+    nursery: trio.Nursery, tmp_path: Path, name: str
+) -> None:
+    authority = trustme.CA()
+    authority.cert_pem.write_to_path(tmp_path / "ca.pem")
+    certificate = authority.issue_cert(name)
+    certificate.cert_chain_pems[0].write_to_path(tmp_path / "b.pem")
+    certificate.private_key_pem.write_to_path(tmp_path / "b.key")
+    tls = TlsConfig(certificate=tmp_path / "b.pem", key=tmp_path / "b.key")
+    # Whose authorities are believed, a connector that names the host says.
+    known = ConnectorConfig(
+        url="amqps://b.example:5671",
+        name="known",
+        role="container",
+        redirects=("10.0.0.2",),
+        tls=ConnectorTlsConfig(trust=tmp_path / "ca.pem"),
+    )
+    there = RedirectConfig(
+        hostname="b.example", network_host="10.0.0.2", port=5673, address="there", follow="router", scheme="amqps"
+    )
+    addresses = (AddressConfig(pattern="elsewhere", redirect=there),)
+    place = "amqps://10.0.0.2:5673 as b.example (known)"
+    roads = Roads(nursery)
+    async with Router(id="far") as far:
+        roads.lead_to(far, "amqps://10.0.0.2:5673", ListenerConfig(url="amqps://127.0.0.1:0", tls=tls))
+        near = Router(id="near", addresses=addresses, connectors=[known], open_stream=roads.open, drain=0.1)
+        async with near, near.sender("elsewhere") as sender:
+            if name == "b.example":
+                async with far.receiver("there") as receiver, trio.open_nursery() as sending:
+                    sending.start_soon(sender.send, "safe")
+                    async with await receiver.receive() as message:
+                        assert message.body == "safe"
+            else:
+
+                def reason() -> str:
+                    told = {each.name: each.reason for each in near.statistics().connectors}
+                    return told[place] or ""
+
+                await until(lambda: reason().startswith("TLS: Hostname mismatch"))
