@@ -119,6 +119,8 @@ class Client:
         #: Bytes are not read while this is set: a client that has stopped.
         self.stopped = False
         self.is_lost = False
+        #: A sender that is asked to drain says at once that it has nothing; else a test says when.
+        self.drains = True
         self._names = count()
         self._tags = count(1)
 
@@ -261,7 +263,7 @@ class Client:
                 self.detached[event.link] = event.error
                 if event.by_peer:
                     event.link.detach(closed=event.closed)
-            elif isinstance(event, events.DrainRequested):
+            elif isinstance(event, events.DrainRequested) and self.drains:
                 event.link.drained()
 
     def _transferred(self, event: events.TransferReceived) -> None:

@@ -1,0 +1,324 @@
+"""Credit from a consumer back to its producers, over several routers."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+
+from amqpmesh.policies.distribution import Distribution
+from amqpmesh.router.amqp import events
+from amqpmesh.router.amqp.delivery_states import Accepted, Released
+from amqpmesh.router.amqp.link import Receiver, Sender
+from amqpmesh.router.config import AddressConfig, Overflow
+from tests.support.meshes import World
+from tests.support.network import Client, message
+
+LINE = [("A", "B"), ("B", "C"), ("C", "D")]
+NEWS = AddressConfig(pattern="news/#", distribution=Distribution.MULTICAST)
+DROPS = AddressConfig(pattern="news/#", distribution=Distribution.MULTICAST, overflow=Overflow.DROP)
+
+
+def waiting(mesh: World, router: str) -> int:
+    """How many deliveries a router has that nobody has been given."""
+    node = mesh[router]
+    places = [*node.core.addresses.values(), *node.mesh.ways.nodes()]
+    places += [each.ingress for each in node.core.addresses.values() if each.ingress is not None]
+    return sum(each.waiting.size for each in places)
+
+
+def exhaust(producer: Client, link: Sender, **how: int) -> int:
+    """Send as long as there is credit, and the session takes it: how many."""
+    sent = 0
+    while link.credit and producer.session.flow_state.remote_incoming_window > 1:
+        producer.send(link, message(sent, **how))
+        sent += 1
+    return sent
+
+
+def bodies(consumer: Client) -> list[bytes]:
+    """What has come, the value of each body."""
+    return [bytes(arrival.payload)[-1:] for arrival in consumer.take()]
+
+
+# ---------------------------------------------------------------------------------------------------- who stops whom
+
+
+def test_a_consumer_that_stops_reading_stops_its_producer_three_routers_away_and_no_router_on_the_way_grows() -> None:
+    mesh = World("ABCD", LINE)
+    consumer, producer = mesh["D"].client(window=4), mesh["A"].client()
+    consumer.receiver("q", credit=1000)
+    link = producer.sender("q")
+    mesh.advance(0.2)
+    consumer.stopped = True
+    sent = 0
+    for _ in range(400):
+        if not link.credit:
+            mesh.advance(0.3)
+        if not link.credit:
+            break
+        producer.send(link, message("x" * 3000))
+        sent += 1
+    assert link.credit == 0
+    assert sent * 3000 < 3 * 2**20, "what a session's window holds and what may wait to be written, of each router"
+    held = {router: mesh[router].core.statistics().router.buffered for router in "ABCD"}
+    mesh.advance(5.0)
+    assert {router: mesh[router].core.statistics().router.buffered for router in "ABCD"} == held
+    assert max(held.values()) < 2**20
+    consumer.stopped = False
+    mesh.advance(1.0)
+    consumer.take(sent)
+    mesh.leave()
+
+
+def test_idle_producers_that_hold_credit_starve_nobody_anywhere_in_the_mesh() -> None:
+    mesh = World("ABCD", LINE)
+    consumer = mesh["D"].client()
+    receiver = consumer.receiver("q", credit=1)
+    idle = [(client := mesh[router].client(), client.sender("q")) for router in "ABCD" for _ in range(3)]
+    mesh.advance(1.0)
+    busy = [(client := mesh[router].client(), client.sender("q")) for router in "AD"]
+    for turn in range(30):
+        producer, link = busy[turn % 2]
+        assert mesh.advance_until(lambda link=link: link.credit > 0, 3.0) < 2.5  # type: ignore[misc]  # of this turn
+        sent = producer.send(link)
+        receiver.flow(1)
+        mesh.advance(0.05)
+        for arrival in consumer.take():
+            arrival.accept()
+        mesh.run()
+        assert sent.said == [(Accepted(), True)]
+    assert all(link.is_attached for _, link in idle)
+    mesh.leave()
+
+
+def test_of_what_waits_at_a_bottleneck_the_highest_priority_leaves_first() -> None:
+    mesh = World("ABCD", LINE)
+    consumer, producer = mesh["D"].client(), mesh["A"].client()
+    urgent = mesh["C"].client()
+    receiver = consumer.receiver("q", credit=1)
+    link, urgent_link = producer.sender("q"), urgent.sender("q")
+    mesh.advance(0.2)
+    low = exhaust(producer, link, priority=0)
+    mesh.advance_until(lambda: urgent_link.credit > 0, 1.0)
+    urgent.send(urgent_link, message(101, priority=9))
+    assert waiting(mesh, "C") == 2, "one of low priority waits there, and the one of high"
+    order = []
+    for _ in range(low + 1):
+        order += bodies(consumer)
+        receiver.flow(1)
+        mesh.advance(0.1)
+    order += bodies(consumer)
+    assert len(order) == low + 1
+    assert low - order.index(bytes([101])) >= 2, "it came before what had come to that router before it"
+    mesh.leave()
+
+
+# ------------------------------------------------------------------------------------------------------------- draining
+
+
+def test_a_consumer_that_drains_gets_what_producers_three_routers_away_have() -> None:
+    mesh = World("ABCD", LINE)
+    consumer, producer = mesh["D"].client(), mesh["A"].client()
+    producer.drains = False
+    link = producer.sender("q")
+    receiver = consumer.receiver("q", credit=0)
+    mesh.advance(0.2)
+    assert link.credit == 0
+    receiver.flow(1, drain=True)
+    mesh.run()
+    took = mesh.advance_until(lambda: link.credit > 0, 0.2)
+    assert took < 0.1
+    assert [event for event in producer.events if isinstance(event, events.DrainRequested)], "told in the same flow"
+    sent = producer.send(link)
+    link.drained()
+    mesh.run()
+    (arrival,) = consumer.take(1)
+    arrival.accept()
+    mesh.run()
+    assert sent.said == [(Accepted(), True)]
+    assert receiver.credit == 0
+    mesh.leave()
+
+
+def test_a_drain_is_answered_at_once_when_producers_everywhere_have_nothing() -> None:
+    mesh = World("ABCD", LINE)
+    consumer = mesh["D"].client()
+    receiver = consumer.receiver("q", credit=20)
+    producers = [(client := mesh[router].client(), client.sender("q")) for router in "ABCD"]
+    mesh.advance(0.5)
+    assert any(link.credit for _, link in producers)
+    receiver.flow(20, drain=True)
+    mesh.run()
+    assert mesh.advance_until(lambda: receiver.credit == 0, 1.0) < 0.05
+    assert max(link.credit for _, link in producers) == 1, "one each, as long as there is a consumer"
+    receiver.flow(5)
+    mesh.advance(0.2)
+    producer, link = producers[0]
+    producer.send(link)
+    consumer.take(1)
+    mesh.leave()
+
+
+def test_a_drain_is_answered_in_its_time_when_a_producer_far_away_says_nothing() -> None:
+    mesh = World("ABCD", LINE, latency=lambda: 0.005)
+    consumer, producer = mesh["D"].client(), mesh["A"].client()
+    producer.drains = False
+    receiver = consumer.receiver("q", credit=20)
+    link = producer.sender("q")
+    mesh.advance(0.5)
+    assert link.credit
+    receiver.flow(20, drain=True)
+    mesh.run()
+    assert mesh.advance_until(lambda: receiver.credit == 0, 2.0) <= 0.3
+    late = producer.send(link)
+    mesh.advance(0.5)
+    assert late.said == []
+    receiver.flow(1)
+    mesh.advance(0.5)
+    consumer.take(1)[0].accept()
+    mesh.advance(0.1)
+    assert late.said == [(Accepted(), True)], "it waited, nothing is lost"
+    mesh.leave()
+
+
+# --------------------------------------------------------------------------------------------------------------- copies
+
+
+@pytest.mark.parametrize("router", ["A", "B", "D"])
+def test_who_only_sees_copies_is_no_consumer_for_any_router(router: str) -> None:
+    mesh = World("ABCD", LINE)
+    browser, producer = mesh[router].client(), mesh["A"].client()
+    browser.receiver("q", credit=100, copy=True)
+    link = producer.sender("q")
+    mesh.advance(1.0)
+    assert link.credit == 0
+    for other in "ABCD":
+        assert not mesh[other].mesh.topology.lookup("", "q")
+    mesh.leave()
+
+
+def test_copies_are_seen_where_a_message_is_delivered_and_nowhere_else() -> None:
+    mesh = World("ABCD", LINE)
+    browsers = {router: mesh[router].client() for router in "ABCD"}
+    for browser in browsers.values():
+        browser.receiver("q", credit=100, copy=True)
+    consumer, producer = mesh["D"].client(), mesh["A"].client()
+    consumer.receiver("q", credit=10)
+    link = producer.sender("q")
+    mesh.advance(0.2)
+    sent = producer.send(link)
+    consumer.take(1)[0].accept()
+    mesh.run()
+    assert sent.said == [(Accepted(), True)]
+    assert {router: len(browser.take()) for router, browser in browsers.items()} == {"A": 0, "B": 0, "C": 0, "D": 1}
+    mesh.leave()
+
+
+# ------------------------------------------------------------------------------------------------------------ anonymous
+
+
+def test_what_waits_for_one_address_holds_up_no_other_of_an_anonymous_sender_three_routers_away() -> None:
+    mesh = World("ABCD", LINE)
+    slow, fast, producer = mesh["D"].client(), mesh["D"].client(), mesh["A"].client()
+    slow.receiver("slow", credit=1)
+    fast.receiver("fast", credit=1000)
+    link = producer.sender(None)
+    mesh.advance(0.2)
+    to_slow, to_fast = [], []
+    for _ in range(100):
+        to_slow.append(producer.send(link, message(to="slow")))
+        to_fast.append(producer.send(link, message(to="fast")))
+        assert link.credit, "its window is renewed as what it sends has left, or waits for its address"
+    for arrival in fast.take(100):
+        arrival.accept()
+    slow.take(1)[0].accept()
+    mesh.run()
+    assert all(sent.said == [(Accepted(), True)] for sent in to_fast)
+    assert sum(sent.said == [(Released(), True)] for sent in to_slow) == 100 - 1 - 64, "no more than a window waits"
+    mesh.advance(1.1)
+    assert sum(sent.said == [(Released(), True)] for sent in to_slow) == 99, "and no longer than it may"
+    mesh.leave()
+
+
+# ------------------------------------------------------------------------------------------------------------ multicast
+
+
+def multicast(mesh: World) -> tuple[Client, Sender, Client, Client, Client, Receiver]:
+    """A producer at A; three consumers, of which the last, at D beside the second, takes two and no more."""
+    producer, near, far, slow = mesh["A"].client(), mesh["B"].client(), mesh["D"].client(), mesh["D"].client()
+    near.receiver("news/x", credit=1000)
+    far.receiver("news/x", credit=1000)
+    receiver = slow.receiver("news/x", credit=2)
+    link = producer.sender("news/x")
+    mesh.advance(0.2)
+    return producer, link, near, far, slow, receiver
+
+
+def test_a_multicast_holds_for_a_receiver_that_stalls_three_routers_away() -> None:
+    mesh = World("ABCD", LINE, NEWS, latency=lambda: 0.002)
+    producer, link, near, far, slow, receiver = multicast(mesh)
+    sent = 0
+    for _ in range(50):
+        sent += exhaust(producer, link)
+        mesh.advance(0.1)
+    assert sent <= 2 + 6, "its credit, and one for each pool on the way"
+    slow.take(2)
+    receiver.flow(1000)
+    mesh.advance(0.2)
+    assert link.credit
+    assert len(near.take()) == len(far.take()) == sent
+    slow.take(sent - 2)
+    mesh.leave()
+
+
+def test_a_multicast_that_drops_leaves_out_the_receiver_that_stalls_and_not_those_beside_it() -> None:
+    mesh = World("ABCD", LINE, DROPS, latency=lambda: 0.002)
+    producer, link, near, far, slow, receiver = multicast(mesh)
+    sent = 0
+    for _ in range(60):
+        sent += exhaust(producer, link) if sent < 300 else 0
+        mesh.advance(0.1)
+    assert sent >= 300
+    near.take(sent)
+    far.take(sent)
+    assert 2 <= len(slow.take()) < 10
+    receiver.flow(1000)
+    mesh.advance(0.2)
+    assert link.credit
+    producer.send(link)
+    mesh.advance(0.2)
+    assert near.take(1)
+    assert far.take(1)
+    assert slow.take(1), "it has credit again"
+    mesh.leave()
+
+
+@pytest.mark.parametrize("broken", [("B", "C"), ("B", "D"), ("D", "E")])
+def test_a_multicast_over_links_that_are_lost_has_gaps_and_nothing_twice(broken: tuple[str, str]) -> None:
+    edges = [("A", "B"), ("B", "C"), ("B", "D"), ("C", "D"), ("D", "E"), ("C", "E", 3)]
+    mesh = World("ABCDE", edges, NEWS, latency=lambda: 0.003)
+    producer = mesh["A"].client()
+    consumers = {router: mesh[router].client() for router in "CDE"}
+    for consumer in consumers.values():
+        consumer.receiver("news/x", credit=10_000)
+    link = producer.sender("news/x")
+    mesh.advance(0.5)
+    came: dict[str, list[int]] = {router: [] for router in consumers}
+    number = 0
+    for turn in range(300):
+        if turn == 100:
+            mesh.cut(*mesh.between(*broken))
+        if turn == 200:
+            mesh.join(*broken)
+        if link.credit:
+            number += 1
+            producer.send(link, message(f"{number:5}"), settled=True)
+        mesh.advance(0.007)
+        for router, consumer in consumers.items():
+            came[router] += [int(bytes(arrival.payload)[-5:]) for arrival in consumer.take()]
+    for router, numbers in came.items():
+        assert all(one < other for one, other in pairwise(numbers)), f"twice or out of order at {router}"
+        assert number - len(numbers) < 30, f"the gap at {router} is no longer than the tree needed to change"
+        assert numbers[-1] >= number - 3
+    mesh.leave()
