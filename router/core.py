@@ -575,10 +575,10 @@ class Core:
         assert self.mesh is not None
         return self.mesh.ways.is_new(incoming, tag)
 
-    def new_key(self, lane: Lane, relay: Relay | None = None) -> bytes:
-        """The delivery-tag of a delivery that begins its way by `lane` here. Args: relay: may have come by another."""
+    def new_key(self, lane: Lane) -> bytes:
+        """The delivery-tag of a delivery that begins its way by `lane` here."""
         assert self.mesh is not None
-        return self.mesh.ways.new_key(lane, relay)
+        return self.mesh.ways.new_key(lane)
 
     # ---------------------------------------------------------------------------------------------------------- events
 

@@ -587,8 +587,8 @@ class Forwarding:
     def _begin_leg(self, outgoing: OutgoingLink, leg: Leg) -> None:
         relay = leg.relay
         if relay.key is None and outgoing.lane is not None:
-            # A consumer of an address here, which is at another router.
-            relay.key = self._core.new_key(outgoing.lane, relay)
+            # A consumer of an address here, which is at another router: wherever it came from, it begins its way there.
+            relay.key = self._core.new_key(outgoing.lane)
         leg.delivery = outgoing.link.delivery(
             outgoing.next_tag(relay.key), message_format=relay.message_format, settled=relay.settled
         )

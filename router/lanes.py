@@ -82,14 +82,6 @@ class Keys:
         return self._prefix + self._count.to_bytes(_COUNTER, "big") + bytes((hops,))
 
 
-def renewed(tag: bytes, hops: int) -> bytes | None:
-    """The delivery-tag of a delivery that came with `tag` and goes on to another router than it came for.
-
-    Args: hops: 1..255, what it may make. Returns: None: `tag` holds no key.
-    """
-    return tag[:-1] + bytes((hops,)) if len(tag) == _NUMBER + _EPOCH + _COUNTER + 1 else None
-
-
 def age(tag: bytes) -> bytes:
     """What orders the deliveries of one ingress router: of two, the one that began its way later has more."""
     return tag[_NUMBER : _NUMBER + _EPOCH + _COUNTER]

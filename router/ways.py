@@ -18,8 +18,7 @@ from amqpmesh.router.amqp.definitions import AmqpCondition, Error
 from amqpmesh.router.amqp.errors import CommandError
 from amqpmesh.router.amqp.states import LinkEndpointState
 from amqpmesh.router.few import Few, excluding, including
-from amqpmesh.router.lanes import EXTRA_HOPS, MAX_HOPS, Keys, Lane, LaneKind, age, renewed
-from amqpmesh.router.links import IncomingLink
+from amqpmesh.router.lanes import EXTRA_HOPS, MAX_HOPS, Keys, Lane, LaneKind, age
 from amqpmesh.router.names import as_known_at, split
 from amqpmesh.router.neighbours import BULK_SESSIONS, Neighbour
 from amqpmesh.router.outposts import Outposts
@@ -34,8 +33,7 @@ if TYPE_CHECKING:
     from amqpmesh.router.amqp.performatives import Attach
     from amqpmesh.router.connections import ConnectionRecord
     from amqpmesh.router.core import Core
-    from amqpmesh.router.kernel.relay import Relay
-    from amqpmesh.router.links import OutgoingLink
+    from amqpmesh.router.links import IncomingLink, OutgoingLink
     from amqpmesh.router.mesh import Mesh
 
 #: What reaching a consumer that is attached here costs; a path's cost comes on top.
@@ -167,14 +165,10 @@ class Ways:
             self._supply(address)
         return address.ingress
 
-    def new_key(self, lane: Lane, relay: Relay | None = None) -> bytes:
-        """The delivery-tag of a delivery that begins its way by a lane here. Args: relay: may have come by another."""
+    def new_key(self, lane: Lane) -> bytes:
+        """The delivery-tag of a delivery that begins its way by a lane here."""
         far = None if lane.kind is LaneKind.TREE else self._topology.length(lane.far)
-        hops = MAX_HOPS if far is None else min(MAX_HOPS, far + EXTRA_HOPS)
-        source = relay.source if relay is not None else None
-        if relay is not None and relay.incoming is not None and isinstance(source, IncomingLink) and source.lane:
-            return renewed(relay.incoming.tag, hops) or self._keys.tag(hops)
-        return self._keys.tag(hops)
+        return self._keys.tag(MAX_HOPS if far is None else min(MAX_HOPS, far + EXTRA_HOPS))
 
     # -------------------------------------------------------------------------------------------------- what changes
 
