@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from amqpmesh.router.addresses import Address
     from amqpmesh.router.amqp.definitions import Error
     from amqpmesh.router.amqp.link import Link
+    from amqpmesh.router.amqp.performatives import Attach
     from amqpmesh.router.amqp.session import Session
     from amqpmesh.router.config import LinkConfig
     from amqpmesh.router.connections import ConnectionRecord
@@ -214,3 +215,20 @@ def _target(node: str, asks: LinkConfig | None) -> Target:
         expiry_policy=asks.expiry_policy,
         capabilities=tuple(map(Symbol, asks.capabilities)),
     )
+
+
+def is_refusal(link: Link, attach: Attach) -> bool:
+    """Whether the answer to our attach is one: it has no terminus of the peer's (§2.6.3)."""
+    return (attach.source if isinstance(link, Receiver) else attach.target) is None
+
+
+def who(*, by_peer: bool) -> str:
+    """Who did something, for people."""
+    return "peer" if by_peer else "router"
+
+
+def because(error: Error | None) -> str:
+    """What an error says, for people: to be put behind what it was said of."""
+    if error is None:
+        return ""
+    return f" ({error.condition})" + (f": {error.description}" if error.description else "")

@@ -11,6 +11,7 @@ it, and comes back when it ends there.
 
 from __future__ import annotations
 
+from collections import Counter
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -19,7 +20,7 @@ from amqpmesh.router.amqp.definitions import AmqpCondition, Error, LinkCondition
 from amqpmesh.router.amqp.errors import CommandError
 from amqpmesh.router.amqp.link import Receiver, Sender
 from amqpmesh.router.amqp.states import LinkEndpointState
-from amqpmesh.router.container_link import ContainerLink, configured
+from amqpmesh.router.container_link import ContainerLink, because, configured, is_refusal, who
 from amqpmesh.router.few import including
 from amqpmesh.router.links import IncomingLink, OutgoingLink
 from amqpmesh.router.redirects import redirect_of
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from amqpmesh.router.addresses import Address
     from amqpmesh.router.amqp.events import LinkAttached, LinkDetached
     from amqpmesh.router.amqp.link import Link
-    from amqpmesh.router.amqp.performatives import Attach
     from amqpmesh.router.amqp.session import Session
     from amqpmesh.router.connections import ConnectionRecord
     from amqpmesh.router.core import Core
@@ -126,7 +126,7 @@ class Containers:
             link = each.link
             assert link is not None, "it has one in that session"
             refused = alone and by_peer and each.state is S.ATTACHING
-            self._over(each, link, error, f"the {_who(by_peer=by_peer)} ended the session", refused=refused)
+            self._over(each, link, error, f"the {who(by_peer=by_peer)} ended the session", refused=refused)
 
     def _others_in(self, session: Session) -> list[ContainerLink]:
         return [each for link, each in self._by_link.items() if link.session is session]
@@ -163,7 +163,7 @@ class Containers:
     def attached(self, each: ContainerLink, event: LinkAttached) -> None:
         """The answer to our attach. Without a terminus of the peer's it is a refusal: the detach says why (§2.6.3)."""
         core, link, record = self._core, event.link, each.record
-        if each.link is not link or record is None or _is_refusal(link, event.attach):
+        if each.link is not link or record is None or is_refusal(link, event.attach):
             return
         address = each.serves(record)
         if isinstance(link, Receiver):
@@ -186,7 +186,7 @@ class Containers:
             return
         refused = by_peer and (each.state is S.ATTACHING or (error is not None and self._is_untried(each, link)))
         verb = "refused" if refused else "detached"
-        self._over(each, link, error, f"the {_who(by_peer=by_peer)} {verb} the link", refused=refused)
+        self._over(each, link, error, f"the {who(by_peer=by_peer)} {verb} the link", refused=refused)
 
     def _is_untried(self, each: ContainerLink, link: Link) -> bool:
         """Whether a link was attached a moment ago, and nothing has gone by it: there are containers that answer with a
@@ -207,7 +207,7 @@ class Containers:
             return
         try:
             if each.session is None or not each.session.can_send:
-                each.session = self._session(record)
+                each.session = self._session(each, record)
             link = each.attach(each.session, record.limits.max_message_size)
         except CommandError as error:
             self._wait(each, f"it cannot be attached: {error}")
@@ -217,10 +217,23 @@ class Containers:
         self._by_link[link] = each
         each.become(S.ATTACHING, core.now)
 
-    def _session(self, record: ConnectionRecord) -> Session:
-        """A session of its own for one more link. Raises: CommandError: no channel is free."""
-        # As many sessions as are configured: what is divided among those of a peer's is not meant for them.
-        return record.engine.begin(record.limits.session_window)
+    def _session(self, each: ContainerLink, record: ConnectionRecord) -> Session:
+        """A session of its own for one more link; those that were made on demand share them once there are no more.
+
+        Raises: CommandError: no channel is free.
+        """
+        try:
+            # As many sessions as are configured: what is divided among those of a peer's is not meant for them.
+            return record.engine.begin(record.limits.session_window)
+        except CommandError:
+            shared = Counter(
+                link.session
+                for link, other in self._by_link.items()
+                if other.record is record and other.refused is not None and link.session.has_room
+            )
+            if each.refused is None or not shared:
+                raise
+            return min(shared, key=shared.__getitem__)
 
     def _take_in(self, record: ConnectionRecord, link: Receiver, node: Address) -> IncomingLink:
         """What comes by this link is for that node."""
@@ -261,7 +274,7 @@ class Containers:
             each.failures = 0
         if lasted >= LONGEST_STOLEN_PAUSE:
             each.thefts = 0
-        reason = what + _because(error)
+        reason = what + because(error)
         if error is not None and error.condition == LinkCondition.STOLEN:
             self._stolen(each)
             return
@@ -378,17 +391,3 @@ class Containers:
     def statistics(self) -> tuple[ContainerLinkStatistics, ...]:
         """How they stand, in the order of the configuration; those that were made on demand come behind."""
         return tuple(each.statistics() for each in self._all)
-
-
-def _is_refusal(link: Link, attach: Attach) -> bool:
-    return (attach.source if isinstance(link, Receiver) else attach.target) is None
-
-
-def _who(*, by_peer: bool) -> str:
-    return "peer" if by_peer else "router"
-
-
-def _because(error: Error | None) -> str:
-    if error is None:
-        return ""
-    return f" ({error.condition})" + (f": {error.description}" if error.description else "")

@@ -24,6 +24,7 @@ from amqpmesh.router.amqp.messaging import Rejected
 from amqpmesh.router.attaching import RefusedError
 from amqpmesh.router.container_link import ContainerLink
 from amqpmesh.router.links import IncomingLink, OutgoingLink
+from amqpmesh.router.settings.agreement import free_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -109,15 +110,17 @@ class FarNode:
             core.containers.remove(link)
 
     def _link(self, *, incoming: bool) -> ContainerLink:
-        address = self.address
+        core, address = self._core, self.address
+        name = f"@{address.tenant}/{address.name}" if address.tenant else address.name
         return ContainerLink(
-            f"{address.tenant}/{address.name}" if address.tenant else address.name,
+            # It may go over the connection of a configured one, too: what has the same name there would be stolen.
+            free_name(name, [each.name for each in core.config.container_links]),
             self.connector,
             self.node,
             incoming=incoming,
             address=address.name,
             serves=lambda _: address if incoming else self.ingress(),
-            now=self._core.now,
+            now=core.now,
             refused=self._refused,
         )
 

@@ -218,8 +218,10 @@ class Lookup:
 
     def of_copy(self, tenant: str, address: str) -> tuple[Address | None, str]:
         """Where a message goes that the router sends itself, as `resolve`; nobody is there to be told of a refusal."""
-        place = self.place(address)
+        place, core = self.place(address), self._core
         try:
+            if place.container in (None, core.id) and place.config.redirect is not None:
+                return core.elsewhere.ingress(tenant, place.name), place.address
             return self.way(tenant, place), place.address
         except RefusedError:
             return None, place.address

@@ -111,7 +111,7 @@ class Router(Doors):
         self._inside = Inside(self._stream_listener)
         self._management = ManagementNode(self._stream_listener, self._survey)
         self._credentials: dict[ListenerConfig, Credentials] = {}
-        self._on_demand = OnDemand(self._make_connector)
+        self._on_demand = OnDemand(self._start_connector)
         self._membership: Membership | None = None
         self._epoch = epoch
         self._core: Core | None = None
@@ -230,12 +230,13 @@ class Router(Doors):
             config = load(config)
         mesh = self.config.mesh
         accepting = {listener: Credentials.load(listener, mesh) for listener in self._credentials}
-        connecting = [ConnectorCredentials.load(connector.config, mesh) for connector in self.connectors]
+        connectors = (*self.connectors, *self._on_demand)
+        connecting = [ConnectorCredentials.load(connector.config, mesh) for connector in connectors]
         if self._membership is not None and core.mesh is not None:
             self._membership.reload(core.mesh, trio.current_time())
             self._driver.settle()
         self._credentials = accepting
-        for connector, credentials in zip(self.connectors, connecting, strict=True):
+        for connector, credentials in zip(connectors, connecting, strict=True):
             connector.credentials = credentials
         return [] if config is None else differing(self.config, config)
 
@@ -314,11 +315,6 @@ class Router(Doors):
         )
         self._nursery.start_soon(connector.run)
         return connector
-
-    def _make_connector(
-        self, config: ConnectorConfig, credentials: ConnectorCredentials, certified: str | None
-    ) -> Connector | None:
-        return self._start_connector(config, credentials, certified) if self._accepting else None
 
     async def _carry_opened(self, carry: Callable[[], Awaitable[None]], stream: trio.abc.Stream, name: str) -> None:
         await self._carry(carry, stream, shield=True, connector=name)

@@ -15,15 +15,16 @@ if TYPE_CHECKING:
 
 log = logs.EventLog("amqpmesh.io")
 
-Make = Callable[["ConnectorConfig", ConnectorCredentials, str | None], "Connector | None"]
-"""Makes a connector and has it run; None: the router is about to end. With whom certificates have to name."""
+Start = Callable[["ConnectorConfig", ConnectorCredentials, str | None], "Connector"]
+"""Makes a connector and has it run. With whom certificates have to name."""
 
 
 class OnDemand:
     """The connectors of one router that were made on demand."""
 
-    def __init__(self, make: Make) -> None:
-        self._make = make
+    def __init__(self, start: Start) -> None:
+        self._start = start
+        self._over = False
         self._connectors: dict[str, Connector] = {}
 
     def __iter__(self) -> Iterator[Connector]:
@@ -32,14 +33,14 @@ class OnDemand:
 
     def connect(self, config: ConnectorConfig, certified: str | None) -> None:
         """Connect to a place, until `disconnect`. Args: certified: whom certificates have to name; None: its host."""
+        if self._over:
+            return
         try:
             credentials = ConnectorCredentials.load(config)
         except ConfigError as error:  # a file that was there when the router began
             log.error("connector without credentials", connector=config.name, reason=str(error))
             return
-        connector = self._make(config, credentials, certified)
-        if connector is not None:
-            self._connectors[config.name] = connector
+        self._connectors[config.name] = self._start(config, credentials, certified)
 
     def disconnect(self, name: str) -> None:
         """Connect there no more."""
@@ -48,6 +49,7 @@ class OnDemand:
             connector.stop()
 
     def stop(self) -> None:
-        """End all of them."""
+        """End all of them: the router is about to end."""
+        self._over = True
         for connector in self:
             connector.stop()

@@ -17,6 +17,7 @@ from amqpmesh.router.config import (
     AddressConfig,
     ConnectorConfig,
     ElsewhereConfig,
+    LinkConfig,
     PasswordConfig,
     RedirectConfig,
 )
@@ -211,6 +212,23 @@ def test_a_message_whose_place_is_not_reached_in_time_is_released() -> None:
     n.leave()
 
 
+def test_dead_letters_may_go_there() -> None:
+    dying = AddressConfig(pattern="dying", redeliver=True, attempts=1, dead_letter="elsewhere/dead")
+    n = Far(ELSEWHERE, dying)
+    client = n.client()
+    client.receiver("dying")
+    # A receiver of it here is not who it is sent to.
+    client.receiver("elsewhere/dead")
+    broker = n.broker()
+    sent = client.send(client.sender("dying"))
+    client.take(1)[0].dispose(Rejected(), settled=True)
+    n.run()
+    assert sent.outcome == Modified(delivery_failed=True, undeliverable_here=True)
+    broker.take(1)[0].accept()
+    assert client.take() == []
+    n.leave()
+
+
 # --------------------------------------------------------------------------------------------------------- who follows
 
 
@@ -390,6 +408,33 @@ def test_a_link_stays_while_something_on_it_is_unsettled() -> None:
     n.advance(3.0)
     assert broker.links == {}
     n.leave()
+
+
+def test_links_share_sessions_once_the_peer_takes_no_more_of_those() -> None:
+    n = Far()
+    client = n.client()
+    link = client.sender("elsewhere/a")
+    broker = n.broker(channel_max=0)
+    others = [client.sender(f"elsewhere/{name}") for name in "bcd"]
+    n.advance(0.2)
+    assert all(each.credit for each in (link, *others))
+    assert len(broker.asked) == 4
+    assert len({each.session for each in broker.links.values()}) == 1
+    n.leave()
+
+
+def test_a_link_that_is_configured_on_the_same_connection_is_not_stolen_from() -> None:
+    connector = ConnectorConfig(url="amqp://10.0.0.2:5672", name="home", role="container", idle_time_out=0.0)
+    same = LinkConfig(connector="home", name="elsewhere/a", source="queue", address="incoming")
+    redirect = replace(THERE, hostname=None)
+    n = Far(replace(ELSEWHERE, redirect=redirect), connectors=(connector,), container_links=(same,))
+    client = n.client()
+    client.receiver("elsewhere/a")
+    broker = Broker(n, connector=connector)
+    assert sorted(broker.links) == ["elsewhere/a", "elsewhere/a-2"]
+    client.close()
+    n.advance(100.0)
+    assert list(broker.links) == ["elsewhere/a"]
 
 
 def test_more_places_than_the_configuration_lets_are_refused() -> None:
