@@ -67,7 +67,8 @@ class Place:
     @classmethod
     def named(cls, host: str, port: int, *, secure: bool, hostname: str | None = None) -> "Place":
         """A place that the user named. Args: hostname: which host is wanted there; None: that one."""
-        return cls(network_host=host, port=port, secure=secure, hostname=host if hostname is None else hostname, certified=host)
+        wanted = host if hostname is None else hostname
+        return cls(network_host=host, port=port, secure=secure, hostname=wanted, certified=host)
 
     def moved(self, redirect: Redirect) -> "Place":
         """Where a redirect leads from here. What it does not say stays as it is."""
@@ -140,6 +141,8 @@ class Following:
 
         Raises: NotFollowedError: a host is not allowed, the same place was met before in this row, or it is too long.
         """
+        if redirect == Redirect():
+            raise NotFollowedError("it does not say where")
         for host in (redirect.hostname, redirect.network_host):
             if host is not None and not self.allows(host):
                 raise NotFollowedError(f"the host {_shown(host)} is not allowed")

@@ -1,10 +1,22 @@
-"""What lives elsewhere: clients that we did not write hear where (§2.8.16, §2.8.18)."""
+"""What lives elsewhere: clients that we did not write hear where, and ours follow them (§2.8.16, §2.8.18)."""
 
 from __future__ import annotations
 
-import pytest
+import json
 
-from amqpmesh import ConnectionClosedError, LinkRedirectError, Message, RejectedError, connect
+import pytest
+import trio
+
+from amqpmesh import (
+    ConnectionClosedError,
+    ConnectorConfig,
+    LinkConfig,
+    LinkRedirectError,
+    Message,
+    RejectedError,
+    Router,
+    connect,
+)
 
 pytestmark = pytest.mark.interop
 
@@ -83,3 +95,70 @@ async def test_the_library_is_told_all_of_it_by_a_router_in_another_process(else
             raise AssertionError("it is elsewhere")
     assert closed.value.error.condition == "amqp:connection:redirect"
     assert closed.value.error.info == PLACE
+
+
+@pytest.fixture
+def listener(program):
+    """`listener("proton", *arguments, messages=[...])`: a container that listens, at `.url`."""
+
+    def start(family, *arguments, messages=None):
+        peer = program(f"{family}_listen", *arguments, messages=messages)
+        peer.url = peer.expect("listening")["url"]
+        return peer
+
+    return start
+
+
+def place_of(there, **more):
+    """What a peer says that sends us to another one."""
+    return json.dumps(
+        {"hostname": "b.example", "network-host": "127.0.0.1", "port": int(there.url.rpartition(":")[2]), **more}
+    )
+
+
+both = pytest.mark.parametrize("family", ["proton", "rhea"])
+
+
+@both
+async def test_the_library_goes_where_a_link_is_sent(family, listener):
+    there = listener(family, "--credit", "10", messages=[MESSAGE])
+    here = listener(family, "--elsewhere", place_of(there, address="there"))
+    with trio.fail_after(10):
+        async with connect(here.url, redirects=["b.example"]) as connection:
+            async with connection.sender("elsewhere") as sender:
+                assert sender.address == "there"
+                await sender.send("x")
+            async with connection.receiver("elsewhere") as receiver, await receiver.receive() as message:
+                assert message.body == "x"
+            with pytest.raises(LinkRedirectError, match="'b.example' is not allowed"):
+                async with connect(here.url) as other, other.sender("elsewhere"):
+                    raise AssertionError("it is elsewhere")
+    assert there.expect("opened")["hostname"] == "b.example"
+
+
+@both
+async def test_the_library_goes_where_a_connection_is_sent(family, listener):
+    there = listener(family)
+    here = listener(family, "--moved", place_of(there))
+    with trio.fail_after(10):
+        async with (
+            connect(here.url, redirects=["b.example"]) as connection,
+            connection.requester("q") as requester,
+        ):
+            assert (await requester.request("loud")).body == "LOUD"
+    assert there.expect("opened")["hostname"] == "b.example"
+
+
+@both
+async def test_a_connector_goes_where_its_connection_is_sent(family, listener):
+    there = listener(family)
+    here = listener(family, "--moved", place_of(there))
+    connector = ConnectorConfig(url=here.url, name="broker", role="container", redirects=("b.example",))
+    link = LinkConfig(connector="broker", target="orders", address="q")
+    with trio.fail_after(10):
+        async with Router(id="A", connectors=[connector], container_links=[link], drain=0.5) as router:
+            async with router.sender("q") as sender:
+                await sender.send("x")
+            [told] = router.statistics().connectors
+            assert (told.url, told.redirected_from) == (there.url, here.url)
+    assert there.expect("opened")["hostname"] == "b.example"

@@ -6,7 +6,9 @@ What it does with a link is decided by its address:
 - a link to the peer from any address: sends the messages given on stdin, as `proton_send.py`, reports every outcome;
 - `missing`: refused with not-found; a dynamic source is given an address;
 - a message with a reply-to that was given so is answered: its body in capitals, its correlation-id;
-- a message `detach`, `end` or `close`: that is done, with an error.
+- a message `detach`, `end` or `close`: that is done, with an error;
+- with `--elsewhere INFO`, in JSON, links to and from `elsewhere` are redirected there; with `--moved INFO`, whoever
+  comes.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from collections import deque
 from typing import Any
 
 import values
-from proton import Condition, Delivery, Link, Message
+from proton import Condition, Delivery, Link, Message, int32, symbol
 from proton.handlers import MessagingHandler
 from proton.reactor import Container
 from proton_peer import say
@@ -50,6 +52,9 @@ class Listening(MessagingHandler):
 
     def on_connection_opened(self, event: Any) -> None:
         say("opened", container=event.connection.remote_container, hostname=event.connection.remote_hostname)
+        if self.options.moved:
+            event.connection.condition = Condition("amqp:connection:redirect", "it moved", info(self.options.moved))
+            event.connection.close()
 
     def on_connection_closed(self, event: Any) -> None:
         say("closed")
@@ -61,6 +66,8 @@ class Listening(MessagingHandler):
         link.rcv_settle_mode = link.remote_rcv_settle_mode
         address = (link.remote_source if link.is_sender else link.remote_target).address
         if address == "missing":
+            return
+        if self.options.elsewhere and address == "elsewhere":
             return
         if link.is_sender and link.remote_source.dynamic:
             address = link.source.address = f"reply-{len(self.replies)}"
@@ -75,6 +82,10 @@ class Listening(MessagingHandler):
         link = event.link
         if "missing" in (link.remote_source.address, link.remote_target.address):
             link.condition = Condition("amqp:not-found", "there is no such node")
+            link.close()
+        elif self.options.elsewhere and "elsewhere" in (link.remote_source.address, link.remote_target.address):
+            link.source.address = link.target.address = None
+            link.condition = Condition("amqp:link:redirect", "it moved", info(self.options.elsewhere))
             link.close()
 
     def on_link_closed(self, event: Any) -> None:
@@ -156,10 +167,18 @@ class Listening(MessagingHandler):
         endpoint.close()
 
 
+def info(text: str) -> dict[symbol, Any]:
+    """The info of an error, of what stands in the arguments."""
+    told = {symbol(key): value for key, value in json.loads(text).items()}
+    return {key: int32(value) if isinstance(value, int) else value for key, value in told.items()}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--credit", type=int, default=10)
     parser.add_argument("--outcomes", default='[{"outcome": "accepted"}]', help="JSON; taken in turn")
+    parser.add_argument("--elsewhere", help="JSON: the info of a link's redirect")
+    parser.add_argument("--moved", help="JSON: the info of a connection's redirect")
     options = parser.parse_args()
     Container(Listening(options, [json.loads(line) for line in sys.stdin if line.strip()])).run()
 

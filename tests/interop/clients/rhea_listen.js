@@ -13,6 +13,8 @@ const {values: given} = parseArgs({options: {
     outcomes: {type: 'string', default: '[{"outcome": "accepted"}]'},
     user: {type: 'string'},
     password: {type: 'string'},
+    elsewhere: {type: 'string'},
+    moved: {type: 'string'},
     certificate: {type: 'string'},
     key: {type: 'string'},
 }});
@@ -38,10 +40,23 @@ container.on('connection_open', ({connection}) => {
     const {container_id: name, hostname} = connection.remote.open;
     const user = connection.sasl_transport && connection.sasl_transport.username;
     say('opened', {container: name, hostname, user});
+    if (given.moved) {
+        connection.close({condition: 'amqp:connection:redirect', description: 'it moved', info: info(given.moved)});
+    }
 });
 container.on('connection_close', () => say('closed', {}));
 container.on('disconnected', () => {});
 container.on('error', error => say('error', {error: String(error)}));
+
+function info(text) {
+    return JSON.parse(text);  // its keys go as strings: rhea has no other way
+}
+
+function isElsewhere(link, address) {
+    if (!given.elsewhere || address !== 'elsewhere') return false;
+    link.close({condition: 'amqp:link:redirect', description: 'it moved', info: info(given.elsewhere)});
+    return true;
+}
 
 function missing(link) {
     link.close({condition: 'amqp:not-found', description: 'there is no such node'});
@@ -55,6 +70,7 @@ container.on('sender_open', ({sender}) => {
         missing(sender);
         return;
     }
+    if (isElsewhere(sender, address)) return;
     if (sender.source.dynamic) {
         address = `reply-${replies.size}`;
         replies.set(address, sender);
@@ -108,6 +124,7 @@ container.on('receiver_open', ({receiver}) => {
         missing(receiver);
         return;
     }
+    if (isElsewhere(receiver, address)) return;
     receiver.set_target({address});
     receiver.add_credit(Number(given.credit));
     say('attached', {address, role: 'receiver'});

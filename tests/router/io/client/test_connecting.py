@@ -16,9 +16,9 @@ from amqpmesh.router.amqp.frames import SASL_FRAME
 from amqpmesh.router.amqp.performatives import Close
 from amqpmesh.router.amqp.sasl import SaslCode, SaslMechanisms, SaslOutcome
 from amqpmesh.router.amqp.types import Symbol
+from amqpmesh.router.io.client.approach import OPEN_TIME
 from amqpmesh.router.io.client.backoff import Backoff
 from amqpmesh.router.io.client.connection import connect
-from amqpmesh.router.io.client.approach import OPEN_TIME
 from amqpmesh.router.io.node import Router
 from tests.support.client import URL, Host, Roads, enter
 from tests.support.script import SASL, frame

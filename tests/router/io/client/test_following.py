@@ -127,6 +127,15 @@ async def test_what_is_asked_for_is_asked_for_there_by_the_address_there(
         assert dynamic.address == "dynamic-0"
 
 
+async def test_the_host_that_is_wanted_is_named_there(nursery: trio.Nursery, autojump_clock: MockClock) -> None:
+    a, b = two(nursery, elsewhere(hostname="tenant.example", network_host="b.example", port=5672))
+    b.mute = {Open}
+    async with a.connect(redirects=["*.example"]) as connection:
+        entering = Call(nursery, enter, connection.sender("q"))
+        assert (await b.expect(Open)).hostname == "tenant.example"
+        await entering.cancel()
+
+
 async def test_a_redirect_to_another_address_of_the_same_peer_needs_no_second_connection(
     nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
