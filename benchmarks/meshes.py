@@ -20,8 +20,9 @@ import trio
 from amqpmesh import AmqpMeshError, connect
 from amqpmesh.router.cli.status import all_pages
 from amqpmesh.router.management import ADDRESS
-from benchmarks.processes import ROOT, START_TIME, Failed
+from benchmarks.processes import ROOT, Failed
 
+START_TIME = 90.0  # seconds for a router to listen; ten of them may start at once
 LOOK = 0.02  # seconds between two looks at what a router says of itself
 PATIENCE = 30.0  # seconds for a mesh to come to what is waited for
 END_TIME = 10.0  # seconds for a router to end of itself

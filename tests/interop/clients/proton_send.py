@@ -1,7 +1,8 @@
 """Send the messages given on stdin, one JSON document per line, and report every outcome.
 
 A line is `{"sections": [[code, typed value], ...]}` (see values.py), or `{"size": octets, "seed": "..."}` for a data
-section of pseudo-random content. Each passes through proton's `Message`, as any user's would.
+section of pseudo-random content. Each passes through proton's `Message`, as any user's would. On SIGTERM nothing more
+is sent; it ends when what was has its outcome.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import signal
 import sys
 from collections import deque
 from typing import Any
@@ -106,8 +108,11 @@ class Sending(Peer):
         self.waiting = deque(enumerate(documents))
         self.unsettled: dict[str, int] = {}
         self.held = bool(options.hold)
+        self.is_over = False
+        signal.signal(signal.SIGTERM, lambda *_: self.waiting.clear())
 
     def begin(self, event: Any) -> None:
+        self.container = event.container
         self.sender = event.container.create_sender(
             self.connection, self.options.address, options=[Modes(self.options)]
         )
@@ -127,7 +132,7 @@ class Sending(Peer):
         self.send()
 
     def send(self) -> None:
-        while self.waiting and self.sender.credit and not self.held:
+        while self.waiting and self.sender.credit > 0 and not self.held:
             index, document = self.waiting.popleft()
             encoded = message_of(document).encode()
             delivery = self.sender.delivery(f"tag-{index}")
@@ -146,7 +151,11 @@ class Sending(Peer):
             self.sender.advance()
             if not self.options.settled:
                 self.unsettled[delivery.tag] = index
+            if self.options.pace:
+                self.held = True
+                self.container.schedule(self.options.pace, Release(self))
         if not self.waiting and not self.unsettled:
+            self.is_over = True
             self.done()
 
     def on_delivery(self, event: Any) -> None:
@@ -163,14 +172,15 @@ class Sending(Peer):
 
 
 class Release(Handler):
-    """A timer's handler: the sender begins to send."""
+    """A timer's handler: the sender begins to send, or sends its next."""
 
     def __init__(self, sending: Sending) -> None:
         self.sending = sending
 
     def on_timer_task(self, event: Any) -> None:
         self.sending.held = False
-        self.sending.send()
+        if not self.sending.is_over:
+            self.sending.send()
 
 
 def main() -> None:
@@ -178,6 +188,7 @@ def main() -> None:
     parser.add_argument("--settled", action="store_true", help="send pre-settled")
     parser.add_argument("--second", action="store_true", help="ask for rcv-settle-mode second")
     parser.add_argument("--hold", type=float, default=0.0, help="seconds of silence before the first message")
+    parser.add_argument("--pace", type=float, default=0.0, help="seconds from each message to the next")
     parser.add_argument("--partial", type=int, help="send only so many octets of the first message, and wait")
     options = parser.parse_args()
     Sending(options, [json.loads(line) for line in sys.stdin if line.strip()]).run()

@@ -5,7 +5,7 @@ const {rhea, say, options, connect, done, digest, lines} = require('./rhea_peer.
 const {messageOf, outcomeOf} = require('./rhea_message.js');
 const values = require('./values.js');
 
-const given = options({settled: {type: 'boolean'}, second: {type: 'boolean'}});
+const given = options({settled: {type: 'boolean'}, second: {type: 'boolean'}, pace: {type: 'string'}});
 
 const waiting = lines();
 const unsettled = new Map();
@@ -25,8 +25,9 @@ sender.on('sender_open', () => say('attached', {
 }));
 
 let index = 0;
+let held = false;
 function send() {
-    if (waiting.length && sender.sendable()) {
+    if (waiting.length && sender.credit > 0 && sender.sendable() && !held) {
         const encoded = rhea.message.encode(messageOf(waiting.shift()));
         const report = {sha256: digest(encoded)};
         if (encoded.length < 65536) report.sections = values.sections(encoded);
@@ -34,13 +35,23 @@ function send() {
         const delivery = sender.send(encoded, undefined, 0);
         if (!given.settled) unsettled.set(delivery.id, index);
         index += 1;
-        // One a turn: rhea counts credit down only at the end of the turn, and queues what exceeds it.
-        setImmediate(send);
+        if (given.pace) {
+            held = true;
+            setTimeout(release, Number(given.pace) * 1000);
+        } else {
+            // One a turn: rhea counts credit down only at the end of the turn, and queues what exceeds it.
+            setImmediate(send);
+        }
     } else if (!waiting.length && !unsettled.size && !connection.finished) {
         done(connection);
     }
 }
+function release() {
+    held = false;
+    send();
+}
 sender.on('sendable', send);
+process.on('SIGTERM', () => waiting.splice(0));
 
 function updated({delivery}) {
     if (!unsettled.has(delivery.id)) return;

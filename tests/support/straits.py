@@ -1,0 +1,101 @@
+"""A way between two processes on which connections can be cut, held up and delayed, by whoever stands beside it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+
+import trio
+
+LARGEST = 1 << 16
+PATIENCE = 10.0  # seconds for the thread to begin, and to end
+
+
+class Strait:
+    """Listens at `port`, and leads to another one. Its methods may be called in any thread, and return when done."""
+
+    def __init__(self, to: int) -> None:
+        """Args: to: the port that it leads to, where somebody may listen only later."""
+        self._to = to
+        self._scopes: set[trio.CancelScope] = set()
+        self._open = trio.Event()
+        self._open.set()
+        self._closed = False
+        self._delay = 0.0
+        #: How many connections have come about.
+        self.made = 0
+        self.port = 0
+        self._ready = threading.Event()
+        self._everything = trio.CancelScope()
+        self._thread = threading.Thread(target=trio.run, args=(self._serve,), daemon=True)
+        self._thread.start()
+        assert self._ready.wait(PATIENCE)
+
+    def cut(self, *, lasting: bool = False) -> None:
+        """All connections are reset. Args: lasting: none comes about any more, until it is mended."""
+        self._do(lambda: self._cut(lasting))
+
+    def stall(self) -> None:
+        """Nothing passes any more, and nobody is told."""
+        self._do(self._stall)
+
+    def mend(self) -> None:
+        """All is as it was; what was held up passes."""
+        self._do(self._mend)
+
+    def delay(self, seconds: float) -> None:
+        """What passes takes so long from now on."""
+        self._delay = seconds
+
+    def end(self) -> None:
+        """Let go of everything."""
+        self._do(self._everything.cancel)
+        self._thread.join(PATIENCE)
+
+    def _do(self, what: Callable[[], None]) -> None:
+        with suppress(trio.RunFinishedError):
+            trio.from_thread.run_sync(what, trio_token=self._token)
+
+    def _cut(self, lasting: bool) -> None:
+        self._closed = lasting
+        for scope in self._scopes:
+            scope.cancel()
+
+    def _stall(self) -> None:
+        self._open = trio.Event()
+
+    def _mend(self) -> None:
+        self._closed = False
+        self._open.set()
+
+    async def _serve(self) -> None:
+        self._token = trio.lowlevel.current_trio_token()
+        (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
+        self.port = listener.socket.getsockname()[1]
+        self._ready.set()
+        with self._everything:
+            await trio.serve_listeners(self._lead, [listener])
+
+    async def _lead(self, near: trio.SocketStream) -> None:
+        with trio.CancelScope() as scope, suppress(OSError):
+            self._scopes.add(scope)
+            try:
+                async with near:
+                    if self._closed:
+                        return
+                    async with await trio.open_tcp_stream("127.0.0.1", self._to) as far, trio.open_nursery() as both:
+                        self.made += 1
+                        both.start_soon(self._pass, near, far, both.cancel_scope)
+                        both.start_soon(self._pass, far, near, both.cancel_scope)
+            finally:
+                self._scopes.discard(scope)
+
+    async def _pass(self, source: trio.SocketStream, sink: trio.SocketStream, both: trio.CancelScope) -> None:
+        with suppress(trio.BrokenResourceError):
+            while data := await source.receive_some(LARGEST):
+                if self._delay:
+                    await trio.sleep(self._delay)
+                await self._open.wait()
+                await sink.send_all(data)
+        both.cancel()
