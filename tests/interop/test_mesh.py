@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from time import monotonic
 
 import pytest
 
@@ -60,7 +61,18 @@ distribution = "multicast"
         return start_shared_router(config + "".join(f'[[connector]]\nurl = "{url}"\n' for url in connectors))
 
     middle = start("B")
-    return {"A": start("A", middle.urls[1]), "B": middle, "C": start("C", middle.urls[1])}
+    routers = {"A": start("A", middle.urls[1]), "B": middle, "C": start("C", middle.urls[1])}
+    await_each_other(routers["A"].url, "C")
+    await_each_other(routers["C"].url, "A")
+    return routers
+
+
+def await_each_other(url, router):
+    """Until the router at a URL knows another one: before that, a name there is not found."""
+    command = [sys.executable, "-m", "amqpmesh", "status", router, "--url", url]
+    give_up_at = monotonic() + 20
+    while subprocess.run(command, cwd=ROOT, timeout=20, capture_output=True, check=False).returncode:
+        assert monotonic() < give_up_at, "the routers do not find each other"
 
 
 @pairs
@@ -133,3 +145,70 @@ def test_a_multicast_reaches_receivers_at_every_router(family, line, client):
         receiver.finish()
         assert 1 <= len(receiver.of("message")) <= 5
     assert [event["outcome"] for event in sender.of("outcome")] == ["accepted"] * 5
+
+
+def addressed(to):
+    """A message for an anonymous sender."""
+    return {"sections": [[0x73, ["list", [["null"], ["null"], ["string", to]]]], *TEXT["sections"]]}
+
+
+@pairs
+def test_a_sender_to_a_name_at_a_router_reaches_the_receiver_there_and_no_other(sending, receiving, line, client):
+    name = f"named/{sending}/{receiving}"
+    other = client("proton_receive", line["B"].url, "--address", name, "--count", "0")
+    other.expect("attached")
+    receiver = client(f"{receiving}_receive", line["C"].url, "--address", name, "--count", "20")
+    receiver.expect("attached")
+    sender = client(f"{sending}_send", line["A"].url, "--address", f"{name}@C", messages=[TEXT] * 20)
+    sender.finish()
+    receiver.finish()
+    assert sender.of("attached")[0]["address"] == f"{name}@C"
+    assert [event["outcome"] for event in sender.of("outcome")] == ["accepted"] * 20
+    other.stop()
+    assert other.of("message") == []
+
+
+@pairs
+@pytest.mark.parametrize("to", ["{}", "{}@C"])
+def test_a_receiver_of_a_name_at_a_router_takes_from_it_wherever_it_is_attached(to, sending, receiving, line, client):
+    name = f"taken/{sending}/{receiving}/{len(to)}"
+    receiver = client(f"{receiving}_receive", line["A"].url, "--address", f"{name}@C", "--count", "20")
+    assert receiver.expect("attached")["address"] == f"{name}@C"
+    sender = client(f"{sending}_send", line["C"].url, "--address", to.format(name), messages=[TEXT] * 20)
+    sender.finish()
+    receiver.finish()
+    assert [event["outcome"] for event in sender.of("outcome")] == ["accepted"] * 20
+    assert len(receiver.of("message")) == 20
+
+
+@pairs
+def test_an_anonymous_sender_reaches_a_name_at_a_router_by_to(sending, receiving, line, client):
+    name = f"to/{sending}/{receiving}"
+    receiver = client(f"{receiving}_receive", line["C"].url, "--address", name, "--count", "5")
+    receiver.expect("attached")
+    sender = client(f"{sending}_send", line["A"].url, messages=[addressed(f"{name}@C")] * 5)
+    sender.finish()
+    receiver.finish()
+    assert [event["outcome"] for event in sender.of("outcome")] == ["accepted"] * 5
+    assert [event["sections"] for event in receiver.of("message")] == [
+        event["sections"] for event in sender.of("sent")
+    ], "its `to` is as it was sent"
+
+
+@pairs
+def test_a_sender_to_a_whole_router_reaches_names_there_by_to(sending, receiving, line, client):
+    name = f"whole/{sending}/{receiving}"
+    receiver = client(f"{receiving}_receive", line["C"].url, "--address", name, "--count", "5")
+    receiver.expect("attached")
+    sender = client(f"{sending}_send", line["A"].url, "--address", "@C", messages=[addressed(name)] * 5)
+    sender.finish()
+    receiver.finish()
+    assert [event["outcome"] for event in sender.of("outcome")] == ["accepted"] * 5
+
+
+@pytest.mark.parametrize("role", ["send", "receive"])
+def test_a_name_at_a_router_that_nobody_knows_is_not_found(role, line, client):
+    program = client(f"proton_{role}", line["A"].url, "--address", "q@nobody", messages=[TEXT])
+    program.finish(status=1)
+    [error] = program.of("link-error")
+    assert (error["condition"], error["description"]) == ("amqp:not-found", "no container 'nobody' is known here")
