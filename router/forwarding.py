@@ -48,6 +48,9 @@ if TYPE_CHECKING:
 #: Octets of a lane's frame that are not payload, at most: a `transfer` with its state, and the final address.
 FRAME_HEAD: Final = 512
 
+#: Seconds for each router behind a lane of a multicast, before the lane is given up for one that stalls there.
+HOP_PATIENCE: Final = 0.25
+
 #: Waiting messages that may not go to who could take them, before the others behind them have to wait, too.
 MAX_ASIDE: Final = 100
 
@@ -460,14 +463,17 @@ class Forwarding:
         """A receiver of a multicast can take nothing: see whether it has changed its mind after a while."""
         if outgoing.stalled_since is None and not outgoing.left_out:
             core = self._core
-            outgoing.stalled_since = core.now
-            core.schedule(core.now + outgoing.address.config.overflow_time, partial(self._lose_patience, outgoing))
+            since = outgoing.stalled_since = core.now
+            patience = outgoing.address.config.overflow_time
+            if outgoing.address.lane is not None and core.mesh is not None:
+                # Who stalls there is left out there, and first: others behind that lane are to miss nothing.
+                patience += HOP_PATIENCE * core.mesh.ways.hops_behind(outgoing)
+            core.schedule(since + patience, partial(self._lose_patience, outgoing, since))
 
-    def _lose_patience(self, outgoing: OutgoingLink) -> None:
+    def _lose_patience(self, outgoing: OutgoingLink, since: float) -> None:
         core = self._core
         address = outgoing.address
-        patience = address.config.overflow_time
-        if outgoing.gone or outgoing.stalled_since is None or core.now < outgoing.stalled_since + patience:
+        if outgoing.gone or outgoing.stalled_since != since:
             return
         if address.config.overflow is Overflow.DROP:
             self._leave_out(outgoing)

@@ -369,6 +369,14 @@ class Ways:
         if lane not in self._nodes:
             self._heard.pop(lane, None)
 
+    def hops_behind(self, outgoing: OutgoingLink) -> int:
+        """How many hops the farthest consumer is away to which a lane of a tree leads."""
+        lane = outgoing.address.lane
+        assert lane is not None
+        behind = self._topology.branches(lane.far, self._egresses(lane.tenant, lane.name))
+        routers = behind.get(outgoing.connection.peer.container_id, ())
+        return max((self._topology.length(each) or 0 for each in routers), default=0)
+
     def need_bulk(self, node: Address) -> None:
         """Attach one more link of a lane, for what is large: all that it has are busy, or there is none."""
         if sum(each.bulk for each in node.outgoing) >= BULK_SESSIONS:
