@@ -167,7 +167,7 @@ def test_a_broker_is_not_asked_to_drain_when_a_consumer_drains() -> None:
     assert receiver.credit == 5, "the broker has time to send"
     router.advance(0.2)
     assert receiver.credit == 0
-    assert broker.drains == 0
+    assert broker.drain_requests == 0
     router.leave()
 
 
@@ -182,7 +182,7 @@ def test_credit_that_lies_idle_at_a_broker_goes_to_those_who_wait_without_a_drai
         producer.send(busy)
     router.advance(0.3)
     assert idle.credit == 1
-    assert broker.drains == 0
+    assert broker.drain_requests == 0
     for arrival in consumer.take():
         arrival.accept()
     receiver.flow(10)

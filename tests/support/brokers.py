@@ -65,7 +65,8 @@ class Broker(Client):
         self.links: dict[str, Link] = {}
         self.asked: list[Attach] = []
         #: How often it was asked to drain a link that it sends on.
-        self.drains = 0
+        self.drains = False
+        self.drain_requests = 0
         network.clients.append(self)
         network.run()
 
@@ -83,7 +84,7 @@ class Broker(Client):
             elif isinstance(event, events.LinkDetached):
                 self.links.pop(event.link.name, None)
             elif isinstance(event, events.DrainRequested):
-                self.drains += 1
+                self.drain_requests += 1
 
     def _attached(self, event: events.LinkAttached) -> None:
         link, attach = event.link, event.attach

@@ -12,16 +12,19 @@ import pytest
 import trio
 
 from amqpmesh import (
+    AddressConfig,
     Backoff,
     ConnectorConfig,
     ConnectorTlsConfig,
     ContainerLinkState,
     LinkConfig,
+    LinkDetachedError,
     ListenerConfig,
     MeshConfig,
     Message,
     OutcomeError,
     PasswordConfig,
+    RedirectConfig,
     RejectedError,
     Router,
     connect,
@@ -264,3 +267,84 @@ async def test_nothing_is_lost_when_it_breaks_in_the_middle(breaks, rabbitmq):
     assert all(times <= 1 + failed[body] for body, times in left.items())
     for queue in DRAINED:  # what was in doubt at the end, if the broker had not heard of it
         assert set(await left_in(rabbitmq, queue)) <= set(expected[queue])
+
+
+async def test_a_queue_that_is_to_last_is_asked_for_as_such(rabbitmq):
+    # A name without a path declares a queue, which lasts if the terminus does.
+    lasting = LinkConfig(
+        connector="broker",
+        source="/queue/lasting-by-link",
+        address="incoming",
+        capabilities=("queue",),
+        durable="configuration",
+        expiry_policy="never",
+    )
+    async with mesh(rabbitmq, lasting) as (near, far):
+        await until_attached(near)
+        await trio.to_thread.run_sync(rabbitmq.kill)
+        await trio.to_thread.run_sync(rabbitmq.start)
+        await until_attached(near)
+        await fill(rabbitmq, "/amq/queue/lasting-by-link", ["there"])
+        async with far.receiver("incoming") as receiver, await receiver.receive() as message:
+            assert message.body == "there"
+
+
+# ---------------------------------------------------------------------------------------------------------- on demand
+
+
+@asynccontextmanager
+async def led_to(rabbitmq):
+    """Routers A, of which some addresses are the broker's queues by name, and B, which knows nothing of that."""
+    port = int(rabbitmq.url.rpartition(":")[2])
+    queues = AddressConfig(
+        pattern="/amq/queue/#", redirect=RedirectConfig(network_host="127.0.0.1", port=port, follow="router")
+    )
+    audit = AddressConfig(
+        pattern="audit",
+        redirect=RedirectConfig(network_host="127.0.0.1", port=port, address="/amq/queue/fed", follow="router"),
+    )
+    listener = ListenerConfig(url="amqp://127.0.0.1:0", role="mesh")
+    async with (
+        Router(id="A", mesh=MESH, drain=0.5, listeners=[listener], addresses=(queues, audit)) as near,
+        Router(id="B", mesh=MESH, drain=0.5, connectors=[near.listeners[0].url]) as far,
+    ):
+        await until(lambda: any(each.distance is not None for each in far.statistics().routes))
+        yield near, far
+
+
+async def test_a_router_goes_to_the_broker_in_the_place_of_its_clients_and_of_its_mesh(rabbitmq):
+    async with led_to(rabbitmq) as (near, far):
+        async with near.sender("/amq/queue/fed") as one, far.sender("audit") as other:
+            for number in range(20):
+                await one.send(Message(f"one {number}", durable=True))
+                await other.send(Message(f"other {number}", durable=True))
+        received = Counter()
+        async with (
+            near.receiver("/amq/queue/fed", credit=5) as here,
+            far.receiver("/amq/queue/fed@A", credit=5) as there,
+        ):
+
+            async def take(receiver):
+                async for delivery in receiver:
+                    async with delivery as message:
+                        received[message.body] += 1
+
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(take, here)
+                nursery.start_soon(take, there)
+                await until(lambda: received.total() == 40)
+                nursery.cancel_scope.cancel()
+        assert received == Counter(f"{who} {number}" for who in ("one", "other") for number in range(20))
+        await until(lambda: not near.statistics().router.relays)
+    assert await left_in(rabbitmq, "/amq/queue/fed") == Counter()
+
+
+async def test_a_receiver_of_a_queue_that_is_not_there_hears_it_from_the_broker(rabbitmq):
+    async with led_to(rabbitmq) as (near, _), near.sender("/amq/queue/fed") as sender:
+        await sender.send("before")
+        with pytest.raises(LinkDetachedError, match="does not take the link") as missing:
+            async with near.receiver("/amq/queue/missing") as receiver:
+                await receiver.receive()
+        assert missing.value.error.condition == "amqp:not-found"
+        await sender.send("after")
+    assert await left_in(rabbitmq, "/amq/queue/fed") == Counter(["before", "after"])
