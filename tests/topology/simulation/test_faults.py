@@ -43,6 +43,13 @@ async def egress_killed_and_restarted(mesh: Mesh) -> None:
     await mesh.restart("C")
 
 
+async def ingress_killed_and_restarted(mesh: Mesh) -> None:
+    await mesh.crash("A")
+    await trio.sleep(0.1)
+    await mesh.restart("A")
+    await trio.sleep(1.0)  # until the sender has tried again
+
+
 async def stopped(mesh: Mesh) -> None:
     await mesh.stop("B")
 
@@ -93,7 +100,24 @@ async def cost_changed(mesh: Mesh) -> None:
 
 
 async def clock_stepped(mesh: Mesh) -> None:
+    for seconds in (86_400.0, -86_400.0):
+        for router in "ABC":
+            mesh.step_clock(router, seconds)
+        await trio.sleep(0.2)
+
+
+async def clock_stepped_back_before_a_restart(mesh: Mesh) -> None:
     mesh.step_clock("B", -86_400.0)
+    await mesh.crash("B")
+    await mesh.restart("B")
+
+
+async def clock_stepped_forward_before_a_restart(mesh: Mesh) -> None:
+    mesh.step_clock("B", 86_400.0)
+    await mesh.crash("B")
+    await mesh.restart("B")
+    mesh.step_clock("B", -86_400.0)
+    await mesh.settled()
     await mesh.crash("B")
     await mesh.restart("B")
 
@@ -103,6 +127,7 @@ FAULTS = [
     killed_and_restarted,
     killed_and_restarted_at_once,
     egress_killed_and_restarted,
+    ingress_killed_and_restarted,
     stopped,
     cut_and_healed,
     connection_lost,
@@ -112,6 +137,8 @@ FAULTS = [
     partitioned_and_healed,
     cost_changed,
     clock_stepped,
+    clock_stepped_back_before_a_restart,
+    clock_stepped_forward_before_a_restart,
 ]
 
 
