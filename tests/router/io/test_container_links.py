@@ -10,8 +10,9 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from amqpmesh.router.amqp.delivery_states import Accepted, Modified
 from amqpmesh.router.amqp.errors import ConfigError
-from amqpmesh.router.config import ConnectorConfig, LinkConfig
+from amqpmesh.router.config import AddressConfig, ConnectorConfig, LinkConfig, RedirectConfig
 from amqpmesh.router.io.client.receiver import Receiver
 from amqpmesh.router.io.node import Router
 from amqpmesh.router.message import Message
@@ -112,6 +113,32 @@ async def test_what_is_sent_while_connections_are_cut_arrives_once_or_more_and_w
         assert set(arrived[name]) == {f"{address} {number}" for number in range(total)}
         assert all(times <= 1 + failed[body] for body, times in arrived[name].items())
     assert sum(failed.values()) > 0, "a cut leaves something in doubt"
+
+
+async def test_a_link_goes_where_the_other_container_sends_it_and_what_is_cut_there_comes_again(
+    nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
+    third = "amqp://router.example:5673"
+    moved = AddressConfig(pattern="queue", redirect=RedirectConfig(port=5673, address="moved"))
+    roads = Roads(nursery)
+    async with Router(id="far", addresses=(moved,)) as far, Router(id="third") as other:
+        roads.lead_to(far)
+        roads.lead_to(other, third)
+        async with Router(id="near", connectors=[CONNECTOR], container_links=[FED], open_stream=roads.open) as near:
+            await until(lambda: told(near)[0].state is S.ATTACHED)
+            assert (told(near)[0].connector, told(near)[0].node) == (f"{third} (other)", "moved")
+            async with other.receiver("moved") as there, near.sender("outgoing") as sender:
+                sent = await sender.transfer("in doubt")
+                await there.receive()
+                await roads.cut()
+                assert await sent.outcome() == Modified(delivery_failed=True)
+                again = await sender.transfer("again")
+                async with await there.receive() as message:
+                    assert message.body == "again"
+                assert await again.outcome() == Accepted()
+            # It has asked where it belongs before it went there again.
+            assert sorted(url for _, url in roads.tries) == [URL, URL, third, third]
+            assert far.statistics().router.deliveries_in == 0
 
 
 async def test_a_router_that_another_with_its_id_robs_does_not_rob_it_in_a_loop(
