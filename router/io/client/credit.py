@@ -9,14 +9,14 @@ import trio
 from amqpmesh.router.amqp.errors import CommandError
 from amqpmesh.router.amqp.link import MAX_CREDIT, Receiver
 from amqpmesh.router.io.client.arguments import whole
-from amqpmesh.router.io.client.link import LinkEnd
+from amqpmesh.router.io.client.movable import MovableEnd
 
 if TYPE_CHECKING:
     from amqpmesh.router.io.client.attacher import Attacher
     from amqpmesh.router.io.client.incoming import Incoming
 
 
-class Crediting(LinkEnd):
+class Crediting(MovableEnd):
     """The receiving end of a link, as far as its sender waits for it."""
 
     def __init__(self, home: Attacher, name: str, address: str | None, credit: int) -> None:

@@ -3,33 +3,25 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from contextlib import suppress
-from dataclasses import replace
 from enum import Enum, auto
 from typing import TYPE_CHECKING, ClassVar, Final, TypeVar
 
 import trio
 
-from amqpmesh.policies.redirect import NotFollowedError
-from amqpmesh.router import logs
 from amqpmesh.router.amqp.definitions import AmqpCondition, Error, LinkCondition
 from amqpmesh.router.amqp.errors import (
     AmqpMeshError,
     CommandError,
     LinkDetachedError,
-    LinkRedirectError,
     SessionEndedError,
     link_detached,
     shown,
 )
-from amqpmesh.router.amqp.messaging import Source, Target
 from amqpmesh.router.amqp.states import LinkEndpointState
 from amqpmesh.router.io.client.arguments import text
 from amqpmesh.router.io.client.backoff import LASTING
-from amqpmesh.router.redirects import redirect_of
 
 if TYPE_CHECKING:
-    from amqpmesh.policies.redirect import Stop
     from amqpmesh.router.amqp.events import LinkDetached, TransferReceived
     from amqpmesh.router.amqp.link import Link
     from amqpmesh.router.amqp.performatives import Attach
@@ -38,13 +30,10 @@ if TYPE_CHECKING:
     from amqpmesh.router.io.client.conversation import Conversation
     from amqpmesh.router.kernel.relay import Delivery as KernelDelivery
 
-log = logs.EventLog("amqpmesh.client")
-
 LEAVE_TIME: Final = 1.0
 """Seconds that the peer has to answer when a link is left."""
 
 E = TypeVar("E", bound=AmqpMeshError)
-T = TypeVar("T", Source, Target)
 
 
 class Stage(Enum):
@@ -63,13 +52,6 @@ def again(error: E) -> E:
     return type(error)(*error.args)
 
 
-def moved(asked: T, stop: Stop | None) -> T:
-    """What a link asks for where redirects led it: the same, by the address there. A dynamic node has none."""
-    if stop is None or stop.address is None or asked.dynamic:
-        return asked
-    return replace(asked, address=stop.address)
-
-
 class LinkEnd(ABC):
     """A link of a program's. It outlives the engine's link endpoint, as a connection may be lost and come back."""
 
@@ -79,16 +61,11 @@ class LinkEnd(ABC):
     _way: ClassVar[str]
 
     def __init__(self, home: Attacher, name: str, address: str | None) -> None:
-        #: What the program asked to attach it; and what does, which is another where it was redirected.
-        self._origin = self._home = home
-        #: Where redirects have led it to; None: it is attached to what the program asked for.
-        self._stop: Stop | None = None
+        self._home = home
         #: The link's name (§2.6.1).
         self.name = name
         #: What the peer attached; before that, what was asked for.
         self.address = text("address", address)
-        #: A link of the program's that is of use only where this one is.
-        self._companion: LinkEnd | None = None
         self._stage = Stage.NEW
         self._failure: AmqpMeshError | None = None
         self._conversation: Conversation | None = None
@@ -232,9 +209,6 @@ class LinkEnd(ABC):
     def detached(self, event: LinkDetached) -> None:
         """The peer detached, or we did for what it did wrong; both sides know."""
         error = link_detached("the link was detached", event.error)
-        if isinstance(error, LinkRedirectError) and event.by_peer and self._stage is not Stage.OVER:
-            self._redirected(error)
-            return
         if event.error is None and self._stage is Stage.COMING:
             error = LinkDetachedError("the peer refused the link and gave no reason")
         gone_for_now = event.error is None and not event.closed
@@ -248,16 +222,9 @@ class LinkEnd(ABC):
         else:
             self._lose(error, final=False)
 
+    @abstractmethod
     def connection_lost(self, error: AmqpMeshError, *, final: bool) -> None:
         """Its connection is over; `final`: and there will be no other."""
-        if self._stage is Stage.OVER:
-            return
-        if final and self._home is not self._origin:
-            self._lose(error, final=False)
-            return
-        if self._home is self._origin:
-            self._stop = None
-        self._lose(error, final=final, again=final)
 
     def seen_off(self) -> None:
         """The peer has answered our detach, or never will."""
@@ -289,11 +256,6 @@ class LinkEnd(ABC):
     @abstractmethod
     def _attach(self, session: Session) -> Link:
         """Send our attach."""
-
-    @property
-    @abstractmethod
-    def _wanted(self) -> str | None:
-        """The address that the program asked for; None: the anonymous terminus, or a dynamic node."""
 
     @abstractmethod
     def _accepts(self, attach: Attach) -> bool:
@@ -338,7 +300,7 @@ class LinkEnd(ABC):
             return
         lasted = self._has_lasted
         self._let_go()
-        if final or (again and not self._origin.reconnects):
+        if final or (again and not self._may_come_again):
             self._fail(error)
             return
         self._come_again(error)
@@ -347,6 +309,15 @@ class LinkEnd(ABC):
             self._go_home()
             if not self.is_over:
                 self._home.attach_later(self, self._losses)
+
+    @property
+    @abstractmethod
+    def _may_come_again(self) -> bool:
+        """Whether it is attached again after a loss."""
+
+    @abstractmethod
+    def _go_home(self) -> None:
+        """Begin again where the program said, wherever redirects had led."""
 
     @property
     def _has_lasted(self) -> bool:
@@ -365,72 +336,6 @@ class LinkEnd(ABC):
         self._stage = Stage.COMING
         self._lost(error, final=False)
         self._changed()
-
-    # -------------------------------------------------------------------------------------------------------- elsewhere
-
-    def _redirected(self, told: LinkRedirectError) -> None:
-        """The peer says that the node is elsewhere: go there, if that is allowed (§2.8.18)."""
-        assert told.error is not None
-        stop = None if self._has_lasted else self._stop
-        address = self._wanted if self._stop is None else self._stop.address
-        try:
-            found = self._home.follow(stop, address, redirect_of(told.error))
-        except NotFollowedError as refusal:
-            reason = f"the link was redirected, and that is not followed: {refusal}"
-            self._lose(LinkRedirectError(reason, told.error), final=True)
-            return
-        if found is None:
-            self._lose(told, final=True)
-            return
-        home, stop = found
-        log.info(
-            "redirect followed", peer=self.peer, link=self.name, to=stop.place.described, address=stop.address or ""
-        )
-        self._let_go()
-        self._come_again(told)
-        self._move(home, stop)
-
-    def _go_home(self) -> None:
-        """Begin again where the program said, wherever redirects had led."""
-        self._stop = None
-        if self._home is not self._origin:
-            self._move(self._origin, None)
-
-    def _move(self, home: Attacher, stop: Stop | None) -> None:
-        """Be attached by `home` from now on."""
-        if home is not self._home:
-            self._home.remove(self)
-            self._home = home
-            try:
-                home.add(self)
-            except AmqpMeshError as error:
-                self._fail(error)
-                return
-        self._stop = stop
-        if self._companion is not None:
-            self._companion.accompany(self)
-        if stop is not None:
-            self.attach_now()
-
-    def accompany(self, other: LinkEnd) -> None:
-        """Be attached where another link of the program's is from now on."""
-        if self._home is other._home or self._stage not in (Stage.COMING, Stage.ATTACHED):
-            return
-        link, session = self._link, self._session
-        pauses = link is None and self._losses > 0
-        if link is not None and session is not None and session.can_send:
-            link.context = None
-            with suppress(CommandError):  # too much waits to be sent: the session that ends says the same
-                link.detach()
-        self._let_go()
-        self._come_again(LinkDetachedError("the link follows another one, which was redirected"))
-        self._move(other._home, None)
-        if self.is_over:
-            return
-        if pauses:
-            self._home.attach_later(self, self._losses)
-        else:
-            self.attach_now()
 
     def give_up_detach(self) -> None:
         """The peer need not answer the detach any more: the session is ended, and the link with it (§2.5.2)."""

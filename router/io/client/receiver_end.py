@@ -20,7 +20,7 @@ from amqpmesh.router.io.client.conversation import MIN_WINDOW
 from amqpmesh.router.io.client.credit import Crediting
 from amqpmesh.router.io.client.delivery import DeliveryAbortedError
 from amqpmesh.router.io.client.incoming import FAILED, Incoming
-from amqpmesh.router.io.client.link import moved
+from amqpmesh.router.io.client.movable import moved
 from amqpmesh.router.io.client.share import Share
 from amqpmesh.router.kernel import relay as kernel
 from amqpmesh.router.kernel.relay import RELEASED_STATE

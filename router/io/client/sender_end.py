@@ -15,7 +15,8 @@ from amqpmesh.router.amqp.link import Sender as EngineSender
 from amqpmesh.router.amqp.messaging import Source, Target
 from amqpmesh.router.amqp.states import LinkEndpointState
 from amqpmesh.router.amqp.terminus import Terminus
-from amqpmesh.router.io.client.link import LinkEnd, again, moved
+from amqpmesh.router.io.client.link import again
+from amqpmesh.router.io.client.movable import MovableEnd, moved
 from amqpmesh.router.io.client.outgoing import Outgoing
 from amqpmesh.router.kernel import relay as kernel
 from amqpmesh.router.outcomes import NOTHING_SAID, outcome_of
@@ -40,7 +41,7 @@ PIECE: Final = 128 * 2**10
 """Octets of a message that are put into frames at once, before a look at how much waits to be written."""
 
 
-class SenderEnd(LinkEnd):
+class SenderEnd(MovableEnd):
     """The sending end of a link."""
 
     kind = "sender"
