@@ -24,7 +24,7 @@ from benchmarks.processes import load
 from benchmarks.steady import OUTCOMES, Receiver, Sender
 
 RATE = 2_000  # messages a second while a router is killed
-ROUNDS = {"kill": 15, "freeze": 5, "start": 15, "reach": 40}
+ROUNDS = {"kill": 12, "freeze": 3, "start": 12, "reach": 40}
 QUICK = {"kill": 3, "freeze": 1, "start": 3, "reach": 10}
 BEFORE, AFTER = 1.0, 2.0  # seconds of traffic before and after a fault
 HOLD = 3.0  # seconds, as configured by default

@@ -23,12 +23,12 @@ from benchmarks.processes import Load, cpu_seconds, load, server
 from benchmarks.run import median, table
 
 HOPS = (1, 2, 3)
-COUNT = 100_000
+COUNT = 30_000
 SIZE = 100
 RATE = 1_000
 PART = 0.8  # of what the routers carry at most
-SECONDS = 5.0
-ROUNDS = 5
+SECONDS = 3.0
+ROUNDS = 3
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ def both(hops: int) -> Iterator[list[Chain]]:
 
 def measure(quick: bool) -> dict[str, Any]:
     """All of it, printed."""
-    rounds, count, seconds = (1, COUNT // 10, 1.0) if quick else (ROUNDS, COUNT, SECONDS)
+    rounds, count, seconds = (1, COUNT // 3, 1.0) if quick else (ROUNDS, COUNT, SECONDS)
     results: dict[str, Any] = {}
     throughput, latency = [], []
     for hops in HOPS:
@@ -137,7 +137,7 @@ def measure(quick: bool) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="a tenth of the messages, one round")
+    parser.add_argument("--quick", action="store_true", help="a third of the messages, one round")
     parser.add_argument("--output", type=Path, default=Path("build/hops.json"))
     options = parser.parse_args()
     results = measure(options.quick)
