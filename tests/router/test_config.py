@@ -281,6 +281,9 @@ def test_what_is_wrong_is_named_by_file_key_and_reason(text: str, key: str, reas
         (f"{BROKER}user = 'u'\npassword = 'secret'", "connector[0].password", "must be a table"),
         (f"{BROKER}user = 'u'\npassword = {{}}", "connector[0].password.file", "is needed"),
         (f"{BROKER}user = 'u'\npassword = {{ file = 'f', env = 'E' }}", "connector[0].password.env", "take one"),
+        (f"{BROKER}redirects = 'b.example'", "connector[0].redirects", "must be a list"),
+        (f"{BROKER}redirects = ['b.example', 'c:5672']", "connector[0].redirects", "'c:5672' is no host"),
+        (f"{BROKER}redirects = ['*.*.example']", "connector[0].redirects", "is no host"),
         (f"{BROKER}connections = 3", "connector[0].connections", "unknown key"),
         (f"{BROKER}{BROKER}", "connector", "two connectors are named 'broker'"),
         (f"{BROKER}[[link]]", "link[0].connector", "is missing"),
@@ -392,6 +395,7 @@ def test_the_mesh_is_read_with_its_listeners_connectors_and_links() -> None:
         user = "alice"
         password = { file = "alice.password" }
         hostname = "vhost:/"
+        redirects = ["b.example", "*.c.example"]
         trace_frames = true
         [[link]]
         connector = "broker"
@@ -431,6 +435,7 @@ def test_the_mesh_is_read_with_its_listeners_connectors_and_links() -> None:
                 user="alice",
                 password=PasswordConfig(file=folder / "alice.password"),
                 hostname="vhost:/",
+                redirects=("b.example", "*.c.example"),
                 trace_frames=True,
                 channel_max=7,
             ),

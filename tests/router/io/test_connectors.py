@@ -28,6 +28,7 @@ from amqpmesh.router.config import (
     ListenerConfig,
     MeshConfig,
     PasswordConfig,
+    PlaceConfig,
     RouterConfig,
     TlsConfig,
 )
@@ -528,6 +529,29 @@ def unused() -> int:
     """A port of loopback at which nobody listens now."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         return int(taken.getsockname()[1])
+
+
+async def test_a_neighbour_that_it_is_sent_to_shows_a_certificate_of_the_mesh(tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    mesh, other = Certificates(tmp_path), Certificates(tmp_path / "other")
+    listener = ListenerConfig(url="amqps://127.0.0.1:0", role="mesh")
+    with trio.fail_after(10):
+        async with (
+            Router(id="B", mesh=mesh.issue("B"), listeners=[listener]) as far,
+            Router(id="C", mesh=other.issue("C"), listeners=[listener]) as stranger,
+        ):
+            for to, allowed in ((far, True), (stranger, False)):
+                moved = replace(listener, redirect=PlaceConfig(network_host="127.0.0.1", port=port_of(to)))
+                async with Router(id="A", mesh=mesh.issue("A"), listeners=[moved]) as first:
+                    url = first.listeners[0].url
+                    async with Router(id="N", mesh=mesh.issue("N"), connectors=[url]) as near:
+                        if allowed:
+                            await until(lambda: [each.router for each in near.statistics().neighbours] == ["B"])
+                            assert told(near).redirected_from == url
+                        else:
+                            await until(lambda: "TLS" in (told(near).reason or ""))
+                            assert not near.statistics().neighbours
+    assert not stranger.statistics().connections
 
 
 async def test_certificates_are_read_again(tmp_path: Path) -> None:
