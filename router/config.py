@@ -86,8 +86,8 @@ class LogConfig(Table):
 
 @table
 class RouterConfig(Limits):
-    """A whole configuration. `mesh`, `listeners`, `connectors`, `container_links`, `addresses`, `elsewhere` and `log` are
-    tables of their own in the file.
+    """A whole configuration. `mesh`, `listeners`, `connectors`, `container_links`, `addresses`, `elsewhere` and `log`
+    are tables of their own in the file.
     """
 
     id: str = setting(factory=default_id, check=_id_refusal)
