@@ -10,9 +10,10 @@ import trio
 
 from amqpmesh.router.cli.exits import RefusedError
 from amqpmesh.router.cli.status import all_pages
+from amqpmesh.router.config import ConnectorConfig, ListenerConfig, PlaceConfig
 from amqpmesh.router.io.client.connection import connect
 from amqpmesh.router.message import Message
-from tests.support.served import Command, Served
+from tests.support.served import Command, Serve, Served
 
 
 @pytest.fixture(autouse=True)
@@ -108,6 +109,32 @@ def test_a_name_cannot_control_the_terminal(served: Served, command: Command) ->
     said = command("status")
     assert r"\u001b[31mred\u0007" in said.out
     assert "\x1b" not in said.out
+
+
+def test_a_connector_says_where_it_was_sent_or_why_it_did_not_go(
+    serve: Serve, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    there = serve(id="B")
+    port = int(there.url.rpartition(":")[2])
+
+    def sent_to(host: str) -> tuple[str, str]:
+        place = PlaceConfig(hostname=host, port=port)
+        first = serve(listeners=[ListenerConfig(url="amqp://127.0.0.1:0", redirect=place)])
+        connector = ConnectorConfig(url=first.url, name="broker", role="container", redirects=("localhost",))
+        near = serve(id="N", connectors=[connector])
+
+        def has_arrived() -> bool:
+            [told] = near.router.statistics().connectors
+            return bool(told.failures or (told.redirected_from and told.connection is not None))
+
+        near.until(has_arrived)
+        return first.url, row(command("status", "--url", near.url).out, "broker", "container")
+
+    _, line = sent_to("b.example")
+    assert line.endswith("not followed: the host 'b.example' is not allowed")
+    url, line = sent_to("localhost")
+    assert re.search(rf" amqp://localhost:{port} \(redirected from {url}\) +0 +-$", line)
 
 
 def test_all_may_be_json(served: Served, command: Command) -> None:
