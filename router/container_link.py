@@ -53,7 +53,7 @@ class ContainerLink:
     """A link to a node elsewhere, over all connections to its container.
 
     Attributes: `serves`: where here what comes by it goes, or what leaves by it comes from. `refused`: told that the
-    other container does not want it, with why, and that it has ended; None: it is attached again for ever.
+    other container does not want it, and why, says whether it ends; None: it is attached again for ever.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class ContainerLink:
         serves: Callable[[ConnectionRecord], Address],
         now: float,
         asks: LinkConfig | None = None,
-        refused: Callable[[ContainerLink, Error | None], None] | None = None,
+        refused: Callable[[ContainerLink, Error | None], bool] | None = None,
     ) -> None:
         """Args: connector: by name, the one whose connections it goes over. node: the address there. incoming: it
         feeds this router; else it is fed. address: what it serves, by name. asks: what is asked for of the node.

@@ -76,21 +76,18 @@ class Containers:
 
     def remove(self, each: ContainerLink) -> None:
         """Have a link no more. What is unsettled on it ends as on any link that is gone."""
-        link, session = each.link, each.session
+        link = each.link
         each.retry_at = None
+        self._all.pop(each, None)
+        if link is not None:
+            self._let_go(each, link)
+            taken = link.context
+            if isinstance(taken, IncomingLink | OutgoingLink):
+                self._core.link_over(taken)
+            if link.state in (LinkEndpointState.ATTACH_SENT, LinkEndpointState.ATTACHED) and link.session.can_send:
+                link.detach()
         self._leave(each)
         each.stop = None
-        self._all.pop(each, None)
-        if link is None:
-            return
-        self._let_go(each, link)
-        taken = link.context
-        if isinstance(taken, IncomingLink | OutgoingLink):
-            self._core.link_over(taken)
-        if link.state in (LinkEndpointState.ATTACH_SENT, LinkEndpointState.ATTACHED) and link.session.can_send:
-            link.detach()
-        if session is not None and session.can_send and not self._others_in(session):
-            session.end()
 
     # ------------------------------------------------------------------------------------------------------ connections
 
@@ -135,7 +132,6 @@ class Containers:
         """From now on it goes over the connections of that connector."""
         each.connector = connector
         self._by_connector.setdefault(connector, {})[each] = None
-        each.session = None
         each.record = next(
             (
                 record
@@ -149,13 +145,16 @@ class Containers:
             None,
         )
 
-    def _leave(self, each: ContainerLink) -> None:
-        """Over those of its connector no more."""
+    def _leave(self, each: ContainerLink, onward: str | None = None) -> None:
+        """Over those of its connector no more. Args: onward: over those of this one."""
+        session, each.session = each.session, None
+        if session is not None and session.can_send and not self._others_in(session):
+            session.end()
         those = self._by_connector.get(each.connector, {})
         those.pop(each, None)
         if not those:
             self._by_connector.pop(each.connector, None)
-        if each.stop is not None:
+        if each.stop is not None and each.connector != onward:
             self._core.places.leave(each.connector, each)
 
     # ------------------------------------------------------------------------------------------------------------ links
@@ -202,8 +201,11 @@ class Containers:
         if record is None or core.draining:
             return
         if each.refused is not None and record.peer.container_id == core.id:
-            self.remove(each)
-            each.refused(each, Error(condition=AmqpCondition.NOT_ALLOWED, description="it is this router itself"))
+            error = Error(condition=AmqpCondition.NOT_ALLOWED, description="it is this router itself")
+            if each.refused(each, error):
+                self.remove(each)
+            else:
+                self._wait(each, "the place is this router itself")
             return
         try:
             if each.session is None or not each.session.can_send:
@@ -283,9 +285,8 @@ class Containers:
             if refusal is None:
                 return
             refused, reason = True, f"the peer says that it is elsewhere: not followed, {refusal}"
-        if refused and each.refused is not None:
+        if refused and each.refused is not None and each.refused(each, error):
             self.remove(each)
-            each.refused(each, error)
         else:
             self._wait(each, reason)
 
@@ -306,7 +307,7 @@ class Containers:
         except NotFollowedError as refusal:
             return str(refusal)
         came_from = each.connector
-        self._leave(each)
+        self._leave(each, connector)
         each.stop = stop
         each.node = stop.address or each.node
         self._go(each, connector)

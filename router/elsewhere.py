@@ -133,13 +133,13 @@ class FarNode:
         self._look_at = None
         self._core.touch(self.address)
 
-    def _refused(self, link: ContainerLink, error: Error | None) -> None:
-        """The container does not want a link. Who is attached here for it hears why, and whose message waits."""
+    def _refused(self, link: ContainerLink, error: Error | None) -> bool:
+        """The container does not want a link. Clients who are attached here for it hear why, and whose message waits.
+
+        Returns: whether nobody is left who needs it. Other routers are: they would ask again at once.
+        """
         core, address = self._core, self.address
-        if self._links.get(link.incoming) is link:
-            del self._links[link.incoming]
-            self._idle_since.pop(link.incoming, None)
-        told = _passed_on(error, self.connector)
+        told = _passed_on(error, link.connector)
         attached: list[IncomingLink | OutgoingLink]
         if link.incoming:
             attached = [*address.outgoing, *address.copies]
@@ -149,9 +149,16 @@ class FarNode:
             while (relay := ingress.waiting.first()) is not None:
                 core.count_undelivered(ingress)
                 core.settlement.end_unsent(relay, encode_composite(Rejected(error=told)))
+        lanes = [each for each in attached if each.lane is not None]
         for each in attached:
-            core.fail_link(each, told)
+            if each.lane is None:
+                core.fail_link(each, told)
         core.touch(address)
+        if lanes:
+            return False
+        del self._links[link.incoming]
+        self._idle_since.pop(link.incoming, None)
+        return True
 
 
 class Elsewhere:

@@ -36,6 +36,8 @@ class Occupied:
     certified: str | None
     #: None: a domain, whose servers DNS knows.
     place: Place | None
+    #: The configured connector whose credentials are shown there; None: none are.
+    origin: str | None = None
     users: dict[object, None] = field(default_factory=dict)
     #: When it is left, if nobody needs it until then; seconds.
     left_at: float | None = None
@@ -58,16 +60,18 @@ class Places:
     def use(self, place: Place, user: object, *, home: str | None = None) -> str:
         """Have a connection there as long as `user` needs it, until it is said to `leave`.
 
-        Args: home: the connector whose redirects have led there: its credentials come first.
+        Args: home: the connector whose redirects have led there: no other's credentials are shown, or connection used,
+            since who redirects would use them as if it had them; None: the configuration has.
         Returns: the name of the connector that leads there: a configured one, or one that is made for it.
         Raises: NotFollowedError: there are too many places, or too much goes there; the host is none.
         """
         there = Endpoint("amqps" if place.secure else "amqp", place.network_host, place.port)
-        for connector in self._connectors(home):
+        connectors = self._believed(home)
+        for connector in connectors:
             same = (connector.hostname or there.host) == place.hostname and connector.places[0].host == place.certified
             if connector.places == (there,) and same:
                 return connector.name
-        origin = next((each for each in self._connectors(home) if _may_show(each, place)), None)
+        origin = next((each for each in connectors if _may_show(each, place)), None)
         name = self._name(place.described if origin is None else f"{place.described} ({origin.name})")
         try:
             config = self._config_of(origin, str(place), name, place.hostname)
@@ -76,12 +80,15 @@ class Places:
         hosts = (place.hostname, place.network_host)
         # With credentials nothing goes to hosts that are not allowed to see them.
         policy = config.following if origin is None else origin.following
-        return self._occupy(Occupied(config, replace(policy, own=(*policy.own, *hosts)), place.certified, place), user)
+        allowed = replace(policy, own=(*policy.own, *hosts))
+        wanted = Occupied(config, allowed, place.certified, place, origin.name if origin is not None else None)
+        return self._occupy(wanted, user)
 
     def use_domain(self, domain: str, user: object) -> str:
         """The same for a domain, whose servers DNS knows, or for the configured connector that names it."""
+        domain = domain.lower().removesuffix(".")
         for connector in self._connectors():
-            if any(each.host.lower() == domain.lower() for each in connector.places):
+            if any(each.host.lower() == domain for each in connector.places):
                 return connector.name
         urls = (f"amqps+srv://{domain}", f"amqp+srv://{domain}")
         try:
@@ -138,10 +145,15 @@ class Places:
         """Of a connector that is made, always the same of one place, and none that is configured has it."""
         return free_name(stem, [each.name for each in self._core.config.connectors])
 
-    def _connectors(self, first: str | None = None) -> list[ConnectorConfig]:
+    def _connectors(self) -> list[ConnectorConfig]:
         """The configured ones to containers."""
-        found = [each for each in self._core.config.connectors if not each.is_mesh]
-        return sorted(found, key=lambda each: each.name != first)
+        return [each for each in self._core.config.connectors if not each.is_mesh]
+
+    def _believed(self, home: str | None) -> list[ConnectorConfig]:
+        """Those of them whose credentials may be shown where redirects of `home` lead."""
+        there = self._there.get(home) if home is not None else None
+        name = home if there is None else there.origin
+        return [each for each in self._connectors() if home is None or each.name == name]
 
     def _config_of(
         self, origin: ConnectorConfig | None, url: str | tuple[str, ...], name: str, hostname: str | None

@@ -109,6 +109,18 @@ def test_a_redirect_to_another_node_of_the_same_container_uses_the_same_connecti
     n.leave()
 
 
+def test_a_place_stays_that_says_where_else_it_has_the_node_itself() -> None:
+    n = Led(FED, elsewhere=ElsewhereConfig(idle=1.0))
+    Broker(n, connector=HOME, refuses={"queue": redirect(port=5673)})
+    there = n.there(refuses={"queue": redirect(address="moved")})
+    assert (n.told("fed").state, n.told("fed").node) == (S.ATTACHED, "moved")
+    n.advance(60.0)
+    assert n.told("fed").state is S.ATTACHED
+    assert there.receiving("fed").is_attached
+    assert len(list(there.engine.channels.sessions)) == 1
+    n.leave()
+
+
 def test_when_it_ends_there_it_begins_where_it_belongs() -> None:
     n = Led(FED)
     home = Broker(n, connector=HOME, refuses={"queue": redirect(port=5673)})

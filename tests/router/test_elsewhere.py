@@ -21,12 +21,14 @@ from amqpmesh.router.config import (
     PasswordConfig,
     RedirectConfig,
 )
+from amqpmesh.router.containers import LONGEST_PAUSE
 from amqpmesh.router.opening import REDIRECT
 from amqpmesh.router.reasons import Reason
 from amqpmesh.router.redirects import info
 from amqpmesh.router.statistics import ContainerLinkState
 from amqpmesh.router.urls import Endpoint
 from tests.support.brokers import Broker
+from tests.support.meshes import World
 from tests.support.network import OUTCOMES, Client, Network, message
 
 THERE = RedirectConfig(hostname="b.example", network_host="10.0.0.2", port=5672, address="there", follow="router")
@@ -274,6 +276,45 @@ def test_what_the_place_refuses_its_clients_are_refused_with_the_same_words() ->
     n.leave()
 
 
+def test_nothing_is_left_at_the_place_of_links_that_it_refused() -> None:
+    n = Far()
+    client = n.client()
+    client.sender("elsewhere/kept").detach()
+    broker = n.broker(refuses={"there": NOT_FOUND})
+    for _ in range(5):
+        client.sender("elsewhere/a")
+        client.receiver("elsewhere/b")
+    assert len(broker.asked) == 11
+    assert list(broker.engine.channels.sessions) == []
+    n.leave()
+
+
+def test_other_routers_are_not_refused_but_wait_for_a_place_that_refuses() -> None:
+    invoices = AddressConfig(pattern="invoices", redirect=THERE)
+    world = World("AB", [("A", "B")], invoices)
+    router = world["A"]
+    made: list[ConnectorConfig] = []
+    router.core.places.on_connect = lambda config, _: made.append(replace(config, idle_time_out=0.0))
+    client = world["B"].client()
+    link = client.sender("invoices@A")
+    world.advance(0.1)
+    broker = Broker(router, connector=made[0], refuses={"there": NOT_FOUND})
+    world.advance(20.0)
+    assert 5 <= len(broker.asked) <= 12
+    assert link.is_attached
+    assert link.credit == 0
+    broker.refuses.clear()
+    world.advance(LONGEST_PAUSE)
+    sent = client.send(link)
+    broker.take(1)[0].accept()
+    world.run()
+    assert sent.said == [(Accepted(), True)]
+    client.close()
+    world.advance(100.0)
+    assert broker.is_lost
+    world.leave()
+
+
 def test_who_is_attached_and_then_told_that_there_is_nothing_is_refused() -> None:
     n = Far()
     client = n.client()
@@ -495,6 +536,19 @@ def test_credentials_are_shown_where_their_connector_lets_them(
     (made,) = n.wanted.values()
     assert made.places == (Endpoint("amqps" if redirect.scheme else "amqp", "10.0.0.2", 5672),)
     assert (made.user, made.password) == (("me", SECRET) if shown else (None, None))
+    n.leave()
+
+
+def test_a_place_that_redirects_does_not_use_what_it_was_not_shown() -> None:
+    """Whoever is sent on by a place without a name comes without a name, even to where a connector has one."""
+    n = Far(connectors=(home("amqp://10.0.0.9:5672"),), elsewhere=ElsewhereConfig(redirects=("10.0.0.9",)))
+    client = n.client()
+    client.sender("elsewhere/a")
+    onward = Redirect(hostname="10.0.0.9", network_host="10.0.0.9", address="secrets")
+    n.broker(refuses={"there": Error(condition=LinkCondition.REDIRECT, info=info(onward))})
+    (made,) = (each for name, each in n.wanted.items() if name != PLACE)
+    assert made.places == (Endpoint("amqp", "10.0.0.9", 5672),)
+    assert (made.user, made.password) == (None, None)
     n.leave()
 
 
