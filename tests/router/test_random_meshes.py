@@ -13,12 +13,22 @@ from tests.support.histories import Kind, play
 
 SEEDS = st.integers(0, 2**32 - 1)
 
+#: Of two routers, which every mesh has, and of any.
+NAMES = ("q", "near", "q@R0", "q@R1", "near@R0", "few@R1")
+
 
 @pytest.mark.parametrize("kind", Kind, ids=lambda kind: kind.value)
 @settings(max_examples=6)
 @given(seed=SEEDS, steps=st.integers(1, 120))
 def test_at_the_end_what_senders_heard_is_what_receivers_did(kind: Kind, seed: int, steps: int) -> None:
     play(seed, steps, kind)
+
+
+@pytest.mark.parametrize("kind", Kind, ids=lambda kind: kind.value)
+@settings(max_examples=5)
+@given(seed=SEEDS, steps=st.integers(1, 120))
+def test_it_is_so_for_names_of_routers_wherever_they_are_named(kind: Kind, seed: int, steps: int) -> None:
+    play(seed, steps, kind, addresses=NAMES)
 
 
 @pytest.mark.parametrize("kind", Kind, ids=lambda kind: kind.value)

@@ -5,7 +5,7 @@ Nothing is random but what a `Random` says, so a history can be run again.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import Enum
 from itertools import pairwise
 from random import Random
@@ -17,6 +17,7 @@ from amqpmesh.router.amqp.delivery_states import Accepted
 from amqpmesh.router.amqp.link import Receiver, Sender
 from amqpmesh.router.amqp.messaging import Source
 from amqpmesh.router.config import AddressConfig, ListenerConfig
+from amqpmesh.router.names import split
 from tests.support.letters import Letter, Receipt, Rules, check, check_order
 from tests.support.meshes import Wire, World
 from tests.support.network import OUTCOMES, Arrival, Client, message
@@ -48,9 +49,10 @@ class Kind(Enum):
 class History:
     """A mesh, its clients, and what they know of each other."""
 
-    def __init__(self, random: Random, kind: Kind, *, most: int = 8) -> None:
-        """Args: most: routers."""
+    def __init__(self, random: Random, kind: Kind, *, most: int = 8, addresses: Sequence[str] = ADDRESSES) -> None:
+        """Args: most: routers. addresses: what senders and receivers name."""
         self.random = random
+        self.addresses = addresses
         self.kind = kind
         self.rules = Rules(
             faults=kind is Kind.BREAKING,
@@ -157,7 +159,7 @@ class History:
         """A producer, an anonymous one, or one to a dynamic node."""
         if self.clients and len(self.senders) < MAX_LINKS:
             client = self.random.choice(list(self.clients))
-            address = self.random.choice([*ADDRESSES, None, *self.dynamic[-2:]])
+            address = self.random.choice([*self.addresses, None, *self.dynamic[-2:]])
             link = client.sender(address, snd=self.random.choice(list(SenderSettleMode)), rcv=self.random.choice(MODES))
             if link.is_attached:
                 self.senders[link] = client, address
@@ -178,7 +180,7 @@ class History:
                 assert address is not None
                 self.dynamic.append(address)
             else:
-                address = self.random.choice(ADDRESSES)
+                address = self.random.choice(self.addresses)
                 link = client.receiver(address, rcv=rcv, snd=snd, credit=credit)
             self.receivers[link] = client, address
 
@@ -188,7 +190,7 @@ class History:
         if able:
             link = self.random.choice(able)
             _, address = self.senders[link]
-            self._send(link, address or self.random.choice([*ADDRESSES, *self.dynamic]))
+            self._send(link, address or self.random.choice([*self.addresses, *self.dynamic]))
 
     def _send(self, link: Sender, to: str) -> None:
         random = self.random
@@ -515,14 +517,17 @@ class History:
         """What waits anywhere is what receivers wanted, and one delivery for each input beyond that."""
         waiting = inputs = 0
         for node in self.mesh.nodes.values():
-            local = node.core.addresses.find("", name)
-            ways = [each for each in node.mesh.ways.nodes() if each.name == name]
-            here = [each for each in (local, local and local.ingress) if each is not None]
-            for each in (*here, *ways):
+            here = [each for each in node.core.addresses.values() if split(each.name)[0] == name]
+            ingresses = [each.ingress for each in here if each.ingress is not None]
+            ways = [each for each in node.mesh.ways.nodes() if split(each.name)[0] == name]
+            for each in (*here, *ingresses, *ways):
                 waiting += each.waiting.size
                 inputs += len(each.incoming) + len(each.borrowers)
-        asked = sum(receiver.credit for receiver, (_, address) in self.receivers.items() if address == name)
-        anonymous = sum(each.anonymous and each.to == name and not each.receipts for each in self.letters.values())
+        # A name is the same, whichever router's it is said to be.
+        asked = sum(receiver.credit for receiver, (_, address) in self.receivers.items() if split(address)[0] == name)
+        anonymous = sum(
+            each.anonymous and split(each.to)[0] == name and not each.receipts for each in self.letters.values()
+        )
         assert waiting <= asked + inputs + anonymous, ("too many wait", name, waiting, asked, inputs, anonymous)
 
     def check_ways(self) -> None:
@@ -545,9 +550,9 @@ def _number(payload: bytes) -> int | None:
     return int(number) if space else None
 
 
-def play(seed: int, steps: int, kind: Kind, *, most: int = 8) -> History:
+def play(seed: int, steps: int, kind: Kind, *, most: int = 8, addresses: Sequence[str] = ADDRESSES) -> History:
     """One history."""
-    history = History(Random(seed), kind, most=most)
+    history = History(Random(seed), kind, most=most, addresses=addresses)
     try:
         history.run(steps)
         history.end()
