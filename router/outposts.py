@@ -40,7 +40,7 @@ class Outposts:
 
     def refresh(self, addresses: Iterable[tuple[str, str]]) -> None:
         """The graph has changed, and with it who has consumers of these."""
-        for tenant, address in [*self._lanes.keys() - addresses, *addresses]:
+        for tenant, address in dict.fromkeys([*self._lanes, *addresses]):  # in an order that is the same in every run
             self.follow(tenant, address)
 
     def follow(self, tenant: str, address: str) -> None:
