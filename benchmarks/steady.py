@@ -26,7 +26,7 @@ from benchmarks.load import ID_AT, SECTIONS, STAMP, TAG_AT, message_frames
 
 SIZE = 100
 CREDIT = 500
-PAUSE = 0.02  # seconds between two arrivals that are told of
+PAUSE = 0.005  # seconds between two arrivals that are told of
 OUTCOMES = {0x24: "a", 0x25: "x", 0x26: "r", 0x27: "m"}
 PATIENCE = 30.0  # seconds for outcomes to come, once all is sent
 
