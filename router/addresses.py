@@ -221,6 +221,12 @@ class Address:
         """There is credit to be divided, or was."""
         return self._pool is not None
 
+    def next_timer(self) -> float | None:
+        """When its pool, or what waits, is to be looked at; None: nothing depends on time."""
+        at = None if self._pool is None else self._pool.next_timer()
+        until = self.waiting.next_deadline() if self.waiting.size else None
+        return until if at is None or (until is not None and until < at) else at
+
     @property
     def budget(self) -> Budget:
         """Octets of its deliveries that wait here, and its share of the memory. Made when one has come."""

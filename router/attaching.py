@@ -34,7 +34,7 @@ from amqpmesh.router.amqp.transactions import Coordinator
 from amqpmesh.router.amqp.types import Symbol
 from amqpmesh.router.few import including
 from amqpmesh.router.kernel.relay import ACCEPTED, is_terminal, state_kind
-from amqpmesh.router.lanes import LaneKind
+from amqpmesh.router.lanes import REMEMBERED, LaneKind
 from amqpmesh.router.links import IncomingLink, LinkKey, OutgoingLink
 from amqpmesh.router.opening import REDIRECT
 from amqpmesh.router.redirects import info
@@ -322,6 +322,7 @@ class Attaching:
         )
         incoming = IncomingLink(record, link, way, pool, number=self.next_number(), now=core.now, lane=lane)
         link.context = incoming
+        link.remote = REMEMBERED
         record.incoming[incoming] = None
         if way is not None:
             way.incoming = including(way.incoming, incoming)

@@ -29,6 +29,7 @@ from amqpmesh.router.elsewhere import Elsewhere
 from amqpmesh.router.few import excluding, including
 from amqpmesh.router.forwarding import Forwarding
 from amqpmesh.router.kernel.relay import RELEASED_STATE, Budget, Relay, abandon, forget, serial_distance
+from amqpmesh.router.lanes import REMEMBERED
 from amqpmesh.router.links import IncomingLink, OutgoingLink
 from amqpmesh.router.logs import EventLog
 from amqpmesh.router.lookup import Lookup
@@ -319,6 +320,10 @@ class Core:
             return
         del self._timer_at[owner]
         if isinstance(owner, Address):
+            due = owner.next_timer()
+            if due is None or due > self.now:  # what it was set for has come about meanwhile
+                self._set_timer(owner, due)
+                return
             owner.pool.handle_timer(self.now)
             self.forwarding.end_waiting(owner)
             self.touch(owner)
@@ -413,7 +418,6 @@ class Core:
                 self._check_share(address)
                 if address.has_pool:
                     self._grant(address.pool.grants(self.now))
-                    self._set_timer(address, address.pool.next_timer())
                 if address.draining or address.lenders:
                     self._answer_drains(address)
                 if address.is_multicast:
@@ -421,7 +425,7 @@ class Core:
                     for share in address.borrowers:
                         if share.ingress.waiting.size:
                             self.touch(share.ingress)
-                self._set_timer(address, address.waiting.next_deadline())
+                self._set_timer(address, address.next_timer())
                 if self._drop_if_idle(address):
                     self._timer_at.pop(address, None)
             windows, self._windows = self._windows, {}
@@ -675,7 +679,8 @@ class Core:
         taken = event.link.context
         if isinstance(taken, OutgoingLink):
             # The answer to our own attach. Without a target it is a refusal, and the detach will say why (§2.6.3).
-            self.touch_outgoing(taken)
+            if taken.lane is not None and event.attach.target is not None and not event.attach.max_message_size:
+                event.link.remote = REMEMBERED
         elif isinstance(taken, ContainerLink):
             self.containers.attached(taken, event)
         elif isinstance(taken, Neighbour) or (self.mesh is not None and self.mesh.takes(record, event)):
@@ -831,6 +836,8 @@ class Core:
 
     def _keep_count(self, taken: IncomingLink | OutgoingLink) -> None:
         """A link is gone: what it has counted stays, once."""
+        if not taken.link.flow_state.received:
+            return
         self.past.add(taken)
         if taken.address is not None:
             self.seen_as(taken.address).count(taken)

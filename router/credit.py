@@ -250,11 +250,12 @@ class Pool:
 
     def grants(self, now: float) -> list[Grant]:
         """The flows to send now, one per input at most; call it once after each batch of events."""
-        free = self._free()
-        if free + self._revoked >= 0:
+        lines = self._lines
+        free = self._free() + self._revoked
+        if free >= 0:
             self._lower_at = None
             self._hasty = False
-            if self._lines.anybody_waits:
+            if free and (lines.hungry or lines.renewing):
                 self._deal(now)
         elif not self._floored:
             if self._hasty:
@@ -263,7 +264,7 @@ class Pool:
                 self._lower_at = now + self._starve_time
         if self._round_asked:
             self._start_round(now)
-        if not self._lines.anybody_waits:
+        if not (lines.hungry or lines.renewing):
             self._short_since = None
         elif self._short_since is None:
             self._short_since = now
@@ -313,14 +314,16 @@ class Pool:
     # Dealing.
 
     def _free(self) -> int:
-        return self.demand + self.spare - self._waiting - self._granted
+        taken = self._waiting + self._granted
+        demand = self._demand
+        if self._suspended or not demand.open:
+            return (0 if self._suspended else demand.credit) - taken
+        return demand.credit + len(self._inputs) - taken
 
     def _share(self) -> int:
         return max(1, min(self._max_credit, -(-self.demand // max(1, self._lines.active))))
 
     def _deal(self, now: float) -> None:
-        if self._free() + self._revoked <= 0:
-            return
         lines = self._lines
         lines.age(now)
         share = self._share()

@@ -12,6 +12,10 @@ from hashlib import blake2b
 from typing import Final
 from urllib.parse import quote, unquote
 
+from amqpmesh.router.amqp.definitions import Role
+from amqpmesh.router.amqp.messaging import Source, Target
+from amqpmesh.router.amqp.performatives import Attach
+
 PREFIX: Final = "$lane/"
 """What the target addresses of lanes begin with."""
 
@@ -36,6 +40,10 @@ class LaneKind(StrEnum):
     """To the far router, and there by the final address that each message carries in a delivery annotation."""
 
 
+#: What is remembered of a neighbour's attach of a lane: there are many, and what they say is known.
+REMEMBERED: Final = Attach(name="", handle=0, role=Role.SENDER, source=Source(), target=Target())
+
+
 @dataclass(frozen=True, slots=True)
 class Lane:
     """What a lane carries. The same lane leads from router to router, a link for each hop."""
@@ -47,10 +55,15 @@ class Lane:
     tenant: str = ""
     name: str = ""
 
+    def __hash__(self) -> int:
+        # Without its kind, whose hash takes longer than all else.
+        return hash((self.far, self.tenant, self.name))
+
     @property
     def target(self) -> str:
         """The address of the link's target, by which the neighbour knows it."""
-        return f"{PREFIX}{self.kind}/{self.far}/{quote(self.tenant, safe='')}/{self.name}"
+        tenant = quote(self.tenant, safe="") if self.tenant else ""
+        return f"{PREFIX}{self.kind}/{self.far}/{tenant}/{self.name}"
 
     @staticmethod
     def parse(target: str) -> Lane:

@@ -30,11 +30,6 @@ class Lines:
         """How many are not idle."""
         return self.size - self._idle
 
-    @property
-    def anybody_waits(self) -> bool:
-        """Whether somebody waits for credit, or for more."""
-        return bool(self.hungry or self.renewing)
-
     def enter(self, i: Input) -> None:
         """A new one, without credit."""
         self.size += 1

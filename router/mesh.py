@@ -119,8 +119,7 @@ class Mesh:
     def lost(self, record: ConnectionRecord) -> None:
         """A connection is gone."""
         neighbour = self.neighbours.pop(record, None)
-        if neighbour is not None:
-            self._apply(self.topology.disconnected(neighbour, self._core.now))
+        if neighbour is not None and not self._apply(self.topology.disconnected(neighbour, self._core.now)):
             self.ways.refresh()
 
     def takes(self, record: ConnectionRecord, event: LinkAttached) -> bool:
@@ -235,8 +234,11 @@ class Mesh:
             if _origin(neighbour.record) == origin:
                 self.set_cost(neighbour, cost)
 
-    def _apply(self, step: changes.Step) -> None:
-        """Send what the topology has to say, and follow what it has found."""
+    def _apply(self, step: changes.Step) -> bool:
+        """Send what the topology has to say, and follow what it has found.
+
+        Returns: whether all ways have been looked at anew.
+        """
         for adjacency, body in step.messages:
             assert isinstance(adjacency, Neighbour)
             if adjacency.record in self.neighbours and not adjacency.send(body):
@@ -254,7 +256,7 @@ class Mesh:
                     error = Error(condition=ConnectionCondition.CONNECTION_FORCED, description=change.reason)
                     self._close(neighbour, error)
                     graph_changed = True
-                case changes.GraphChanged() | changes.NeighbourUp() | changes.NeighbourDown():
+                case changes.GraphChanged() | changes.NeighbourDown():
                     graph_changed = True
                 case changes.AddressesChanged():
                     addresses |= change.addresses
@@ -271,6 +273,7 @@ class Mesh:
         elif addresses:
             self.ways.follow(sorted(addresses))
         self._arm()
+        return graph_changed
 
     def _arm(self) -> None:
         at = self.topology.next_timer()

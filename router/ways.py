@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from amqpmesh.policies.access import RESERVED
@@ -41,6 +42,10 @@ LOCAL_COST: Final = 1
 
 #: Seconds before a lane that a neighbour did not take is tried again.
 RETRY_TIME: Final = 0.1
+
+#: Nodes that are looked at in one go after the graph has changed, and the seconds until others are.
+SLICE: Final = 100
+PAUSE: Final = 0.001
 
 NO_LIMIT: Final = 2**31 - 1
 
@@ -98,6 +103,9 @@ class Ways:
         self._routed: dict[tuple[str, str], dict[Address, None]] = {}
         #: The routers that a path leads to.
         self._within_reach: set[str] = set()
+        #: Nodes that no lane leads to or from, since the graph has changed, and whose turn has not come.
+        self._leaderless: dict[Address, None] = {}
+        self._is_leading = False
         #: How many lanes were attached, for their names.
         self._attached = 0
         self._turn = 0
@@ -178,13 +186,36 @@ class Ways:
         if within_reach != self._within_reach:
             self._within_reach = within_reach
             self._core.limit_windows()
+        self._leaderless.clear()
         for node in self.nodes():
             self._leave_strangers(node)
-            self._lead(node)
+            if node.outgoing or node.waiting.size or node.is_multicast:
+                self._lead(node)
+            else:
+                self._leaderless[node] = None
         for address in self._core.addresses.values():
             if address.ingress is not None:
-                self._supply(address)
+                if address.ingress.has_consumers or address.ingress.waiting.size or address.is_multicast:
+                    self._supply(address)
+                else:
+                    self._leaderless[address] = None
         self.outposts.refresh(addresses)
+        if not self._is_leading:
+            self._lead_some()
+
+    def _lead_some(self) -> None:
+        """Look for ways of nodes that have none, a part of them at a time: there may be tens of thousands, and
+        while those of one part are attached, neighbours can be about the part before."""
+        for node in list(islice(self._leaderless, SLICE)):
+            del self._leaderless[node]
+            if node.lane is None:
+                if node.ingress is not None:
+                    self._supply(node)
+            elif self._nodes.get(node.lane) is node:
+                self._lead(node)
+        self._is_leading = bool(self._leaderless)
+        if self._is_leading:
+            self._core.schedule(self._core.now + PAUSE, self._lead_some)
 
     def follow(self, addresses: Iterable[tuple[str, str]]) -> None:
         """Other routers have consumers of these now, or have none any more."""
@@ -256,12 +287,13 @@ class Ways:
             assert lane is not None
             if self._nodes.get(lane) is not node:
                 return True
+            # A tree goes at once: its parent keeps it, who sees whether messages come.
+            idle_time = 0.0 if lane.kind is LaneKind.TREE else self._idle_time
             if node.idle_since is None:
                 node.idle_since = core.now
-            # A tree goes at once: its parent keeps it, who sees whether messages come.
-            until = node.idle_since + (0.0 if lane.kind is LaneKind.TREE else self._idle_time)
-            if core.now < until:
-                core.schedule(until, lambda: core.touch(node))
+                if idle_time:
+                    core.schedule(core.now + idle_time, lambda: core.touch(node))
+            if core.now < node.idle_since + idle_time:
                 return False
             del self._nodes[lane]
             if lane in self._heard:

@@ -18,6 +18,8 @@ def preferred(flow: str, destination: str, next_hops: Collection[str], *, seed: 
     Args: seed: routers with different seeds choose independently. With one seed for all, those who are sent the same
         part of the flows by a router before them would all send that part the same way.
     """
+    if len(next_hops) == 1:
+        return next(iter(next_hops))
     return max(next_hops, key=lambda hop: (_weight(seed, flow, destination, hop), hop), default=None)
 
 
