@@ -57,7 +57,7 @@ async def host(options: argparse.Namespace) -> None:
 
     loopback = "amqp://127.0.0.1:0"
     listeners = [
-        ListenerConfig(url=loopback, name="clients", links=LINKS, handle_max=LINKS),
+        ListenerConfig(url=loopback, name="clients", links=LINKS, handle_max=LINKS, idle_time_out=0.0),
         ListenerConfig(url=loopback, name="neighbours", role="mesh"),
     ]
     connectors = [ConnectorConfig(url=options.neighbour, role="mesh")] if options.neighbour else []

@@ -122,7 +122,6 @@ class Address:
     __slots__ = (
         "__weakref__",
         "_budget",
-        "_memory",
         "_pool",
         "borrowers",
         "config",
@@ -159,8 +158,8 @@ class Address:
         maker: ConnectionRecord | None = None,
         lane: Lane | None = None,
     ) -> None:
-        self._memory = memory
-        self._budget: Budget | None = None
+        #: The whole memory, until it has a share of it.
+        self._budget = memory
         self._pool: Pool | None = None
         #: Its senders are given no credit, for want of memory or because the router drains.
         self.suspended = False
@@ -230,14 +229,14 @@ class Address:
     @property
     def budget(self) -> Budget:
         """Octets of its deliveries that wait here, and its share of the memory. Made when one has come."""
-        if self._budget is None:
-            self._budget = Budget(self._memory.limit // SHARE, self._memory)
+        if self._budget.whole is None:
+            self._budget = Budget(self._budget.limit // SHARE, self._budget)
         return self._budget
 
     @property
     def buffered(self) -> int:
         """Octets of its deliveries that wait here."""
-        return 0 if self._budget is None else self._budget.used
+        return 0 if self._budget.whole is None else self._budget.used
 
     @property
     def demand(self) -> int:

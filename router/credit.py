@@ -20,6 +20,8 @@ ordinary flows is exchanged. Time comes in as `now`, seconds of any monotonic cl
 """
 
 from collections.abc import Iterable
+from functools import lru_cache
+from typing import Final, NamedTuple
 
 from amqpmesh.policies.distribution import Distribution
 from amqpmesh.router.amqp.errors import CommandError
@@ -29,6 +31,18 @@ from amqpmesh.router.lines import Lines
 from amqpmesh.router.windows import SERIAL, FixedWindow, Grant, Input, ahead
 
 __all__ = ["Branch", "FixedWindow", "Grant", "Input", "Pool"]
+
+
+class Pace(NamedTuple):
+    """What pools have in common; see `Pool`."""
+
+    max_credit: int
+    starve_time: float
+    reclaim_time: float
+    drain_time: float
+
+
+_pace: Final = lru_cache(maxsize=64)(Pace)
 
 
 class Pool:
@@ -51,10 +65,9 @@ class Pool:
         idle_time: see above. All times in seconds.
     """
 
-    __slots__ = ("_changed", "_demand", "_drain_time", "_floored", "_granted", "_hasty", "_inputs", "_lines",
-                 "_lower_at", "_lowered", "_max_credit", "_next_check", "_reclaim_time", "_reclaiming", "_revoked",
-                 "_round", "_round_asked", "_round_until", "_short_since", "_starve_time", "_suspended",
-                 "_waiting")  # fmt: skip
+    __slots__ = ("_changed", "_demand", "_floored", "_granted", "_hasty", "_inputs", "_lines", "_lower_at", "_lowered",
+                 "_next_check", "_pace", "_reclaiming", "_revoked", "_round", "_round_asked", "_round_until",
+                 "_short_since", "_suspended", "_waiting")  # fmt: skip
 
     def __init__(
         self,
@@ -66,10 +79,7 @@ class Pool:
         drain_time: float = 0.25,
         idle_time: float = 0.1,
     ) -> None:
-        self._max_credit = max_credit
-        self._starve_time = starve_time
-        self._reclaim_time = reclaim_time
-        self._drain_time = drain_time
+        self._pace = _pace(max_credit, starve_time, reclaim_time, drain_time)
         self._lines = Lines(idle_time)
         self._demand = Demand(distribution)
         self._suspended = False
@@ -261,7 +271,7 @@ class Pool:
             if self._hasty:
                 self._lower(now)
             elif self._lower_at is None:
-                self._lower_at = now + self._starve_time
+                self._lower_at = now + self._pace.starve_time
         if self._round_asked:
             self._start_round(now)
         if not (lines.hungry or lines.renewing):
@@ -321,7 +331,7 @@ class Pool:
         return demand.credit + len(self._inputs) - taken
 
     def _share(self) -> int:
-        return max(1, min(self._max_credit, -(-self.demand // max(1, self._lines.active))))
+        return max(1, min(self._pace.max_credit, -(-self.demand // max(1, self._lines.active))))
 
     def _deal(self, now: float) -> None:
         lines = self._lines
@@ -394,7 +404,7 @@ class Pool:
     def _reclaim(self, now: float) -> None:
         """Asks idle inputs that hold more than one to give it back, as long as others starve."""
         lines = self._lines
-        self._next_check = now + self._starve_time
+        self._next_check = now + self._pace.starve_time
         lines.age(now)
         need = (len(lines.hungry) + len(lines.renewing)) * self._share()
         need -= max(0, self._free() + self._revoked) + sum(i.credit - 1 for i in self._reclaiming)
@@ -403,7 +413,7 @@ class Pool:
             lines.rich = excluding(lines.rich, i)
             need -= i.credit - 1
             if i.drains:
-                i._answer_by = now + self._reclaim_time
+                i._answer_by = now + self._pace.reclaim_time
                 self._reclaiming = including(self._reclaiming, i)
                 self._ask(i)
             else:
@@ -413,7 +423,7 @@ class Pool:
         """When it is time to look for credit that lies idle."""
         if self._short_since is None or not (self.demand or self.spare):
             return None
-        at = max(self._short_since + self._starve_time, self._next_check)
+        at = max(self._short_since + self._pace.starve_time, self._next_check)
         if self._lines.rich:
             return at
         recent = self._lines.recent
@@ -434,7 +444,7 @@ class Pool:
                 if i.drains and not i.draining:
                     self._ask(i)
         if self._round:
-            self._round_until = now + self._drain_time
+            self._round_until = now + self._pace.drain_time
 
     def _ask(self, i: Input) -> None:
         """Asks it to drain; until it has, it gets no more."""
@@ -466,7 +476,7 @@ class Pool:
         self._revoked += count
         i._doubtful = i._doubtful or i._raised
         if not i._doubtful:  # else no answer can end it, and a consumer that comes and goes must not put off the end
-            i._confirm_by = now + self._reclaim_time
+            i._confirm_by = now + self._pace.reclaim_time
             self._lowered = including(excluding(self._lowered, i), i)
         self._changed = including(self._changed, i)
         if i.credit <= 1:

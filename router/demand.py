@@ -54,7 +54,7 @@ class Demand:
         self._multicast = distribution is Distribution.MULTICAST
         self._by_cost = distribution is Distribution.CLOSEST
         self._branches: Few[Branch] = ()  # of a multicast: those that count
-        self._groups: tuple[_Group, ...] = ()  # by cost, the cheapest first
+        self._groups: tuple[_Group, ...] = ()  # where that matters: by cost, the cheapest first
         self._near = _NONE  # the group that is used
         self._least: int | None = None
 
@@ -79,7 +79,7 @@ class Demand:
             return
         if self._multicast:
             self._branches = including(self._branches, branch)
-        group = branch._group = self._group(branch.cost if self._by_cost else 0)
+        group = branch._group = self._group(branch.cost)
         group.size += 1
         usable, branch.usable = branch.usable, 0
         self.set_usable(branch, usable, False)
@@ -94,7 +94,7 @@ class Demand:
         branch._group = None
         self._least = None
         group.size -= 1
-        if not group.size:
+        if not group.size and self._by_cost:
             self._set_groups(each for each in self._groups if each is not group)
 
     def set_usable(self, branch: Branch, usable: int, withdrawn: bool) -> None:
@@ -118,6 +118,10 @@ class Demand:
             group.open += 1
 
     def _group(self, cost: int) -> _Group:
+        if not self._by_cost:
+            if self._near is _NONE:
+                self._near = _Group(0)
+            return self._near
         for group in self._groups:
             if group.cost == cost:
                 return group

@@ -283,7 +283,11 @@ class Mesh:
 
     def _tick(self) -> None:
         if self._armed is not None and self._armed <= self._core.now:
+            # Whoever was late himself has not read what has come meanwhile.
+            late = self._core.now - self._armed
             self._armed = None
+            for neighbour in self.neighbours.values():
+                self.topology.lives(neighbour, neighbour.record.engine.received_at + late)
             self._apply(self.topology.handle_timer(self._core.now))
 
     def _log(self, change: changes.Change) -> None:

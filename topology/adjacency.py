@@ -19,6 +19,7 @@ class Adjacency:
         "damped_until",
         "epoch",
         "expected",
+        "hold",
         "is_heard",
         "name",
         "refused",
@@ -35,6 +36,7 @@ class Adjacency:
         self.turn = turn
         self.router = ""
         self.epoch = 0
+        self.hold = 0.0  # seconds for which nothing may be heard of it
         self.is_heard = False  # by the other one, as its last HELLO says
         self.up = False
         self.refused = False

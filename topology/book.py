@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -25,6 +26,12 @@ class Advert(NamedTuple):
 _NOBODY: Final[Mapping[str, Advert]] = MappingProxyType({})
 
 
+@lru_cache(maxsize=1024)
+def _alike(*served: tuple[str, Advert]) -> Mapping[str, Advert]:
+    """What is told of an address. Of thousands of addresses that the same routers serve, it is one object."""
+    return MappingProxyType(dict(served))
+
+
 class Book:
     """What all routers advertise, and what of it can be reached.
 
@@ -35,18 +42,14 @@ class Book:
     def __init__(self) -> None:
         self._told: dict[str, dict[Name, Advert]] = {}
         self._reachable: set[str] = set()
-        self._entries: dict[tuple[str, str], dict[str, Advert]] = {}  # by (tenant, name)
+        self._entries: dict[tuple[str, str], Mapping[str, Advert]] = {}  # by (tenant, name)
 
     def __len__(self) -> int:
         return len(self._entries)
 
     def lookup(self, tenant: str, name: str) -> Mapping[str, Advert]:
-        """The routers within reach that have consumers or producers of an address.
-
-        A view, to be read before the next change.
-        """
-        found = self._entries.get((tenant, name))
-        return _NOBODY if found is None else MappingProxyType(found)
+        """The routers within reach that have consumers or producers of an address."""
+        return self._entries.get((tenant, name), _NOBODY)
 
     def addresses(self) -> list[tuple[str, str]]:
         """The (tenant, name) of each address that a router within reach advertises, in order."""
@@ -94,10 +97,12 @@ class Book:
         return frozenset(changed)
 
     def _enter(self, router: str, key: Name, advert: Advert | None) -> None:
+        served = dict(self._entries.get(key, _NOBODY))
         if advert is not None:
-            self._entries.setdefault(key, {})[router] = advert
-            return
-        entry = self._entries[key]
-        del entry[router]
-        if not entry:
+            served[router] = advert
+        else:
+            del served[router]
+        if served:
+            self._entries[key] = _alike(*served.items())
+        else:
             del self._entries[key]

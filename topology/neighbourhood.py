@@ -81,7 +81,8 @@ class Neighbourhood:
             self._down(adjacency, "the neighbour has started again", now)
         is_news = adjacency.router == "" or adjacency.epoch != hello.epoch
         adjacency.router, adjacency.epoch = hello.router, hello.epoch
-        self._timers.set(("hold", adjacency), now + min(hello.hold_ms, MAX_HOLD_MS) / 1000)
+        adjacency.hold = min(hello.hold_ms, MAX_HOLD_MS) / 1000
+        self._timers.set(("hold", adjacency), now + adjacency.hold)
         adjacency.is_heard = hello.seen is not None and hello.seen == (self._outbox.router, self._epoch)
         self._judge_rivals(adjacency, now)
         if not adjacency.up and self._holder(adjacency) is not None:
@@ -96,6 +97,11 @@ class Neighbourhood:
             self._up(adjacency, now)
         elif adjacency.up and not adjacency.is_heard:
             self._down(adjacency, "the neighbour does not hear this router", now)
+
+    def hear_anything(self, adjacency: Adjacency, at: float) -> None:
+        """Something of it came at that time, if no HELLO: where much is said, a HELLO waits behind it, and it lives."""
+        if adjacency.up:
+            self._timers.set(("hold", adjacency), at + adjacency.hold)
 
     def hold_over(self, adjacency: Adjacency, now: float) -> None:
         """Nothing has been heard for the hold time."""

@@ -192,6 +192,16 @@ class Topology:
             self._outbox.drop("", known.router, error.reason, str(error))
         return self._finish(now)
 
+    def lives(self, adjacency: Hashable, at: float) -> None:
+        """Something has come on a connection, latest at that time: its hold time counts from then.
+
+        To be told before `handle_timer`, as often as somebody likes, at times that do not fall. What is not known is
+        ignored.
+        """
+        known = self._neighbourhood.adjacencies.get(adjacency)
+        if known is not None:
+            self._neighbourhood.hear_anything(known, at)
+
     def advertise(self, tenant: str, name: str, advert: Advert | None, now: float) -> Step:
         """Tell the mesh what is here of an address; None: nothing any more.
 

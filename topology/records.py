@@ -8,6 +8,7 @@ epoch is a life of a router: it grows with each start. Within it, link states an
 import re
 from collections.abc import Iterable, Mapping
 from enum import IntEnum
+from functools import lru_cache
 from typing import Final, NamedTuple, TypeAlias
 
 from amqpmesh.topology.book import Advert
@@ -131,6 +132,9 @@ class Neighbour(NamedTuple):
     adjacencies: int
 
 
+_advert: Final = lru_cache(maxsize=1024)(Advert)
+
+
 class Entry(NamedTuple):
     """An address in an address record."""
 
@@ -147,8 +151,8 @@ class Entry(NamedTuple):
 
     @property
     def advert(self) -> Advert:
-        """What is said about it."""
-        return Advert(self.distribution, self.consumers, self.producers)
+        """What is said about it. Most addresses have the same said about them: it is one object."""
+        return _advert(self.distribution, self.consumers, self.producers)
 
 
 class SignedRecord(NamedTuple):

@@ -268,6 +268,11 @@ class Connection:
         self._liveness.sent(now)
         return data
 
+    @property
+    def received_at(self) -> float:
+        """When the last frame came, seconds."""
+        return self._liveness.received_at
+
     def next_timer(self) -> float | None:
         """When `handle_timer` is to be called at the latest; None: there is nothing to wait for."""
         if self._events:

@@ -74,6 +74,20 @@ def test_a_neighbour_that_falls_silent_is_gone_within_its_hold_time() -> None:
     assert mesh.routers["A"].distance("B") == 1
 
 
+def test_a_neighbour_whose_hellos_wait_behind_other_things_lives_as_long_as_those_come() -> None:
+    mesh, (line,) = line_of("A", "B")
+    mesh.run(5)
+    line.is_silent = True
+    for _ in range(10):
+        mesh.run(1)
+        for router in mesh.routers.values():
+            router.lives(line, mesh.now)
+    assert mesh.told("A", NeighbourDown) == []
+    heard_at = mesh.now
+    mesh.run_while(lambda: not mesh.told("A", NeighbourDown), 10)
+    assert mesh.now - heard_at == pytest.approx(mesh.settings.hold)
+
+
 def test_a_neighbour_that_does_not_hear_us_any_more_says_so() -> None:
     mesh, _ = line_of("A", "B")
     mesh.run(5)
