@@ -184,12 +184,13 @@ class Lookup:
         if incoming.to is None and only is not None:
             _, container = split(to)
             if container not in (None, only):
-                description = f"{to!r} is at another container than the link's target"
+                description = "the message's `to` is at another container than the link's target"
                 raise RefusedError(AmqpCondition.NOT_ALLOWED, description)
             to = to if container else f"{to}@{only}"
         place = self.place(to)
         if not place.name:
-            raise RefusedError(AmqpCondition.INVALID_FIELD, f"{to!r} is a whole container, and no address in it")
+            description = "the message's `to` is a whole container, and no address in it"
+            raise RefusedError(AmqpCondition.INVALID_FIELD, description)
         tenant = incoming.connection.peer.tenant
         if place.container in (None, self._core.id) and place.config.redirect is not None:
             return self._redirected(incoming, tenant, place), place.address

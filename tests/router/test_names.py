@@ -326,6 +326,22 @@ def test_what_names_no_node_of_the_whole_container_is_refused_with_the_reason(to
     mesh.leave()
 
 
+@pytest.mark.parametrize("target", ["@B", None])
+@pytest.mark.parametrize("to", ["q@" + "x" * 400, "x" * 400 + "@", "@" + "x" * 400, "x" * 400 + "@B"])
+def test_however_long_an_address_is_its_refusal_fits_into_the_smallest_frame(target: str | None, to: str) -> None:
+    mesh = World("AB", LINE[:1])
+    producer = mesh["A"].client(max_frame_size=512)
+    link = producer.sender(target)
+    sent = producer.send(link, message(to=to))
+    mesh.advance(2.0)
+    assert isinstance(sent.outcome, Rejected | Released)
+    assert link.is_attached
+    refused = producer.sender(to)
+    assert refused.is_attached is (to == "x" * 400 + "@B")
+    assert link.is_attached
+    mesh.leave()
+
+
 # Answers.
 
 
