@@ -261,7 +261,8 @@ class Report:
         each = self.routers
         yield (
             f"{each:>6,} {self.links:>6,}  from cold {self.cold.virtual_s:8.3f} s"
-            f" {self.cold.cpu_s / each * 1e3:9.2f} ms {self.cold.messages / each:9,.0f} {self.cold.octets / each / 1024:9,.0f} KiB"
+            f" {self.cold.cpu_s / each * 1e3:9.2f} ms {self.cold.messages / each:9,.1f}"
+            f" {self.cold.octets / each / 1024:9,.2f} KiB"
             f"   {self.peak_octets / 2**20:,.0f} MiB in all, {self.one_octets / 2**20:.2f} MiB a router alone"
         )
         for name, phases in (("link lost", self.lost), ("address", self.told)):

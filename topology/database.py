@@ -115,6 +115,8 @@ class Database:
         self._settings = settings
         self._verifier = verifier
         self._open = reader
+        self.octets = 0
+        """What all records take."""
         self._keys: dict[bytes, Key] = {}  # by body, so that what comes a second time is not even read
 
     def get(self, key: Key) -> Stored | None:
@@ -170,6 +172,9 @@ class Database:
         refusal = self._freshness(record, age, now)
         if refusal is not None:
             return refusal
+        is_known = isinstance(record, LinkState) and origin in self.origins
+        if self.octets + len(signed.body) > self._settings.max_octets and not is_known and origin != self._router:
+            return _dropped(origin, "full", f"{self.octets:,} octets of records are kept")
         try:
             self._verifier.verify(origin, *signed)
         except UntrustedError as error:
@@ -190,7 +195,7 @@ class Database:
         taken, effects, replaced = origin.log.take(stored)
         if taken is not Taken.NEW:
             return _dropped(record.origin, taken.value, "no room for its addresses")
-        self._keys[stored.signed.body] = stored.key
+        self._keep(stored)
         self._release(replaced)
         return Verdict(NEW, stored.key, record.origin, tuple(effects), record=record)
 
@@ -210,9 +215,14 @@ class Database:
         """Forget the pair of one that is gone as well; one that came back is ignored."""
         self.dead.pop(name, None)
 
+    def _keep(self, stored: Stored) -> None:
+        self._keys[stored.signed.body] = stored.key
+        self.octets += stored.octets
+
     def _release(self, records: Iterable[Stored]) -> None:
         for stored in records:
             self._keys.pop(stored.signed.body, None)
+            self.octets -= stored.octets
 
     def _store_links(self, stored: Stored, record: LinkState) -> Verdict:
         origin = self.origins.get(record.origin)
@@ -230,7 +240,7 @@ class Database:
             self._release((origin.link, *origin.log))
             origin.link, origin.log = stored, AddressLog(most)
             effects = (Effect({}, (), all=True),)
-        self._keys[stored.signed.body] = stored.key
+        self._keep(stored)
         return Verdict(NEW, stored.key, record.origin, effects, record=record)
 
     def _freshness(self, record: Record, age: float, now: float) -> Verdict | None:
@@ -289,7 +299,7 @@ class Database:
             Key(CERTIFICATE, key_id.hex(), 0, 0, 0), signed._replace(key_id=key_id, signature=b""), now, None
         )
         self.certificates[key_id] = stored
-        self._keys[signed.body] = stored.key
+        self._keep(stored)
         return Verdict(Outcome.NEW, stored.key, router)
 
     def _accept_list(self, signed: SignedRecord, now: float) -> Verdict:
@@ -311,7 +321,7 @@ class Database:
             None,
         )
         self.lists[authority] = stored
-        self._keys[signed.body] = stored.key
+        self._keep(stored)
         return Verdict(Outcome.NEW, stored.key)
 
     def distrusted(self) -> list[str]:

@@ -163,7 +163,9 @@ class Exchange:
         if not conversation.full:
             for held in summary.held:
                 # What it has of this router's life before is answered by a jump above that, and not waited for.
-                if held.origin != self._outbox.router and self._lacks(held):
+                if held.origin == self._outbox.router or not self._lacks(held):
+                    continue
+                if len(conversation.missing) < self._settings.max_origins:  # no more would be taken
                     conversation.missing[held.origin] = held
         if summary.through is not None:
             return
@@ -289,6 +291,7 @@ class Exchange:
         """See to it that what is queued leaves, and leaves again if it is lost."""
         settings = self._settings
         for conversation in self._touched:
+            conversation.prune(self._database.get)
             if conversation.adjacencies and conversation.wants_to_send(settings.window):
                 at = max(now, conversation.flushed_at + settings.flood_time)
                 self._timers.set_earlier(("flood", conversation.router), at)
@@ -340,13 +343,13 @@ class Exchange:
                 self._offer(conversation, database.keys_of(origin))
 
     def _wait(self, carried: Carried, now: float, neighbour: str, origin: str) -> None:
+        if sum(len(each.records) for each in self._waiting.values()) >= self._settings.max_waiting:
+            self._outbox.drop(origin, neighbour, "full", "too many records wait for their certificates")
+            return
         waiting = self._waiting.get(carried.key_id)
         if waiting is None:
             waiting = self._waiting[carried.key_id] = Waiting([], float("-inf"))
-        if sum(len(each.records) for each in self._waiting.values()) < self._settings.max_waiting:
-            waiting.records.append((carried, now, neighbour))
-        else:
-            self._outbox.drop(origin, neighbour, "full", "too many records wait for their certificates")
+        waiting.records.append((carried, now, neighbour))
         self._timers.set_earlier(("waiting",), now + WAITING_TIME)
         if now - waiting.asked_at >= self._settings.retransmit_time:
             waiting.asked_at = now

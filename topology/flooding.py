@@ -21,6 +21,9 @@ OVERHEAD: Final = 24
 
 MAX_BACK_OFF: Final = 8
 
+SMALL: Final = 1024
+"""Records in a queue that need not be looked through."""
+
 
 class Sent(NamedTuple):
     """A message that has not been acknowledged."""
@@ -58,6 +61,7 @@ class Conversation:
         self._sent: dict[int, Sent] = {}
         self._octets = 0
         self._back_off = 1
+        self._most_queued = SMALL
 
     @property
     def queued(self) -> int:
@@ -81,6 +85,17 @@ class Conversation:
         """The neighbour has sent it itself."""
         self._first.pop(key, None)
         self._later.pop(key, None)
+
+    def prune(self, get: Callable[[Key], Stored | None]) -> None:
+        """Forget what has been replaced while it was queued, or a neighbour that does not acknowledge costs ever more.
+
+        It is looked for each time that the queue has grown to twice its size.
+        """
+        if self.queued > self._most_queued:
+            for queue in (self._first, self._later):
+                for key in [key for key in queue if get(key) is None]:
+                    del queue[key]
+            self._most_queued = 2 * self.queued + SMALL
 
     def wants_to_send(self, window: int) -> bool:
         """Whether there is something queued that may be sent now."""

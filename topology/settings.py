@@ -56,6 +56,8 @@ class Settings:
     """Routers whose records are kept; others are dropped, counted as `full`."""
     max_origin_octets: int = 16 * 1024 * 1024
     """What the address records of one origin may take together."""
+    max_octets: int = 256 * 1024 * 1024
+    """What all records may take together; of more, link states of known routers are taken, and this router's own."""
     max_waiting: int = 256
     """Records that wait for the certificate that they name."""
     compact: int = 16 * 1024

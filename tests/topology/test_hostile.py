@@ -12,10 +12,12 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from amqpmesh.topology.book import Advert
+from amqpmesh.topology.flooding import SMALL
 from amqpmesh.topology.messages import (
     MAX_MESSAGE,
     Acknowledgement,
     Carried,
+    Held,
     Hello,
     Message,
     Records,
@@ -390,6 +392,108 @@ def test_no_more_addresses_of_one_origin_are_kept_than_may_be() -> None:
     assert {change.origin for change in mesh.told("A", Dropped)} == {"C"}
 
 
+def test_no_more_octets_of_all_origins_are_kept_than_may_be_and_known_routers_are_heard_all_the_same() -> None:
+    mesh, line = running(Mesh(Settings(max_octets=20_000)))
+    router = mesh.routers["A"]
+    for number in range(100):
+        states = signed(Unsigned(), links(f"X{number}"))
+        entries = tuple(Entry("", f"{number} {'x' * 200} {entry}", "closest", 1, 0) for entry in range(10))
+        delta = signed(Unsigned(), encode(AddressDelta(f"X{number}", EPOCH, 1, entries)), Kind.ADDRESS_DELTA)
+        mesh.inject("A", line, write_message(Records(number, (states, delta))))
+    assert 15_000 < router.database.octets <= 20_000
+    assert router.dropped["full"] > 80
+    mesh.forget_changes()
+    mesh.inject("A", line, write_message(Records(999, (signed(Unsigned(), links("C")),))))
+    assert router.database.origins["C"].pair.sequence == 1000
+    mesh.advertise("A", "more", 1)
+    mesh.run(1)
+    assert list(mesh.routers["C"].lookup("", "more")) == ["A"]
+    for name in list(router.database.origins):
+        if name != "A":
+            router.database.forget(name)
+    assert router.database.octets < 1000
+
+
+def test_a_neighbour_that_tells_of_a_million_routers_that_are_not_there_is_waited_for_within_bounds() -> None:
+    mesh = Mesh(Settings(max_origins=1000))
+    mesh.start("A", "B")
+    line = mesh.connect("A", "B")
+    mesh.intercept = lambda _, sender, data: data if isinstance(read_message(data), Hello) else None
+    mesh.run(0.5)
+    for number in range(100):
+        names = sorted(f"X{number}-{each}" for each in range(500))
+        held = tuple(Held(name, EPOCH, 1, 1, ()) for name in names)
+        mesh.inject("A", line, write_message(Summary("", names[-1], held)))
+    conversation = mesh.routers["A"]._exchange.conversations["B"]
+    assert len(conversation.missing) == 1000
+    mesh.intercept = lambda line, sender, data: data
+    mesh.run(20)
+    assert not conversation.missing
+    assert mesh.disagreement() == ""
+
+
+def test_a_neighbour_that_acknowledges_nothing_costs_no_more_the_longer_it_lasts() -> None:
+    mesh, _ = running()
+
+    def deaf(line: Line, sender: str, data: bytes) -> bytes | None:
+        message = read_message(data)
+        return None if sender == "B" and isinstance(message, Acknowledgement | Records) else data
+
+    mesh.intercept = deaf
+    conversation = mesh.routers["A"]._exchange.conversations["B"]
+    for number in range(4500):
+        mesh.advertise("A", "here", number % 2)
+        mesh.run(0.021)
+        # A thousand deltas at most hold at a time; as many may have been replaced since the queue was last looked at.
+        assert conversation.queued <= 3 * SMALL
+    mesh.intercept = lambda line, sender, data: data
+    mesh.run(20)
+    assert mesh.disagreement() == ""
+    assert conversation.queued == 0
+
+
+def test_one_that_gives_itself_the_highest_epoch_and_sequence_harms_itself_alone() -> None:
+    signing = Signed()
+    own = signing.identities["B"]
+    assert signing.say(signed(own, links("B", MAX_EPOCH, MAX_EPOCH))) == []
+    assert signing.router.database.origins["B"].pair == (MAX_EPOCH, MAX_EPOCH)
+    signing.mesh.run(5)
+    for name in ("A", "C"):  # and B itself cannot say any more what could be newer
+        router = signing.mesh.routers[name]
+        assert router.epoch == EPOCH
+        assert list(router.lookup("", f"at {name}")) == [name]
+    signing.mesh.start("D")
+    signing.mesh.connect("A", "D")
+    signing.mesh.run(1)
+    assert signing.router.distance("D") == 1
+    assert list(signing.mesh.routers["D"].lookup("", "at A")) == ["A"]
+
+
+def test_what_waits_for_certificates_that_never_come_takes_no_more_than_that() -> None:
+    signing = Signed()
+    for number in range(2000):
+        signing.say(Carried(0, Kind.LINK_STATE, number.to_bytes(32), links("D", sequence=number), bytes(64)))
+    assert len(signing.router._exchange._waiting) == signing.mesh.settings.max_waiting
+
+
+@pytest.mark.parametrize("days", [100, -100])
+def test_a_clock_that_steps_beyond_all_certificates_and_back_loses_nobody_for_long(days: int) -> None:
+    signing = Signed()
+    mesh = signing.mesh
+    now = signing.world.clock.now
+    signing.world.clock.now += days * 86_400
+    mesh.advertise("C", "while it was wrong", 1)
+    mesh.run(1)
+    dropped = mesh.told("B", Dropped)  # who is the first to hear of it, and passes nothing on
+    assert {(each.origin, each.reason) for each in dropped} == {("C", "untrusted")}
+    assert all("certificate" in each.detail for each in dropped)
+    assert list(signing.router.lookup("", "at C")) == ["C"]  # what was verified is not doubted again
+    signing.world.clock.now = now
+    mesh.run(150)  # C has renewed its link state, which says how far its addresses are
+    assert mesh.disagreement() == ""
+    assert list(signing.router.lookup("", "while it was wrong")) == ["C"]
+
+
 def test_a_message_or_a_record_that_is_too_long_is_not_read() -> None:
     mesh, line = running()
     mesh.inject("A", line, bytes(MAX_MESSAGE + 1))
@@ -506,6 +610,80 @@ def test_whatever_a_neighbour_says_a_mesh_goes_on(messages: list[bytes]) -> None
         signing.mesh.connect("A", "B")
         signing.mesh.run(15)
     assert signing.mesh.disagreement() == ""
+
+
+def overheard() -> list[bytes]:
+    """All that B says to A in a life in which everything happens: the seeds of what it might say otherwise."""
+    said: dict[bytes, None] = {}
+
+    def listen(line: Line, sender: str, data: bytes) -> bytes:
+        if sender == "B" and "A" in line.ends:
+            said[data] = None
+        return data
+
+    mesh = Mesh()
+    mesh.intercept = listen
+    mesh, line = running(mesh)
+    for number in range(5):
+        mesh.advertise("C", f"address {number}", 1)
+        mesh.run(0.01)
+    mesh.set_cost(line, "B", 7)
+    mesh.run(1)
+    mesh.cut(line)
+    mesh.run(1)
+    mesh.connect("A", "B")
+    mesh.run(2)
+    return list(said)
+
+
+OVERHEARD = overheard()
+
+
+def bent(value: Any, draw: st.DrawFn, depth: int = 0) -> Any:
+    """The same with something in it, or all of it, replaced; records are opened and closed again."""
+    if depth and draw(st.integers(0, 5)) == 0:
+        return draw(st.sampled_from([MAX_EPOCH, 2**64 - 1, "A", "C", "X", b"", [], {}, None, True]) | VALUES)
+    if isinstance(value, dict) and value:
+        key = draw(st.sampled_from(sorted(value)))
+        return {**value, key: bent(value[key], draw, depth + 1)}
+    if isinstance(value, list) and value:
+        at = draw(st.integers(0, len(value) - 1))
+        return [*value[:at], bent(value[at], draw, depth + 1), *value[at + 1 :]]
+    if isinstance(value, bytes) and value[:1] > b"\x80":
+        return msgpack.packb(bent(msgpack.unpackb(value), draw, depth + 1))
+    return value if draw(st.booleans()) else draw(VALUES)
+
+
+@st.composite
+def otherwise(draw: st.DrawFn) -> bytes:
+    """What B has said once, now, altered or as it was."""
+    data = draw(st.sampled_from(OVERHEARD))
+    return msgpack.packb(bent(msgpack.unpackb(data), draw)) if draw(st.integers(0, 3)) else data
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(otherwise() | damaged(), max_size=25))
+def test_whatever_a_believed_neighbour_makes_of_true_messages_a_router_stays_sound(messages: list[bytes]) -> None:
+    bounds = Settings(max_origins=20, max_origin_octets=4000, max_octets=20_000, max_waiting=4)
+    mesh, line = running(Mesh(bounds))  # without signatures, so that it is believed whatever it says of whom
+    router = mesh.routers["A"]
+    for data in messages:
+        mesh.inject("A", line, data)
+        mesh.run(0.02)
+        assert len(router.database.origins) <= 20
+        assert len(router.database.dead) <= 20
+        assert router.database.octets <= 20_000 + 20 * MAX_BODY
+        kept = [stored for origin in router.database.origins.values() for stored in (origin.link, *origin.log)]
+        assert router.database.octets == sum(stored.octets for stored in kept)
+        assert set(router.paths.reachable()) <= {"A", *router.routers()}
+    mesh.cut(line)
+    mesh.start("D")
+    mesh.connect("A", "D")
+    mesh.advertise("D", "at D", 1)
+    mesh.run(2)
+    if len(router.database.origins) < 20 or "D" in router.routers():
+        assert list(router.lookup("", "at D")) == ["D"]
+    assert list(mesh.routers["D"].lookup("", "at A")) == ["A"]
 
 
 @settings(max_examples=100)
