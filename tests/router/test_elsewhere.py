@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from amqpmesh.policies.distribution import Distribution
 from amqpmesh.policies.redirect import Redirect
 from amqpmesh.router.amqp.definitions import AmqpCondition, Error, LinkCondition, Role
 from amqpmesh.router.amqp.delivery_states import Accepted, Modified, Rejected, Released
@@ -211,6 +212,25 @@ def test_a_message_whose_place_is_not_reached_in_time_is_released() -> None:
     sent = client.send(client.sender(None), message(to="elsewhere/a"))
     n.advance(1.1)
     assert sent.said == [(Released(), True)]
+    n.leave()
+
+
+def test_what_comes_from_there_goes_to_all_receivers_of_a_multicast_and_what_is_sent_goes_there_once() -> None:
+    n = Far(replace(ELSEWHERE, distribution=Distribution.MULTICAST))
+    one, other = n.client(), n.client()
+    one.receiver("elsewhere/a")
+    other.receiver("elsewhere/a")
+    broker = n.broker()
+    given = broker.send(broker.sending("elsewhere/a"))
+    for client in (one, other):
+        client.take(1)[0].accept()
+    n.run()
+    assert given.said == [(Accepted(), True)]
+    sent = one.send(one.sender("elsewhere/a"))
+    broker.take(1)[0].accept()
+    n.run()
+    assert sent.said == [(Accepted(), True)]
+    assert one.take() == other.take() == []
     n.leave()
 
 

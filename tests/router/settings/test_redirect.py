@@ -139,3 +139,23 @@ def test_what_is_written_of_a_redirect_is_read_as_an_equal_one(
         addresses=(AddressConfig(pattern="a", redirect=redirect),),
     )
     assert parsed("\n".join(lines(config))) == config
+
+
+@pytest.mark.parametrize(
+    ("redirect", "place"),
+    [
+        ("hostname = 'b.example'", "amqp://b.example:5672"),
+        ("network-host = '10.0.0.2', hostname = 'b.example'", "amqp://10.0.0.2:5672 as b.example"),
+        ("hostname = 'b.example', port = 5671", "amqps://b.example:5671"),
+        ("hostname = 'b.example', port = 5671, scheme = 'amqp'", "amqp://b.example:5671"),
+        ("hostname = 'b.example', scheme = 'amqps'", "amqps://b.example:5671"),
+        ("network-host = '::1', port = 5673, scheme = 'amqps'", "amqps://[::1]:5673"),
+    ],
+)
+def test_a_redirect_that_the_router_follows_says_where_it_connects(redirect: str, place: str) -> None:
+    config = parsed(address("a", f"{redirect}, follow = 'router'"))
+    (found,) = config.addresses
+    assert found.redirect is not None
+    assert found.redirect.is_followed
+    assert found.redirect.there.described == place
+    assert parsed("\n".join(lines(config))) == config
