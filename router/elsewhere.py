@@ -190,17 +190,12 @@ class Elsewhere:
                 yield config.pattern, config.distribution
 
     def followed(self, tenant: str, name: str) -> Address | None:
-        """The node of an address whose redirect this router follows; None: it is none, or too much is used there."""
+        """The node of an address whose redirect this router follows; None: it follows none. Raises: RefusedError."""
         redirect = self._core.addresses.config(name).redirect
-        if redirect is None or not redirect.is_followed:
-            return None
-        try:
-            return self.led(tenant, name, redirect)
-        except RefusedError:
-            return None
+        return self.led(tenant, name, redirect) if redirect is not None and redirect.is_followed else None
 
     def ingress(self, tenant: str, name: str) -> Address | None:
-        """Where producers of it are attached; None as above."""
+        """Where producers of it are attached; None as above. Raises: RefusedError."""
         address = self.followed(tenant, name)
         return None if address is None else self._core.ingress(address)
 

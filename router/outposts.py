@@ -11,6 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from amqpmesh.policies.distribution import Distribution
+from amqpmesh.router.attaching import RefusedError
 from amqpmesh.router.lanes import Lane, LaneKind
 from amqpmesh.router.names import as_known_at, split
 from amqpmesh.router.neighbours import Neighbour
@@ -55,7 +56,10 @@ class Outposts:
         if node is None:
             if not wanted:
                 return
-            node = core.elsewhere.followed(tenant, name) or core.addresses.use(tenant, as_known_at(core.id, name))
+            try:
+                node = core.elsewhere.followed(tenant, name) or core.addresses.use(tenant, as_known_at(core.id, name))
+            except RefusedError:  # too much is used there
+                return
             core.touch(node)
         lanes = {lane: self._lane(node, lane, cost, had.get(lane)) for lane, cost in wanted.items()}
         have = {lane: link for lane, link in lanes.items() if link is not None}

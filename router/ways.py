@@ -18,6 +18,7 @@ from amqpmesh.router.addresses import Address
 from amqpmesh.router.amqp.definitions import AmqpCondition, Error
 from amqpmesh.router.amqp.errors import CommandError
 from amqpmesh.router.amqp.states import LinkEndpointState
+from amqpmesh.router.attaching import RefusedError
 from amqpmesh.router.few import Few, excluding, including
 from amqpmesh.router.lanes import EXTRA_HOPS, MAX_HOPS, Keys, Lane, LaneKind, age
 from amqpmesh.router.names import as_known_at, split
@@ -381,7 +382,11 @@ class Ways:
         elif lane.kind is LaneKind.TRANSIT:
             node = None
         else:
-            node = core.elsewhere.ingress(lane.tenant, lane.name) or core.addresses.use(lane.tenant, lane.name)
+            try:
+                node = core.elsewhere.ingress(lane.tenant, lane.name) or core.addresses.use(lane.tenant, lane.name)
+            except RefusedError as refusal:
+                link.refuse(refusal.error)
+                return
         core.attaching.lane_in(neighbour.record, link, attach, lane, node)
         if node is not None and node.lane is not None:
             self._lead(node)

@@ -509,6 +509,34 @@ def test_more_places_than_the_configuration_lets_are_refused() -> None:
     n.leave()
 
 
+def test_other_routers_wait_for_places_that_are_too_many() -> None:
+    invoices = AddressConfig(pattern="invoices", redirect=THERE)
+    receipts = AddressConfig(pattern="receipts", redirect=replace(THERE, network_host="10.0.0.3"))
+    world = World("AB", [("A", "B")], invoices, receipts, elsewhere=ElsewhereConfig(places=1, idle=1.0))
+    router = world["A"]
+    made: dict[str, ConnectorConfig] = {}
+    router.core.places.on_connect = lambda config, _: made.update({config.name: replace(config, idle_time_out=0.0)})
+    client = world["B"].client()
+    first = client.sender("invoices@A")
+    world.advance(0.5)
+    second = client.sender("receipts@A")
+    client.receiver("receipts@A")
+    world.advance(5.0)
+    assert list(made) == [PLACE]
+    assert second.is_attached
+    first.detach()
+    world.advance(30.0)
+    broker = Broker(router, connector=made["amqp://10.0.0.3:5672 as b.example"])
+    world.advance(1.0)
+    sent = client.send(second)
+    broker.take(1)[0].accept()
+    world.run()
+    assert sent.said == [(Accepted(), True)]
+    client.close()
+    world.advance(100.0)
+    world.leave()
+
+
 def test_more_nodes_of_a_place_than_the_configuration_lets_are_refused() -> None:
     n = Far(elsewhere=ElsewhereConfig(nodes=2))
     client = n.client()
