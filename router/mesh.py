@@ -43,12 +43,18 @@ STANDS_BY: Final = "the connection that the other router has opened is used"
 #: Seconds between two looks at how long this router's certificate is good.
 WATCH_TIME: Final = 3600.0
 
+#: Seconds between two looks at whether those of its neighbours are.
+CHECK_TIME: Final = 60.0
+
 
 class Recognizer(Protocol):
     """Knows routers of the mesh by their certificates."""
 
     def refusal(self, certificate: bytes | None, router: str) -> str | None:
         """Why a peer is not the router that it says it is; None: it is. Args: certificate: DER; None: it has none."""
+
+    def parting(self, certificate: bytes | None, router: str) -> str | None:
+        """The same of one who was believed, after a while: it may have shown another certificate since."""
 
     def expires_in(self) -> float | None:
         """Seconds that are left of this router's certificate, once it should have been renewed; None: it is new."""
@@ -69,6 +75,7 @@ class Mesh:
         self._armed: float | None = None
         self._arm()
         self._watch_certificate()
+        self._watch_neighbours()
         for name, distribution in core.elsewhere.single:
             self.advertise("", name, Advert(distribution, consumers=1))
 
@@ -196,7 +203,7 @@ class Mesh:
         if self._recognizer is None:
             return
         for neighbour in list(self.neighbours.values()):
-            refusal = self._recognizer.refusal(neighbour.record.certificate, neighbour.router)
+            refusal = self._recognizer.parting(neighbour.record.certificate, neighbour.router)
             if refusal is not None:
                 self._core.log.warning(
                     "neighbour refused",
@@ -216,6 +223,12 @@ class Mesh:
             days = round(seconds / 86_400, 1)
             self._core.log.warning("certificate expires", router=self._core.id, days=days)
         self._core.schedule(self._core.now + WATCH_TIME, self._watch_certificate)
+
+    def _watch_neighbours(self) -> None:
+        """Part from neighbours whose certificates have ended meanwhile."""
+        if self._recognizer is not None:
+            self.check()
+            self._core.schedule(self._core.now + CHECK_TIME, self._watch_neighbours)
 
     def set_cost(self, neighbour: Neighbour, cost: int) -> None:
         """What sending to a neighbour by this connection costs from now on, as long as it lasts."""

@@ -44,6 +44,9 @@ MAX_CERTIFICATES: Final = 8
 MAX_VERIFIED: Final = 65_536
 """Records of which it is remembered that they were verified: some 10 MB."""
 
+EXPIRED: Final = "certificate expired"
+"""Why a certificate that has ended is not believed."""
+
 _VERSION: Final = 1
 _SIGNATURE_SIZE: Final = 64  # octets (RFC 8032, 5.1.6)
 
@@ -175,6 +178,22 @@ class Trust(Verifier):
         """
         return self._checked(certificate)[0].router
 
+    def still_router_of(self, certificate: bytes) -> str:
+        """As `router_of`, of a connection that is there: a certificate that has ended since will do as long as its
+        router has told of another that has not.
+
+        Raises: UntrustedError: as `learn`.
+        """
+        try:
+            return self.router_of(certificate)
+        except UntrustedError as error:
+            if error.reason != EXPIRED:
+                raise
+            router = read_router(certificate).router
+            if not any(self._is_current(key_id) for key_id in self._keys.get(router, ())):
+                raise
+            return router
+
     def forget(self, key_id: bytes) -> None:
         """A certificate that nobody needs any more; one that is not known is ignored."""
         found = self._known.pop(key_id, None)
@@ -228,15 +247,22 @@ class Trust(Verifier):
         self._demand_current(*found)
         return found
 
+    def _is_current(self, key_id: bytes) -> bool:
+        try:
+            self._demand_current(*self._known[key_id])
+        except UntrustedError:
+            return False
+        return True
+
     def _demand_current(self, certificate: RouterCertificate, authority: AuthorityCertificate) -> None:
+        revocations = self._revocations.get(authority.authority)
+        if revocations is not None and certificate.serial in revocations.serials:
+            raise UntrustedError("certificate revoked")
         now = self._clock()
         if now < max(certificate.not_before, authority.not_before) - CLOCK_TOLERANCE:
             raise UntrustedError("certificate not yet valid")
         if now > min(certificate.not_after, authority.not_after) + CLOCK_TOLERANCE:
-            raise UntrustedError("certificate expired")
-        revocations = self._revocations.get(authority.authority)
-        if revocations is not None and certificate.serial in revocations.serials:
-            raise UntrustedError("certificate revoked")
+            raise UntrustedError(EXPIRED)
 
     def _authority_of(self, certificate: RouterCertificate) -> AuthorityCertificate | None:
         """Of those that have signed it (of a renewed authority there are two) the one that ends last."""

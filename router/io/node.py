@@ -136,7 +136,7 @@ class Router(Doors):
             raise CommandError("a router runs once")
         await trio.lowlevel.checkpoint()
         mesh = self.config.mesh
-        member = membership(self.config)
+        member = self._member()
         for listener in self.config.listeners:
             self._credentials[listener] = Credentials.load(listener, mesh)
         credentials = [ConnectorCredentials.load(connector, mesh) for connector in self.config.connectors]
@@ -282,6 +282,9 @@ class Router(Doors):
 
     def _drive(self, core: Core) -> Driver:
         return Driver(core)
+
+    def _member(self) -> Membership | None:
+        return membership(self.config)
 
     # ----------------------------------------------------------------------------------------------------- connections
 

@@ -17,6 +17,9 @@ CLIENT_CERTIFICATE: Mapping[str, ssl.VerifyMode] = {
 }
 """What a listener asks of its clients."""
 
+NO_CHECK_TIME = ssl.VerifyFlags(0x200000)
+"""X509_V_FLAG_NO_CHECK_TIME of OpenSSL: when certificates are valid is not looked at."""
+
 # The alternative names that say who somebody is. Python reads an otherName as the text "<unsupported>", the same for
 # everybody, and a directory name as a structure.
 _NAMING = ("DNS", "email", "URI", "IP Address")
@@ -73,7 +76,8 @@ def mesh_contexts(certificate: Path, key: Path, trust: Path) -> tuple[ssl.SSLCon
     """The contexts of a router among routers of its mesh: as the server, and as the client.
 
     Both sides show a certificate that the mesh's authority has signed, and that keeps to RFC 5280. No host name is
-    looked for: routers are known by their ids.
+    looked for: routers are known by their ids. Nor are dates: those are looked at by who knows the id, with the same
+    tolerance for clocks as those of signed records.
 
     Args: certificate, key: PEM, the router's. trust: PEM, the mesh's authority.
     Raises: OSError: as `server_context`.
@@ -82,7 +86,7 @@ def mesh_contexts(certificate: Path, key: Path, trust: Path) -> tuple[ssl.SSLCon
     client = client_context(trust, certificate, key)
     client.check_hostname = False
     for context in (server, client):
-        context.verify_flags |= ssl.VERIFY_X509_STRICT
+        context.verify_flags |= ssl.VERIFY_X509_STRICT | NO_CHECK_TIME
     return server, client
 
 

@@ -420,6 +420,28 @@ def test_an_identity_that_has_expired_or_was_revoked_is_none(world: World) -> No
         Identity(certificate, key, Trust([world.authority.certificate], world.clock))
 
 
+def test_a_connection_outlives_the_certificate_it_was_made_with_if_its_router_has_told_of_another(world: World) -> None:
+    trust = world.trust()
+    old, new = world.certificate("A", days=1), world.certificate("A", days=3)
+    assert trust.still_router_of(old.der) == "A"
+    world.clock.now += 2 * DAY
+    with pytest.raises(UntrustedError, match="expired"):
+        trust.still_router_of(old.der)
+    trust.learn(world.certificate("B", days=3).der)
+    with pytest.raises(UntrustedError, match="expired"):
+        trust.still_router_of(old.der)
+    trust.learn(new.der)
+    assert trust.still_router_of(old.der) == "A"
+    with pytest.raises(UntrustedError, match="expired"):
+        trust.router_of(old.der)
+    trust.revoke(world.revoke(old).der)
+    with pytest.raises(UntrustedError, match="revoked"):
+        trust.still_router_of(old.der)
+    world.clock.now += 2 * DAY
+    with pytest.raises(UntrustedError, match="revoked"):
+        trust.still_router_of(old.der)
+
+
 def test_what_must_be_known_to_believe_a_router_is_flooded_first(world: World) -> None:
     trust = world.trust()
     identity = world.identity("A", trust=trust)

@@ -7,6 +7,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import combinations, pairwise
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -20,7 +22,8 @@ from amqpmesh.router.io.client.connection import Connection, connect
 from amqpmesh.topology.simulation.convergence import disagreement, leftovers
 from amqpmesh.topology.simulation.log import Log
 from amqpmesh.topology.simulation.network import Host, Network, Road
-from amqpmesh.topology.simulation.nodes import Node
+from amqpmesh.topology.simulation.nodes import Node, true_time
+from amqpmesh.topology.simulation.papers import Papers
 from amqpmesh.topology.simulation.routers import HostedRouter
 from amqpmesh.topology.simulation.scheduling import seeded
 from amqpmesh.topology.simulation.wires import Conditions
@@ -77,13 +80,15 @@ class Mesh:
         jitter: float = 0.0,
         bandwidth: float | None = None,
         membership: MeshConfig | None = None,
+        certificates: float | None = None,
         backoff: Backoff = Backoff(),  # noqa: B008 - it cannot be changed
         **settings: Any,
     ) -> None:
         """Args:
         latency, jitter, bandwidth: of links and of clients' connections that say nothing else, each way: seconds,
             seconds more at most, and octets a second (None: no limit).
-        membership: what routers say in `[mesh]`, such as `hello` and `hold`; None: without certificates, the defaults.
+        membership: what routers say in `[mesh]`, such as `hello` and `hold`; None: the defaults.
+        certificates: for how many days routers are given one by an authority of the mesh; None: they have none.
         backoff: how long connectors wait before they try again.
         settings: keys of `RouterConfig` for all routers, such as `addresses`.
         """
@@ -92,6 +97,8 @@ class Mesh:
         self.log = Log()
         self._conditions = Conditions(latency=latency, jitter=jitter, bandwidth=bandwidth)
         self._membership = membership or MeshConfig(insecure=True)
+        self._days = certificates
+        self._papers: Papers | None = None
         self._backoff = backoff
         self._settings = settings
         self._nodes: dict[str, Node] = {}
@@ -121,6 +128,9 @@ class Mesh:
             chance = stack.enter_context(seeded(self.seed))
             stack.enter_context(self.log.listening())
             self._network = Network(chance, self.log)
+            if self._days is not None:
+                folder = stack.enter_context(TemporaryDirectory(prefix="amqpmesh-"))
+                self._papers = Papers(Path(folder), self._days, true_time())
             self._manager = trio.open_nursery()
             self._nursery = await self._manager.__aenter__()
             self._stack = stack.pop_all()
@@ -160,6 +170,8 @@ class Mesh:
         """
         if id in self._nodes:
             raise CommandError(f"there is a router {id} already")
+        if self._papers is not None and id not in self._papers:
+            self._papers.issue(id, true_time())
         node = Node(Host(id), partial(self._make, settings), self.connect, self._nursery.start_soon)
         self._nodes[id] = node
         await self._begin(node, "started")
@@ -354,6 +366,29 @@ class Mesh:
         self.log.note(id, "clock stepped", seconds=seconds)
         self[id].clock_error += seconds
 
+    # --------------------------------------------------------------------------------------------------- certificates
+
+    def renew(self, id: str, days: float | None = None) -> None:
+        """Issue another certificate for a router, with another key; if it runs, it reads its files again.
+
+        Args: days: for which it holds; None: as the first one.
+        Raises: CommandError: the mesh has no certificates. ConfigError: the router, by its clock, does not believe it.
+        """
+        self._of_papers().issue(id, true_time(), days)
+        self.log.note(id, "certificate renewed")
+        self._reload(id)
+
+    def revoke(self, *ids: str, told: str) -> None:
+        """Take back all certificates of these routers. Args: told: the one router that is given the list.
+
+        Raises: CommandError: the mesh has no certificates.
+        """
+        papers = self._of_papers()
+        papers.revoke(ids, true_time())
+        papers.tell(told)
+        self.log.note(told, "certificates revoked", routers=",".join(ids))
+        self._reload(told)
+
     # ----------------------------------------------------------------------------------------------------- what is so
 
     async def settled(self, timeout: float = 60.0) -> float:
@@ -409,7 +444,7 @@ class Mesh:
 
     @property
     def _scheme(self) -> str:
-        return "amqp" if self._membership.insecure else "amqps"
+        return "amqp" if self._papers is None and self._membership.insecure else "amqps"
 
     def _address(self, id: str) -> str:
         """The address of a router's host: one of loopback, which routers without certificates ask for."""
@@ -428,6 +463,15 @@ class Mesh:
         if not node.is_running:
             raise CommandError(f"router {id} does not run")
         return node
+
+    def _of_papers(self) -> Papers:
+        if self._papers is None:
+            raise CommandError("the routers of this mesh have no certificates: Mesh(certificates=30)")
+        return self._papers
+
+    def _reload(self, id: str) -> None:
+        if self[id].is_running:
+            self[id].router.reload()
 
     def _between(self, one: str, other: str) -> list[Link]:
         found = [link for link in self._links if link.joins(self[one], self[other])]
@@ -450,11 +494,15 @@ class Mesh:
                 node.serve(link.port, link.listener)
 
     def _make(self, settings: dict[str, Any], node: Node) -> HostedRouter:
-        config = RouterConfig(id=node.id, mesh=self._membership, **{**self._settings, **settings})
+        membership = self._membership
+        if self._papers is not None:
+            membership = self._papers.membership(node.id, membership)
+        config = RouterConfig(id=node.id, mesh=membership, **{**self._settings, **settings})
         connectors = tuple(link.connector for link in self._links if link.near is node)
         return HostedRouter(
             node.host,
             replace(config, connectors=(*config.connectors, *connectors)),
+            node.wall_clock,
             open_stream=partial(self._open, node.host),
             backoff=self._backoff,
             epoch=node.epoch,

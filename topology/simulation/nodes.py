@@ -25,6 +25,11 @@ START: Final = 1_700_000_000.0
 """What wall clocks show when the run begins, in seconds since 1970."""
 
 
+def true_time() -> float:
+    """What wall clocks show that are right, seconds since 1970."""
+    return START + trio.current_time()
+
+
 class Node(Doors):
     """One router of the mesh: what stays when it dies and starts again.
 
@@ -82,7 +87,11 @@ class Node(Doors):
     @property
     def epoch(self) -> int:
         """What the next life begins with: milliseconds of its wall clock, and one more for each life before."""
-        return round((START + trio.current_time() + self.clock_error) * 1000) + self.lives
+        return round(self.wall_clock() * 1000) + self.lives
+
+    def wall_clock(self) -> float:
+        """What its host takes for the time, seconds since 1970."""
+        return true_time() + self.clock_error
 
     def connect(self, **options: Any) -> Connection:
         """A connection of a client to it; as `Mesh.connect`."""

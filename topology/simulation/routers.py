@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from amqpmesh.router.io.connectors import Connector
 from amqpmesh.router.io.credentials import ConnectorCredentials
 from amqpmesh.router.io.driver import Driver
+from amqpmesh.router.io.membership import Membership, membership
 from amqpmesh.router.io.node import Router
 from amqpmesh.topology.simulation.log import speak_as
 
@@ -44,13 +46,17 @@ class HostedRouter(Router):
 
     _driver: HostedDriver
 
-    def __init__(self, host: Host, config: RouterConfig, **means: Any) -> None:
-        """Args: means: as `Router` has them."""
+    def __init__(self, host: Host, config: RouterConfig, wall_clock: Callable[[], float], **means: Any) -> None:
+        """Args: wall_clock: of the host, seconds since 1970. means: as `Router` has them."""
         super().__init__(config, **means)
         self._host = host
+        self._wall_clock = wall_clock
 
     def _drive(self, core: Core) -> Driver:
         return HostedDriver(core, self._host)
+
+    def _member(self) -> Membership | None:
+        return membership(self.config, self._wall_clock)
 
     def host_changed(self) -> None:
         """The host is frozen now, or is not any more."""

@@ -267,6 +267,13 @@ def test_a_router_of_another_mesh_is_refused_by_either_side(mesh: Mesh, tmp_path
             shake_hands(one, other)
 
 
+def test_when_certificates_of_a_mesh_are_valid_is_not_for_tls_to_say(mesh: Mesh) -> None:
+    key = Ed25519PrivateKey.generate()
+    ended = mesh.authority.issue("B", key.public_key(), time.time() - 10 * 86_400, days=1)
+    ends = shake_hands(mesh.router("A")[0], mesh.contexts(certificate_pem(ended), key)[1])
+    assert certificate_user(ends[0].getpeercert()) == "amqpmesh://mill/router/B"
+
+
 def test_nobody_comes_into_a_mesh_without_a_certificate(mesh: Mesh) -> None:
     visitor = client_context(mesh.folder / "ca.pem")
     visitor.check_hostname = False
