@@ -54,11 +54,10 @@ class ShortestPathTree:
         self._generation = graph.generation
         self._children = None
         most = len(self.distances) // PART + SMALL
-        former = self._cut(edges, most) if edges is not None and len(edges) <= most else None
-        if edges is None or former is None:
+        touched = self._absorb(edges, most) if edges is not None and len(edges) <= most else None
+        if touched is None:
             self._compute()
-            return None
-        return self._absorb(edges, former)
+        return touched
 
     def children(self, router: str) -> list[str]:
         """Whom a router is the parent of, in order."""
@@ -121,9 +120,16 @@ class ShortestPathTree:
             before[router] = tuple(sorted(before[router]))
         self.distances, self.before = distances, before
 
-    def _absorb(self, edges: set[Edge], former: dict[str, int | None]) -> set[str]:
-        """Find again who was cut off, and who got nearer over the changed edges; those that `follow` tells of."""
-        for router, distance in self._settle(self._offers(edges, former)).items():
+    def _absorb(self, edges: set[Edge], most: int) -> set[str] | None:
+        """Find again who was cut off, and who got nearer over the changed edges.
+
+        Returns: as `follow`. None: they are more than `most`; what is left is of no use.
+        """
+        former = self._cut(edges, most)
+        nearer = None if former is None else self._settle(self._offers(edges, former), most)
+        if former is None or nearer is None:
+            return None
+        for router, distance in nearer.items():
             former.setdefault(router, distance)
         touched = {head for _, head in edges} | former.keys()
         for router, distance in former.items():
@@ -182,8 +188,8 @@ class ShortestPathTree:
             return None
         return distance + cost
 
-    def _settle(self, heap: list[tuple[int, str]]) -> dict[str, int | None]:
-        """Go on from a heap of distances offered; the former distances of those that got nearer."""
+    def _settle(self, heap: list[tuple[int, str]], most: int) -> dict[str, int | None] | None:
+        """Go on from a heap of distances offered; the former distances of those that got nearer, None as `_cut`."""
         successors, blocked = self._graph.successors, self._graph.no_transit
         distances, root = self.distances, self.root
         former: dict[str, int | None] = {}
@@ -192,6 +198,8 @@ class ShortestPathTree:
             known = distances.get(router)
             if known is not None and known <= distance:
                 continue
+            if len(former) == most:
+                return None
             former[router] = known
             distances[router] = distance
             if router in blocked and router != root:
