@@ -430,3 +430,22 @@ def test_what_goes_on_from_a_name_begins_a_way_of_its_own(monkeypatch: pytest.Mo
     mesh.run()
     assert sent.said == [(Accepted(), True)], "the hops of its first way do not count on its second"
     mesh.leave()
+
+
+@pytest.mark.parametrize("second", [False, True], ids=["first", "second"])
+def test_the_way_to_who_receives_elsewhere_takes_the_steps_that_the_sender_asked_for(second: bool) -> None:
+    mesh = World("AB", LINE[:1])
+    consumer, producer = mesh["A"].client(), mesh["B"].client()
+    consumer.receiver("q@B", credit=10)
+    link = producer.sender("q", rcv=ReceiverSettleMode.SECOND if second else ReceiverSettleMode.FIRST)
+    mesh.advance(0.2)
+    sent = producer.send(link)
+    (record,) = (record for record in mesh["A"].core.connections if record.role == "mesh")
+    steps = [delivery.second for each in record.incoming for delivery in each.link.terminus.unsettled.values()]
+    assert steps == [second], "a lane is of mode second, and says of each delivery whether it needs it (§2.7.5)"
+    consumer.take(1)[0].accept()
+    mesh.run()
+    assert sent.said == [(Accepted(), not second)]
+    sent.dispose(None, settled=True)
+    mesh.run()
+    mesh.leave()
