@@ -20,7 +20,6 @@ import os
 import platform
 import select
 import socket
-import statistics
 import struct
 import subprocess
 import sys
@@ -28,7 +27,9 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
+from statistics import median
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -39,7 +40,13 @@ from benchmarks.run import KIB, table
 SAMPLE = 2_000  # lanes whose live objects are traced: that costs more than half of the speed
 CUTS = 3
 LATEST = 30.0  # seconds for anything to come about
-TRANSFER_HEAD = b"\x00\x53\x14\xc0"
+ROUNDS = 3
+BUSY = 50  # requests that are not answered yet: of answers that are sent settled no more may wait for a way than 64
+RATE = 1_000  # messages a second of the stream whose latency is looked at
+STREAM_TIME = 5.0  # seconds
+STREAM_COUNT = 40_000  # messages of the stream whose throughput is looked at
+CHURN = 100  # receivers a second that come, and as many that go
+STAY = 50  # of them there at a time
 
 
 class Host:
@@ -92,40 +99,47 @@ class Client:
 
     def __init__(self, url: str, name: str) -> None:
         place = urlsplit(url)
-        self.stream = wire.Stream(socket.create_connection((place.hostname, place.port)))
+        connected = socket.create_connection((place.hostname, place.port))
+        self.stream = wire.Stream(connected, (wire.END, wire.CLOSE))
         self.stream.socket.sendall(wire.opening(name))
         self.attached: dict[int, bytes] = {}
         self.credit: dict[int, int] = {}
         #: Links without credit, and until when there were some.
         self.starving: set[int] = set()
         self.fed_at = 0.0
-        self.frames_in = self.frames_out = 0
+        self.frames_in = self.frames_out = self.window_limit = 0
         self.counts: dict[int, int] = {}
         self.on_transfer: Callable[[bytes, int, int], None] = lambda *_: None
 
     def send(self, data: bytes) -> None:
         self.stream.socket.sendall(data)
 
-    def attach(self, handles: range, address: Callable[[int], str], *, receiver: bool, credit: int = 10) -> None:
+    def attach(self, handles: range, address: Callable[[int], str | None], *, receiver: bool, credit: int = 10) -> None:
         """Attach links, a few hundred on their way at a time, and wait for the answers."""
         for start in range(handles.start, handles.stop, 500):
             batch = range(start, min(start + 500, handles.stop))
-            frames = [wire.attach(f"l{each}", address(each), receiver=receiver, settled=False, handle=each) for each in batch]
+            frames = [
+                wire.attach(f"l{each}", address(each), receiver=receiver, settled=not receiver, handle=each)
+                for each in batch
+            ]
             if receiver:
                 frames += [wire.flow(self.frames_in, self.frames_out, 0, credit, each) for each in batch]
             self.send(b"".join(frames))
-            self.until(lambda batch=batch: batch[-1] in self.attached)
+            self.until(partial(self._has_attached, batch[-1]))
         if not receiver:
             self.starving.update(each for each in handles if not self.credit.get(each))
 
-    def until(self, condition: Callable[[], bool], *others: Client) -> None:
-        """Take what comes, here and on other connections, until a condition holds."""
-        deadline = time.monotonic() + LATEST
+    def _has_attached(self, handle: int) -> bool:
+        return handle in self.attached
+
+    def until(self, condition: Callable[[], bool], *others: Client, patience: float = LATEST) -> None:
+        """Take what comes, here and on other connections, until a condition holds. Raises: Failed: it does not."""
+        deadline = time.monotonic() + max(patience, LATEST)
         clients = {each.stream.socket: each for each in (self, *others)}
         while not condition():
             if time.monotonic() > deadline:
-                raise Failed(f"not within {LATEST} s")
-            for ready in select.select(list(clients), [], [], 0.5)[0]:
+                raise Failed("it did not come about in time")
+            for ready in select.select(list(clients), [], [], min(patience, 0.1))[0]:
                 clients[ready].take()
             for each in clients.values():
                 each.stream.beat()
@@ -134,8 +148,11 @@ class Client:
         """Read once."""
         answers = []
         for code, buffer, start, end in self.stream.read():
-            if code == wire.FLOW:
+            if code == wire.BEGIN:
+                self.window_limit = wire.fields(buffer, start)[2]
+            elif code == wire.FLOW:
                 flow = wire.fields(buffer, start)
+                self.window_limit = (flow[0] or 0) + flow[1]
                 if len(flow) > 6 and flow[4] is not None:
                     answers.append(self._granted(flow))
             elif code == wire.TRANSFER:
@@ -157,6 +174,24 @@ class Client:
                 self.fed_at = time.monotonic()
         echo = len(flow) > 9 and flow[9]
         return wire.flow(self.frames_in, self.frames_out, count, credit, handle) if echo else b""
+
+    def transfer(self, handle: int, message: bytes) -> bool:
+        """Send a message, settled; False: there is no credit, or no room in the session, for it now."""
+        if not self.credit.get(handle) or self.window_limit <= self.frames_out:
+            return False
+        head = wire.described(
+            wire.TRANSFER,
+            wire.uint(handle),
+            wire.uint(self.frames_out),
+            b"\xa0\x04" + bytes(4),
+            wire.uint(0),
+            wire.TRUE,
+        )
+        self.send(wire.frame(head + message))
+        self.credit[handle] -= 1
+        self.counts[handle] = self.counts.get(handle, 0) + 1
+        self.frames_out += 1
+        return True
 
     def close(self) -> None:
         self.stream.socket.close()
@@ -219,6 +254,157 @@ def cuts(count: int) -> list[dict[str, float]]:
     return found
 
 
+def request(number: int, reply_to: str) -> bytes:
+    """A message to be answered there; its body is its number."""
+    properties = wire.described(0x73, wire.NULL, wire.NULL, wire.NULL, wire.NULL, wire.text(reply_to))
+    return properties + b"\x00\x53\x75\xa0\x04" + struct.pack(">I", number)
+
+
+def answer(number: bytes, to: bytes) -> bytes:
+    """The answer to a message, by the octets of its number and of where it is to go."""
+    properties = wire.described(0x73, wire.NULL, wire.NULL, b"\xa1" + bytes([len(to)]) + to)
+    return properties + b"\x00\x53\x75\xa0\x04" + number
+
+
+def node_of(attach: bytes) -> str:
+    """The address of the dynamic node of an attach's source, a list of less than 256 octets that begins with it."""
+    source: bytes = wire.fields(attach, 0)[5][1]
+    return source[3 : 3 + source[2]].decode()
+
+
+def reply_to_of(message: bytes) -> bytes:
+    """The `reply-to` of a message whose properties come first, and hold strings and nulls before it."""
+    position = 5 if message[3] == 0xC0 else 12
+    position = message.index(b"$dynamic", position)
+    return message[position : position + message[position - 1]]
+
+
+def dynamic(count: int, *, trace: bool = False) -> dict[str, float]:
+    """Octets of a requester at its router, its link included; lanes; and seconds for all to be answered."""
+    kind = "traced" if trace else "resident"
+    with routers(trace=trace) as (a, b):
+        service, requesters = Client(b.clients, "service"), Client(a.clients, "requesters")
+        service.attach(range(1), lambda _: "service", receiver=True, credit=2**20)
+        service.send(wire.attach("answers", None, receiver=False, settled=True, handle=1))
+        sender = 0
+        requesters.attach(range(1), lambda _: "service", receiver=False)
+        requesters.until(lambda: bool(requesters.credit.get(sender)), service)
+        before = a.ask("memory")[kind]
+        requesters.attach(range(1, count + 1), lambda _: None, receiver=True)
+        quiet(requesters, service)
+        taken = a.ask("memory")[kind] - before
+        nodes = {handle: node_of(attach) for handle, attach in requesters.attached.items() if handle}
+        waiting: list[bytes] = []
+        answered: set[int] = set()
+
+        def serve(buffer: bytes, start: int, end: int) -> None:
+            message = wire.payload(buffer, start, end)
+            waiting.append(answer(buffer[end - 4 : end], reply_to_of(message)))
+
+        def take(buffer: bytes, start: int, end: int) -> None:
+            number = int.from_bytes(buffer[end - 4 : end])
+            if wire.fields(buffer, start)[0] != number:
+                raise Failed("an answer came to somebody else")
+            answered.add(number)
+
+        service.on_transfer, requesters.on_transfer = serve, take
+        began = time.monotonic()
+        asked = 0
+
+        def all_answered() -> bool:
+            nonlocal asked
+            while asked < min(count, len(answered) + BUSY) and requesters.transfer(
+                sender, request(asked + 1, nodes[asked + 1])
+            ):
+                asked += 1
+            while waiting and service.transfer(1, waiting[0]):
+                waiting.pop(0)
+            return len(answered) == count
+
+        requesters.until(all_answered, service)
+        took = time.monotonic() - began
+        seen = a.ask("state")
+        if seen["links"] != count + 1 or seen["lanes"] > 2:
+            raise Failed(f"{seen}, where requests should have a lane and answers another")
+        return {"octets": taken / count, "seconds": took, "lanes": seen["lanes"]}
+
+
+def passed(due: float) -> bool:
+    return time.monotonic() >= due
+
+
+class Churn:
+    """Receivers that come and go at a steady rate, until the block is left."""
+
+    def __init__(self, url: str, address: Callable[[int], str]) -> None:
+        self._client = Client(url, "churn")
+        self._address = address
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self.came = 0
+
+    def _run(self) -> None:
+        client, began = self._client, time.monotonic()
+        while not self._over.is_set():
+            due = began + self.came / CHURN
+            client.until(partial(passed, due), patience=0.002)
+            handle = self.came % (2 * STAY)
+            frames = wire.attach(f"c{self.came}", self._address(self.came), receiver=True, settled=False, handle=handle)
+            frames += wire.flow(client.frames_in, 0, 0, 1, handle)
+            if self.came >= STAY:
+                frames += wire.detach((self.came - STAY) % (2 * STAY))
+            client.send(frames)
+            self.came += 1
+
+    def __enter__(self) -> Churn:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+        self._client.close()
+
+
+def stream(a: Host, b: Host, count: int, rate: float) -> dict[str, Any]:
+    """What the receiver of a stream from A to B has found."""
+    common = ["--size", "100", "--count", str(count), "--address", f"stream-{time.monotonic_ns()}"]
+    with (
+        load("benchmarks.load", "receive", "--url", b.clients, *common, *(["--stamped"] if rate else [])) as receiver,
+        load("benchmarks.load", "send", "--url", a.clients, *common, "--rate", str(rate)) as sender,
+    ):
+        receiver.line()
+        sender.result()
+        return receiver.result()
+
+
+def churn(rounds: int) -> dict[str, dict[str, float]]:
+    """Latency and throughput of a stream while no receivers come and go, those of many addresses, of one."""
+    found: dict[str, list[dict[str, float]]] = {}
+    with routers() as (a, b):
+        producers = Client(a.clients, "producers")
+        producers.attach(range(CHURN), lambda each: f"churn-{each}", receiver=False)
+        addresses: dict[str, Callable[[int], str] | None] = {
+            "none": None, "many addresses": lambda each: f"churn-{each % CHURN}", "one address": lambda _: "churn-0"
+        }  # fmt: skip
+        keeping = threading.Event()
+        keeper = threading.Thread(target=lambda: producers.until(keeping.is_set, patience=RUN_TIME))
+        keeper.start()
+        try:
+            for _ in range(rounds):
+                for name, address in addresses.items():
+                    with ExitStack() as stack:
+                        if address is not None:
+                            stack.enter_context(Churn(b.clients, address))
+                        ages = stream(a, b, int(RATE * STREAM_TIME), RATE)["latency_us"]
+                        speed = stream(a, b, STREAM_COUNT, 0.0)["rate"]
+                    found.setdefault(name, []).append({"p50": ages["p50"], "p99": ages["p99"], "rate": speed})
+        finally:
+            keeping.set()
+            keeper.join()
+    return {name: {key: median(each[key] for each in some) for key in some[0]} for name, some in found.items()}
+
+
 def show_memory(count: int) -> dict[str, Any]:
     sample = min(count, SAMPLE)
     traced, resident = memory(sample, trace=True), memory(count, trace=False)
@@ -240,7 +426,33 @@ def show_cuts(count: int) -> dict[str, Any]:
     return {"cuts": found}
 
 
-MEASUREMENTS: dict[str, Callable[[int], dict[str, Any]]] = {"memory": show_memory, "cut": show_cuts}
+def show_dynamic(count: int) -> dict[str, Any]:
+    found = {"traced": dynamic(min(count, SAMPLE), trace=True), "resident": dynamic(count)}
+    octets = [f"{found[kind]['octets'] / KIB:,.2f} KiB" for kind in ("traced", "resident")]
+    whole = found["resident"]
+    rows = [(f"{count:,} requesters", [*octets, f"{whole['lanes']:,}", f"{whole['seconds']:.1f} s"])]
+    table("dynamic reply addresses", ["objects", "resident", "lanes", "all answered in"], rows)
+    return found
+
+
+def show_churn(_count: int) -> dict[str, Any]:
+    found = churn(ROUNDS)
+    still = found["none"]
+    rows = [
+        (name, [f"{each['p50']:,.0f} / {each['p99']:,.0f} us", f"{each['p99'] / still['p99']:.2f}",
+                f"{each['rate']:,.0f}/s", f"{each['rate'] / still['rate']:.2f}"])
+        for name, each in found.items()
+    ]  # fmt: skip
+    table(f"{CHURN} receivers a second come and go", ["p50 / p99", "ratio", "throughput", "ratio"], rows)
+    return found
+
+
+MEASUREMENTS: dict[str, Callable[[int], dict[str, Any]]] = {
+    "memory": show_memory,
+    "cut": show_cuts,
+    "dynamic": show_dynamic,
+    "churn": show_churn,
+}
 
 
 def main() -> None:

@@ -52,8 +52,12 @@ def opening(container: str, max_frame_size: int = 65536) -> bytes:
     )
 
 
-def attach(name: str, address: str, *, receiver: bool, settled: bool, handle: int = 0) -> bytes:
-    here = described(0x28 if receiver else 0x29, text(address))
+def attach(name: str, address: str | None, *, receiver: bool, settled: bool, handle: int = 0) -> bytes:
+    """Args: address: None: to receive from a dynamic node, or to send each message where it says."""
+    if address is not None:
+        here = described(0x28 if receiver else 0x29, text(address))
+    else:
+        here = described(0x28, NULL, NULL, NULL, NULL, TRUE) if receiver else described(0x29)
     there = described(0x29 if receiver else 0x28)
     source, target = (here, there) if receiver else (there, here)
     modes = [b"\x50\x01" if settled else b"\x50\x00", b"\x50\x00"]
@@ -76,6 +80,10 @@ def accept(first: int, last: int) -> bytes:
     return frame(described(DISPOSITION, TRUE, uint(first), uint(last), TRUE, ACCEPTED))
 
 
+def detach(handle: int) -> bytes:
+    return frame(described(DETACH, uint(handle), TRUE))
+
+
 def close() -> bytes:
     return frame(described(CLOSE))
 
@@ -83,8 +91,10 @@ def close() -> bytes:
 class Stream:
     """A socket cut into frames; while it reads, empty frames show the peer that it lives (§2.4.5)."""
 
-    def __init__(self, sock: socket.socket) -> None:
+    def __init__(self, sock: socket.socket, farewells: tuple[int, ...] = (DETACH, END, CLOSE)) -> None:
+        """Args: farewells: what the peer does not say unless something is wrong."""
         self.socket = sock
+        self._farewells = farewells
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.settimeout(PATIENCE)
         self._poll = select.poll()
@@ -124,7 +134,7 @@ class Stream:
             if length > 8:
                 # The descriptor of a performative is a small ulong in every encoder met so far.
                 code = buffer[position + 10]
-                if code in (DETACH, END, CLOSE):
+                if code in self._farewells:
                     self._farewell = f"the peer said {code:#x}: {buffer[position : position + length]!r}"
                 yield code, buffer, position, position + length
             position += length
