@@ -18,7 +18,7 @@ from amqpmesh.router.io.client.backoff import LASTING, Backoff
 from amqpmesh.router.io.client.conversation import of_foreigner
 from amqpmesh.router.io.client.dialing import Opener, reason
 from amqpmesh.router.io.handshake import Identity
-from amqpmesh.router.io.servers import LookUp, endpoints
+from amqpmesh.router.io.servers import LookUp, NoServerError, endpoints
 from amqpmesh.router.io.streams import TcpStream
 from amqpmesh.router.io.transport import Starter, Transport
 from amqpmesh.router.redirects import redirect_of
@@ -161,7 +161,7 @@ class Connector:
                 began = trio.current_time()
                 try:
                     if isinstance(way.place, Service):
-                        found = await endpoints(way.place, self._means.look_up)
+                        found = await self._find(way.place, ahead)
                         self._servers = tuple(endpoint.host for endpoint in found)
                         ahead.extendleft(Way(endpoint, way.name) for endpoint in reversed(found))
                         continue
@@ -186,6 +186,23 @@ class Connector:
                     self._failures = 0
                     ahead.clear()
                 await self._pause(over.why, was_open=over.was_open, is_over=over.was_open or not ahead)
+
+    async def _find(self, service: Service, ahead: deque[Way]) -> list[Endpoint]:
+        """The servers of a domain. Without TLS it is connected to only if DNS says that it has none with TLS.
+
+        Else whoever can keep a connection or an answer of DNS from coming about had what was meant to be secret.
+        Raises: OSError: there are none, or DNS does not say.
+        """
+        plain = None if not service.secure else Service("amqp", service.domain)
+        try:
+            found = await endpoints(service, self._means.look_up)
+        except NoServerError:
+            plain = None
+            raise
+        finally:
+            for way in [way for way in ahead if way.place == plain]:
+                ahead.remove(way)
+        return found
 
     async def _pause(self, why: str, *, was_open: bool, is_over: bool) -> None:
         """Tell why there is no connection, and wait if there is nothing else to try at once.

@@ -30,18 +30,26 @@ class Server:
     target: str
 
 
+class NoServerError(OSError):
+    """DNS says that a domain has no servers: not that it does not say."""
+
+
 LookUp = Callable[[str], Awaitable[Iterable[Server]]]
-"""Finds the SRV records of a name, `_amqps._tcp.example.org`. Raises OSError, which says why there are none."""
+"""Finds the SRV records of a name, `_amqps._tcp.example.org`. Raises NoServerError: there are none. OSError: why there
+is no answer."""
 
 
 async def look_up(name: str) -> list[Server]:
-    """Ask the DNS that the system is set up for. Raises: OSError: why there is no answer, or no record."""
+    """Ask the DNS that the system is set up for. Raises: NoServerError: no record. OSError: why there is no answer."""
     # Most routers never need it, and it takes a tenth of a second to read.
     from dns.asyncresolver import Resolver
     from dns.exception import DNSException
+    from dns.resolver import NXDOMAIN, NoAnswer
 
     try:
         answer = await Resolver().resolve(name, "SRV", lifetime=LOOK_UP_TIME)
+    except (NXDOMAIN, NoAnswer) as error:
+        raise NoServerError(f"DNS: {error}") from None
     except DNSException as error:
         raise OSError(f"DNS: {error}") from None
     return [Server(each.priority, each.weight, each.port, each.target.to_text(omit_final_dot=True)) for each in answer]
@@ -50,7 +58,7 @@ async def look_up(name: str) -> list[Server]:
 async def endpoints(service: Service, find: LookUp) -> list[Endpoint]:
     """The servers of a domain, in the order in which to try them.
 
-    Raises: OSError: DNS has none, does not answer, or says that there is no such service.
+    Raises: NoServerError: DNS has none, or says that there is no such service. OSError: it does not answer.
     """
     with trio.move_on_after(2 * LOOK_UP_TIME) as limit:
         found = list(await find(service.name))
@@ -59,7 +67,7 @@ async def endpoints(service: Service, find: LookUp) -> list[Endpoint]:
     # A single target of "." says that the service is not there (RFC 2782).
     servers = [each for each in found if each.target not in ("", ".")]
     if not servers:
-        raise OSError(f"DNS has no server for {service.name}")
+        raise NoServerError(f"DNS has no server for {service.name}")
     return [Endpoint(service.scheme, each.target, each.port) for each in ordered(servers, surroundings().chance)]
 
 

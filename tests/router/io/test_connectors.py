@@ -35,7 +35,7 @@ from amqpmesh.router.config import (
 from amqpmesh.router.io.client.backoff import Backoff
 from amqpmesh.router.io.connectors import DIAL_TIME, REPEAT_TIME
 from amqpmesh.router.io.node import Router
-from amqpmesh.router.io.servers import Server
+from amqpmesh.router.io.servers import NoServerError, Server
 from amqpmesh.router.statistics import ConnectorState, ConnectorStatistics
 from amqpmesh.router.urls import Endpoint
 from amqpmesh.router.users import Users, add_user
@@ -327,6 +327,34 @@ async def test_the_servers_of_a_domain_are_tried_in_their_order(
             assert come.hostname == "example.org"
     assert asked == ["_amqp._tcp.example.org"] * 2
     assert [url for _, url in roads.tries] == ["amqp://first.example:5672", "amqp://second.example:5673"]
+
+
+@pytest.mark.parametrize(
+    ("answer", "tries"),
+    [
+        ([Server(0, 0, 5671, "b.example")], ["amqps://b.example:5671"]),
+        (OSError("DNS: no answer"), []),
+        (NoServerError("DNS: no such name"), ["amqp://b.example:5672"]),
+    ],
+    ids=["with TLS", "not said", "without TLS"],
+)
+async def test_a_domain_is_connected_to_without_tls_only_if_dns_says_that_it_has_no_servers_with(
+    answer: list[Server] | OSError, tries: list[str], nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
+    roads = Roads(nursery)
+
+    async def look_up(name: str) -> list[Server]:
+        if name.startswith("_amqp."):
+            return [Server(0, 0, 5672, "b.example")]
+        if isinstance(answer, OSError):
+            raise answer
+        return answer
+
+    connector = container("amqps+srv://example.org", "amqp+srv://example.org")
+    async with connecting(roads, connector, look_up=look_up):
+        await trio.sleep(0.75)
+    rounds = 4
+    assert [url for _, url in roads.tries] == tries * rounds
 
 
 # The end.

@@ -27,7 +27,7 @@ from amqpmesh.router.config import (
 )
 from amqpmesh.router.io.client.receiver import Receiver
 from amqpmesh.router.io.node import Router
-from amqpmesh.router.io.servers import Server
+from amqpmesh.router.io.servers import NoServerError, Server
 from amqpmesh.router.message import Message
 from amqpmesh.router.outcomes import OutcomeError
 from amqpmesh.router.reasons import Reason
@@ -234,7 +234,7 @@ async def test_a_domain_is_found_by_its_service_records_those_with_tls_first(
         asked.append(name)
         await trio.sleep(0.1)
         if name.startswith("_amqps") and not secure:
-            raise OSError("DNS: no such name")
+            raise NoServerError("DNS: no such name")
         return [Server(0, 0, 5673, "10.0.0.2")]
 
     elsewhere = ElsewhereConfig(domains=("*.example",))

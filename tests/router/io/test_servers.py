@@ -11,12 +11,12 @@ import dns.rrset
 import pytest
 import trio
 from dns.exception import DNSException
-from dns.resolver import NXDOMAIN
+from dns.resolver import NXDOMAIN, LifetimeTimeout
 from hypothesis import given
 from hypothesis import strategies as st
 from trio.testing import MockClock
 
-from amqpmesh.router.io.servers import LOOK_UP_TIME, Server, endpoints, look_up, ordered
+from amqpmesh.router.io.servers import LOOK_UP_TIME, NoServerError, Server, endpoints, look_up, ordered
 from amqpmesh.router.urls import Endpoint, Service
 
 SERVICE = Service("amqps", "example.org")
@@ -100,12 +100,18 @@ async def test_dns_is_asked_over_the_network(nursery: trio.Nursery, monkeypatch:
     ]
 
 
-@pytest.mark.parametrize("error", [NXDOMAIN(), DNSException("broken")])
-async def test_what_dns_says_is_an_os_error(error: DNSException, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("error", "is_answer"),
+    [(NXDOMAIN(), True), (DNSException("broken"), False), (LifetimeTimeout(timeout=1.0, errors=[]), False)],
+)
+async def test_what_dns_says_is_an_os_error_and_that_it_says_nothing_another(
+    error: DNSException, is_answer: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     class Resolver:
         async def resolve(self, name: str, kind: str, lifetime: float) -> None:
             raise error
 
     monkeypatch.setattr("dns.asyncresolver.Resolver", Resolver)
-    with pytest.raises(OSError, match="DNS: "):
+    with pytest.raises(OSError, match="DNS: ") as caught:
         await look_up("_amqps._tcp.example.org")
+    assert isinstance(caught.value, NoServerError) is is_answer
