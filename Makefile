@@ -52,7 +52,7 @@ interop: .venv/test tests/interop/node_modules
 	@$(STAGE) interop $(PYTEST) $(PARALLEL) -m interop --junit-xml=build/interop.xml
 
 bench: .venv/test
-	for each in run hops large_beside_small faults control_plane; do $(BIN)/python -m benchmarks.$$each $(ARGS) || exit; done
+	for each in run hops large_beside_small faults control_plane lanes; do $(BIN)/python -m benchmarks.$$each $(ARGS) || exit; done
 
 docs: .venv/test # the pages in build/docs; then what they say is compared with the code, and run
 	$(BIN)/python -m sphinx -q -W --keep-going -n -d build/doctrees docs build/docs
