@@ -175,8 +175,12 @@ class Mesh:
         for at, turn in coming:
             self.run(at)
             line = self.lines[turn]
-            for end in (line.a, line.b):
-                self.call(end, lambda router, line=line: router.connected(line, 1, self.now))
+            self.connect(line)
+
+    def connect(self, line: Line) -> None:
+        """A link comes up."""
+        for end in (line.a, line.b):
+            self.call(end, lambda router: router.connected(line, 1, self.now))
 
     def cut(self, line: Line) -> None:
         """A link is lost, and both ends see that."""
