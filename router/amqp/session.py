@@ -108,6 +108,10 @@ class Session:
         channel = self.connection.channels.allocate(self)
         flow_state = self.flow_state
         flow_state.channel = channel
+        if self.remote is None:
+            # Until it says what it allows here, it is taken to allow what it does elsewhere (§2.7.2, handle-max).
+            told = (each.remote.handle_max for each in self.connection.channels.sessions if each.remote is not None)
+            self._handles.maximum = min(told, default=self.handle_max)
         self.connection.write(
             channel,
             Begin(

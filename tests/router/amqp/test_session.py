@@ -279,3 +279,14 @@ def test_no_more_links_are_attached_than_the_peer_allows() -> None:
     assert session.attach(Terminus("c", Role.SENDER)).flow_state.handle == 0, "the lowest that is free"
     pair.run()
     assert not pair.server.take(events.SessionEnded)
+
+
+def test_what_a_peer_allows_in_one_session_is_what_it_is_taken_to_allow_in_the_next_until_it_has_said() -> None:
+    pair = Pair(server={"handle_max": 1})
+    pair.open()
+    session = pair.client.engine.begin()
+    for name in "ab":
+        session.attach(Terminus(name, Role.SENDER))
+    assert not session.has_room
+    with pytest.raises(CommandError):
+        session.attach(Terminus("c", Role.SENDER))
