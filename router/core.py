@@ -672,6 +672,8 @@ class Core:
         for table in (record.outgoing, record.lingering, record.incoming):
             for each in [each for each in table if each.link.session is event.session]:
                 self.link_over(each)
+        if self.mesh is not None:
+            self.mesh.ended(record, event.session)
         if record.connector is not None:
             self.containers.ended(event.session, event.error, by_peer=event.by_peer)
 

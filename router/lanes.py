@@ -84,13 +84,20 @@ class Keys:
     and one octet more: how many hops are left.
     """
 
-    def __init__(self, router: str, epoch: int) -> None:
-        number = blake2b(router.encode(), digest_size=_NUMBER).digest()
-        self._prefix = number + (epoch & (1 << 8 * _EPOCH) - 1).to_bytes(_EPOCH, "big")
+    def __init__(self, router: str) -> None:
+        self._number = blake2b(router.encode(), digest_size=_NUMBER).digest()
+        self._epoch = -1
+        self._prefix = b""
         self._count = 0
 
-    def tag(self, hops: int) -> bytes:
-        """The delivery-tag of a delivery that begins its way through the mesh here. Args: hops: 1..255, what it may."""
+    def tag(self, epoch: int, hops: int) -> bytes:
+        """The delivery-tag of a delivery that begins its way through the mesh here.
+
+        Args: epoch: of this router, now: it never falls. hops: 1..255, what the delivery may make.
+        """
+        if epoch != self._epoch:
+            self._epoch = epoch
+            self._prefix = self._number + (epoch & (1 << 8 * _EPOCH) - 1).to_bytes(_EPOCH, "big")
         self._count += 1
         return self._prefix + self._count.to_bytes(_COUNTER, "big") + bytes((hops,))
 

@@ -63,15 +63,15 @@ class Recognizer(Protocol):
 class Mesh:
     """The neighbours of a router."""
 
-    def __init__(self, core: Core, topology: Topology, epoch: int, recognizer: Recognizer | None) -> None:
-        """Args: epoch: this life of the router; each start has a higher one. recognizer: None: anybody is believed."""
+    def __init__(self, core: Core, topology: Topology, recognizer: Recognizer | None) -> None:
+        """Args: recognizer: None: anybody is believed."""
         self._core = core
         self._recognizer = recognizer
         self.topology = topology
         self.neighbours: dict[ConnectionRecord, Neighbour] = {}
         #: What sending costs on the connections of connectors and listeners, by kind and name: changed while running.
         self._costs: dict[tuple[type, str], int] = {}
-        self.ways = Ways(core, self, epoch)
+        self.ways = Ways(core, self)
         self._armed: float | None = None
         self._arm()
         self._watch_certificate()
@@ -162,6 +162,12 @@ class Mesh:
     def detached(self, neighbour: Neighbour) -> None:
         """A control link is gone: without it a connection is of no use."""
         self._close(neighbour, Error(condition=AmqpCondition.NOT_ALLOWED, description="the control link was detached"))
+
+    def ended(self, record: ConnectionRecord, session: Session) -> None:
+        """A session is over, and with it the control link that may have been attached there."""
+        neighbour = self.neighbours.get(record)
+        if neighbour is not None and neighbour.is_told_in(session):
+            self.detached(neighbour)
 
     def transferred(self, neighbour: Neighbour, event: TransferReceived) -> None:
         """Part of what a neighbour tells."""

@@ -48,7 +48,9 @@ class Neighbour:
         self.since = now
         #: What our control link is attached in, and no lane: whatever lanes carry, neighbours hear of each other.
         self.session: Session = record.engine.begin()
-        self._last = record.engine.begin()
+        #: What lanes are attached in: those for what is small, and those for what is large.
+        self._shared: deque[Session] = deque((record.engine.begin(),))
+        self._bulk: deque[Session] = deque()
         link = self.session.attach(
             Terminus(f"{CONTROL}/{record.number}", Role.SENDER),
             source=Source(),
@@ -65,7 +67,6 @@ class Neighbour:
         self._sent = 0
         self._tag = 0
         self._coming = bytearray()
-        self._bulk: deque[Session] = deque()
 
     @property
     def router(self) -> str:
@@ -82,9 +83,7 @@ class Neighbour:
 
     def session_with_room(self) -> Session:
         """A session that one more lane can be attached in. Raises: CommandError: the neighbour takes no session."""
-        if not (self._last.has_room and self._last.can_send):
-            self._last = self.record.engine.begin()
-        return self._last
+        return self._with_room(self._shared, 1)
 
     def bulk_session(self) -> Session:
         """A session for what is large: of its own as far as there are any, so that a slow reader of one delivery stops
@@ -92,14 +91,23 @@ class Neighbour:
 
         Raises: CommandError: the neighbour takes no session.
         """
-        if len(self._bulk) < BULK_SESSIONS:
-            self._bulk.append(self.record.engine.begin())
-        for _ in range(len(self._bulk)):
-            self._bulk.rotate(1)
-            if self._bulk[0].has_room and self._bulk[0].can_send:
-                return self._bulk[0]
-        self._bulk[0] = self.record.engine.begin()
-        return self._bulk[0]
+        return self._with_room(self._bulk, BULK_SESSIONS)
+
+    def _with_room(self, sessions: deque[Session], fewest: int) -> Session:
+        """The next of some sessions that has room; a new one, if none has, or there are fewer than so many."""
+        for _ in range(len(sessions) if len(sessions) >= fewest else 0):
+            session = sessions.popleft()
+            if not session.can_send:  # it has ended
+                continue
+            sessions.append(session)
+            if session.has_room:
+                return session
+        sessions.append(self.record.engine.begin())
+        return sessions[-1]
+
+    def is_told_in(self, session: Session) -> bool:
+        """Whether a control link, of either side, is attached in this session."""
+        return session is self.session or (self._receiver is not None and session is self._receiver.session)
 
     def pump(self) -> None:
         """Send what waits, as far as credit and window allow."""

@@ -85,12 +85,11 @@ class Heard:
 class Ways:
     """The nodes of a router that lead to other routers, and the links that leave them."""
 
-    def __init__(self, core: Core, mesh: Mesh, epoch: int) -> None:
-        """Args: epoch: this life of the router, for the keys of deliveries."""
+    def __init__(self, core: Core, mesh: Mesh) -> None:
         self._core = core
         self._mesh = mesh
         self._topology = mesh.topology
-        self._keys = Keys(core.id, epoch)
+        self._keys = Keys(core.id)
         self._idle_time = core.config.mesh.lane_idle if core.config.mesh is not None else 0.0
         #: What leaves by lanes, by the lane; not the trees that begin here.
         self._nodes: dict[Lane, Address] = {}
@@ -177,7 +176,8 @@ class Ways:
     def new_key(self, lane: Lane) -> bytes:
         """The delivery-tag of a delivery that begins its way by a lane here."""
         far = None if lane.kind is LaneKind.TREE else self._topology.length(lane.far)
-        return self._keys.tag(MAX_HOPS if far is None else min(MAX_HOPS, far + EXTRA_HOPS))
+        # The epoch is what the mesh has found it to be: after a start with a clock that was set back that is higher.
+        return self._keys.tag(self._topology.epoch, MAX_HOPS if far is None else min(MAX_HOPS, far + EXTRA_HOPS))
 
     # -------------------------------------------------------------------------------------------------- what changes
 

@@ -81,7 +81,7 @@ class Membership:
             epoch = int(self._clock() * 1000)
         settings = Settings(hello=self._config.hello, hold=self._config.hold)
         topology = Topology(self._router, settings, self.signer, self.verifier, epoch, now)
-        return Mesh(core, topology, epoch, self if self._trust is not None else None)
+        return Mesh(core, topology, self if self._trust is not None else None)
 
     def reload(self, mesh: Mesh, now: float) -> None:
         """Read the files again: a new certificate, other authorities, a newer list of revocations.

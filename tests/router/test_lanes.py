@@ -43,7 +43,7 @@ def test_other_targets_name_no_lane(target: str) -> None:
 
 
 def test_a_key_stays_the_same_from_hop_to_hop_and_its_hops_run_out() -> None:
-    tag: bytes | None = Keys("A", 7).tag(3)
+    tag: bytes | None = Keys("A").tag(7, 3)
     assert tag is not None
     key, hops = tag[:-1], 0
     while tag is not None:
@@ -54,9 +54,9 @@ def test_a_key_stays_the_same_from_hop_to_hop_and_its_hops_run_out() -> None:
 
 
 def test_keys_differ_by_router_and_epoch_and_are_within_the_octets_of_a_delivery_tag() -> None:
-    tags = {Keys(router, epoch).tag(255) for router in ("A", "B") for epoch in (1, 2, 2**62)}
-    several = Keys("A", 1)
-    tags |= {several.tag(255) for _ in range(3)}
+    tags = {Keys(router).tag(epoch, 255) for router in ("A", "B") for epoch in (1, 2, 2**62)}
+    several = Keys("A")
+    tags |= {several.tag(1, 255) for _ in range(3)}
     assert len(tags) == 6 + 2  # the first of the three is the key that stands there already
     assert max(map(len, tags)) <= 32
 

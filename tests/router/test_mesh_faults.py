@@ -10,6 +10,7 @@ from amqpmesh.policies.distribution import Distribution
 from amqpmesh.router.amqp.definitions import ReceiverSettleMode
 from amqpmesh.router.amqp.delivery_states import Accepted, Modified
 from amqpmesh.router.config import AddressConfig
+from tests.support import meshes
 from tests.support.meshes import World
 from tests.support.network import message
 
@@ -251,6 +252,65 @@ def test_a_multicast_that_waited_while_the_tree_changed_reaches_nobody_twice(set
     last = producer.send(link, settled=settled)
     assert [bytes(arrival.payload) for arrival in near.take(1)] == [message()], "the next one comes by the new tree"
     assert last.said == []
+    mesh.leave()
+
+
+def test_a_multicast_of_a_router_whose_clock_was_set_back_is_not_taken_for_one_of_its_life_before() -> None:
+    mesh = World("ABCD", [("A", "B"), ("B", "C"), ("A", "D"), ("D", "C")], NEWS)
+    consumer, producer = mesh["C"].client(), mesh["A"].client()
+    consumer.receiver("news/x")
+    link = producer.sender("news/x")
+    mesh.advance(0.2)
+    producer.send(link)
+    consumer.take(1)[0].accept()
+    assert mesh["C"].mesh.topology.parent("A") == "B"
+    mesh.kill("A")
+    mesh.epoch = 10  # its clock says that it is long ago
+    mesh.start("A")
+    mesh.join("A", "D")
+    mesh.advance(1.0)
+    assert mesh["C"].mesh.topology.parent("A") == "D"
+    producer = mesh["A"].client()
+    link = producer.sender("news/x")
+    mesh.advance(0.2)
+    sent = producer.send(link)
+    consumer.take(1)[0].accept()
+    mesh.run()
+    assert sent.said == [(Accepted(), True)]
+    mesh.leave()
+
+
+def test_lanes_that_come_and_go_need_no_more_sessions_than_they_needed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(meshes, "LISTENER", replace(meshes.LISTENER, handle_max=9))
+    mesh = World("AB", [("A", "B")])
+    (neighbour,) = mesh["A"].mesh.neighbours.values()
+    needed = []
+    for _ in range(3):
+        consumer, producer = mesh["B"].client(), mesh["A"].client()
+        for number in range(25):
+            consumer.receiver(f"q{number}")
+            producer.sender(f"q{number}")
+        mesh.advance(0.2)
+        assert len(mesh["A"].mesh.ways) == 25
+        needed.append(len(neighbour.record.engine.channels.sessions))
+        mesh.close_clients()
+        mesh.advance(30.0)
+        assert not len(mesh["A"].mesh.ways)
+    assert needed[0] == needed[1] == needed[2]
+
+
+@pytest.mark.parametrize("own", [True, False], ids=["of the link that it sends by", "of the other"])
+def test_a_neighbour_that_ends_the_session_of_a_control_link_is_one_no_more_though_messages_still_come(
+    own: bool,
+) -> None:
+    mesh = World("AB", [("A", "B")])
+    (there,), (here,) = mesh["B"].mesh.neighbours.values(), mesh["A"].mesh.neighbours.values()
+    channel = here.session.flow_state.channel
+    session = there.session if own else there.record.engine.channels.incoming[channel]
+    session.end()
+    there.record.engine.on_wake()
+    mesh.run()
+    assert here not in mesh["A"].mesh.neighbours.values()
     mesh.leave()
 
 

@@ -25,7 +25,7 @@ class Node(Network):
         super().__init__(*addresses, router=router, mesh=MeshConfig(insecure=True), **settings)
         self.now = world.now
         topology = Topology(router, Settings(), Unsigned(), Unsigned(), epoch, world.now)
-        self.core.mesh = Mesh(self.core, topology, epoch, None)
+        self.core.mesh = Mesh(self.core, topology, None)
 
     @property
     def mesh(self) -> Mesh:
