@@ -153,7 +153,7 @@ class AddressLog:
         record = stored.record
         assert isinstance(record, Addresses | AddressDelta)
         wanted = self.wants(record)
-        if wanted is Taken.NEW and self.octets + stored.octets > self._most:
+        if wanted is Taken.NEW and self._beside(record) + stored.octets > self._most:
             wanted = Taken.FULL
         if wanted is not Taken.NEW:
             return wanted, [], []
@@ -178,6 +178,16 @@ class AddressLog:
             effects.append(self._append(delta, delta.record))
         self.octets -= sum(each.octets for each in dropped)
         return Taken.NEW, effects, dropped
+
+    def _beside(self, record: Addresses | AddressDelta) -> int:
+        """What a record shares its room with: the parts of the next full state, or all deltas.
+
+        Each has as much as the full state that is there, or it could never be replaced once it takes half of all.
+        """
+        coming = sum(each.octets for each in self._coming.values())
+        if isinstance(record, AddressDelta):
+            return self.octets - self.state_octets - coming
+        return coming if record.sequence == self._coming_of[0] else 0
 
     def _install(self, dropped: list[Stored]) -> list[Effect]:
         sequence = self._coming_of[0]

@@ -55,7 +55,7 @@ class Settings:
     max_origins: int = 100_000
     """Routers whose records are kept; others are dropped, counted as `full`."""
     max_origin_octets: int = 16 * 1024 * 1024
-    """What the address records of one origin may take together."""
+    """What the full state of an origin's addresses may take; deltas may take as much, and the next full state."""
     max_octets: int = 256 * 1024 * 1024
     """What all records may take together; of more, link states of known routers are taken, and this router's own."""
     max_waiting: int = 256

@@ -102,3 +102,21 @@ def test_what_replaces_more_than_it_adds_may_always_come() -> None:
         for stored in group:
             log.take(stored)
             assert log.octets <= 3 * most
+
+
+def test_a_full_state_that_takes_all_the_room_that_there_is_can_change_and_be_replaced() -> None:
+    speaker = Speaker("A", 1, "", Unsigned())
+    speaker.pending = dict.fromkeys((Name("", f"address/{number}") for number in range(3000)), Advert("balanced", 1))
+    speaker.deltas(0.0)
+    most = sum(stored.octets for stored in speaker.state(0.0))
+    log = AddressLog(most)
+    for consumers in range(1, 4):
+        speaker.pending = dict.fromkeys(speaker.entries, Advert("balanced", consumers))
+        for stored in (*speaker.deltas(0.0), *speaker.state(0.0, anew=consumers == 1)):
+            assert log.take(stored)[0] is Taken.NEW
+            assert log.octets <= 3 * most
+    assert log.sequence == log.base
+    assert log.octets == most
+    speaker.pending[Name("", "one/more")] = Advert("balanced", 1)
+    speaker.deltas(0.0)
+    assert Taken.FULL in [log.take(stored)[0] for stored in speaker.state(0.0)]
