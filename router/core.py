@@ -706,7 +706,7 @@ class Core:
                 # Its deliveries can no longer be spoken of, from whichever side it was closed (§2.6.5, §2.6.6).
                 abandon(link.flow_state)
                 self.link_over(taken)
-        if event.by_peer:
+        if event.by_peer and link.session.can_send:  # else the connection was closed for it
             link.detach(closed=event.closed)
         self.containers.detached(event)
 

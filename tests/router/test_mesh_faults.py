@@ -299,6 +299,18 @@ def test_lanes_that_come_and_go_need_no_more_sessions_than_they_needed_once(monk
     assert needed[0] == needed[1] == needed[2]
 
 
+def test_a_neighbour_that_detaches_its_control_link_is_parted_from() -> None:
+    mesh = World("AB", [("A", "B")])
+    (there,), (here,) = mesh["B"].mesh.neighbours.values(), mesh["A"].mesh.neighbours.values()
+    (link,) = [link for link in there.session.all_links if link.context is there]
+    link.detach()
+    there.record.engine.on_wake()
+    mesh.run()
+    assert here not in mesh["A"].mesh.neighbours.values()
+    assert not mesh.wires, "both have closed in good order"
+    mesh.leave()
+
+
 @pytest.mark.parametrize("own", [True, False], ids=["of the link that it sends by", "of the other"])
 def test_a_neighbour_that_ends_the_session_of_a_control_link_is_one_no_more_though_messages_still_come(
     own: bool,
