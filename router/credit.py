@@ -280,7 +280,7 @@ class Pool:
             self._short_since = now
         if not self._changed:
             return []
-        flows = [Grant(i, i.credit, i.draining, i._revoked > 0) for i in self._changed]
+        flows = [Grant(i, i.announce(), i.draining, i._revoked > 0 and not i.firm) for i in self._changed]
         self._changed = ()
         return flows
 
@@ -307,9 +307,12 @@ class Pool:
         while self._reclaiming and first(self._reclaiming)._answer_by <= now:
             i = first(self._reclaiming)
             self._answered(i)
-            if i.credit > 1:
+            self._changed = including(self._changed, i)  # it drains no more
+            keep = 1 if self.spare else 0
+            if i.credit > keep:
                 # Its silence is taken for consent. Lowering its limit makes that true, of all but what is on its way.
-                self._take_back(i, i.credit - 1, now)
+                # A firm one may use it all the same: then it waits here, or is released.
+                self._take_back(i, i.credit - keep, now)
                 self._write_off(i)
             self._settle_down(i)
         while self._lowered and first(self._lowered)._confirm_by <= now:
@@ -381,12 +384,14 @@ class Pool:
         return again + fresh
 
     def _lower(self, now: float) -> None:
-        """Takes back what exceeds the demand, of idle inputs first."""
+        """Takes back what exceeds the demand, of idle inputs first. Of firm ones only those are asked that do not use
+        theirs: others soon have."""
         lines = self._lines
         self._hasty = False
         lines.age(now)
         keep = 1 if self.spare else 0
-        excess = -(self._free() + self._revoked)
+        asked = sum(i.credit for i in self._reclaiming if i.firm)
+        excess = -(self._free() + self._revoked) - asked
         steps: list[tuple[Iterable[Input], int]]
         steps = [(lines.rich, keep), (lines.recent, max(keep, self._share())), (lines.recent, keep)]
         if not keep:
@@ -394,12 +399,19 @@ class Pool:
         for those, floor in steps:
             for i in list(those):
                 if excess <= 0:
+                    self._floored = asked > 0  # until they have answered
                     return
-                if i.credit > floor:
+                if i.credit <= floor or (i.firm and (i.draining or (keep and not i._idle))):
+                    continue
+                if i.firm:
+                    excess -= i.credit - floor
+                    asked += i.credit
+                    self._ask_back(i, floor, now)
+                else:
                     taken = min(i.credit - floor, excess)
                     self._take_back(i, taken, now)
                     excess -= taken
-        self._floored = excess > 0
+        self._floored = excess > 0 or asked > 0
 
     def _reclaim(self, now: float) -> None:
         """Asks idle inputs that hold more than one to give it back, as long as others starve."""
@@ -412,12 +424,16 @@ class Pool:
             i = first(lines.rich)
             lines.rich = excluding(lines.rich, i)
             need -= i.credit - 1
-            if i.drains:
-                i._answer_by = now + self._pace.reclaim_time
-                self._reclaiming = including(self._reclaiming, i)
-                self._ask(i)
-            else:
-                self._take_back(i, i.credit - 1, now)
+            self._ask_back(i, 1, now)
+
+    def _ask_back(self, i: Input, keep: int, now: float) -> None:
+        """Has an input give back what it holds, but `keep`: those that can by a drain."""
+        if i.drains:
+            i._answer_by = now + self._pace.reclaim_time
+            self._reclaiming = including(self._reclaiming, i)
+            self._ask(i)
+        else:
+            self._take_back(i, i.credit - keep, now)
 
     def _starves_at(self) -> float | None:
         """When it is time to look for credit that lies idle."""
@@ -456,7 +472,9 @@ class Pool:
 
     def _answered(self, i: Input) -> None:
         """It has drained, or is no longer waited for."""
-        i.draining = False
+        if i.draining:
+            i.draining = False
+            self._floored = False
         self._reclaiming = excluding(self._reclaiming, i)
         self._round = excluding(self._round, i)
         if not self._round:
@@ -478,7 +496,8 @@ class Pool:
         if not i._doubtful:  # else no answer can end it, and a consumer that comes and goes must not put off the end
             i._confirm_by = now + self._pace.reclaim_time
             self._lowered = including(excluding(self._lowered, i), i)
-        self._changed = including(self._changed, i)
+        if not i.firm:
+            self._changed = including(self._changed, i)
         if i.credit <= 1:
             self._lines.rich = excluding(self._lines.rich, i)
         self._sank(i)

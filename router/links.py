@@ -86,6 +86,8 @@ class IncomingLink:
         self.address = address
         self.pool = pool
         self.input: Input = pool.add_input(link.delivery_count, self)
+        #: Routers know what a lower limit is.
+        self.input.firm = lane is None
         #: The relay whose frames are coming in.
         self.current: kernel.Relay | None = None
         #: By way out, the leg of its last large relay, on a bulk link: what comes behind it may not pass it.

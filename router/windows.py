@@ -11,9 +11,9 @@ _HALF = 0x8000_0000
 class Input:
     """A link that deliveries come in by, as its receiver sees it: made by `add_input`, read by anybody."""
 
-    __slots__ = ("_answer_by", "_confirm_by", "_doubtful", "_idle", "_placed_at", "_raised", "_renew_at", "_revoked",
-                 "_used_at", "available", "delivery_count", "draining", "drains", "granted", "owner",
-                 "waiting")  # fmt: skip
+    __slots__ = ("_announced", "_answer_by", "_confirm_by", "_doubtful", "_idle", "_placed_at", "_raised", "_renew_at",
+                 "_revoked", "_used_at", "available", "delivery_count", "draining", "drains", "firm", "granted",
+                 "owner", "waiting")  # fmt: skip
 
     def __init__(self, delivery_count: int, owner: object = None) -> None:
         self.owner = owner
@@ -27,10 +27,15 @@ class Input:
         self.drains = True
         """It may be asked to use its credit or to give it back. Of others credit comes back by a lower limit alone:
         there are brokers that fail over a drain."""
+        self.firm = False
+        """No flow lowers its limit: it may be asked to drain. There are clients, all that proton's engine is in, that
+        send whatever they have while their credit is not 0, and it is below that when the limit falls below what
+        they have sent."""
         self.draining = False
         """It was asked to use its credit or to give it back, and has done neither."""
         self.waiting = 0
         """Its deliveries that have come and not left."""
+        self._announced = delivery_count  # the highest limit that a flow has told it
         self._revoked = 0  # of `granted`, what a flow took back and the peer has not confirmed
         self._raised = False  # its limit was raised after it was lowered, before that was confirmed
         self._doubtful = False  # and lowered again: a flow that shows this limit may be from before the raise
@@ -50,6 +55,14 @@ class Input:
     def limit(self) -> int:
         """The latest delivery-limit announced: delivery-count + link-credit, a serial number."""
         return (self.delivery_count + self.granted - self._revoked) & SERIAL
+
+    def announce(self) -> int:
+        """The link-credit that a flow says now: what it holds, and if it is firm no less than it was told before."""
+        if not self.firm:
+            return self.credit
+        if ahead(self.limit, self._announced):
+            self._announced = self.limit
+        return ahead(self._announced, self.delivery_count)
 
 
 class Grant(NamedTuple):
@@ -144,14 +157,18 @@ class FixedWindow:
             return []
         flows = []
         if self._suspended:
-            for i in [each for each in self._renewing if each.granted]:
-                i.granted = 0
-                flows.append(Grant(i, 0, False, True))
+            for i in [each for each in self._renewing if each.granted and not each.draining]:
+                if i.firm:
+                    i.draining = True
+                else:
+                    i.granted = 0
+                flows.append(Grant(i, i.announce(), i.draining, not i.firm))
             return flows
         for i in self._renewing:
-            room = self.window - i.granted - i.waiting
-            if room > 0:
+            room = max(0, self.window - i.granted - i.waiting)
+            if room or i.draining:
                 i.granted += room
-                flows.append(Grant(i, i.granted, False, False))
+                i.draining = False
+                flows.append(Grant(i, i.announce(), False, False))
         self._renewing.clear()
         return flows

@@ -61,3 +61,21 @@ def test_a_sender_never_sends_more_than_the_receiver_gave_credit_for(family, rou
     receiver.finish()
     assert [event["outcome"] for event in sender.of("outcome")] == ["accepted"] * 100
     assert len(receiver.of("message")) == 100
+
+
+@both
+def test_a_sender_that_counts_any_credit_as_credit_outlives_receivers_that_come_and_go(family, router, client):
+    # Credit below what is sent already would be less than none to proton and rhea, and is not 0: they would go on.
+    sender = client(f"{family}_send", router.url, "--address", "moods", messages=[TEXT] * 2000)
+    received = 0
+    for credit in (100, 1, 200, 3, 50):
+        receiver = client("proton_receive", router.url, "--address", "moods", "--credit", str(credit), "--count", "40")
+        receiver.finish()
+        received += len(receiver.of("message"))
+    last = client("proton_receive", router.url, "--address", "moods", "--credit", "100", "--count", "100000")
+    sender.finish()
+    outcomes = [event["outcome"] for event in sender.of("outcome")]
+    assert len(outcomes) == 2000
+    assert set(outcomes) <= {"accepted", "released", "modified"}
+    assert received < outcomes.count("accepted")
+    last.kill()

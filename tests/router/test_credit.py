@@ -10,6 +10,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invaria
 from amqpmesh.policies.distribution import Distribution
 from amqpmesh.router.amqp.errors import CommandError
 from amqpmesh.router.credit import Branch, Input, Pool
+from amqpmesh.router.windows import ahead
 
 BALANCED = Distribution.BALANCED
 SINGLE = [Distribution.BALANCED, Distribution.CLOSEST, Distribution.MULTICAST]
@@ -446,6 +447,37 @@ def test_an_idle_input_that_was_asked_may_use_its_credit_instead() -> None:
     assert flows(pool, 1.03)[idle].credit > 1
 
 
+def test_an_idle_input_that_must_not_be_lowered_keeps_what_it_was_told_and_the_others_have_it_too() -> None:
+    pool, _, idle, busy = starving()
+    idle.firm = True
+    assert pass_time(pool, 1.02) == {idle: [Flow(100, drain=True)]}
+    assert pass_time(pool, 2.03) == {idle: [Flow(100)], busy: [Flow(98)]}
+    assert idle.credit == 1
+
+
+def test_when_the_last_consumer_leaves_inputs_that_must_not_be_lowered_are_asked_for_what_they_hold() -> None:
+    pool, branch, (first, second) = served(100, inputs=2)
+    first.firm = second.firm = True
+    pool.remove_branch(branch, 1.0)
+    assert flows(pool, 1.0) == {first: Flow(50, drain=True), second: Flow(50, drain=True)}
+    pool.flow_received(first, 50, 0, 0, 1.1)
+    assert pass_time(pool, 1.9) == {}, "each is asked once"
+    assert pass_time(pool, 2.1) == {second: [Flow(50)]}, "it drains no more"
+    assert pass_time(pool, 9.0) == {}
+    assert (first.granted, second.granted) == (0, 0)
+    pool.add_branch(10)
+    assert flows(pool, 9.0) == {first: Flow(1), second: Flow(50)}, "those that rest have one each"
+
+
+def test_inputs_that_must_not_be_lowered_and_use_their_credit_are_let_alone() -> None:
+    pool, branch, (busy,) = served(100)
+    busy.firm = True
+    relay(pool, busy, branch, 1.0)
+    pool.set_usable(branch, 10, 1.0)
+    assert pass_time(pool, 1.09) == {}
+    assert busy.granted == 99
+
+
 def test_a_sender_that_limps_behind_idle_ones_gets_its_share() -> None:
     pool, branch, (_, _, busy) = served(0, inputs=3)
     pool.set_usable(branch, 300, 0.0)
@@ -697,10 +729,13 @@ class AnyOrder(RuleBasedStateMachine):
         self.now = 0.0
         self.inputs_here: list[Input] = []
         self.all_inputs: list[Input] = []
+        self.told: dict[Input, int] = {}
 
-    @rule(target=inputs, count=st.integers(0, 2**32 - 1))
-    def an_input_comes(self, count: int) -> Input:
+    @rule(target=inputs, count=st.integers(0, 2**32 - 1), firm=st.booleans(), drains=st.booleans())
+    def an_input_comes(self, count: int, firm: bool, drains: bool) -> Input:
         i = self.pool.add_input(count)
+        i.firm, i.drains = firm, drains
+        self.told[i] = count
         self.inputs_here.append(i)
         self.all_inputs.append(i)
         return i
@@ -768,8 +803,16 @@ class AnyOrder(RuleBasedStateMachine):
         assert len({grant.input for grant in grants}) == len(grants)
         for grant in grants:
             assert grant.input in self.inputs_here
-            assert (grant.credit, grant.drain) == (grant.input.credit, grant.input.draining)
-            assert grant.echo == (grant.input.granted > grant.credit)
+            assert grant.drain == grant.input.draining
+            limit = (grant.input.delivery_count + grant.credit) % 2**32
+            if grant.input.firm:
+                assert grant.credit >= grant.input.credit
+                assert not ahead(self.told[grant.input], limit) or not grant.credit, "no limit is lowered"
+                assert not grant.echo
+            else:
+                assert grant.credit == grant.input.credit
+                assert grant.echo == (grant.input.granted > grant.credit)
+            self.told[grant.input] = limit
         if self.pool.granted > before:
             assert self.pool.granted + self.pool.waiting <= self.pool.demand + self.pool.spare
         assert self.pool.grants(self.now) == [], "what is sent is sent"

@@ -49,6 +49,34 @@ def test_a_suspended_window_is_renewed_afterwards() -> None:
     assert window.grants(0.0) == [Grant(i, 4, False, False)]
 
 
+def test_a_suspended_window_takes_its_credit_back() -> None:
+    window = FixedWindow(4)
+    i = window.add_input(0)
+    window.grants(0.0)
+    window.set_suspended(True)
+    assert window.grants(0.0) == [Grant(i, 0, False, True)]
+    assert window.grants(0.0) == []
+
+
+@pytest.mark.parametrize("answers", [True, False])
+def test_a_suspended_window_asks_those_to_drain_that_must_not_be_lowered(answers: bool) -> None:
+    window = FixedWindow(4)
+    i = window.add_input(0)
+    i.firm = True
+    window.grants(0.0)
+    window.received(i, 0.0)
+    window.forwarded(i, 0.0)
+    window.set_suspended(True)
+    assert window.grants(0.0) == [Grant(i, 3, True, False)]
+    assert window.grants(0.0) == []
+    if answers:
+        window.flow_received(i, 4, 0, None, 0.0)
+        assert window.grants(0.0) == []
+    window.set_suspended(False)
+    assert window.grants(0.0) == [Grant(i, 4, False, False)]
+    assert window.grants(0.0) == []
+
+
 def test_credit_given_back_unasked_is_granted_again() -> None:
     window = FixedWindow(4)
     i = window.add_input(2**32 - 2)

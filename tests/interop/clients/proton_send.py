@@ -132,7 +132,7 @@ class Sending(Peer):
         self.send()
 
     def send(self) -> None:
-        while self.waiting and self.sender.credit > 0 and not self.held:
+        while self.waiting and self.sender.credit and not self.held:  # as in proton's own examples
             index, document = self.waiting.popleft()
             encoded = message_of(document).encode()
             delivery = self.sender.delivery(f"tag-{index}")

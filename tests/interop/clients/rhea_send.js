@@ -27,7 +27,7 @@ sender.on('sender_open', () => say('attached', {
 let index = 0;
 let held = false;
 function send() {
-    if (waiting.length && sender.credit > 0 && sender.sendable() && !held) {
+    if (waiting.length && sender.sendable() && !held) {
         const encoded = rhea.message.encode(messageOf(waiting.shift()));
         const report = {sha256: digest(encoded)};
         if (encoded.length < 65536) report.sections = values.sections(encoded);
