@@ -108,7 +108,6 @@ class Ways:
         self._is_leading = False
         #: How many lanes were attached, for their names.
         self._attached = 0
-        self._turn = 0
         self.outposts = Outposts(core, mesh, self)
 
     def __len__(self) -> int:
@@ -150,8 +149,10 @@ class Ways:
         if distribution is Distribution.CLOSEST:
             least = min(costs.values())
             costs = {router: cost for router, cost in costs.items() if cost == least}
-        self._turn += 1
-        router = sorted(costs)[self._turn % len(costs)]
+        if len(costs) > 1:
+            # Which of them can take it shows where a lane leads to each: one that cannot would only have it wait.
+            return self.ingress(core.addresses.use(tenant, name))
+        (router,) = costs
         return local if router == core.id else self.transit(tenant, router)
 
     def ingress(self, address: Address) -> Address:

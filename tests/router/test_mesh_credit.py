@@ -185,6 +185,25 @@ def test_a_drain_is_answered_in_its_time_when_a_producer_far_away_says_nothing()
 # --------------------------------------------------------------------------------------------------------------- copies
 
 
+@pytest.mark.parametrize("idle", ["A", "C"], ids=["here", "elsewhere"])
+def test_an_anonymous_sender_s_messages_go_to_receivers_that_can_take_them(idle: str) -> None:
+    mesh = World("ABC", [("A", "B"), ("A", "C")])
+    mesh["B"].client().receiver("q", credit=0)
+    consumer, producer = mesh[idle].client(), mesh["A"].client()
+    consumer.receiver("q", credit=100)
+    link = producer.sender(None)
+    mesh.advance(0.2)
+    sents = []
+    for number in range(20):
+        sents.append(producer.send(link, message(number, to="q")))
+        mesh.advance(0.01)
+        for arrival in consumer.take():
+            arrival.accept()
+    mesh.advance(2.0)
+    assert [sent.outcome for sent in sents] == [Accepted()] * 20
+    mesh.leave()
+
+
 @pytest.mark.parametrize("router", ["A", "B", "D"])
 def test_who_only_sees_copies_is_no_consumer_for_any_router(router: str) -> None:
     mesh = World("ABCD", LINE)
