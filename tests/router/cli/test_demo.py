@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import fcntl
 import io
 import os
@@ -17,6 +18,7 @@ from pathlib import Path
 
 import pytest
 
+from amqpmesh.router.cli import demo
 from amqpmesh.router.cli.demo import conclude
 from amqpmesh.router.cli.exits import Exit
 from amqpmesh.router.cli.stage import Stage
@@ -157,6 +159,16 @@ def test_routers_die_with_a_command_that_is_killed(tmp_path: Path) -> None:
             time.sleep(0.01)
     finally:
         run.close()
+
+
+def test_it_ends_if_all_has_arrived_before_a_router_tells_what_it_relays(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(demo, "PERIOD", 1.0)
+    status = demo.demo(argparse.Namespace(count=200, timeout=15.0))
+    shown = capsys.readouterr().out
+    assert status == Exit.DONE, shown
+    check(shown.splitlines())
 
 
 def test_too_few_messages_are_refused(command: Command) -> None:
