@@ -2,7 +2,8 @@
 
     python -m benchmarks.lane_host --id A [--neighbour amqp://127.0.0.1:5673] [--trace]
 
-It says where it listens, and answers each line on stdin with a JSON line: `memory`, `cut`, `state`.
+It says where it listens, and answers each line on stdin with a JSON line: `memory`, `state`, `cut`, and `back 1000`,
+once so many lanes have credit that were attached after the cut.
 """
 
 from __future__ import annotations
@@ -15,16 +16,21 @@ import socket
 import sys
 import time
 import tracemalloc
+from collections.abc import Iterator
 from typing import Any
 
 import trio
 
 from amqpmesh import ConnectorConfig, ListenerConfig, MeshConfig, Router
 from amqpmesh.router.io.streams import TcpStream
+from amqpmesh.router.links import OutgoingLink
 from benchmarks.processes import resident_bytes
 
 #: Links of one client, all in one session.
 LINKS = 50_000
+
+#: Seconds between two looks at whether lanes are back.
+LOOK = 0.05
 
 
 def say(**fields: Any) -> None:
@@ -48,6 +54,20 @@ def state(router: Router) -> dict[str, int]:
     }
 
 
+async def back(router: Router, count: int, before: set[int]) -> float:
+    """When so many lanes have credit on other connections than those, by their numbers: seconds."""
+    while True:
+        seen = time.monotonic()
+        if sum(1 for lane in lanes(router) if lane.link.credit and lane.connection.number not in before) >= count:
+            return seen
+        await trio.sleep(LOOK)
+
+
+def lanes(router: Router) -> Iterator[OutgoingLink]:
+    """Those that leave a router. What `statistics` says of ten thousand takes too long to be asked for often."""
+    return (each for record in router._started().connections for each in record.outgoing if each.lane is not None)
+
+
 async def host(options: argparse.Namespace) -> None:
     neighbours: list[socket.socket] = []
 
@@ -67,12 +87,16 @@ async def host(options: argparse.Namespace) -> None:
     )  # fmt: skip
     async with router:
         say(urls=[each.url for each in router.listeners], pid=os.getpid())
+        before: set[int] = set()
         while line := (await trio.to_thread.run_sync(sys.stdin.readline)).strip():
             if line == "memory":
                 say(**memory())
             elif line == "cut":
+                before = {lane.connection.number for lane in lanes(router)}
                 neighbours[-1].shutdown(socket.SHUT_RDWR)
                 say(at=time.monotonic())
+            elif line.startswith("back"):
+                say(at=await back(router, int(line.split()[1]), before))
             else:
                 say(**state(router))
 

@@ -7,7 +7,7 @@ Producers are at A, consumers at B, one of either for each address, so that each
 
 memory: what a router holds for an idle lane that is attached, its address included: all that it has with a client's
     link on each of so many addresses, less what it has with as many links on one address, over the number of lanes.
-cut: from the moment in which the connection is cut until every producer has credit again.
+cut: from the moment in which the connection is cut until every lane and every producer has credit again.
 dynamic: requesters at A, each with a dynamic node to be answered at; their service is at B.
 churn: a stream from A to B, while receivers come and go at B, beside the same stream without them.
 """
@@ -172,8 +172,12 @@ class Client:
             self.starving.discard(handle)
             if not self.starving:
                 self.fed_at = time.monotonic()
-        echo = len(flow) > 9 and flow[9]
-        return wire.flow(self.frames_in, self.frames_out, count, credit, handle) if echo else b""
+        if len(flow) > 8 and flow[8]:  # drain: there is nothing to send
+            self.counts[handle], self.credit[handle] = count + credit, 0
+            self.starving.add(handle)
+        elif not (len(flow) > 9 and flow[9]):
+            return b""
+        return wire.flow(self.frames_in, self.frames_out, self.counts.get(handle, 0), self.credit[handle], handle)
 
     def transfer(self, handle: int, message: bytes) -> bool:
         """Send a message, settled; False: there is no credit, or no room in the session, for it now."""
@@ -237,21 +241,26 @@ def quiet(*clients: Client, seconds: float = 2.0) -> None:
 
 
 def cuts(count: int) -> list[dict[str, float]]:
-    """Seconds from the cut until every producer has credit again, and of CPU that the routers took for it."""
-    found = []
+    """What each of some cuts took."""
     with routers() as (a, b), lanes(a, b, count, lambda each: f"address-{each}") as (producers, consumers):
-        for _ in range(CUTS):
-            quiet(producers, consumers)
-            before = [cpu_seconds(each.pid) for each in (a, b)]
-            cut_at = a.ask("cut")["at"]
-            producers.until(lambda: len(producers.starving) == count, consumers)
-            producers.until(lambda: not producers.starving, consumers)
-            busy = [cpu_seconds(each.pid) - was for each, was in zip((a, b), before, strict=True)]
-            found.append({"seconds": producers.fed_at - cut_at, "cpu_a": busy[0], "cpu_b": busy[1]})
-            seen = a.ask("state")
-            if seen["lanes"] != count:
-                raise Failed(f"{seen}, where {count} lanes should be")
-    return found
+        return [cut(a, b, producers, consumers, count) for _ in range(CUTS)]
+
+
+def cut(a: Host, b: Host, producers: Client, consumers: Client, count: int) -> dict[str, float]:
+    """Seconds from a cut until every lane and every producer has credit again, and of CPU that the routers took."""
+    quiet(producers, consumers)
+    before = [cpu_seconds(each.pid) for each in (a, b)]
+    producers.fed_at = 0.0
+    cut_at = a.ask("cut")["at"]
+    back: list[float] = []
+    waiting = threading.Thread(target=lambda: back.append(a.ask(f"back {count}")["at"]))
+    waiting.start()
+    producers.until(lambda: not waiting.is_alive() and not producers.starving, consumers)
+    busy = [cpu_seconds(each.pid) - was for each, was in zip((a, b), before, strict=True)]
+    seen = a.ask("state")
+    if seen["lanes"] != count:
+        raise Failed(f"{seen}, where {count} lanes should be")
+    return {"seconds": max(*back, producers.fed_at) - cut_at, "cpu_a": busy[0], "cpu_b": busy[1]}
 
 
 def request(number: int, reply_to: str) -> bytes:
