@@ -241,8 +241,8 @@ class Containers:
         """What comes by this link is for that node."""
         core = self._core
         incoming = IncomingLink(record, link, node, node.pool, number=core.attaching.next_number(), now=core.now)
-        # RabbitMQ 3 ends the session for a drain, or counts wrongly from then on. Of nodes of brokers a limit is lowered
-        # instead: what they send to nobody comes back to them, and is sent again.
+        # RabbitMQ 3 ends the session for a drain, or counts wrongly from then on. Brokers' limits are lowered instead:
+        # what they send to nobody comes back to them, and is sent again.
         incoming.input.drains = False
         incoming.input.firm = False
         record.incoming[incoming] = None

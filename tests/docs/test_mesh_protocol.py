@@ -35,7 +35,7 @@ def test_the_numbers_in_the_text_are_the_defaults() -> None:
         f"remembered for another {2 * settings.max_age:.0f} s",
         f"Changes gather for {settings.delta_time * 1000:.0f} ms",
         f"Records gather for\n{settings.flood_time * 1000:.0f} ms",
-        f"double from {settings.link_time * 1000:.0f} ms and {settings.path_time * 1000:.0f} ms up to\n"
+        f"double from {settings.link_time * 1000:.0f} ms and {settings.path_time * 1000:.0f} ms up to",
         f"{settings.pace_time * 1000} ms for each router",
         f"by themselves after {settings.acknowledge_time * 1000:.0f} ms",
         f"At most {settings.window // 1024} KiB",
