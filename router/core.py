@@ -671,6 +671,9 @@ class Core:
         # Those that we send on first: then nothing tries to send on them what others leave behind.
         for table in (record.outgoing, record.lingering, record.incoming):
             for each in [each for each in table if each.link.session is event.session]:
+                if isinstance(each, OutgoingLink) and each.lane is not None:
+                    assert self.mesh is not None
+                    self.mesh.ways.refused(each)
                 self.link_over(each)
         if self.mesh is not None:
             self.mesh.ended(record, event.session)

@@ -260,7 +260,9 @@ class Ways:
             self._lead(node)
 
     def refused(self, outgoing: OutgoingLink) -> None:
-        """A neighbour has detached a lane of ours, or never took it: it is tried again, not at once."""
+        """A neighbour has detached a lane of ours, or ended its session, or never took it: it is tried again, not at
+        once.
+        """
         node, lane = outgoing.address, outgoing.lane
         assert lane is not None
         if node.lane is None:

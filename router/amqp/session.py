@@ -87,8 +87,8 @@ class Session:
 
     @property
     def has_room(self) -> bool:
-        """One more link can be attached from here: a handle is free, by what the peer's handle-max allows (§2.7.2)."""
-        return self._handles.in_use <= self._handles.maximum
+        """One more link can be attached from here, and answered: both sides have a free handle for it (§2.7.2)."""
+        return self._handles.in_use <= min(self._handles.maximum, self.handle_max)
 
     @property
     def all_links(self) -> list[Link]:

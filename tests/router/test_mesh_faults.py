@@ -311,6 +311,39 @@ def test_a_neighbour_that_detaches_its_control_link_is_parted_from() -> None:
     mesh.leave()
 
 
+def test_no_more_lanes_go_in_a_session_than_can_be_answered_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(meshes, "LISTENER", replace(meshes.LISTENER, handle_max=9))
+    mesh = World("AB", [("A", "B")])
+    consumer, producer = mesh["A"].client(), mesh["B"].client()
+    links = []
+    for number in range(25):
+        consumer.receiver(f"q{number}")
+        links.append(producer.sender(f"q{number}"))
+    mesh.advance(0.2)
+    assert all(link.credit for link in links)
+    mesh.leave()
+
+
+def test_a_neighbour_that_ends_sessions_is_left_alone_with_their_lanes_for_a_while() -> None:
+    mesh = World("AB", [("A", "B")])
+    consumer, producer = mesh["B"].client(), mesh["A"].client()
+    consumer.receiver("q")
+    link = producer.sender("q")
+    mesh.advance(0.2)
+    (here,), (there,) = meshes.records(mesh, "A"), meshes.records(mesh, "B")
+    for _ in range(3):
+        (lane,) = here.outgoing
+        there.engine.channels.incoming[lane.link.session.flow_state.channel].end()
+        there.engine.on_wake()
+        mesh.run()
+        assert not here.outgoing, "not at once"
+        mesh.advance(0.2)
+    sent = producer.send(link)
+    consumer.take(1)[0].accept()
+    mesh.run()
+    assert sent.said == [(Accepted(), True)]
+
+
 @pytest.mark.parametrize("own", [True, False], ids=["of the link that it sends by", "of the other"])
 def test_a_neighbour_that_ends_the_session_of_a_control_link_is_one_no_more_though_messages_still_come(
     own: bool,
