@@ -9,6 +9,8 @@ A table per user, and in it one per mechanism:
     server_key = "..."
 
 Names are kept as SASLprep (RFC 4013) makes them, so that one name has one spelling.
+
+scramp is imported where a password is looked at: routers without users need not read it.
 """
 
 import base64
@@ -24,9 +26,6 @@ from contextlib import contextmanager
 from hashlib import pbkdf2_hmac, sha256
 from pathlib import Path
 from typing import Self
-
-from scramp import ScramException, ScramMechanism
-from scramp.utils import saslprep
 
 from amqpmesh.router.amqp.errors import CommandError, ConfigError
 from amqpmesh.router.amqp.mechanisms import MAX_ITERATIONS, SALT_SIZE, SCRAM_ITERATIONS, ScramKeys
@@ -54,6 +53,8 @@ class Users:
 
         Raises: ConfigError: the file, the user and mechanism, and what is wrong with it.
         """
+        import scramp  # noqa: F401 - now, rather than while all connections wait for the first user's
+
         try:
             raw = tomllib.loads(file.read_text(encoding="utf-8"))
         except OSError as error:
@@ -129,6 +130,9 @@ def _locked(folder: Path) -> Iterator[None]:
 
 def prepared(text: str, what: str) -> str:
     """The text under SASLprep (RFC 4013). Raises: CommandError, which never holds the text."""
+    from scramp import ScramException
+    from scramp.utils import saslprep
+
     try:
         result: str = saslprep(text)
     except ScramException as error:
@@ -140,6 +144,8 @@ def prepared(text: str, what: str) -> str:
 
 def verifier(mechanism: str, password: str) -> ScramKeys:
     """What a server stores for a password, with a fresh salt."""
+    from scramp import ScramMechanism
+
     salt, stored_key, server_key, iterations = ScramMechanism(mechanism).make_auth_info(
         password, iteration_count=SCRAM_ITERATIONS, salt=secrets.token_bytes(SALT_SIZE)
     )

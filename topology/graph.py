@@ -6,8 +6,6 @@ from collections import deque
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
-import networkx
-
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -58,6 +56,8 @@ class Graph:
         Each edge has a `cost`, and each node says if it is for `transit`. Paths are found without it: networkx keeps a
         dictionary for each edge, 3 MB for a thousand routers, and takes several times as long to read them.
         """
+        import networkx  # here: no router asks for this, and it is a quarter of a second until it is read
+
         network = networkx.DiGraph()
         network.add_nodes_from((router, {"transit": self.is_transit(router)}) for router in self._links)
         for sender, heads in self.successors.items():

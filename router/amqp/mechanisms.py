@@ -5,6 +5,8 @@ yields a `Turn` per response and is sent challenges. Either raises `MechanismErr
 All mechanisms here let the client speak first, so a server's first challenge is always empty, and is sent only to a
 client that gave no initial response.
 
+scramp is imported where a password is looked at: most routers never see one, and it takes a while to read.
+
 No channel binding: the `-PLUS` variants of SCRAM are neither offered nor chosen.
 """
 
@@ -16,9 +18,6 @@ from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
 from hashlib import new as new_hash
 from typing import NamedTuple, Protocol, TypeAlias
-
-from scramp import ScramClient, ScramException, ScramMechanism
-from scramp.utils import saslprep
 
 SALT_SIZE = 32
 """Octets of salt that a verifier should have: an unknown user is shown as many, and must not stand out."""
@@ -117,6 +116,9 @@ def _octets(text: str) -> bytes:
 
 def _prepared(text: str) -> str:
     """The text under SASLprep (RFC 4013), so that one name has one spelling; empty and forbidden ones are refused."""
+    from scramp import ScramException
+    from scramp.utils import saslprep
+
     try:
         prepared: str = saslprep(text)
     except ScramException as error:
@@ -194,6 +196,8 @@ _SCRAM_HASHES: Mapping[str, str] = {"SCRAM-SHA-1": "sha1", "SCRAM-SHA-256": "sha
 
 
 def _scram_server(mechanism: str, side: ServerSide) -> ServerConversation:
+    from scramp import ScramException, ScramMechanism
+
     user = ""
     trouble: Exception | None = None
 
@@ -222,6 +226,8 @@ def _scram_server(mechanism: str, side: ServerSide) -> ServerConversation:
 
 
 def _scram_client(mechanism: str, side: ClientSide) -> ClientConversation:
+    from scramp import ScramClient, ScramException
+
     try:
         client = ScramClient([mechanism], side.user, side.password)
         client.set_server_first(_text((yield Turn(_octets(client.get_client_first()), satisfied=False))))

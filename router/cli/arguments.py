@@ -7,6 +7,9 @@ from typing import Final
 
 from amqpmesh.policies.redirect import pattern_refusal
 
+URL_VARIABLE: Final = "AMQPMESH_URL"
+"""Of the environment: where the peer is, if no argument says it."""
+
 MAX_COUNT: Final = 10**12
 """Some weeks, as fast as it goes."""
 

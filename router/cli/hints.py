@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from amqpmesh.router.cli.peer import URL_VARIABLE
+from amqpmesh.router.cli.arguments import URL_VARIABLE
 from amqpmesh.router.config import DEFAULT_URL, ListenerConfig
 
 

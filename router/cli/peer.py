@@ -5,7 +5,6 @@ import os
 import sys
 from pathlib import Path
 from secrets import token_hex
-from typing import Final
 
 from amqpmesh.router.amqp.errors import (
     AmqpMeshError,
@@ -15,11 +14,10 @@ from amqpmesh.router.amqp.errors import (
     SaslError,
 )
 from amqpmesh.router.cli import arguments, passwords
+from amqpmesh.router.cli.arguments import URL_VARIABLE
 from amqpmesh.router.config import DEFAULT_URL
 from amqpmesh.router.io.client.connection import Connection, connect
 from amqpmesh.router.urls import Endpoint
-
-URL_VARIABLE: Final = "AMQPMESH_URL"
 
 
 def add_options(command: argparse.ArgumentParser, *, lasting: bool) -> None:

@@ -1,12 +1,14 @@
 """`Router`: one nursery, and everything of a router in it."""
 
+from __future__ import annotations
+
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import trio
 
@@ -26,7 +28,6 @@ from amqpmesh.router.io.driver import Driver
 from amqpmesh.router.io.handshake import Identity, secure
 from amqpmesh.router.io.listeners import Listener
 from amqpmesh.router.io.management import ManagementNode
-from amqpmesh.router.io.membership import Membership, membership
 from amqpmesh.router.io.ondemand import OnDemand
 from amqpmesh.router.io.servers import LookUp, look_up
 from amqpmesh.router.io.streams import TcpStream
@@ -36,6 +37,9 @@ from amqpmesh.router.statistics import Statistics
 from amqpmesh.router.steps import Steps, at_once
 from amqpmesh.router.survey import survey
 from amqpmesh.router.tables import differing
+
+if TYPE_CHECKING:
+    from amqpmesh.router.io.membership import Membership
 
 log = logs.EventLog("amqpmesh.io")
 
@@ -284,6 +288,10 @@ class Router(Doors):
         return Driver(core)
 
     def _member(self) -> Membership | None:
+        if self.config.mesh is None:
+            return None
+        from amqpmesh.router.io.membership import membership  # here: a router in no mesh need not read what makes one
+
         return membership(self.config)
 
     # ----------------------------------------------------------------------------------------------------- connections
