@@ -21,6 +21,9 @@ MAX_VALUE_CHARACTERS = 256
 # Peers remembered for the suppression of repeats: more than a busy router hears from in ten seconds, and bounded.
 MAX_REMEMBERED = 10_000
 
+# What a neighbour says a hundred times a second is not taken as often: a line about each would fill a disk, too.
+NOT_TAKEN = "advertisement dropped"
+
 _PLAIN = re.compile(r"[\w!#$%&()*+,\-./:;<>?@\[\]^{|}~§]+", re.ASCII)
 _FIELDS = "amqpmesh_fields"
 
@@ -142,7 +145,8 @@ class RepeatFilter(logging.Filter):
 
     Only records with a field `peer` are counted: what a peer can cause at will must not fill a disk. Not those with a
     field `connector`, which connects less and less often to a peer that does not keep it. What is let through is
-    decided by (peer, event) alone, so that a peer cannot escape by varying another field.
+    decided by (peer, event) alone, so that a peer cannot escape by varying another field. What a router of the mesh has
+    passed on and was not taken is counted by that `router` and by its `reason`, of which there are few.
     """
 
     def __init__(self, interval: float = 10.0, clock: Callable[[], float] = time.monotonic) -> None:
@@ -155,9 +159,13 @@ class RepeatFilter(logging.Filter):
     def filter(self, record: logging.LogRecord) -> bool:
         """Whether the record is written."""
         fields: dict[str, object] = getattr(record, _FIELDS, {})
-        if fields.get("peer") is None or fields.get("connector") is not None:
+        event = event_of(record)
+        if event == NOT_TAKEN:
+            key = (str(fields.get("router")), f"{event} {fields.get('reason')}")
+        elif fields.get("peer") is None or fields.get("connector") is not None:
             return True
-        key = (str(fields["peer"]), event_of(record))
+        else:
+            key = (str(fields["peer"]), event)
         now = self._clock()
         since, suppressed = self._seen.get(key, (None, 0))
         if since is not None and now - since < self._interval:

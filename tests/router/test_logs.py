@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from amqpmesh.router import logs
-from amqpmesh.router.logs import EventLog, LogFormat, RepeatFilter
+from amqpmesh.router.logs import NOT_TAKEN, EventLog, LogFormat, RepeatFilter
 
 
 class Written:
@@ -161,6 +161,24 @@ def test_lines_without_a_peer_are_never_suppressed() -> None:
     for _ in range(3):
         written.log.info("listening", url="amqp://127.0.0.1:1")
     assert len(written.lines) == 3
+
+
+def test_what_a_neighbour_passes_on_and_is_not_taken_is_told_once_for_each_reason() -> None:
+    now = 0.0
+    written = Written("text")
+    written.handler.filters[:] = [RepeatFilter(clock=lambda: now)]
+    for n in range(50):
+        for reason in ("untrusted", "malformed"):
+            written.log.warning(NOT_TAKEN, origin=f"R{n}", router="M", reason=reason)
+    written.log.warning(NOT_TAKEN, origin="R1", router="B", reason="malformed")
+    now = 10.0
+    written.log.warning(NOT_TAKEN, origin="Q", router="M", reason="malformed")
+    assert [line.split(" WARNING ")[1] for line in written.lines] == [
+        "advertisement dropped origin=R0 router=M reason=untrusted",
+        "advertisement dropped origin=R0 router=M reason=malformed",
+        "advertisement dropped origin=R1 router=B reason=malformed",
+        "advertisement dropped origin=Q router=M reason=malformed suppressed=49",
+    ]
 
 
 def test_lines_of_connections_that_the_router_opened_are_never_suppressed() -> None:
