@@ -70,7 +70,10 @@ class Lane:
         """The lane that a target names. Raises: ValueError: it names none."""
         if not target.startswith(PREFIX):
             raise ValueError("the target names no lane")
-        kind, far, tenant, name = target.removeprefix(PREFIX).split("/", 3)
+        parts = target.removeprefix(PREFIX).split("/", 3)
+        if len(parts) != 4 or parts[0] not in list(LaneKind):
+            raise ValueError("the target names no lane")
+        kind, far, tenant, name = parts
         lane = Lane(LaneKind(kind), far, unquote(tenant), name)
         if not far or bool(name) is (lane.kind is LaneKind.TRANSIT) or name.startswith("$"):
             raise ValueError("the target is no lane's")
