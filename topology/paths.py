@@ -81,10 +81,6 @@ class Paths:
         """Every router that can be reached now, this one included; a view."""
         return self._ways.keys()
 
-    def leads_back(self, destination: str, neighbour: str) -> bool:
-        """Whether a way to a router begins with the neighbour, who must then give us nothing for it: split horizon."""
-        return neighbour in self.next_hops(destination)
-
     def path(self, destination: str, ingress: str | None = None) -> list[str]:
         """One cheapest path, the one of the tree: from this router or an ingress router; empty if there is none."""
         return self._tree(ingress or self.router).path(destination)
