@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.support.histories import Kind, play
+from tests.support.correspondence import Kind
+from tests.support.histories import play
 
 SEEDS = st.integers(0, 2**32 - 1)
 
