@@ -10,7 +10,7 @@ The class is a frozen dataclass with slots and keyword arguments only. Its reade
 the annotations (`fields.py` says which there are); nothing is declared twice.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import MISSING, dataclass
 from dataclasses import fields as dataclass_fields
 from enum import Enum
@@ -214,6 +214,12 @@ def _table(field: Field) -> list[Reader]:
     return table
 
 
+def _octet_code(field: Field) -> int:
+    """The format code by which a number of one octet is a value of this field as it is; -1: there is none."""
+    codes = (code for code, reader in field.plan.readers.items() if reader is decoder.read_octet)
+    return next(codes, -1)
+
+
 def _at_least_one(reader: Reader) -> Reader:
     def read(data: Buffer, offset: int, depth: int) -> tuple[Any, int]:
         values, offset = reader(data, offset, depth)
@@ -230,7 +236,9 @@ def _reader(cls: type[T], label: str, fields: tuple[Field, ...]) -> Reader:
     names = [field.name for field in fields]
     # Frozen: the slots are filled past the class's own __setattr__.
     setters = [getattr(cls, field.attribute).__set__ for field in fields]
-    steps = [(_table(field), put) for field, put in zip(fields, setters, strict=True)]
+    steps = [
+        (_table(field), put, field.default, _octet_code(field)) for field, put in zip(fields, setters, strict=True)
+    ]
     defaults = [(put, field.default) for field, put in zip(fields, setters, strict=True)]
     # By the number of fields in the list: what is read, what is left to its default, and what must not be left out.
     present = [steps[:count] for count in range(width + 1)]
@@ -258,9 +266,18 @@ def _reader(cls: type[T], label: str, fields: tuple[Field, ...]) -> Reader:
         try:
             depth += 1  # a composite is a described value and a list: two levels
             offset, end, count = span(data, offset, depth)
-            for table, put in present[count]:
-                item, offset = table[data[offset]](data, offset + 1, depth + 1)
-                put(value, item)
+            for table, put, default, octet_code in present[count]:
+                code = data[offset]
+                # Most fields are null or a small number: they are read in place.
+                if code == 0x40 and default is not MISSING:
+                    put(value, default)
+                    offset += 1
+                elif code == octet_code:
+                    put(value, data[offset + 1])
+                    offset += 2
+                else:
+                    item, offset = table[code](data, offset + 1, depth + 1)
+                    put(value, item)
             decoder.leave(offset, end)
         except ProtocolError as error:
             raise _within(where(put), error) from error
@@ -283,18 +300,22 @@ def _writers(label: str, code: int, fields: tuple[Field, ...]) -> tuple[Writer, 
     """What writes the described list: without trailing nulls and defaults, and in full."""
     head = _descriptor(code)
     get = _getter(fields)
-    steps = [(field.default, field.plan.write) for field in fields]
+    writers = [field.plan.write for field in fields]
+    defaults = [field.default for field in fields]
+    in_full = [_written_default(field) for field in fields]
     mandatory = [index for index, field in enumerate(fields) if field.mandatory]
 
     def write(value: Any, depth: int) -> bytes:
         encoder.enter(depth + 1)
         depth += 2
-        written: list[bytes] = []
+        steps = zip(get(value), defaults, writers, strict=True)
         try:
-            for item, (default, write_field) in zip(get(value), steps, strict=True):
-                written.append(NULL if item is None or item == default else write_field(item, depth))
+            written = [
+                NULL if item is None or item is default or item == default else write_field(item, depth)
+                for item, default, write_field in steps
+            ]
         except REFUSALS as error:
-            raise refused(written, error) from error
+            raise refused(steps, error) from error
         check(written)
         while written and written[-1] is NULL:
             written.pop()
@@ -303,17 +324,21 @@ def _writers(label: str, code: int, fields: tuple[Field, ...]) -> tuple[Writer, 
     def write_full(value: Any, depth: int) -> bytes:
         encoder.enter(depth + 1)
         depth += 2
-        written: list[bytes] = []
+        steps = zip(get(value), defaults, in_full, writers, strict=True)
         try:
-            for item, (_, write_field) in zip(get(value), steps, strict=True):
-                written.append(NULL if item is None else write_field(item, depth))
+            written = [
+                NULL if item is None else octets if item is default else write_field(item, depth)
+                for item, default, octets, write_field in steps
+            ]
         except REFUSALS as error:
-            raise refused(written, error) from error
+            raise refused(steps, error) from error
         check(written)
         return finish(written)
 
-    def refused(written: list[bytes], error: Exception) -> ValueError:
-        return ValueError(f"{label}.{fields[len(written)].name}: {error}")
+    def refused(left: Iterator[Any], error: Exception) -> ValueError:
+        """The refusal with the name of its field. Args: left: what would have been written behind it."""
+        field = fields[len(fields) - 1 - sum(1 for _ in left)]
+        return ValueError(f"{label}.{field.name}: {error}")
 
     def check(written: list[bytes]) -> None:
         for index in mandatory:
@@ -326,6 +351,11 @@ def _writers(label: str, code: int, fields: tuple[Field, ...]) -> tuple[Writer, 
         return encoder.compound(head, 0xC0, 0xD0, len(written), b"".join(written))
 
     return write, write_full
+
+
+def _written_default(field: Field) -> bytes:
+    """How the default of a field is written where it is not left out."""
+    return NULL if field.default is None or field.mandatory else field.plan.write(field.default, 0)
 
 
 def _getter(fields: tuple[Field, ...]) -> Callable[[Any], tuple[Any, ...]]:

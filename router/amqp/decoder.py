@@ -63,7 +63,8 @@ def _fixed(layout: str) -> Reader:
     return read
 
 
-def _read_octet(data: Buffer, offset: int, _depth: int) -> tuple[int, int]:
+def read_octet(data: Buffer, offset: int, _depth: int) -> tuple[int, int]:
+    """A number of one octet, without a sign."""
     return data[offset], offset + 1
 
 
@@ -303,10 +304,10 @@ def _read_unknown(data: Buffer, offset: int, _depth: int) -> NoReturn:
 PLAIN: dict[Primitive, dict[int, Reader]] = {
     Primitive.NULL: {0x40: _empty(None)},
     Primitive.BOOLEAN: {0x41: _empty(True), 0x42: _empty(False), 0x56: _read_boolean},
-    Primitive.UBYTE: {0x50: _read_octet},
+    Primitive.UBYTE: {0x50: read_octet},
     Primitive.USHORT: {0x60: _fixed("H")},
-    Primitive.UINT: {0x43: _empty(0), 0x52: _read_octet, 0x70: _fixed("I")},
-    Primitive.ULONG: {0x44: _empty(0), 0x53: _read_octet, 0x80: _fixed("Q")},
+    Primitive.UINT: {0x43: _empty(0), 0x52: read_octet, 0x70: _fixed("I")},
+    Primitive.ULONG: {0x44: _empty(0), 0x53: read_octet, 0x80: _fixed("Q")},
     Primitive.BYTE: {0x51: _fixed("b")},
     Primitive.SHORT: {0x61: _fixed("h")},
     Primitive.INT: {0x54: _fixed("b"), 0x71: _fixed("i")},
