@@ -40,6 +40,9 @@ DIAL_TIME: Final = 10.0
 REPEAT_TIME: Final = 60.0
 """Seconds before a reason that has not changed is told again."""
 
+EAGER: Final = 10
+"""Rounds in a row that find no neighbour before the pauses grow: so routers that start together meet soon."""
+
 Carry = Callable[[Callable[[], Awaitable[None]], trio.abc.Stream, str], Awaitable[None]]
 """Carries a connection, with its stream and its connector's name, until it ends, or the router ends it."""
 
@@ -216,7 +219,8 @@ class Connector:
         pause = None
         if is_over:
             self._failures += 1
-            pause = self._means.backoff.pause(self._failures)
+            spared = EAGER - 1 if self.config.is_mesh else 0
+            pause = self._means.backoff.pause(max(1, self._failures - spared))
         if was_open:
             self._told.clear()
         before, at = self._told.get(url, ("", 0.0))

@@ -129,6 +129,19 @@ async def test_urls_are_tried_in_turn_and_pauses_between_rounds_double(
     assert roads.tries == [(pytest.approx(at), url) for at in rounds for url in (URL, OTHER)]
 
 
+async def test_a_neighbour_is_tried_ten_times_before_the_pauses_double(
+    nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
+    roads = Roads(nursery)
+    url = "amqp://127.0.0.1:5700"
+    mesh = MeshConfig(insecure=True)
+    async with Router(id="A", mesh=mesh, connectors=[url], open_stream=roads.open, backoff=Even()):
+        began = trio.current_time()
+        await trio.sleep(1.75)
+    after = [*(round(0.1 * each, 1) for each in range(11)), 1.2, 1.6]
+    assert roads.tries == [(pytest.approx(began + each), url) for each in after]
+
+
 async def test_pauses_have_an_end_and_the_router_waits_for_ever(
     nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
