@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import socket
@@ -26,6 +27,12 @@ START_TIME = 90.0  # seconds for a router to listen; ten of them may start at on
 LOOK = 0.02  # seconds between two looks at what a router says of itself
 PATIENCE = 30.0  # seconds for a mesh to come to what is waited for
 END_TIME = 10.0  # seconds for a router to end of itself
+
+# An installed router has its bytecode, whatever is said here of writing it beside the sources.
+INSTALLED = {
+    **{name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"},
+    "PYTHONPYCACHEPREFIX": str(ROOT / "build" / "bytecode"),
+}
 
 Entities = Mapping[str, Sequence[Mapping[str, Any]]]
 
@@ -76,7 +83,11 @@ class Router:
         self._up.clear()
         self.started_at = time.monotonic()
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "amqpmesh", "run", str(self._config)], stderr=subprocess.PIPE, text=True, cwd=ROOT
+            [sys.executable, "-m", "amqpmesh", "run", str(self._config)],
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=ROOT,
+            env=INSTALLED,
         )
         self._readers.append(threading.Thread(target=self._read, args=(self.process,), daemon=True))
         self._readers[-1].start()
