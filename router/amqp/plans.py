@@ -36,14 +36,18 @@ class Plan:
 
     def table(self) -> list[Reader]:
         """The readers, null included where it is a value, ready to be indexed by any octet."""
-        label, readers = self.label, dict(self.readers)
-        if self.nullable:
-            readers.update(decoder.PLAIN[Primitive.NULL])
+        label = self.label
 
         def refuse(data: Buffer, offset: int, _depth: int) -> NoReturn:
             raise decode_error(f"format code 0x{data[offset - 1]:02x} is not of type {label}")
 
-        return [readers.get(code, refuse) for code in range(256)]
+        table: list[Reader] = [refuse] * 256
+        for code, reader in self.readers.items():
+            table[code] = reader
+        if self.nullable:
+            for code, reader in decoder.PLAIN[Primitive.NULL].items():
+                table[code] = reader
+        return table
 
 
 @dataclass(frozen=True, slots=True)
