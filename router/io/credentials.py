@@ -5,7 +5,7 @@ import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import Final, Self
 
 from amqpmesh.router.amqp.errors import CommandError, ConfigError
 from amqpmesh.router.config import ConnectorConfig, ConnectorTlsConfig, ListenerConfig, MeshConfig, PasswordConfig
@@ -91,9 +91,20 @@ def _of_the_mesh(mesh: MeshConfig | None) -> tuple[ssl.SSLContext, ssl.SSLContex
         raise _unlike(error, mesh.certificate, "mesh.certificate") from None
 
 
+_REASONS: Final[Mapping[str, str]] = {
+    "": "the certificate or its key is no PEM, is cut off, or is encrypted",
+    "KEY_VALUES_MISMATCH": "the key is another certificate's",
+}
+"""OpenSSL's reasons, in words."""
+
+
 def _unlike(error: OSError, file: Path | None, key: str) -> ConfigError:
     """What is said of a file; `ssl.SSLError` is an OSError: no PEM, or the key of another certificate."""
-    return ConfigError(str(error.filename or file), key, error.strerror or str(error))
+    reason = error.strerror or str(error)
+    if isinstance(error, ssl.SSLError):
+        # Of what it cannot read OpenSSL tells Python nothing, not even which of the two files it was.
+        reason = _REASONS.get(error.reason or "", reason)
+    return ConfigError(str(error.filename or file), key, reason)
 
 
 def _password(given: PasswordConfig, where: str, environment: Mapping[str, str] = os.environ) -> str:

@@ -38,14 +38,14 @@ def test_a_wrong_one_ends_with_2_and_names_file_key_and_reason(
 def test_the_key_of_another_certificate_is_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = with_certificates(tmp_path, key_of_another=True)
     assert main(["check", str(file)]) == 2
-    assert f"{file}: listener[0].tls: " in capsys.readouterr().err
+    assert f"{file}: listener[0].tls: the key is another certificate's\n" in capsys.readouterr().err
 
 
 def test_a_file_that_holds_no_certificate_is_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = with_certificates(tmp_path)
     (tmp_path / "a.pem").write_text("nothing of the kind")
     assert main(["check", str(file)]) == 2
-    assert f"{file}: listener[0].tls: " in capsys.readouterr().err
+    assert f"{file}: listener[0].tls: the certificate or its key is no PEM, " in capsys.readouterr().err
 
 
 def test_print_shows_the_configuration_with_all_defaults(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
