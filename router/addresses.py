@@ -129,6 +129,7 @@ class Address:
         "creditors",
         "draining",
         "far",
+        "held",
         "idle_since",
         "incoming",
         "ingress",
@@ -180,6 +181,8 @@ class Address:
         self.is_advertised = False
         #: An ingress' ways out, and what each of them lends it.
         self.shares: Few[Share] = ()
+        #: Of a lane's: no path leads on any more, and one is waited for.
+        self.held = False
         #: Of a lane's: nothing comes to it since then, seconds.
         self.idle_since: float | None = None
         #: What this node lends to ingresses.
@@ -268,7 +271,7 @@ class Address:
     @property
     def has_consumers(self) -> bool:
         """There is somebody, here or at other routers, whom deliveries could go to; or there will be, elsewhere."""
-        return bool(self.outgoing or self.shares) or (self.far is not None and self.is_ingress)
+        return bool(self.outgoing or self.shares) or self.held or (self.far is not None and self.is_ingress)
 
     @property
     def is_idle(self) -> bool:

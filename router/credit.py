@@ -21,6 +21,7 @@ ordinary flows is exchanged. Time comes in as `now`, seconds of any monotonic cl
 
 from collections.abc import Iterable
 from functools import lru_cache
+from math import inf
 from typing import Final, NamedTuple
 
 from amqpmesh.policies.distribution import Distribution
@@ -65,9 +66,9 @@ class Pool:
         idle_time: see above. All times in seconds.
     """
 
-    __slots__ = ("_changed", "_demand", "_floored", "_granted", "_hasty", "_inputs", "_lines", "_lower_at", "_lowered",
-                 "_next_check", "_pace", "_reclaiming", "_revoked", "_round", "_round_asked", "_round_until",
-                 "_short_since", "_suspended", "_waiting")  # fmt: skip
+    __slots__ = ("_changed", "_demand", "_floored", "_granted", "_hasty", "_held_until", "_inputs", "_lines",
+                 "_lower_at", "_lowered", "_next_check", "_pace", "_reclaiming", "_revoked", "_round", "_round_asked",
+                 "_round_until", "_short_since", "_suspended", "_waiting")  # fmt: skip
 
     def __init__(
         self,
@@ -100,6 +101,7 @@ class Pool:
         self._next_check = 0.0  # when starving is looked at again, at the earliest
         self._lower_at: float | None = None  # when limits are lowered, if it is still necessary then
         self._hasty = False  # lower them without waiting
+        self._held_until = 0.0  # not before that, whatever else
         self._floored = False  # all of them are as low as they can be
 
     # What others ask for, to explain why a sender waits.
@@ -161,6 +163,11 @@ class Pool:
         if withdrawn:
             self._hasty = True
             self._floored = False
+
+    def hold(self, until: float) -> None:
+        """What was promised is not taken back before `until`, seconds, though nothing leaves here any more: another way
+        is looked for. That ends when there is enough again. Args: until: infinite, until the next call."""
+        self._held_until = until
 
     def set_suspended(self, suspended: bool) -> None:
         """Whether this router's memory is used up: then nobody gets credit, and what is unused is taken back."""
@@ -265,8 +272,11 @@ class Pool:
         if free >= 0:
             self._lower_at = None
             self._hasty = False
+            self._held_until = 0.0
             if free and (lines.hungry or lines.renewing):
                 self._deal(now)
+        elif now < self._held_until:
+            self._lower_at = self._held_until if self._held_until < inf else None
         elif not self._floored:
             if self._hasty:
                 self._lower(now)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 from itertools import islice
+from math import inf
 from typing import TYPE_CHECKING, Final
 
 from amqpmesh.policies.access import RESERVED
@@ -23,6 +24,7 @@ from amqpmesh.router.few import Few, excluding, including
 from amqpmesh.router.lanes import EXTRA_HOPS, MAX_HOPS, Keys, Lane, LaneKind, age
 from amqpmesh.router.names import as_known_at, split
 from amqpmesh.router.neighbours import BULK_SESSIONS, Neighbour
+from amqpmesh.router.outages import PATIENCE, Outages
 from amqpmesh.router.outposts import Outposts
 from amqpmesh.router.settings.address import AddressConfig
 from amqpmesh.router.shares import Share
@@ -101,8 +103,7 @@ class Ways:
         self._heard: dict[Lane, Heard] = {}
         #: What has producers here and is another router's, by the (tenant, name) that it has there.
         self._routed: dict[tuple[str, str], dict[Address, None]] = {}
-        #: The routers that a path leads to.
-        self._within_reach: set[str] = set()
+        self._outages = Outages(core, self._topology, self._give_up)
         #: Nodes that no lane leads to or from, since the graph has changed, and whose turn has not come.
         self._leaderless: dict[Address, None] = {}
         self._is_leading = False
@@ -185,23 +186,35 @@ class Ways:
     def refresh(self, addresses: Iterable[tuple[str, str]] = ()) -> None:
         """The graph has changed, and with it who has consumers of these."""
         within_reach = {router for router in self._topology.routers() if self._topology.distance(router) is not None}
-        if within_reach != self._within_reach:
-            self._within_reach = within_reach
+        if self._outages.update(within_reach):
             self._core.limit_windows()
-        self._leaderless.clear()
+        leaderless: list[Address] = []
         for node in self.nodes():
             self._leave_strangers(node)
             if node.outgoing or node.waiting.size or node.is_multicast:
                 self._lead(node)
             else:
-                self._leaderless[node] = None
+                leaderless.append(node)
+        # Who leads an ingress somewhere leads the nodes that it needs.
+        self._leaderless.clear()
         for address in self._core.addresses.values():
-            if address.ingress is not None:
-                if address.ingress.has_consumers or address.ingress.waiting.size or address.is_multicast:
+            ingress = address.ingress
+            if ingress is not None:
+                is_led = any(not share.node.held for share in ingress.shares)
+                if is_led or ingress.waiting.size or address.is_multicast:
                     self._supply(address)
                 else:
                     self._leaderless[address] = None
+        self._leaderless.update(dict.fromkeys(leaderless))
         self.outposts.refresh(addresses)
+        if not self._is_leading:
+            self._lead_some()
+
+    def _give_up(self, router: str) -> None:
+        """A router was waited for long enough: what is kept for its sake leads nowhere."""
+        for node in self.nodes():
+            if node.held and node.lane is not None and node.lane.far == router:
+                self._leaderless[node] = None
         if not self._is_leading:
             self._lead_some()
 
@@ -213,7 +226,7 @@ class Ways:
             if node.lane is None:
                 if node.ingress is not None:
                     self._supply(node)
-            elif self._nodes.get(node.lane) is node:
+            elif self._nodes.get(node.lane) is node and not node.outgoing:
                 self._lead(node)
         self._is_leading = bool(self._leaderless)
         if self._is_leading:
@@ -342,12 +355,13 @@ class Ways:
                 if node is not None:
                     wanted[node] = LOCAL_COST + cost
         gone = []
+        leads = bool(wanted)
         for share in ingress.shares:
             cost_now = wanted.pop(share.node, None)
-            if cost_now is None:
-                gone.append(share)
-            else:
+            if cost_now is not None:
                 share.set_cost(cost_now, core.now)
+            elif leads or not share.node.held:  # where nothing else leads on, what is lost is waited for
+                gone.append(share)
         for node, cost in wanted.items():
             Share(ingress, node, cost)
             core.touch(node)
@@ -473,6 +487,8 @@ class Ways:
             if record not in present:
                 self._attach(node, neighbour)
         self.retire([each for each in node.outgoing if each.connection not in hops])
+        if not node.outgoing:
+            self._hold(node, waits=lane.kind is LaneKind.ANYCAST and self._outages.concerns(lane))
         core.touch(node)
         if node.has_consumers:
             return
@@ -481,6 +497,12 @@ class Ways:
             if not share.ingress.has_consumers:
                 core.send_back(share.ingress)
         core.send_back(node)
+
+    def _hold(self, node: Address, *, waits: bool) -> None:
+        """Keep what leads to a node without a lane, or no longer. Args: waits: its router is likely to be back."""
+        if node.held is not waits:
+            node.held = waits
+            node.pool.hold(inf if waits else 0.0)
 
     def _attach(self, node: Address, neighbour: Neighbour, *, bulk: bool = False) -> None:
         """Attach a lane, unless the neighbour is to be left alone with it."""
@@ -491,6 +513,10 @@ class Ways:
         outgoing = self.attach(node, lane, neighbour, partial(self._lead_again, node, lane), apart=apart)
         if outgoing is not None:
             outgoing.bulk = bulk
+            if lane.kind is LaneKind.ANYCAST and not bulk:
+                # What was promised for the sake of another link is kept until this one can have been given credit.
+                node.held = False
+                node.pool.hold(self._core.now + PATIENCE)
 
     def attach(
         self,

@@ -10,6 +10,7 @@ from amqpmesh.policies.distribution import Distribution
 from amqpmesh.router.amqp.definitions import ReceiverSettleMode
 from amqpmesh.router.amqp.delivery_states import Accepted, Modified
 from amqpmesh.router.config import AddressConfig
+from amqpmesh.router.outages import PATIENCE
 from tests.support import meshes
 from tests.support.meshes import World
 from tests.support.network import message
@@ -401,6 +402,7 @@ def test_what_waits_for_its_way_is_not_lost_when_its_sender_leaves_and_ends_with
     assert mesh["A"].core.relays > 0
     if is_cut:
         mesh.cut(wire)
+        mesh.advance(PATIENCE)
         assert mesh["A"].core.relays == 0
     else:
         wire.frozen = False

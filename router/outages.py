@@ -1,0 +1,61 @@
+"""Routers that no path leads to, since a moment ago: most of them are back soon, over a new connection or another way.
+
+Until then what leads to them is kept as it was, and with it the credit that producers hold for their sake. To take it
+back and to give it again at once would cost two flows for each producer; what comes meanwhile waits, and is no more
+than was granted.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from amqpmesh.topology.records import Name
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from amqpmesh.router.core import Core
+    from amqpmesh.router.lanes import Lane
+    from amqpmesh.topology.protocol import Topology
+
+PATIENCE: Final = 1.0
+"""Seconds for which a lost router is waited for; and once it is back, for the credit of a lane that was kept."""
+
+
+class Outages:
+    """Who is waited for."""
+
+    def __init__(self, core: Core, topology: Topology, over: Callable[[str], None]) -> None:
+        """Args: over: told of a router that was waited for long enough."""
+        self._core = core
+        self._topology = topology
+        self._over = over
+        self._within_reach: set[str] = set()
+        #: Until when, seconds, by the router's id.
+        self._until: dict[str, float] = {}
+
+    def update(self, within_reach: set[str]) -> bool:
+        """A path leads to these routers now; whether they are others than before."""
+        lost = self._within_reach - within_reach
+        changed = within_reach != self._within_reach
+        self._within_reach = within_reach
+        for router in within_reach:
+            self._until.pop(router, None)
+        until = self._core.now + PATIENCE
+        for router in sorted(lost):
+            self._until[router] = until
+            self._core.schedule(until, partial(self._end, router, until))
+        return changed
+
+    def concerns(self, lane: Lane) -> bool:
+        """Whether a lane is to be kept: its router is waited for, and had consumers of the address."""
+        if lane.far not in self._until:
+            return False
+        advert = self._topology.book.told_by(lane.far).get(Name(lane.tenant, lane.name))
+        return advert is not None and advert.consumers > 0
+
+    def _end(self, router: str, until: float) -> None:
+        if self._until.get(router) == until:
+            del self._until[router]
+            self._over(router)

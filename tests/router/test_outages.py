@@ -1,0 +1,119 @@
+"""Routers that are out of reach for a moment: what led to them is kept until they are back, or for long enough."""
+
+import pytest
+
+from amqpmesh.router.amqp.delivery_states import Accepted, Released
+from amqpmesh.router.outages import PATIENCE
+from tests.support.meshes import World
+from tests.support.network import message
+
+LINE = [("A", "B"), ("B", "C")]
+
+
+@pytest.mark.parametrize("ends", [("A", "B"), ("B", "C")], ids=["here", "on the way"])
+def test_a_sender_keeps_its_credit_while_a_connection_is_lost_and_what_it_sends_meanwhile_arrives(
+    ends: tuple[str, str],
+) -> None:
+    mesh = World("ABC", LINE)
+    consumer, producer = mesh["C"].client(), mesh["A"].client()
+    consumer.receiver("q", credit=10)
+    link = producer.sender("q")
+    mesh.advance(0.2)
+    held = link.credit
+    mesh.cut(*mesh.between(*ends))
+    mesh.advance(PATIENCE / 2)
+    assert (link.credit, link.flow_state.drain) == (held, False)
+    sents = [producer.send(link, message(number)) for number in range(held)]
+    mesh.advance(PATIENCE / 4)
+    assert [sent.outcome for sent in sents] == [None] * held
+    assert link.credit <= 1  # one more than can leave, as ever
+    mesh.join(*ends)
+    mesh.advance(0.2)
+    for arrival in consumer.take(held):
+        arrival.accept()
+    mesh.advance(0.2)
+    assert [sent.outcome for sent in sents] == [Accepted()] * held
+    assert link.credit > 0
+    mesh.leave()
+
+
+def test_a_router_that_does_not_come_back_is_waited_for_so_long_only() -> None:
+    mesh = World("ABC", LINE)
+    mesh["C"].client().receiver("q", credit=10)
+    producer = mesh["A"].client()
+    link = producer.sender("q")
+    mesh.advance(0.2)
+    mesh.cut(*mesh.between("B", "C"))
+    sent = producer.send(link, message("x"))
+    mesh.advance(PATIENCE * 0.9)
+    assert (sent.outcome, link.flow_state.drain) == (None, False)
+    mesh.advance(PATIENCE * 0.2)
+    assert (sent.outcome, link.flow_state.drain) == (Released(), True)
+    mesh.join("B", "C")
+    mesh.leave()
+
+
+def test_what_waits_for_a_lost_router_goes_to_another_as_soon_as_one_has_consumers() -> None:
+    mesh = World("ABC", [("A", "B"), ("A", "C")])
+    mesh["B"].client().receiver("q", credit=10)
+    producer = mesh["A"].client()
+    link = producer.sender("q")
+    mesh.advance(0.2)
+    mesh.cut(*mesh.between("A", "B"))
+    sent = producer.send(link, message("x"))
+    mesh.advance(PATIENCE / 4)
+    assert sent.outcome is None
+    consumer = mesh["C"].client()
+    consumer.receiver("q", credit=10)
+    mesh.advance(PATIENCE / 4)
+    (arrival,) = consumer.take(1)
+    arrival.accept()
+    mesh.advance(0.1)
+    assert sent.outcome == Accepted()
+    mesh.leave()
+
+
+def test_nobody_waits_for_a_lost_router_where_others_have_consumers() -> None:
+    mesh = World("ABC", [("A", "B"), ("A", "C")])
+    mesh["B"].client().receiver("q", credit=100)
+    consumer, producer = mesh["C"].client(), mesh["A"].client()
+    consumer.receiver("q", credit=100)
+    link = producer.sender("q")
+    mesh.advance(0.2)
+    mesh.cut(*mesh.between("A", "B"))
+    sents = [producer.send(link, message(number)) for number in range(20)]
+    mesh.advance(0.01)
+    for arrival in consumer.take(20):
+        arrival.accept()
+    mesh.advance(0.01)
+    assert [sent.outcome for sent in sents] == [Accepted()] * 20
+    mesh.leave()
+
+
+def test_a_consumer_that_leaves_is_not_waited_for() -> None:
+    mesh = World("ABC", LINE)
+    consumer, producer = mesh["C"].client(), mesh["A"].client()
+    consumer.receiver("q", credit=10)
+    link = producer.sender("q")
+    mesh.advance(0.2)
+    consumer.close()
+    mesh.advance(0.1)
+    assert link.flow_state.drain
+    mesh.leave()
+
+
+def test_a_router_that_comes_back_without_consumers_is_not_waited_for() -> None:
+    mesh = World("AB", [("A", "B")])
+    consumer, producer = mesh["B"].client(), mesh["A"].client()
+    consumer.receiver("q", credit=10)
+    link = producer.sender("q")
+    mesh.advance(0.2)
+    mesh.cut(*mesh.between("A", "B"))
+    sent = producer.send(link, message("x"))
+    consumer.close()
+    mesh.advance(PATIENCE / 4)
+    assert sent.outcome is None
+    mesh.join("A", "B")
+    mesh.advance(PATIENCE / 4)
+    assert (sent.outcome, link.flow_state.drain) == (Released(), True)
+    mesh.leave()
