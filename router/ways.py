@@ -355,10 +355,11 @@ class Ways:
                 if node is not None:
                     wanted[node] = LOCAL_COST + cost
         gone = []
-        leads = bool(wanted)
+        leads, moved = bool(wanted), False
         for share in ingress.shares:
             cost_now = wanted.pop(share.node, None)
             if cost_now is not None:
+                moved = moved or cost_now != share.cost
                 share.set_cost(cost_now, core.now)
             elif leads or not share.node.held:  # where nothing else leads on, what is lost is waited for
                 gone.append(share)
@@ -367,7 +368,8 @@ class Ways:
             core.touch(node)
         for share in gone:  # now there may be others for what they leave behind
             self._end_share(share)
-        core.touch(ingress)
+        if gone or wanted or moved:
+            core.touch(ingress)
         if not ingress.has_consumers:
             core.send_back(ingress)
 
@@ -399,8 +401,10 @@ class Ways:
         elif lane.kind is LaneKind.TRANSIT:
             node = None
         else:
+            node = core.addresses.find(lane.tenant, lane.name)
             try:
-                node = core.elsewhere.ingress(lane.tenant, lane.name) or core.addresses.use(lane.tenant, lane.name)
+                if node is None or node.config.redirect is not None:
+                    node = core.elsewhere.ingress(lane.tenant, lane.name) or core.addresses.use(lane.tenant, lane.name)
             except RefusedError as refusal:
                 link.refuse(refusal.error)
                 return

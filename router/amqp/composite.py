@@ -302,17 +302,18 @@ def _writers(label: str, code: int, fields: tuple[Field, ...]) -> tuple[Writer, 
     get = _getter(fields)
     writers = [field.plan.write for field in fields]
     defaults = [field.default for field in fields]
+    is_value = [field.default is not None and not field.mandatory for field in fields]
     in_full = [_written_default(field) for field in fields]
     mandatory = [index for index, field in enumerate(fields) if field.mandatory]
 
     def write(value: Any, depth: int) -> bytes:
         encoder.enter(depth + 1)
         depth += 2
-        steps = zip(get(value), defaults, writers, strict=True)
+        steps = zip(get(value), defaults, is_value, writers, strict=True)
         try:
             written = [
-                NULL if item is None or item is default or item == default else write_field(item, depth)
-                for item, default, write_field in steps
+                NULL if item is None or item is default or (compare and item == default) else write_field(item, depth)
+                for item, default, compare, write_field in steps
             ]
         except REFUSALS as error:
             raise refused(steps, error) from error

@@ -127,6 +127,8 @@ class Connection:
         self.remote_max_frame_size = MIN_MAX_FRAME_SIZE
         #: The peer leaves nothing out, and may need the same of us.
         self.in_full = False
+        #: It is of our make, and needs no field that has its default.
+        self.compact = False
         #: Bytes to be sent, in order.
         self.out = bytearray()
         #: Called when there is something to flush that was not there before.
@@ -308,7 +310,7 @@ class Connection:
 
         Raises: CommandError: the frame is too large for the peer; nothing was written.
         """
-        body = encode_performative(performative)
+        body = encode_performative(performative, compact=self.compact)
         limit = self.remote_max_frame_size - HEADER_SIZE
         if len(body) > limit:
             if not isinstance(performative, Detach | End | Close):
@@ -398,7 +400,8 @@ class Connection:
         performative, payload_at = decode_performative(body)
         if isinstance(performative, Open):
             # One of ours names all fields, too, for the same peers, and reads any.
-            self.in_full = names_all_fields(body) and (performative.properties or {}).get(PRODUCT) != OURS
+            self.compact = (performative.properties or {}).get(PRODUCT) == OURS
+            self.in_full = names_all_fields(body) and not self.compact
         if payload_at != len(body) and not isinstance(performative, Transfer):
             raise ProtocolError(
                 Scope.CONNECTION, AmqpCondition.DECODE_ERROR, f"bytes behind a {type(performative).__name__.lower()}"

@@ -160,9 +160,10 @@ def decode_performative(data: Buffer, offset: int = 0) -> tuple[Performative, in
     return decode_composite(_PERFORMATIVES, data, offset)
 
 
-def encode_performative(performative: Performative) -> bytes:
+def encode_performative(performative: Performative, *, compact: bool = False) -> bytes:
     """The encoding of a performative: open, begin, attach and flow with all their fields, the others compact.
 
+    Args: compact: those, too: the peer reads what it should.
     Raises: CommandError: as `encode_composite`.
     """
-    return encode_composite(performative, full=type(performative) in _WRITTEN_IN_FULL)
+    return encode_composite(performative, full=not compact and type(performative) in _WRITTEN_IN_FULL)
