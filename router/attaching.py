@@ -38,7 +38,7 @@ from amqpmesh.router.lanes import REMEMBERED, LaneKind
 from amqpmesh.router.links import IncomingLink, LinkKey, OutgoingLink
 from amqpmesh.router.opening import REDIRECT
 from amqpmesh.router.redirects import info
-from amqpmesh.router.settlement import OUTCOMES
+from amqpmesh.router.sayings import OUTCOMES
 from amqpmesh.router.windows import FixedWindow
 
 if TYPE_CHECKING:

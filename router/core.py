@@ -20,6 +20,7 @@ from amqpmesh.router.amqp.errors import CommandError, ProtocolError
 from amqpmesh.router.amqp.messaging import DeleteOnClose, DeleteOnNoMessages, Source, Target
 from amqpmesh.router.amqp.negotiation import Negotiation
 from amqpmesh.router.amqp.sasl import SaslServer
+from amqpmesh.router.arriving import transfer_received
 from amqpmesh.router.attaching import Attaching
 from amqpmesh.router.connections import ConnectionRecord
 from amqpmesh.router.container_link import ContainerLink
@@ -27,14 +28,16 @@ from amqpmesh.router.containers import Containers
 from amqpmesh.router.costs import set_cost
 from amqpmesh.router.elsewhere import Elsewhere
 from amqpmesh.router.few import excluding, including
-from amqpmesh.router.forwarding import Forwarding
+from amqpmesh.router.forwarding import dispatch
 from amqpmesh.router.kernel.relay import RELEASED_STATE, Budget, Relay, abandon, forget, serial_distance
 from amqpmesh.router.lanes import REMEMBERED
+from amqpmesh.router.leaving import abort, pump
 from amqpmesh.router.links import IncomingLink, OutgoingLink
 from amqpmesh.router.logs import EventLog
 from amqpmesh.router.lookup import Lookup
 from amqpmesh.router.neighbours import Neighbour
 from amqpmesh.router.opening import client_sasl, endpoint, server_sasl
+from amqpmesh.router.patience import take_back, watch
 from amqpmesh.router.places import Places
 from amqpmesh.router.redirects import info
 from amqpmesh.router.settlement import Settlement
@@ -42,6 +45,7 @@ from amqpmesh.router.shares import Share
 from amqpmesh.router.steps import at_once
 from amqpmesh.router.survey import survey
 from amqpmesh.router.tally import Tally
+from amqpmesh.router.waiting import end_waiting, unqueue
 from amqpmesh.router.windows import FixedWindow
 
 if TYPE_CHECKING:
@@ -78,7 +82,6 @@ class Core:
         self.budget = Budget(config.memory)
         self.addresses = AddressTable(config.address_table(), self.budget)
         self.settlement = Settlement(self)
-        self.forwarding = Forwarding(self)
         self.attaching = Attaching(self)
         self.lookup = Lookup(self)
         self.places = Places(self)
@@ -325,7 +328,7 @@ class Core:
                 self._set_timer(owner, due)
                 return
             owner.pool.handle_timer(self.now)
-            self.forwarding.end_waiting(owner)
+            end_waiting(self, owner)
             self.touch(owner)
             return
         for event in owner.engine.handle_timer(self.now):
@@ -410,7 +413,7 @@ class Core:
             addresses, self._addresses = self._addresses, {}
             for address in addresses:
                 if address.waiting.size:
-                    self.forwarding.dispatch(address)
+                    dispatch(self, address)
             outgoing, self._outgoing = self._outgoing, {}
             for each in outgoing:
                 self._update_branch(each)
@@ -440,9 +443,9 @@ class Core:
             withdrawn = flow_state.lowered and flow_state.link_credit == 0
             usable = outgoing.usable
             if outgoing.left_out and usable:
-                branch = self.forwarding.take_back(outgoing)
+                branch = take_back(self, outgoing)
             elif outgoing.address.is_multicast and not usable:
-                self.forwarding.watch(outgoing)
+                watch(self, outgoing)
             elif usable:
                 outgoing.stalled_since = None
             outgoing.address.pool.set_usable(branch, usable, self.now, withdrawn=withdrawn)
@@ -718,7 +721,7 @@ class Core:
         if isinstance(neighbour, Neighbour) and self.mesh is not None:
             self.mesh.transferred(neighbour, event)
         else:
-            self.forwarding.transfer_received(event)
+            transfer_received(self, event)
 
     def _ignored(self, _record: ConnectionRecord, event: events.DeliveryIgnored) -> None:
         incoming = event.link.context
@@ -738,7 +741,7 @@ class Core:
             taken.note_credit()
             self.touch_outgoing(taken)
             if taken.backlog or (taken.current is not None and not taken.current.started):
-                self.forwarding.pump(taken)
+                pump(self, taken)
         elif isinstance(taken, IncomingLink) and flow.delivery_count is not None:
             taken.pool.flow_received(taken.input, flow.delivery_count, flow.link_credit, flow.available, self.now)
             taken.time_credit(self.now)
@@ -774,7 +777,7 @@ class Core:
         """What held these links back has changed."""
         for outgoing in stalled:
             if not outgoing.gone:
-                self.forwarding.pump(outgoing)
+                pump(self, outgoing)
                 self.touch_outgoing(outgoing)
 
     _handlers: ClassVar[dict[type, Callable[..., None]]] = {
@@ -894,7 +897,7 @@ class Core:
                 return
             if taken.current is not None:
                 relay, taken.current = taken.current, None
-                self.forwarding.abort(relay)
+                abort(self, relay)
             taken.pool.remove_input(taken.input, self.now)
             if taken.address is not None:
                 taken.address.incoming = excluding(taken.address.incoming, taken)
@@ -916,7 +919,7 @@ class Core:
         waiting = address.waiting
         while (relay := waiting.first()) is not None:
             if relay.share is not None:
-                self.forwarding.unqueue(relay)
+                unqueue(self, relay)
                 self.settlement.route_again(relay)
                 continue
             self.count_undelivered(address)

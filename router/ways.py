@@ -28,6 +28,7 @@ from amqpmesh.router.outages import PATIENCE, Outages
 from amqpmesh.router.outposts import Outposts
 from amqpmesh.router.settings.address import AddressConfig
 from amqpmesh.router.shares import Share
+from amqpmesh.router.waiting import unqueue
 from amqpmesh.topology.book import Advert
 
 if TYPE_CHECKING:
@@ -379,7 +380,7 @@ class Ways:
         share.end(core.now)
         for relay in share.node.waiting.relays():
             if relay.share is share:
-                core.forwarding.unqueue(relay)
+                unqueue(core, relay)
                 core.settlement.route_again(relay)
         if share.ingress.config.redeliver and share.ingress.shares:
             core.settlement.end_excluded(share.ingress)

@@ -1,0 +1,131 @@
+"""What receivers have said of a delivery is told to its sender: once all have, and as its sender may hear it (§3.4)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from amqpmesh.router.accounts import close_if_done, drop_chunks
+from amqpmesh.router.amqp.composite import decode_composite, encode_composite
+from amqpmesh.router.amqp.definitions import AmqpCondition, Error
+from amqpmesh.router.amqp.messaging import Received
+from amqpmesh.router.kernel.relay import (
+    ACCEPTED,
+    FAILED_STATE,
+    MODIFIED,
+    RECEIVED,
+    REJECTED,
+    RELEASED,
+    dispose,
+    state_kind,
+)
+from amqpmesh.router.leaving import abort_leg, uncount_or_abort
+from amqpmesh.router.links import IncomingLink
+from amqpmesh.router.redelivery import redeliver
+from amqpmesh.router.sayings import permissible
+
+if TYPE_CHECKING:
+    from amqpmesh.router.core import Core
+    from amqpmesh.router.kernel.relay import Leg, Relay
+
+#: The strongest outcome of a multicast goes up.
+_STRENGTH: Final = {REJECTED: 3, ACCEPTED: 2, MODIFIED: 1, RELEASED: 0}
+
+
+def answer(core: Core, relay: Relay) -> None:
+    """Outcomes of legs have come: tell the sender, once all are known."""
+    if relay.settled or relay.incoming is None:
+        settle_orphan(core, relay)
+        return
+    if relay.answered:
+        return
+    legs = [leg for leg in relay.legs if not leg.copy]
+    outcome: bytes | None = None
+    for leg in legs:
+        if leg.outcome is None:
+            return
+        if outcome is None or _STRENGTH[state_kind(leg.outcome)] > _STRENGTH[state_kind(outcome)]:
+            outcome = leg.outcome
+    final = None if outcome is None else redeliver(core, relay, outcome)
+    if final is not None:
+        tell(core, relay, final)
+
+
+def tell(core: Core, relay: Relay, outcome: bytes) -> None:
+    """Give the sender its outcome."""
+    incoming = relay.incoming
+    source = relay.source
+    assert incoming is not None
+    assert isinstance(source, IncomingLink)
+    if relay.failed and state_kind(outcome) == RELEASED:
+        # Of the last try it is true, of one before it is not: somebody has begun with it (§3.4.4).
+        outcome = FAILED_STATE
+    permitted = permissible(source, outcome)
+    if permitted is None:
+        error = Error(condition=AmqpCondition.NOT_ALLOWED, description="the source permits none of our outcomes")
+        core.fail_link(source, error)
+        return
+    source.link.flow_state.count_outcome(permitted)
+    if relay.second:
+        relay.answered = True
+        dispose(incoming, permitted, False)
+        source.owed += 1
+        limit = source.connection.limits.max_owed
+        # On a lane it is many senders who owe, each of them bounded where it is attached.
+        if source.owed > limit and source.lane is None:
+            error = Error(
+                condition=AmqpCondition.RESOURCE_LIMIT_EXCEEDED,
+                description=f"more than {limit} deliveries have an outcome and are not settled by their sender",
+            )
+            core.fail_link(source, error)
+            return
+    else:
+        relay.incoming = None
+        dispose(incoming, permitted, True)
+        for leg in relay.legs:
+            if not leg.done and leg.outcome is not None and leg.delivery is not None:
+                dispose(leg.delivery, leg.outcome, True)
+                uncount_or_abort(core, leg)
+    if not relay.complete:
+        # An outcome in the middle of the frames: the rest is read and dropped, the link stays usable.
+        relay.dropped = True
+        drop_chunks(relay)
+        for leg in relay.legs:
+            if not leg.done:
+                abort_leg(core, leg)
+    close_if_done(core, relay)
+
+
+def settle_orphan(core: Core, relay: Relay) -> None:
+    """Nobody above waits for it: what receivers say ends here, settled without a state of anybody's."""
+    for leg in relay.legs:
+        if leg.outcome is not None and not leg.done and leg.delivery is not None:
+            dispose(leg.delivery, None, True)
+            uncount_or_abort(core, leg)
+
+
+def pass_up(core: Core, leg: Leg, state: bytes | None) -> None:
+    """A state that is no outcome goes up as it came; `received` counts the sections as they were sent to us."""
+    relay = leg.relay
+    incoming = relay.incoming
+    if state is None or incoming is None or leg.copy or relay.answered or len(relay.legs) > 1:
+        return
+    if state_kind(state) == RECEIVED and relay.section_shift:
+        received, _ = decode_composite(Received, state)
+        number = received.section_number
+        # Header and annotations are ours: what the receiver holds of them says nothing of what was sent to us.
+        head_sections = _head_sections(relay)
+        if number < head_sections:
+            received = Received(section_number=0, section_offset=0)
+        else:
+            received = Received(section_number=number + relay.section_shift, section_offset=received.section_offset)
+        state = encode_composite(received)
+    dispose(incoming, state, False)
+
+
+def _head_sections(relay: Relay) -> int:
+    """How many head sections were sent on."""
+    head = relay.head
+    if head is None:
+        return 0
+    came = sum(1 for extent in (head.header, head.delivery_annotations, head.message_annotations) if extent[1])
+    return came - relay.section_shift

@@ -1,0 +1,228 @@
+"""Deliveries that arrive, frame by frame: what they are, and which address they are for (§2.6.14).
+
+A message is cut through: its first frame leaves as soon as its head is known and a receiver has credit. What cannot
+leave yet waits as chunks that hold back the sender's session window, so nothing here grows beyond what was announced.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from amqpmesh.router import heads
+from amqpmesh.router.accounts import close_if_done, drop_kept
+from amqpmesh.router.amqp.composite import encode_composite
+from amqpmesh.router.amqp.definitions import AmqpCondition
+from amqpmesh.router.amqp.messaging import Rejected
+from amqpmesh.router.attaching import RefusedError
+from amqpmesh.router.forwarding import send_on
+from amqpmesh.router.kernel.relay import (
+    DECLARED,
+    RELEASED_STATE,
+    TRANSACTIONAL,
+    Chunk,
+    Incomplete,
+    Relay,
+    Violation,
+    read_head,
+    read_to,
+    state_kind,
+)
+from amqpmesh.router.lanes import LaneKind, next_tag
+from amqpmesh.router.leaving import abort, abort_leg, give_copy, keep, pump
+from amqpmesh.router.links import IncomingLink, OutgoingLink
+from amqpmesh.router.sayings import rejected, unknown_transaction
+from amqpmesh.router.waiting import enqueue
+
+if TYPE_CHECKING:
+    from collections import deque
+
+    from amqpmesh.router.addresses import Address
+    from amqpmesh.router.amqp.events import TransferReceived
+    from amqpmesh.router.core import Core
+    from amqpmesh.router.kernel.relay import SessionFlow
+
+
+def transfer_received(core: Core, event: TransferReceived) -> None:
+    """One frame of a delivery came."""
+    incoming = event.link.context
+    session = event.link.session.flow_state
+    delivery = event.delivery
+    if not isinstance(incoming, IncomingLink):
+        # The attach is not answered yet, or the link is being refused: accounted by the engine, of no use.
+        session.release(1)
+        return
+    if state_kind(delivery.remote_state) in (TRANSACTIONAL, DECLARED):
+        session.release(1)
+        core.fail_link(incoming, unknown_transaction())
+        return
+    if event.first:
+        relay = Relay(incoming, delivery, delivery.message_format, core.now)
+        delivery.relay = relay
+        incoming.current = relay
+        core.relays += 1
+        incoming.last_delivery_at = core.now
+        if not delivery.link.link_credit:
+            incoming.time_credit(core.now)
+        incoming.pool.received(incoming.input, core.now)
+        core.touch_input(incoming)
+    else:
+        assert delivery.relay is not None
+        relay = delivery.relay
+        if delivery.remote_settled and not relay.settled:
+            # Pre-settled from this frame on, for the legs too (§2.7.5, settled).
+            relay.settled = True
+            drop_kept(core, relay)
+    if delivery.aborted:
+        incoming.current = None
+        session.release(1)
+        abort(core, relay)
+        return
+    if delivery.complete:
+        relay.complete = True
+        incoming.current = None
+    if relay.dropped:
+        session.release(1)
+        close_if_done(core, relay)
+        return
+    _append(core, relay, event.payload, session)
+
+
+def _append(core: Core, relay: Relay, payload: bytes, session: SessionFlow) -> None:
+    """Take the next payload of a relay, on to its legs or into its queue."""
+    source = relay.source
+    assert isinstance(source, IncomingLink)
+    budget = source.address.budget if source.address is not None else core.budget
+    if source.lane is not None and relay.complete and not relay.legs and not relay.chunks:
+        # All lanes of a neighbour share its session: what is whole and waits must not close the window for others.
+        session.release(1)
+        chunk = Chunk(payload, None, budget)
+    else:
+        chunk = Chunk(payload, session, budget)
+    if not relay.legs:
+        relay.chunks.append(chunk)
+        if relay.address is None:
+            _route(core, relay)
+        return
+    if relay.kept is not None:
+        keep(core, relay, payload)
+    for leg in [leg for leg in relay.legs if not leg.done and not leg.aborting]:
+        if not leg.copy:
+            chunk.holders += 1
+            leg.chunks.append(chunk)
+        elif not give_copy(core, leg, payload):
+            abort_leg(core, leg)
+            continue
+        branch = leg.branch
+        assert isinstance(branch, OutgoingLink)
+        if branch.current is leg:
+            pump(core, branch)
+    # Until here we have held it ourselves, so that none of those was the last while others were still to come.
+    chunk.release()
+    close_if_done(core, relay)
+
+
+def _route(core: Core, relay: Relay) -> None:
+    """Read the head, find the address, and send the first frame on, or queue the relay."""
+    incoming = relay.source
+    assert isinstance(incoming, IncomingLink)
+    chunks = relay.chunks
+    data = _joined(chunks)
+    lane = incoming.lane
+    to = incoming.to
+    anonymous = incoming.address is None
+    if relay.message_format == 0:
+        head = read_head(data, relay.complete)
+        if head is not None and anonymous and to is None:
+            try:
+                to = read_to(data, head.bare_at) if lane is None else heads.final_address(data, head)
+            except Incomplete:
+                if not relay.complete:
+                    head = None
+            except Violation as violation:
+                core.settlement.end_unsent(relay, rejected(AmqpCondition.DECODE_ERROR, violation.description))
+                return
+        if head is None:
+            limit = incoming.connection.limits.head_max
+            if len(data) > limit:
+                state = rejected(AmqpCondition.DECODE_ERROR, f"head sections of more than {limit} octets")
+                core.settlement.end_unsent(relay, state)
+            return
+        if incoming.connection.strict_annotations:
+            refusal = heads.strict_refusal(data, head)
+            if refusal is not None:
+                incoming.current = None
+                abort(core, relay)
+                core.fail_link(incoming, refusal)
+                return
+        if head.irregular:
+            core.irregular_heads += 1
+        relay.head = head
+        relay.priority = head.priority
+    elif anonymous:
+        state = rejected(AmqpCondition.NOT_IMPLEMENTED, "an anonymous terminus needs messages of format 0")
+        core.settlement.end_unsent(relay, state)
+        return
+    if anonymous and not to:
+        # Nobody will ever serve it, so to send it again would not help.
+        core.count_undelivered(None)
+        state = rejected(AmqpCondition.PRECONDITION_FAILED, "an anonymous terminus needs messages with `to`")
+        core.settlement.end_unsent(relay, state)
+        return
+    try:
+        if anonymous:
+            assert to
+            address, to = core.lookup.resolve(incoming, to)
+        else:
+            address = incoming.address
+    except RefusedError as refusal:
+        # What a link to that address would be told, its sender is told of the message.
+        core.count_undelivered(None)
+        core.settlement.end_unsent(relay, encode_composite(Rejected(error=refusal.error)))
+        return
+    if (
+        address is None
+        or not address.has_consumers
+        or not _may_hop(core, relay, incoming, address)
+        or not _is_new(core, relay, incoming)
+    ):
+        core.count_undelivered(address)
+        core.settlement.end_unsent(relay, RELEASED_STATE)
+        return
+    relay.address = address
+    if anonymous and lane is None:
+        relay.to = to
+    if address.waiting.size or not send_on(core, relay, address):
+        enqueue(core, relay, address, incoming)
+
+
+def _joined(chunks: deque[Chunk]) -> bytes:
+    """All of them in one, so that a head in many small frames does not use up the window that it needs."""
+    first = chunks[0]
+    if len(chunks) > 1:
+        first.data = b"".join(chunk.data for chunk in chunks)
+        while len(chunks) > 1:
+            first.absorb(chunks.pop())
+    return first.data
+
+
+def _may_hop(core: Core, relay: Relay, incoming: IncomingLink, address: Address) -> bool:
+    """Whether what came by a lane may go on: it has hops left, and would not go back where it came from."""
+    if incoming.lane is None or address.lane is None:
+        return True
+    assert relay.incoming is not None
+    relay.key = next_tag(relay.incoming.tag)
+    if incoming.lane.kind is LaneKind.TREE:
+        may = relay.key is not None or not address.outgoing
+    else:
+        neighbour = incoming.connection.peer.container_id
+        may = relay.key is not None and any(each.connection.peer.container_id != neighbour for each in address.outgoing)
+    core.no_hops += not may
+    return may
+
+
+def _is_new(core: Core, relay: Relay, incoming: IncomingLink) -> bool:
+    """Whether it has not come before by another way, as multicasts may while their tree changes."""
+    if incoming.lane is None or incoming.lane.kind is not LaneKind.TREE:
+        return True
+    assert relay.incoming is not None
+    return core.is_new(incoming, relay.incoming.tag)

@@ -1,0 +1,266 @@
+"""Deliveries that leave, frame by frame: a leg for each receiver, written as far as it takes frames (§2.6.14)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from amqpmesh.router import heads
+from amqpmesh.router.accounts import close_if_done, drop_chunks, drop_kept, end_lane, finish, leg_sent, uncount
+from amqpmesh.router.amqp.definitions import ReceiverSettleMode
+from amqpmesh.router.kernel.relay import Chunk, Leg, read_head
+from amqpmesh.router.lanes import LaneKind
+from amqpmesh.router.links import IncomingLink, OutgoingLink
+from amqpmesh.router.sayings import senders_state
+from amqpmesh.router.waiting import forwarded, unqueue
+
+if TYPE_CHECKING:
+    from amqpmesh.router.addresses import Address
+    from amqpmesh.router.core import Core
+    from amqpmesh.router.kernel.relay import Relay
+
+
+def start(core: Core, relay: Relay, address: Address, taken: list[OutgoingLink]) -> None:
+    """Send the first frame to each of `taken`, and what else is here."""
+    chunks = relay.chunks
+    if not chunks:
+        # All that had come was empty, and left by a leg that is gone.
+        chunks.append(Chunk(b"", None, address.budget))
+    first = chunks[0]
+    lane = address.lane
+    if lane is not None and relay.key is None:
+        relay.key = core.new_key(lane)
+    data = heads.leaving(
+        relay,
+        first.data,
+        address.config.delivery_annotations,
+        core.now,
+        to=relay.to if lane is not None and lane.kind is LaneKind.TRANSIT else None,
+        within_mesh=lane is not None and lane.kind is LaneKind.TRANSIT,
+    )
+    if data is None:
+        core.settlement.expired(relay)
+        return
+    # Where a message came in, it is sent again: else every router on its way would.
+    came_in = not (isinstance(relay.source, IncomingLink) and relay.source.lane)
+    if address.config.redeliver and not (relay.settled or relay.attempts) and not address.is_multicast and came_in:
+        drop_kept(core, relay)
+        relay.kept = bytearray()
+        for chunk in chunks:
+            if relay.kept is not None:
+                keep(core, relay, chunk.data)
+    if data is not first.data:
+        # Should nothing of it be sent after all, it is as if it had come so, now.
+        first.data = data
+        if relay.head is not None:
+            relay.head = read_head(data, complete=True)
+            relay.arrived = core.now
+    relay.attempts += 1
+    forwarded(core, relay)
+    watchers = list(address.copies)
+    for share in address.shares:
+        share.take(core.now)
+        share.pool.forwarded(share.input, core.now)
+        watchers += share.node.copies
+        core.touch(share.node)
+    legs = [Leg(relay, each, False) for each in taken]
+    for chunk in chunks:
+        chunk.holders = len(legs)
+    for leg in legs:
+        leg.chunks.extend(chunks)
+    if relay.attempts == 1:
+        for each in watchers:
+            copy = Leg(relay, each, True)
+            if all(give_copy(core, copy, chunk.data) for chunk in chunks):
+                legs.append(copy)
+    relay.legs += legs
+    chunks.clear()
+    for leg in legs:
+        outgoing = leg.branch
+        assert isinstance(outgoing, OutgoingLink)
+        if leg.copy and not outgoing.is_ready:
+            outgoing.backlog.append(leg)
+        else:
+            _begin_leg(core, outgoing, leg)
+
+
+def give_copy(core: Core, leg: Leg, data: bytes) -> bool:
+    """Give a `copy` receiver the next part of a message, in a chunk of its own: it holds up no sender.
+
+    Returns: False, if its backlog is full: then it sees no more of this message.
+    """
+    outgoing = leg.branch
+    assert isinstance(outgoing, OutgoingLink)
+    budget = outgoing.copies
+    assert budget is not None, "it sees copies"
+    if budget.used + len(data) > budget.limit or core.suspended:
+        outgoing.missed += 1
+        for chunk in leg.chunks:
+            chunk.release()
+        leg.chunks.clear()
+        return False
+    leg.chunks.append(Chunk(data, None, budget))
+    return True
+
+
+def keep(core: Core, relay: Relay, payload: bytes) -> None:
+    """Keep the message for a redelivery, while it is small enough for one."""
+    assert relay.kept is not None
+    budget = core.budget
+    relay.kept += payload
+    budget.add(len(payload))
+    address = core.address_of(relay)
+    if address is None or len(relay.kept) > address.config.redeliver_max or budget.used > budget.limit:
+        drop_kept(core, relay)
+
+
+def _begin_leg(core: Core, outgoing: OutgoingLink, leg: Leg) -> None:
+    relay = leg.relay
+    if relay.key is None and outgoing.lane is not None:
+        # A consumer of an address here, which is at another router: wherever it came from, it begins its way there.
+        relay.key = core.new_key(outgoing.lane)
+    leg.delivery = outgoing.link.delivery(
+        outgoing.next_tag(relay.key), message_format=relay.message_format, settled=relay.settled
+    )
+    if outgoing.lane is not None and not relay.second:
+        # Lanes are of mode second, for those that need it (§2.7.5).
+        leg.delivery.rcv_settle_mode = ReceiverSettleMode.FIRST.value
+    leg.delivery.leg = leg
+    outgoing.current = leg
+    if outgoing.bulk and isinstance(relay.source, IncomingLink):
+        relay.source.begin_bulk(outgoing.address, leg)
+    if not relay.settled:
+        leg.counted = True
+        outgoing.unsettled += 1
+    core.touch_outgoing(outgoing)
+    pump(core, outgoing)
+
+
+def pump(core: Core, outgoing: OutgoingLink) -> None:
+    """Write what the current leg of an outgoing link has, as far as window and output allow; then the next copy."""
+    while True:
+        leg = outgoing.current
+        if leg is None:
+            if outgoing.backlog:
+                if outgoing.is_ready:
+                    _begin_leg(core, outgoing, outgoing.backlog.popleft())
+                else:
+                    outgoing.stall()
+            elif outgoing.copy and not outgoing.gone:
+                outgoing.link.drained()
+            return
+        if not _write(core, outgoing, leg):
+            return
+        outgoing.current = None
+        may_pass(leg)
+        core.touch_outgoing(outgoing)
+        leg_sent(core, leg)
+
+
+def may_pass(leg: Leg) -> None:
+    """No more frames of a leg are to be written: what comes behind it need not follow it any more."""
+    source, outgoing = leg.relay.source, leg.branch
+    assert isinstance(outgoing, OutgoingLink)
+    if outgoing.bulk and isinstance(source, IncomingLink) and source.bulk.get(outgoing.address) is leg:
+        del source.bulk[outgoing.address]
+
+
+def _write(core: Core, outgoing: OutgoingLink, leg: Leg) -> bool:
+    """Write what the leg has; whether its last frame is written, or no more of it will be."""
+    relay = leg.relay
+    delivery = leg.delivery
+    assert delivery is not None
+    sender = outgoing.link
+    if outgoing.gone or not sender.session.can_send:
+        # Its session is over, and the link about to be let go of.
+        return leg.aborting
+    if leg.aborting:
+        if not leg.started:
+            return True
+        sender.transfer(delivery, aborted=True)
+        if not delivery.complete:
+            outgoing.stall()
+        return delivery.complete
+    if not leg.started and sender.credit <= 0:
+        # The receiver took its credit back before a frame was sent.
+        if relay.legs == [leg] and not leg.copy:
+            outgoing.current = None
+            may_pass(leg)
+            core.settlement.unsend(leg)
+            core.touch_outgoing(outgoing)
+        return False
+    limit = sender.remote_max_message_size
+    chunks = leg.chunks
+    while chunks:
+        chunk = chunks[0]
+        last = relay.complete and len(chunks) == 1
+        data: bytes | memoryview = chunk.data
+        if leg.offset:
+            data = memoryview(data)[leg.offset :]
+        if limit and delivery.size + len(data) > limit:
+            core.settlement.too_large(leg, limit)
+            return False
+        if not data and not last:
+            chunks.popleft().release()
+            leg.offset = 0
+            continue
+        if outgoing.is_held_up:
+            outgoing.stall()
+            return False
+        settles = relay.settled and not delivery.settled
+        # What the sender had said of it goes with the first frame (§2.7.5, state).
+        said = senders_state(relay.incoming) if relay.incoming is not None and not leg.started else None
+        taken = sender.transfer(delivery, data, more=not last, settled=settles, state=said)
+        if delivery.delivery_id != -1 and not leg.started:
+            leg.started = True
+            outgoing.last_delivery_at = core.now
+            outgoing.note_credit()
+        if settles and delivery.settled:
+            uncount(core, leg)
+        if taken < len(data) or (last and not delivery.complete):
+            leg.offset += taken
+            outgoing.stall()
+            return False
+        chunks.popleft().release()
+        leg.offset = 0
+    return delivery.complete
+
+
+def abort(core: Core, relay: Relay) -> None:
+    """The sender aborted it, or is gone in the middle of it: so do its legs (§2.7.5, aborted)."""
+    unqueue(core, relay)
+    forwarded(core, relay)
+    relay.dropped = True
+    relay.complete = True
+    relay.incoming = None
+    relay.settled = True
+    drop_chunks(relay)
+    for leg in relay.legs:
+        if not leg.done and not (leg.delivery is not None and leg.delivery.complete):
+            abort_leg(core, leg)
+    close_if_done(core, relay)
+
+
+def abort_leg(core: Core, leg: Leg) -> None:
+    """Give up a leg whose last frame is not written; the receiver hears `aborted` if it heard anything."""
+    outgoing = leg.branch
+    assert isinstance(outgoing, OutgoingLink)
+    leg.aborting = True
+    for chunk in leg.chunks:
+        chunk.release()
+    leg.chunks.clear()
+    if outgoing.current is leg:
+        # Where the session's window is closed, the frame goes as soon as it opens.
+        pump(core, outgoing)
+    elif leg in outgoing.backlog:
+        outgoing.backlog.remove(leg)
+        finish(core, leg)
+
+
+def uncount_or_abort(core: Core, leg: Leg) -> None:
+    """The receiver's end of a leg is settled; if its frames are not all written, no more are."""
+    uncount(core, leg)
+    if leg.delivery is not None and not leg.delivery.complete:
+        abort_leg(core, leg)
+    else:
+        leg.done = True
+        end_lane(core, leg)

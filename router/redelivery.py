@@ -1,0 +1,109 @@
+"""Deliveries that are sent once more, or as a copy to the dead-letter address, where their address says so (§3.4.5)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from amqpmesh.router import heads
+from amqpmesh.router.accounts import drop_kept
+from amqpmesh.router.amqp.composite import decode_composite
+from amqpmesh.router.amqp.messaging import Modified
+from amqpmesh.router.kernel.relay import (
+    ACCEPTED,
+    MODIFIED,
+    REJECTED,
+    UNDELIVERABLE_STATE,
+    Chunk,
+    Relay,
+    dispose,
+    read_head,
+    state_kind,
+)
+from amqpmesh.router.leaving import uncount_or_abort
+from amqpmesh.router.links import OutgoingLink
+from amqpmesh.router.shares import Share
+from amqpmesh.router.waiting import requeue
+
+if TYPE_CHECKING:
+    from amqpmesh.router.addresses import Address
+    from amqpmesh.router.core import Core
+
+
+def redeliver(core: Core, relay: Relay, outcome: bytes) -> bytes | None:
+    """Queue it again for another receiver, where its address says so (§3.2.1, §3.4.5).
+
+    Returns: what to tell the sender; None: nothing yet, it is sent again.
+    """
+    address = core.address_of(relay)
+    kind = state_kind(outcome)
+    if relay.kept is None or not relay.complete or address is None or kind == ACCEPTED:
+        return outcome
+    leg = next(each for each in relay.legs if not each.copy)
+    outgoing = leg.branch
+    assert isinstance(outgoing, OutgoingLink)
+    modified = decode_composite(Modified, outcome)[0] if kind == MODIFIED else None
+    if modified is not None and modified.undeliverable_here:
+        # Who it was at another router is not known here: nobody there gets it again.
+        relay.excluded = (relay.excluded or set()) | {outgoing if address.lane is None else address}
+    waits_at = relay.share.ingress if isinstance(relay.share, Share) else address
+    possible = waits_at.has_consumers and not is_excluded(relay, waits_at)
+    failed = kind == REJECTED or (modified is not None and bool(modified.delivery_failed))
+    data = heads.redelivered(bytes(relay.kept), failed=failed, modified=modified)
+    if relay.attempts >= address.config.attempts or not possible:
+        drop_kept(core, relay)
+        if address.config.dead_letter is None:
+            return outcome
+        # Whatever happens to the copy: the sender need not try again (§3.4.5).
+        dead_letter(core, relay, data)
+        return UNDELIVERABLE_STATE
+    if not leg.done and leg.delivery is not None:
+        dispose(leg.delivery, outcome, True)
+        uncount_or_abort(core, leg)
+    relay.failed = relay.failed or failed
+    # Copies go on by themselves; a browser sees the message once, however often it is tried.
+    relay.legs = [each for each in relay.legs if each.copy and not each.done]
+    core.budget.add(len(data) - len(relay.kept))
+    relay.kept = bytearray(data)
+    relay.head = read_head(data, complete=True)
+    relay.chunks.append(Chunk(data, None, core.budget))
+    requeue(core, relay, address)
+    return None
+
+
+def is_excluded(relay: Relay, address: Address) -> bool:
+    """Whether all that a delivery could go to from here have given it back for good."""
+    excluded = relay.excluded
+    if excluded is None:
+        return False
+    if address.shares:
+        return all(share.is_excluded(excluded) for share in address.shares)
+    return excluded.issuperset(address.outgoing)
+
+
+def dead_letter(core: Core, relay: Relay, data: bytes) -> None:
+    """Send a copy to the dead-letter address, without ttl; what becomes of it concerns nobody above."""
+    address = core.address_of(relay)
+    name = address.config.dead_letter if address is not None else None
+    if address is None or name is None or relay.message_format != 0:
+        return
+    dead, name = core.lookup.of_copy(address.tenant, name)
+    if dead is None or not dead.has_consumers or core.budget.used + len(data) > core.budget.limit:
+        core.count_undelivered(dead)
+        return
+    _send_copy(core, dead, name, relay.message_format, heads.without_ttl(data))
+
+
+def _send_copy(core: Core, address: Address, to: str, message_format: int, data: bytes) -> None:
+    relay = Relay(None, None, message_format, core.now)
+    relay.complete = True
+    relay.waiting = False
+    relay.head = read_head(data, complete=True)
+    relay.priority = relay.head.priority if relay.head is not None else 4
+    relay.address = address
+    relay.to = to
+    # Not settled: at least once, as far as it goes. Its legs are orphans from the start.
+    relay.settled = False
+    relay.chunks.append(Chunk(data, None, core.budget))
+    core.relays += 1
+    address.wait(relay)
+    core.touch(address)

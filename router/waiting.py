@@ -1,0 +1,93 @@
+"""Deliveries that wait at their address: until somebody can take them, or they have waited long enough."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from amqpmesh.router import heads
+from amqpmesh.router.kernel.relay import RELEASED_STATE
+from amqpmesh.router.links import IncomingLink
+from amqpmesh.router.shares import Share
+
+if TYPE_CHECKING:
+    from amqpmesh.router.addresses import Address
+    from amqpmesh.router.core import Core
+    from amqpmesh.router.kernel.relay import Relay
+
+
+def enqueue(core: Core, relay: Relay, address: Address, incoming: IncomingLink) -> None:
+    """Nobody can take it now: it waits, from an anonymous sender not for long."""
+    config = address.config
+    expires_at = heads.expires_at(relay)
+    deadline: float | None
+    if incoming.address is None:
+        waiting = incoming.waiting.get(address, 0)
+        if waiting >= config.window:
+            core.count_undelivered(address)
+            core.settlement.end_unsent(relay, RELEASED_STATE)
+            return
+        incoming.waiting[address] = waiting + 1
+        # Waiting for one address must not hold up the others of the link.
+        forwarded(core, relay)
+        deadline = core.now + config.anonymous_wait
+        deadline = deadline if expires_at is None else min(deadline, expires_at)
+    else:
+        deadline = expires_at
+    address.wait(relay, deadline)
+    core.touch(address)
+
+
+def requeue(core: Core, relay: Relay, address: Address) -> None:
+    """It waits again, behind those of its priority; in a mesh where it came in: only there ways are chosen."""
+    share = relay.share
+    if isinstance(share, Share):
+        forwarded(core, relay)
+        relay.share = None
+        relay.key = None
+        relay.address = address = share.ingress
+    incoming = relay.source
+    if isinstance(incoming, IncomingLink) and incoming.address is None:
+        incoming.waiting[address] = incoming.waiting.get(address, 0) + 1
+    address.wait(relay, heads.expires_at(relay))
+    core.touch(address)
+
+
+def end_waiting(core: Core, address: Address) -> None:
+    """Let go of those that have waited long enough: their ttl is over, or an anonymous sender's patience."""
+    now = core.now
+    while (relay := address.waiting.due(now)) is not None:
+        expires_at = heads.expires_at(relay)
+        if expires_at is not None and expires_at <= now:
+            core.settlement.expired(relay)
+        else:
+            core.count_undelivered(address)
+            core.settlement.end_unsent(relay, RELEASED_STATE)
+
+
+def unqueue(core: Core, relay: Relay) -> None:
+    """It waits no longer in its address' queue."""
+    address = core.address_of(relay)
+    if relay.queued and address is not None:
+        address.waiting.remove(relay)
+        incoming = relay.source
+        if isinstance(incoming, IncomingLink) and incoming.address is None and relay.share is None:
+            incoming.waiting[address] -= 1
+            if not incoming.waiting[address]:
+                del incoming.waiting[address]
+        core.touch(address)
+
+
+def forwarded(core: Core, relay: Relay) -> None:
+    """Its first frame has left, or never will: its input may be given credit for it again."""
+    if not relay.waiting:
+        return
+    holder = relay.share or relay.source
+    if isinstance(holder, Share):
+        relay.waiting = False
+        holder.pool.forwarded(holder.input, core.now)
+        core.touch(holder.node)
+        core.touch(holder.ingress)
+    elif isinstance(holder, IncomingLink):
+        relay.waiting = False
+        holder.pool.forwarded(holder.input, core.now)
+        core.touch_input(holder)
