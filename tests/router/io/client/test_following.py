@@ -263,6 +263,8 @@ async def test_hosts_of_the_urls_need_no_naming(nursery: trio.Nursery, autojump_
     a, b = two(nursery)
     async with a.roads.connect([URL, B], mechanisms=(), hostname="tenant") as connection, connection.sender("q"):
         assert len(b.links) == 1
+        c = Counterpart(nursery)
+        a.roads.lead_to(c.serve, B)
         a.refuse[Role.RECEIVER] = elsewhere(hostname="tenant", network_host="b.example")
         async with connection.receiver("q"):
             assert tried(a) == [URL, B, B]
