@@ -30,7 +30,7 @@ from benchmarks.processes import resident_bytes
 LINKS = 50_000
 
 #: Seconds between two looks at whether lanes are back.
-LOOK = 0.05
+LOOK = 0.1
 
 
 def say(**fields: Any) -> None:

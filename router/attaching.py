@@ -102,6 +102,8 @@ class Attaching:
 
     def __init__(self, core: Core) -> None:
         self._core = core
+        #: What lanes that leave here begin at.
+        self._here = Source(address=core.id)
         self._number = 0
         self.links: dict[LinkKey, IncomingLink | OutgoingLink] = {}
         #: When links were stolen lately, by the hash of their key: names can be long, and peers choose them.
@@ -279,7 +281,7 @@ class Attaching:
         core = self._core
         link = session.attach(
             Terminus(name, Role.SENDER),
-            source=Source(address=core.id),
+            source=self._here,
             target=Target(address=lane.target),
             rcv_settle_mode=ReceiverSettleMode.SECOND,
         )

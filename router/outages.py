@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from amqpmesh.router.lanes import Lane
     from amqpmesh.topology.protocol import Topology
 
-PATIENCE: Final = 1.0
+PATIENCE: Final = 2.0
 """Seconds for which a lost router is waited for; and once it is back, for the credit of a lane that was kept."""
 
 
