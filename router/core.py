@@ -164,16 +164,21 @@ class Core:
         certificate_subject: str | None = None,
         password: str | None = None,
         hostname: str | None = None,
+        redirected: bool = False,
     ) -> ConnectionRecord:
         """The router has connected to a peer, and opens the connection.
 
         Args: host: the peer's, without port. secured: TLS is in force below. certificate: the verified one of the peer,
             as DER. certificate_user, certificate_subject: what it says. password: of the connector's user. hostname:
-            which host is wanted (§2.7.1); None: the one that the connector names, else `host`.
+            which host is wanted (§2.7.1); None: the one that the connector names, else `host`. redirected: a redirect
+            of a peer named the place.
         Raises: CommandError: a user or a password that no mechanism can carry.
         """
         hostname = hostname or connector.hostname or host
-        sasl = client_sasl(connector, host, secured=secured, password=password, hostname=hostname)
+        redirected = redirected or self.places.is_redirected(connector.name)
+        sasl = client_sasl(
+            connector, host, secured=secured, password=password, hostname=hostname, redirected=redirected
+        )
         engine = endpoint(self.id, connector, Negotiation(server=False, sasl=sasl), now, hostname=hostname)
         self._numbers += 1
         record = ConnectionRecord(self._numbers, engine, connector, host, now)

@@ -25,6 +25,9 @@ PLAIN: Final = "PLAIN"
 PASSWORDS: Final = ("SCRAM-SHA-256", "SCRAM-SHA-1", PLAIN)
 """Mechanisms that need a password, the best liked first."""
 
+WITHHELD: Final = "where a redirect leads, PLAIN is used only under TLS with a verified certificate"
+"""Why PLAIN is left out: a peer to which a password was proved, and not told, is not to choose who is told."""
+
 
 def endpoint(
     container_id: str, limits: Limits, negotiation: Negotiation, now: float, *, hostname: str | None = None
@@ -57,17 +60,26 @@ def server_sasl(
 
 
 def client_sasl(
-    connector: ConnectorConfig, host: str, *, secured: bool, password: str | None, hostname: str | None = None
+    connector: ConnectorConfig,
+    host: str,
+    *,
+    secured: bool,
+    password: str | None,
+    hostname: str | None = None,
+    redirected: bool = False,
 ) -> SaslClient:
     """The exchange that a connector wants: with its user, else by its certificate, else without a name.
 
-    Args: host: where it connects: to loopback a password may go without TLS. hostname: which host is wanted.
+    Args: host: where it connects: to loopback a password may go without TLS. secured: within TLS, whose certificate
+        was verified. hostname: which host is wanted. redirected: a redirect of a peer has led there, not the
+        configuration: to there no password goes without TLS.
     Raises: CommandError: a user or a password that no mechanism can carry.
     """
     external = secured and connector.shows_certificate
     if connector.user is not None:
-        clear = secured or is_loopback(host)
+        clear = secured or (is_loopback(host) and not redirected)
         mechanisms = PASSWORDS if clear else tuple(name for name in PASSWORDS if name != PLAIN)
     else:
         mechanisms = ("EXTERNAL", "ANONYMOUS") if external else ("ANONYMOUS",)
-    return SaslClient(mechanisms, connector.user, password, hostname, external)
+    withheld = WITHHELD if connector.user is not None and redirected and not secured else None
+    return SaslClient(mechanisms, connector.user, password, hostname, external, withheld)

@@ -38,6 +38,8 @@ class Occupied:
     place: Place | None
     #: The configured connector whose credentials are shown there; None: none are.
     origin: str | None = None
+    #: No one but peers, by their redirects, has named it.
+    redirected: bool = False
     users: dict[object, None] = field(default_factory=dict)
     #: When it is left, if nobody needs it until then; seconds.
     left_at: float | None = None
@@ -81,7 +83,8 @@ class Places:
         # With credentials nothing goes to hosts that are not allowed to see them.
         policy = config.following if origin is None else origin.following
         allowed = replace(policy, own=(*policy.own, *hosts))
-        wanted = Occupied(config, allowed, place.certified, place, origin.name if origin is not None else None)
+        shown_as = origin.name if origin is not None else None
+        wanted = Occupied(config, allowed, place.certified, place, shown_as, redirected=home is not None)
         return self._occupy(wanted, user)
 
     def use_domain(self, domain: str, user: object) -> str:
@@ -96,6 +99,11 @@ class Places:
         except ConfigError as error:
             raise NotFollowedError(f"{domain} is no domain: {error.reason}") from None
         return self._occupy(Occupied(config, config.following, None, None), user)
+
+    def is_redirected(self, name: str) -> bool:
+        """Whether peers alone have named the place of a connector. Args: name: the connector's."""
+        there = self._there.get(name)
+        return there is not None and there.redirected
 
     def leave(self, name: str, user: object) -> None:
         """It is not needed for `user` any more."""
@@ -128,6 +136,7 @@ class Places:
         elif len(there.users) >= self._config.nodes and user not in there.users:
             raise NotFollowedError(f"more than {self._config.nodes} nodes at {name}")
         there.users[user] = None
+        there.redirected = there.redirected and wanted.redirected
         there.left_at = None
         return name
 

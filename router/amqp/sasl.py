@@ -251,9 +251,11 @@ class SaslClient(_Exchange[ServerFrame]):
         password: str | None = None,
         hostname: str | None = None,
         external: bool = False,
+        withheld: str | None = None,
     ) -> None:
         """Args: mechanisms: names, the best liked first; those for which there are no credentials are passed over.
-        hostname: which host is wanted. external: the layer below has authenticated us.
+        hostname: which host is wanted. external: the layer below has authenticated us. withheld: why mechanisms that
+        the server may offer are not among them, for people.
 
         Raises: CommandError: a mechanism that we do not speak, none for which there are credentials, or credentials
             that one of the mechanisms cannot carry: SCRAM takes what SASLprep (RFC 4013) takes.
@@ -262,6 +264,7 @@ class SaslClient(_Exchange[ServerFrame]):
         _check_names(mechanisms)
         self._hostname = hostname
         self._user = user
+        self._withheld = withheld
         self._conversations: dict[str, tuple[ClientConversation, Turn]] = {}
         self._turn = Turn(b"", satisfied=False)
         self._tell: Callable[[bytes], Turn] = _nobody
@@ -310,7 +313,8 @@ class SaslClient(_Exchange[ServerFrame]):
     def _choose(self, offered: Sequence[str]) -> bytes:
         name = next((name for name in self._conversations if name in offered), None)
         if name is None:
-            raise MechanismError(f"none of {', '.join(self._conversations)} is offered")
+            why = f"; {self._withheld}" if self._withheld is not None else ""
+            raise MechanismError(f"none of {', '.join(self._conversations)} is offered{why}")
         self.mechanism = name
         conversation, self._turn = self._conversations[name]
         self._tell = conversation.send

@@ -17,6 +17,7 @@ from amqpmesh.router.cli import arguments, passwords
 from amqpmesh.router.cli.arguments import URL_VARIABLE
 from amqpmesh.router.config import DEFAULT_URL
 from amqpmesh.router.io.client.connection import Connection, connect
+from amqpmesh.router.opening import WITHHELD
 from amqpmesh.router.urls import Endpoint
 
 
@@ -102,7 +103,7 @@ def advice(given: argparse.Namespace, error: AmqpMeshError) -> str:
     """What to read behind an error: how the peer may let us in, or where it may send us; often nothing."""
     if isinstance(error, ConnectionRedirectError | LinkRedirectError) and "is not allowed" in str(error):
         return "; allow it with --redirect"
-    if not isinstance(error, SaslError) or "is offered" not in str(error):
+    if not isinstance(error, SaslError) or "is offered" not in str(error) or WITHHELD in str(error):
         return ""
     if given.user is None:
         return "; say who we are with --user, or with --certificate over TLS"

@@ -256,6 +256,7 @@ class Connector:
             certificate_subject=identity.subject,
             password=credentials.password,
             hostname=stop.place.hostname,
+            redirected=stop.is_redirected and not self._is_named(stop.place),
         )
         began = trio.current_time()
         transport = Transport(self._driver, record, stream, None, self._start)
@@ -287,6 +288,11 @@ class Connector:
             hostname=self.config.hostname or name,
             certified=name,
         )
+
+    def _is_named(self, place: Place) -> bool:
+        """Whether the configuration names a place that a redirect has led to."""
+        named = (each for each in self.config.places if isinstance(each, Endpoint))
+        return any(place.is_same(self._place(each, self._certified or each.host)) for each in named)
 
     def _follow(self, stop: Stop, redirect: Redirect) -> Stop:
         """Where the peer sends us (§2.8.16). Raises: NotFollowedError: it is not gone to, and why."""

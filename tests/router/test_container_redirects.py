@@ -222,4 +222,7 @@ def test_credentials_of_a_connector_go_to_its_own_hosts() -> None:
     n = Led(FED, home=home)
     Broker(n, connector=HOME, refuses={"queue": redirect(port=5673)})
     assert (n.made[OTHER_PORT].user, n.made[OTHER_PORT].password) == ("me", home.password)
+    # But not in clear, whatever the broker there offers: it is the peer who named it.
+    assert n.core.places.is_redirected(OTHER_PORT)
+    assert not n.core.places.is_redirected(HOME.name)
     n.leave()

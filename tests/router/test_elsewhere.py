@@ -584,6 +584,8 @@ def test_credentials_are_shown_where_their_connector_lets_them(
     (made,) = n.wanted.values()
     assert made.places == (Endpoint("amqps" if redirect.scheme else "amqp", "10.0.0.2", 5672),)
     assert (made.user, made.password) == (("me", SECRET) if shown else (None, None))
+    # The configuration names it, no peer.
+    assert not n.core.places.is_redirected(made.name)
     n.leave()
 
 

@@ -35,17 +35,20 @@ class Two:
         secured: bool = False,
         certificate_user: str | None = None,
         hostname: str | None = "b.example",
+        host: str = "192.0.2.1",
+        redirected: bool = False,
     ) -> None:
         self.now = 100.0
         self.near = Core(RouterConfig(id="A"), self.now)
         self.far = Core(RouterConfig(id="B"), self.now)
         self.out = self.near.connect(
             connector,
-            "192.0.2.1",
+            host,
             self.now,
             secured=secured,
             password=password,
             hostname=hostname,
+            redirected=redirected,
             certificate=b"DER of B" if secured else None,
             certificate_user="urn:b" if secured else None,
         )
@@ -134,6 +137,22 @@ def test_a_password_goes_to_no_network_in_clear() -> None:
     two = Two(USER, listener, password="secret", users=Users({}).add("alice", "secret"))
     assert two.out.engine.finished
     assert two.out.engine.negotiation.refusal == "none of SCRAM-SHA-256, SCRAM-SHA-1 is offered"
+
+
+@pytest.mark.parametrize("secured", [False, True], ids=["in clear", "TLS"])
+def test_where_a_redirect_leads_a_password_goes_only_under_tls_not_even_on_loopback(secured: bool) -> None:
+    listener = ListenerConfig(url="amqp://127.0.0.1:0", sasl=("PLAIN",), users="users.toml", insecure=True)  # type: ignore[arg-type]  # a text
+    users = Users({}).add("alice", "secret")
+    two = Two(USER, listener, password="secret", users=users, secured=secured, host="127.0.0.1", redirected=True)
+    if secured:
+        assert (two.come.peer.user, two.come.peer.mechanism) == ("alice", "PLAIN")
+    else:
+        assert two.out.engine.negotiation.refusal == (
+            "none of SCRAM-SHA-256, SCRAM-SHA-1 is offered; where a redirect leads, PLAIN is used only under TLS with "
+            "a verified certificate"
+        )
+    told = Two(USER, listener, password="secret", users=users, host="127.0.0.1")
+    assert told.come.peer.mechanism == "PLAIN"
 
 
 def test_neighbours_know_each_other_by_certificate(caplog: pytest.LogCaptureFixture) -> None:

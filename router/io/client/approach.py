@@ -18,7 +18,7 @@ from amqpmesh.router.amqp.types import Symbol
 from amqpmesh.router.io.client.conversation import Conversation
 from amqpmesh.router.io.client.dialing import FinalError, Opener, secure
 from amqpmesh.router.io.client.served import Served
-from amqpmesh.router.opening import PASSWORDS, PLAIN
+from amqpmesh.router.opening import PASSWORDS, PLAIN, WITHHELD
 from amqpmesh.router.tracing import FrameTracer
 from amqpmesh.router.urls import Endpoint, is_loopback
 
@@ -31,6 +31,8 @@ class Approach:
     """As `connect` is told."""
 
     id: str
+    #: Those that the user named: to any other a redirect has led.
+    places: Sequence[Place]
     mechanisms: Sequence[str] | None
     user: str | None
     password: str | None = field(repr=False)
@@ -102,8 +104,26 @@ class Approach:
                 mechanisms = ("ANONYMOUS",)
         if not mechanisms:
             return None
-        if not (place.secure or is_loopback(place.network_host) or self.insecure):
+        refusal = self._refusal_of_plain(place) if PLAIN in mechanisms else None
+        if refusal is not None:
             mechanisms = [name for name in mechanisms if name != PLAIN]
             if not mechanisms:
-                raise CommandError(f"PLAIN without TLS would show the password to the network: {place}")
-        return SaslClient(mechanisms, self.user, self.password, place.hostname, self.external and place.secure)
+                raise CommandError(f"{refusal}: {place}")
+        withheld = refusal if refusal == WITHHELD else None
+        return SaslClient(
+            mechanisms, self.user, self.password, place.hostname, self.external and place.secure, withheld
+        )
+
+    def _refusal_of_plain(self, place: Place) -> str | None:
+        """Why the password is not told there; None: it may be."""
+        if not any(each.is_same(place) for each in self.places):
+            return None if place.secure and self._verifies else WITHHELD
+        if place.secure or is_loopback(place.network_host) or self.insecure:
+            return None
+        return "PLAIN without TLS would show the password to the network"
+
+    @property
+    def _verifies(self) -> bool:
+        """Whether TLS says for certain who is there."""
+        context = self.context
+        return context is not None and context.verify_mode is ssl.CERT_REQUIRED and context.check_hostname

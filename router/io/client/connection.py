@@ -112,7 +112,8 @@ def connect(
         user: who we are, by a password.
         password: for SCRAM-SHA-256, SCRAM-SHA-1, or PLAIN, the first of them that the peer offers (§5.3). PLAIN shows
             it to the peer, and without TLS to the network: there it is used on loopback only.
-        insecure: use PLAIN without TLS all the same.
+        insecure: use PLAIN without TLS all the same; not where a redirect leads: there TLS, and a certificate that was
+            verified, are needed for it.
         mechanisms: SASL mechanisms, the best liked first, in the place of that choice; empty: no SASL layer.
         trust: PEM, authorities whose servers are believed; None: those that the system trusts.
         certificate: PEM, to show to a server that asks; without `user` it says who we are (EXTERNAL).
@@ -137,6 +138,7 @@ def connect(
         tls = client_context(*(None if file is None else Path(file) for file in (trust, certificate, key)))
     approach = Approach(
         id=id if id is not None else f"amqpmesh-{surroundings().token(6)}",
+        places=places,
         mechanisms=mechanisms,
         user=user,
         password=password,

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from amqpmesh.router.config import ConnectorConfig, ListenerConfig, MeshConfig, PlaceConfig
+from amqpmesh.router.config import ConnectorConfig, ListenerConfig, MeshConfig, PasswordConfig, PlaceConfig
 from amqpmesh.router.io.client.backoff import Backoff
 from amqpmesh.router.io.node import Router
 from amqpmesh.router.io.servers import Server
 from amqpmesh.router.statistics import ConnectorState, ConnectorStatistics
+from amqpmesh.router.users import add_user
 from tests.support.client import URL, Roads
 
 B = "amqp://b.example:5672"
@@ -152,6 +155,37 @@ async def test_after_a_loss_it_begins_with_its_urls(nursery: trio.Nursery, autoj
         await until(lambda: told(near).state is ConnectorState.CONNECTED)
         assert tried(roads)[6:] == [URL, B, C]
         assert (told(near).url, told(near).redirected_from) == (C, None)
+
+
+@pytest.mark.parametrize("named", [False, True], ids=["by the peer", "by the configuration"])
+async def test_whom_a_redirect_names_is_not_told_the_password_in_clear(
+    named: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
+    users = tmp_path / "users.toml"
+    add_user(users, "ada", "secret")
+    monkeypatch.setenv("PASSWORD", "secret")
+    home, there = "amqp://127.0.0.1:5672", "amqp://127.0.0.1:5673"
+    strong = replace(sending_to(port=5673), sasl=("SCRAM-SHA-256",), users=users)
+    weak = ListenerConfig(url="amqp://127.0.0.1:0", sasl=("PLAIN",), users=users, insecure=True)
+    urls = (home, there) if named else (home,)
+    roads = Roads(nursery)
+    async with (
+        Router(id="A") as first,
+        Router(id="B") as far,
+        connecting(roads, container(*urls, user="ada", password=PasswordConfig(env="PASSWORD"))) as near,
+    ):
+        roads.lead_to(first, home, strong)
+        roads.lead_to(far, there, weak)
+        if named:
+            await until_connected(near)
+            (come,) = far.statistics().connections
+            assert (come.user, come.mechanism) == ("ada", "PLAIN")
+        else:
+            await until(lambda: told(near).failures)
+            assert told(near).reason == (
+                "not let in: none of SCRAM-SHA-256, SCRAM-SHA-1 is offered; where a redirect leads, PLAIN is used only "
+                "under TLS with a verified certificate"
+            )
 
 
 @pytest.mark.parametrize(

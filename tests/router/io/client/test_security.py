@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -17,7 +17,7 @@ from amqpmesh.router.amqp.errors import CommandError, ConnectionClosedError, Sas
 from amqpmesh.router.amqp.frames import SASL_FRAME, FrameReader
 from amqpmesh.router.amqp.sasl import SaslCode, SaslInit, SaslMechanisms, SaslOutcome
 from amqpmesh.router.amqp.types import Symbol
-from amqpmesh.router.config import ListenerConfig, TlsConfig
+from amqpmesh.router.config import ListenerConfig, PlaceConfig, TlsConfig
 from amqpmesh.router.io.client.connection import connect
 from amqpmesh.router.io.client.dialing import open_tcp
 from amqpmesh.router.io.node import Router
@@ -247,6 +247,62 @@ async def test_within_the_machine_a_password_may_be_shown(
             roads.lead_to(router, url, listener=in_clear(files, "PLAIN"))
             async with roads.connect(url, user="ada", password=PASSWORD):
                 assert whom(router) == ("ada", "PLAIN")
+
+
+def elsewhere(port: int) -> PlaceConfig:
+    return PlaceConfig(network_host="127.0.0.1", port=port)
+
+
+@pytest.mark.parametrize("insecure", [False, True], ids=["", "insecure"])
+async def test_whom_a_redirect_names_is_not_told_the_password_in_clear(
+    insecure: bool, files: Files, nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
+    home, there = "amqp://127.0.0.1:5672", "amqp://127.0.0.1:5673"
+    async with Router() as router, Router() as far:
+        roads = Roads(nursery)
+        strong = replace(in_clear(files, "SCRAM-SHA-256"), redirect=elsewhere(5673))
+        roads.lead_to(router, home, strong)
+        written = bytearray()
+        who = {"user": "ada", "password": PASSWORD, "insecure": insecure, "open_stream": tapped(written, roads.open)}
+        roads.lead_to(far, there, in_clear(files, "PLAIN"))
+        with pytest.raises(SaslError, match="is offered; where a redirect leads, PLAIN is used only under TLS"):
+            async with connect(home, **who) as connection, connection.sender("q"):
+                raise AssertionError("it is elsewhere")
+        assert [url for _, url in roads.tries] == [home, there]
+        assert PASSWORD.encode() not in written
+        # What proves the password without telling it is shown.
+        roads.lead_to(far, there, in_clear(files, "PLAIN", "SCRAM-SHA-1"))
+        async with connect(home, **who) as connection, connection.sender("q"):
+            assert whom(far) == ("ada", "SCRAM-SHA-1")
+        assert PASSWORD.encode() not in written
+        # Whom the user named, too, is told: in whatever order.
+        roads.lead_to(far, there, in_clear(files, "PLAIN"))
+        async with connect([home, there], **who) as connection, connection.sender("q"):
+            assert whom(far) == ("ada", "PLAIN")
+
+
+@pytest.mark.parametrize(
+    ("verify", "check", "told"),
+    [(ssl.CERT_REQUIRED, True, True), (ssl.CERT_REQUIRED, False, False), (ssl.CERT_NONE, False, False)],
+    ids=["verified", "for-anybody", "unverified"],
+)
+async def test_whom_a_redirect_names_is_told_the_password_under_verified_tls(
+    verify: ssl.VerifyMode, check: bool, told: bool, files: Files
+) -> None:
+    async with Router(listeners=[files.listener("PLAIN")]) as far:
+        strong = replace(files.listener("SCRAM-SHA-256"), redirect=elsewhere(Endpoint.parse(far.listeners[0].url).port))
+        tls = ssl.create_default_context(cafile=files.trust)
+        tls.check_hostname = check
+        tls.verify_mode = verify
+        async with Router(listeners=[strong]) as router:
+            asked = connect(router.listeners[0].url, user="ada", password=PASSWORD, tls=tls)
+            if told:
+                async with asked as connection, connection.sender("q"):
+                    assert whom(far) == ("ada", "PLAIN")
+            else:
+                with pytest.raises(SaslError, match="under TLS with a verified certificate"):
+                    async with asked as connection, connection.sender("q"):
+                        raise AssertionError("it is elsewhere")
 
 
 async def test_scram_does_not_show_the_password_to_anybody(
