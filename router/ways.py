@@ -227,8 +227,12 @@ class Ways:
             if node.lane is None:
                 if node.ingress is not None:
                     self._supply(node)
-            elif self._nodes.get(node.lane) is node and not node.outgoing:
+            elif node.outgoing or self._nodes.get(node.lane) is not node:
+                continue
+            elif node.borrowers or node.incoming or node.waiting.size:
                 self._lead(node)
+            else:  # it is led when somebody needs it again
+                self._hold(node, waits=False)
         self._is_leading = bool(self._leaderless)
         if self._is_leading:
             self._core.schedule(self._core.now + PAUSE, self._lead_some)

@@ -1,0 +1,65 @@
+"""Addresses: what they have only once somebody needs it, and what they leave behind."""
+
+import gc
+from weakref import ref
+
+from amqpmesh.policies.distribution import Distribution
+from amqpmesh.router.addresses import Address
+from amqpmesh.router.config import AddressConfig
+from amqpmesh.router.kernel.relay import Budget
+from tests.support.network import Network, message
+
+
+def test_an_address_has_a_pool_once_a_link_comes_and_asks_for_nothing_before() -> None:
+    address = Address("", "q", AddressConfig(pattern="#"), Budget(2**20))
+    assert (address.demand, address.granted, address.next_timer(), address.has_pool) == (0, 0, None, False)
+    address.pool.add_branch(usable=7)
+    assert (address.demand, address.has_pool) == (7, True)
+    assert address.pool is address.pool
+
+
+def test_a_pool_that_is_made_while_memory_is_used_up_gives_nothing() -> None:
+    address = Address("", "q", AddressConfig(pattern="#"), Budget(2**20))
+    address.suspended = True
+    address.pool.add_branch(usable=7)
+    address.pool.add_input(0)
+    assert (address.demand, address.pool.grants(1.0)) == (0, [])
+    address.pool.set_suspended(False)
+    assert [grant.credit > 0 for grant in address.pool.grants(2.0)] == [True]
+
+
+def test_an_address_that_only_a_look_has_made_is_gone_without_a_pool() -> None:
+    router = Network()
+    address = router.core.addresses.use("", "q")
+    router.core.touch(address)
+    router.run()
+    router.advance(0.1)
+    assert (router.core.addresses.find("", "q"), address.has_pool) == (None, False)
+
+
+def test_a_timer_keeps_no_address_that_is_gone_and_does_nothing_when_its_time_comes() -> None:
+    router = Network(AddressConfig(pattern="q", distribution=Distribution.BALANCED))
+    consumer, producer = router.client(), router.client()
+    consumer.receiver("q", credit=1)
+    link = producer.sender("q")
+    sent = producer.send(link, message("x"))
+    (arrival,) = consumer.take(1)
+    arrival.accept()
+    router.run()
+    assert sent.outcome is not None
+    address = router.core.addresses.find("", "q")
+    assert address is not None
+    producer.sender("q")  # there is no credit for two: it is looked at again
+    router.run()
+    assert router.core.next_timer() is not None
+    gone = ref(address)
+    del address, link, sent, arrival
+    router.leave()
+    router.clients.clear()
+    del consumer, producer
+    router.arrived.clear()
+    gc.collect()
+    assert router.core.next_timer() is not None, "its timer is still to come"
+    assert gone() is None
+    router.advance(5.0)
+    assert router.core.statistics().is_empty
