@@ -12,6 +12,9 @@ from amqpmesh.router.core import Core
 
 log = logs.EventLog("amqpmesh.io")
 
+TURNS = 16
+"""Connections that come or go in a row, before those that are there get their turn: thousands may at once."""
+
 FAULT_PAUSE = 1.0
 """Seconds before timers go on after a fault of ours in one: it may be due again at once."""
 
@@ -33,8 +36,15 @@ class Driver:
         self._alarm = trio.CancelScope()
         self._alarm_is_stale = False
         self._watches: dict[trio.Event, Callable[[], bool]] = {}
+        self._turns = trio.Semaphore(TURNS)
         core.on_output = self._has_output
         core.on_timer = self._has_timer
+
+    async def turn(self) -> None:
+        """Wait until one more connection may come or go. Not to be cancelled."""
+        with trio.CancelScope(shield=True):
+            async with self._turns:
+                await trio.lowlevel.checkpoint()
 
     def connect(self, record: ConnectionRecord, outlet: Outlet) -> None:
         """From now on, what there is to send to a connection is let out there."""

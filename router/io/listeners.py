@@ -19,7 +19,7 @@ BACKLOG = 0xFFFF
 """Connections that may wait to be accepted: the system lowers it to its own maximum. In a storm of reconnects every
 one beyond it is refused, or waits for a retry a second later."""
 
-ACCEPT_BATCH = 64
+ACCEPT_BATCH = 16
 """Connections accepted in a row, before those that are there get their turn."""
 
 PAUSE = 0.1

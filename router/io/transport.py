@@ -77,6 +77,7 @@ class Transport:
             with self._everything:
                 if self._record.role == "mesh":
                     self._keep_short()
+                await self._driver.turn()
                 self._driver.connect(self._record, self)
                 self._note_tls()
                 self._driver.settle()
@@ -89,6 +90,7 @@ class Transport:
         finally:
             if self._writing is not None:
                 self._writing.cancel()
+            await self._driver.turn()
             self._driver.lost(self._record)
 
     def flush(self) -> None:

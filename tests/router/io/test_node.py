@@ -12,6 +12,7 @@ from amqpmesh.router.amqp.delivery_states import Accepted, Modified
 from amqpmesh.router.amqp.errors import CommandError, ConfigError
 from amqpmesh.router.amqp.performatives import Close, Detach, Disposition, Flow, Transfer
 from amqpmesh.router.config import ListenerConfig, RouterConfig
+from amqpmesh.router.io.driver import TURNS
 from amqpmesh.router.io.node import HEARING_TIME, Router
 from tests.support.peer import Peer, connect, connected, credit
 
@@ -60,6 +61,24 @@ async def test_sockets_are_served_as_streams_are() -> None:
         await receiver.expect(Transfer)
         await sender.close()
         await receiver.close()
+    assert router.statistics().is_empty
+
+
+async def test_a_crowd_that_goes_at_once_leaves_the_others_their_turns(
+    nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
+    crowd = 500
+    async with Router(id="A") as router:
+        peers = [connected(nursery, router) for _ in range(crowd)]
+        for peer in peers:
+            await peer.open()
+        for peer in peers:
+            await peer.stream.aclose()
+        turns = 0
+        while router.statistics().router.connections:
+            await trio.lowlevel.checkpoint()
+            turns += 1
+        assert turns >= crowd / TURNS
     assert router.statistics().is_empty
 
 
