@@ -226,8 +226,11 @@ class Mesh:
             return
         seconds = self._recognizer.expires_in()
         if seconds is not None:
-            days = round(seconds / 86_400, 1)
-            self._core.log.warning("certificate expires", router=self._core.id, days=days)
+            days = round(abs(seconds) / 86_400, 1)
+            if seconds > 0:
+                self._core.log.warning("certificate expires", router=self._core.id, days=days)
+            else:
+                self._core.log.warning("certificate expired", router=self._core.id, days=days)
         self._core.schedule(self._core.now + WATCH_TIME, self._watch_certificate)
 
     def _watch_neighbours(self) -> None:

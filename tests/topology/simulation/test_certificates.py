@@ -65,6 +65,26 @@ async def test_a_certificate_that_is_renewed_breaks_nothing_and_holds_when_the_o
 
 
 @CERTIFIED
+@pytest.mark.parametrize(
+    ("passed", "event", "days"),
+    [
+        (29.0 * DAY, "certificate expires", 1.0),
+        (30.0 * DAY, "certificate expired", 0.0),
+        (35.0 * DAY, "certificate expired", 5.0),
+    ],
+)
+async def test_a_certificate_that_ends_or_has_ended_is_told_of(
+    passed: float, event: str, days: float, mesh: Mesh
+) -> None:
+    await mesh.line("A", "B")
+    await mesh.settled()
+    mesh.step_clock("A", passed)
+    await trio.sleep(3600.0)
+    (told,) = mesh.log.find("certificate expire")
+    assert told.text == f"{event} router=A days={days}"
+
+
+@CERTIFIED
 async def test_a_certificate_that_ends_while_its_router_runs_ends_its_adjacencies_in_bounded_time(mesh: Mesh) -> None:
     await mesh.line("A", "B", "C")
     await mesh.settled()
