@@ -37,6 +37,7 @@ from amqpmesh.router.kernel.relay import ACCEPTED, is_terminal, state_kind
 from amqpmesh.router.lanes import REMEMBERED, LaneKind
 from amqpmesh.router.links import IncomingLink, LinkKey, OutgoingLink
 from amqpmesh.router.opening import REDIRECT
+from amqpmesh.router.outlook import why_unasked
 from amqpmesh.router.redirects import info
 from amqpmesh.router.sayings import OUTCOMES
 from amqpmesh.router.windows import FixedWindow
@@ -203,7 +204,7 @@ class Attaching:
                     link=link.name,
                     peer=record.host,
                     address=address.name,
-                    reason="no receiver anywhere",
+                    reason=why_unasked(core, address).value,
                 )
         core.touch_input(incoming)
         return incoming

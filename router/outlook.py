@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, TypedDict
 
 from amqpmesh.router.names import as_known_at, split
-from amqpmesh.router.reasons import Whereabouts
+from amqpmesh.router.reasons import Reason, Whereabouts, why_address, why_node
 from amqpmesh.router.statistics import AdvertStatistics, MeshStatistics, NeighbourStatistics, RouteStatistics
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from amqpmesh.router.addresses import Address
     from amqpmesh.router.core import Core
     from amqpmesh.router.mesh import Mesh
     from amqpmesh.router.neighbours import Neighbour
@@ -61,6 +62,17 @@ class Compass:
             tuple(self._out_of_reach.get((tenant, name), ())),
             self._split,
         )
+
+
+def why_unasked(core: Core, address: Address) -> Reason:
+    """Why a sender of an address that nobody receives from has no credit, in the words of a survey."""
+    if core.mesh is not None and not address.is_ingress:
+        reason = why_node(address, draining=core.draining)
+    else:
+        seen = core.seen_as(address)
+        whereabouts = Compass(core.mesh).of(seen.tenant, seen.name)
+        reason = why_address(seen, draining=core.draining, whereabouts=whereabouts)
+    return reason or Reason.NO_RECEIVER
 
 
 def look_around(core: Core, lanes: Sequence[LaneStatistics]) -> Steps[Seen]:

@@ -8,6 +8,7 @@ from amqpmesh.policies.distribution import Distribution
 from amqpmesh.router import ways
 from amqpmesh.router.amqp.delivery_states import Released
 from amqpmesh.router.config import AddressConfig
+from amqpmesh.router.logs import event_of, fields_of
 from amqpmesh.router.reasons import Reason, Whereabouts, why_address
 from amqpmesh.router.statistics import AddressStatistics, LinkStatistics, NeighbourStatistics, Statistics
 from tests.support.meshes import World
@@ -282,9 +283,26 @@ def test_a_sender_is_told_why_it_has_no_credit(
     producer: Client = mesh["A"].client()
     producer.sender("q", name="waits")
     happened(mesh)
-    mesh.advance(0.5)
+    mesh.advance(2.5)  # what leads to a router that is lost is kept for a while
     (waiting,) = (each for each in told(mesh, "A").links if each.name == "waits")
     assert (waiting.credit, waiting.reason, at(mesh, "A").reason) == (0, reason, reason)
+
+
+@pytest.mark.parametrize(
+    ("happened", "reason"), [(nobody, Reason.NO_RECEIVER), (out_of_reach, Reason.NO_PATH), (parted, Reason.SPLIT)]
+)
+def test_the_log_says_in_the_same_words_why_a_sender_waits(
+    happened: Callable[[World], None], reason: Reason, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    mesh = World("ABC", LINE)
+    happened(mesh)
+    mesh.advance(0.5)
+    caplog.clear()
+    mesh["A"].client().sender("q")
+    (said,) = (fields_of(record) for record in caplog.records if event_of(record) == "sender waits")
+    assert (said["address"], said["reason"]) == ("q", reason.value)
+    assert only_link(mesh, "A").reason is reason
 
 
 def test_receivers_elsewhere_that_have_all_they_gave_credit_for_are_the_reason() -> None:
