@@ -20,6 +20,7 @@ from amqpmesh.router.io.client.dialing import Opener, reason
 from amqpmesh.router.io.handshake import Identity
 from amqpmesh.router.io.servers import LookUp, NoServerError, endpoints
 from amqpmesh.router.io.streams import TcpStream
+from amqpmesh.router.io.tls import not_believed
 from amqpmesh.router.io.transport import Starter, Transport
 from amqpmesh.router.redirects import redirect_of
 from amqpmesh.router.statistics import ConnectorState, ConnectorStatistics
@@ -172,7 +173,7 @@ class Connector:
                 except trio.TooSlowError:
                     over = Over(f"no connection in {DIAL_TIME:g} s")
                 except (OSError, trio.BrokenResourceError) as failure:
-                    over = Over(_said(failure))
+                    over = Over(_said(failure, mesh=self.config.is_mesh))
                 except Exception as fault:
                     log.error("fault", exception=fault, connector=self.name, url=self._url)
                     over = Over("a fault of this router")
@@ -340,10 +341,10 @@ async def _secured(
     return secured, Identity.of(secured)
 
 
-def _said(failure: OSError | trio.BrokenResourceError) -> str:
+def _said(failure: OSError | trio.BrokenResourceError, *, mesh: bool) -> str:
     cause = failure.__cause__
     if isinstance(cause, ssl.SSLCertVerificationError):
-        return f"TLS: {cause.verify_message}"
+        return f"TLS: {not_believed(cause, mesh=mesh)}"
     return reason(failure)
 
 

@@ -2,14 +2,14 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from ssl import SSLContext
+from ssl import SSLCertVerificationError, SSLContext
 from typing import Any, Self
 
 import trio
 
 from amqpmesh.router import logs
 from amqpmesh.router.io.streams import LINGER, take_leave
-from amqpmesh.router.io.tls import certificate_user
+from amqpmesh.router.io.tls import certificate_user, not_believed
 
 log = logs.EventLog("amqpmesh.io")
 
@@ -36,10 +36,13 @@ class Identity:
         return cls(certificate, certificate_user(told), certificate_subject(told))
 
 
-async def secure(stream: trio.abc.Stream, context: SSLContext, host: str) -> tuple[SecuredStream, Identity] | None:
+async def secure(
+    stream: trio.abc.Stream, context: SSLContext, host: str, *, mesh: bool = False
+) -> tuple[SecuredStream, Identity] | None:
     """Go on inside TLS, as its server.
 
     Args: stream: everything from the client's first byte of TLS. host: the client, for the log.
+        mesh: it has to be a router of the mesh.
     Returns: None if the handshake failed or took too long, which was logged.
     """
     # As https does: many a peer just closes its socket, and AMQP's own `close` says whether anything is missing.
@@ -49,7 +52,11 @@ async def secure(stream: trio.abc.Stream, context: SSLContext, host: str) -> tup
         try:
             await secured.do_handshake()
         except trio.BrokenResourceError as error:
-            reason = str(error.__cause__ or "the peer left")
+            cause = error.__cause__
+            if mesh and isinstance(cause, SSLCertVerificationError):
+                reason = not_believed(cause, mesh=True)
+            else:
+                reason = str(cause or "the peer left")
         else:
             return secured, Identity.of(secured)
     log.warning("TLS handshake failed", peer=host, reason=reason)

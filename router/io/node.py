@@ -365,7 +365,7 @@ class Router(Doors):
         identity = Identity()
         if listener.endpoint.secure:
             assert credentials.context is not None, "the configuration demands a certificate for amqps"
-            secured = await secure(stream, credentials.context, host)
+            secured = await secure(stream, credentials.context, host, mesh=listener.is_mesh)
             if secured is None:
                 return
             stream, identity = secured

@@ -20,6 +20,9 @@ CLIENT_CERTIFICATE: Mapping[str, ssl.VerifyMode] = {
 NO_CHECK_TIME = ssl.VerifyFlags(0x200000)
 """X509_V_FLAG_NO_CHECK_TIME of OpenSSL: when certificates are valid is not looked at."""
 
+STRANGE = frozenset((18, 19, 20, 21))
+"""What OpenSSL calls it if nobody known has signed: from X509_V_ERR_DEPTH_ZERO_SELF_SIGNED_CERT on."""
+
 # The alternative names that say who somebody is. Python reads an otherName as the text "<unsupported>", the same for
 # everybody, and a directory name as a structure.
 _NAMING = ("DNS", "email", "URI", "IP Address")
@@ -88,6 +91,12 @@ def mesh_contexts(certificate: Path, key: Path, trust: Path) -> tuple[ssl.SSLCon
     for context in (server, client):
         context.verify_flags |= ssl.VERIFY_X509_STRICT | NO_CHECK_TIME
     return server, client
+
+
+def not_believed(error: ssl.SSLCertVerificationError, *, mesh: bool) -> str:
+    """Why a certificate is not believed: OpenSSL's words, and for a mesh's what they mean there."""
+    strange = mesh and error.verify_code in STRANGE
+    return f"{error.verify_message}{': it is not of the authority of this mesh' if strange else ''}"
 
 
 def certificate_user(certificate: Mapping[str, Any] | None) -> str | None:

@@ -36,6 +36,8 @@ from amqpmesh.router.io.client.backoff import Backoff
 from amqpmesh.router.io.connectors import DIAL_TIME, REPEAT_TIME
 from amqpmesh.router.io.node import Router
 from amqpmesh.router.io.servers import NoServerError, Server
+from amqpmesh.router.io.tls import mesh_contexts
+from amqpmesh.router.logs import event_of, fields_of
 from amqpmesh.router.statistics import ConnectorState, ConnectorStatistics
 from amqpmesh.router.urls import Endpoint
 from amqpmesh.router.users import Users, add_user
@@ -564,6 +566,38 @@ async def test_neighbours_connect_with_certificates_of_their_mesh(tmp_path: Path
                 assert (out.tls, come.tls) == ("TLSv1.3", "TLSv1.3")
     assert near.statistics().is_empty
     assert far.statistics().is_empty
+
+
+async def test_a_router_of_another_mesh_is_told_of_as_such_by_either_side(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in ("mill", "other"):
+        (tmp_path / name).mkdir()
+    mesh, other = Certificates(tmp_path / "mill"), Certificates(tmp_path / "other", "other")
+    listener = ListenerConfig(url="amqps://127.0.0.1:0", role="mesh")
+    said = "it is not of the authority of this mesh"
+    with trio.fail_after(10):
+        async with Router(id="B", mesh=mesh.issue("B"), listeners=[listener]) as far:
+            connector = ConnectorConfig(url=f"amqps://127.0.0.1:{port_of(far)}")
+            async with Router(id="A", mesh=other.issue("A"), connectors=[connector]) as near:
+                await until(lambda: near.statistics().connectors[0].reason)
+                reason = near.statistics().connectors[0].reason or ""
+                assert reason.startswith("TLS: ")
+                assert reason.endswith(f": {said}")
+            stranger = other.issue("C")
+            assert stranger.certificate is not None
+            assert stranger.key is not None
+            context = mesh_contexts(stranger.certificate, stranger.key, mesh.trust)[1]
+            stream = trio.SSLStream(await trio.open_tcp_stream("127.0.0.1", port_of(far)), context)
+            with pytest.raises(trio.BrokenResourceError):
+                await stream.receive_some()
+            (reason,) = (
+                str(fields_of(each)["reason"])
+                for each in caplog.records
+                if event_of(each) == "TLS handshake failed" and said in str(fields_of(each)["reason"])
+            )
+            assert reason.endswith(f": {said}")
+            await trio.aclose_forcefully(stream)
 
 
 def unused() -> int:
