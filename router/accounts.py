@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from amqpmesh.router.links import IncomingLink, OutgoingLink
 
 if TYPE_CHECKING:
+    from amqpmesh.router.addresses import Address
     from amqpmesh.router.core import Core
     from amqpmesh.router.kernel.relay import Leg, Relay
 
@@ -79,7 +80,7 @@ def close_if_done(core: Core, relay: Relay) -> None:
 def _let_linger(core: Core, taken: IncomingLink | OutgoingLink) -> None:
     """The last live delivery of a link that was detached without being closed may be settled now."""
     if taken in taken.connection.lingering and not taken.link.terminus.unsettled:
-        core.no_longer_lingers(taken)
+        no_longer_lingers(core, taken)
 
 
 def drop_chunks(relay: Relay) -> None:
@@ -94,3 +95,45 @@ def drop_kept(core: Core, relay: Relay) -> None:
     if relay.kept is not None:
         core.budget.add(-len(relay.kept))
         relay.kept = None
+
+
+def keep_count(core: Core, taken: IncomingLink | OutgoingLink) -> None:
+    """A link is gone: what it has counted stays, once."""
+    if not taken.link.flow_state.received:
+        return
+    core.past.add(taken)
+    if taken.address is not None:
+        seen_as(core, taken.address).count(taken)
+    taken.link.flow_state.reset_counters()
+
+
+def no_longer_lingers(core: Core, taken: IncomingLink | OutgoingLink) -> None:
+    """A link that was detached without being closed has no live delivery any more."""
+    record = taken.connection
+    if record.lingering.pop(taken, 0) == 0:
+        return
+    keep_count(core, taken)
+    if not isinstance(taken, OutgoingLink):
+        return
+    held = record.held.pop(taken.address, 0) - taken.unsettled
+    if held > 0:
+        record.held[taken.address] = held
+    for outgoing in record.outgoing:
+        if outgoing.address is taken.address:
+            core.touch_outgoing(outgoing)
+
+
+def count_undelivered(core: Core, address: Address | None) -> None:
+    """A delivery went to nobody. Args: address: where it should have gone; None: there is no such address."""
+    core.undelivered += 1
+    if address is not None:
+        seen_as(core, address).undelivered += 1
+        if address.lane is not None and not (address.is_ingress or address.has_consumers):
+            core.no_path += 1
+
+
+def seen_as(core: Core, address: Address) -> Address:
+    """The address as clients see it that a node belongs to; the node itself, where there is none."""
+    if address.is_ingress or (address.name and core.mesh is not None and core.mesh.ways.owns(address)):
+        return core.addresses.find(address.tenant, address.name) or address
+    return address

@@ -8,6 +8,7 @@ from amqpmesh.router.accounts import close_if_done, drop_chunks
 from amqpmesh.router.amqp.composite import decode_composite, encode_composite
 from amqpmesh.router.amqp.definitions import AmqpCondition, Error
 from amqpmesh.router.amqp.messaging import Received
+from amqpmesh.router.departures import fail_link
 from amqpmesh.router.kernel.relay import (
     ACCEPTED,
     FAILED_STATE,
@@ -62,7 +63,7 @@ def tell(core: Core, relay: Relay, outcome: bytes) -> None:
     permitted = permissible(source, outcome)
     if permitted is None:
         error = Error(condition=AmqpCondition.NOT_ALLOWED, description="the source permits none of our outcomes")
-        core.fail_link(source, error)
+        fail_link(core, source, error)
         return
     source.link.flow_state.count_outcome(permitted)
     if relay.second:
@@ -76,7 +77,7 @@ def tell(core: Core, relay: Relay, outcome: bytes) -> None:
                 condition=AmqpCondition.RESOURCE_LIMIT_EXCEEDED,
                 description=f"more than {limit} deliveries have an outcome and are not settled by their sender",
             )
-            core.fail_link(source, error)
+            fail_link(core, source, error)
             return
     else:
         relay.incoming = None

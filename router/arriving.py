@@ -9,11 +9,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from amqpmesh.router import heads
-from amqpmesh.router.accounts import close_if_done, drop_kept
+from amqpmesh.router.accounts import close_if_done, count_undelivered, drop_kept
 from amqpmesh.router.amqp.composite import encode_composite
 from amqpmesh.router.amqp.definitions import AmqpCondition
 from amqpmesh.router.amqp.messaging import Rejected
 from amqpmesh.router.attaching import RefusedError
+from amqpmesh.router.departures import fail_link
 from amqpmesh.router.forwarding import send_on
 from amqpmesh.router.kernel.relay import (
     DECLARED,
@@ -53,7 +54,7 @@ def transfer_received(core: Core, event: TransferReceived) -> None:
         return
     if state_kind(delivery.remote_state) in (TRANSACTIONAL, DECLARED):
         session.release(1)
-        core.fail_link(incoming, unknown_transaction())
+        fail_link(core, incoming, unknown_transaction())
         return
     if event.first:
         relay = Relay(incoming, delivery, delivery.message_format, core.now)
@@ -152,7 +153,7 @@ def _route(core: Core, relay: Relay) -> None:
             if refusal is not None:
                 incoming.current = None
                 abort(core, relay)
-                core.fail_link(incoming, refusal)
+                fail_link(core, incoming, refusal)
                 return
         if head.irregular:
             core.irregular_heads += 1
@@ -164,7 +165,7 @@ def _route(core: Core, relay: Relay) -> None:
         return
     if anonymous and not to:
         # Nobody will ever serve it, so to send it again would not help.
-        core.count_undelivered(None)
+        count_undelivered(core, None)
         state = rejected(AmqpCondition.PRECONDITION_FAILED, "an anonymous terminus needs messages with `to`")
         core.settlement.end_unsent(relay, state)
         return
@@ -176,7 +177,7 @@ def _route(core: Core, relay: Relay) -> None:
             address = incoming.address
     except RefusedError as refusal:
         # What a link to that address would be told, its sender is told of the message.
-        core.count_undelivered(None)
+        count_undelivered(core, None)
         core.settlement.end_unsent(relay, encode_composite(Rejected(error=refusal.error)))
         return
     if (
@@ -185,7 +186,7 @@ def _route(core: Core, relay: Relay) -> None:
         or not _may_hop(core, relay, incoming, address)
         or not _is_new(core, relay, incoming)
     ):
-        core.count_undelivered(address)
+        count_undelivered(core, address)
         core.settlement.end_unsent(relay, RELEASED_STATE)
         return
     relay.address = address

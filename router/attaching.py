@@ -32,6 +32,7 @@ from amqpmesh.router.amqp.messaging import (
 from amqpmesh.router.amqp.terminus import Terminus
 from amqpmesh.router.amqp.transactions import Coordinator
 from amqpmesh.router.amqp.types import Symbol
+from amqpmesh.router.departures import fail_link
 from amqpmesh.router.few import including
 from amqpmesh.router.kernel.relay import ACCEPTED, is_terminal, state_kind
 from amqpmesh.router.lanes import REMEMBERED, LaneKind
@@ -411,7 +412,7 @@ class Attaching:
         )
         core.stolen += 1
         error = Error(condition=LinkCondition.STOLEN, description="the link was attached again")
-        core.fail_link(robbed, error)
+        fail_link(core, robbed, error)
         return key
 
     def forget(self, taken: IncomingLink | OutgoingLink) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from amqpmesh.policies.access import Peer
+from amqpmesh.router.links import IncomingLink
 from amqpmesh.router.settings.connector import ConnectorConfig
 
 if TYPE_CHECKING:
@@ -14,7 +15,8 @@ if TYPE_CHECKING:
     from amqpmesh.router.amqp.connection import Connection
     from amqpmesh.router.amqp.events import ConnectionClosed, Event
     from amqpmesh.router.config import Limits, ListenerConfig
-    from amqpmesh.router.links import IncomingLink, OutgoingLink
+    from amqpmesh.router.core import Core
+    from amqpmesh.router.links import OutgoingLink
 
 
 class ConnectionRecord:
@@ -156,3 +158,17 @@ class ConnectionRecord:
     def principal(self) -> str:
         """Who it is, as far as links can be stolen: the user, else the host."""
         return self.peer.user if self.peer.user is not None else f"host {self.host}"
+
+
+def brought_by(core: Core, name: str, tag: bytes) -> ConnectionRecord | None:
+    """Who has sent a delivery to a node of the router's own, by the delivery-tag that it has there.
+
+    Returns: None: it is settled, or came from another router: then nobody knows who its sender is.
+    """
+    address = core.addresses.find("", name)
+    for outgoing in address.outgoing if address is not None else ():
+        delivery = outgoing.link.terminus.unsettled.get(tag)
+        source = delivery.leg.relay.source if delivery is not None and delivery.leg is not None else None
+        if isinstance(source, IncomingLink) and source.lane is None:
+            return source.connection
+    return None

@@ -21,6 +21,7 @@ from amqpmesh.router.amqp.errors import CommandError
 from amqpmesh.router.amqp.link import Receiver, Sender
 from amqpmesh.router.amqp.states import LinkEndpointState
 from amqpmesh.router.container_link import ContainerLink, because, configured, is_refusal, who
+from amqpmesh.router.departures import link_over
 from amqpmesh.router.few import including
 from amqpmesh.router.links import IncomingLink, OutgoingLink
 from amqpmesh.router.redirects import redirect_of
@@ -83,7 +84,7 @@ class Containers:
             self._let_go(each, link)
             taken = link.context
             if isinstance(taken, IncomingLink | OutgoingLink):
-                self._core.link_over(taken)
+                link_over(self._core, taken)
             if link.state in (LinkEndpointState.ATTACH_SENT, LinkEndpointState.ATTACHED) and link.session.can_send:
                 link.detach()
         self._leave(each)

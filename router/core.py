@@ -7,58 +7,45 @@ One `Core` is one container. It is driven by whoever owns sockets and clock: `re
 from __future__ import annotations
 
 import secrets
-from functools import partial
 from heapq import heappop, heappush
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import TYPE_CHECKING, Final
 from weakref import ref
 
-from amqpmesh.policies.access import Peer
 from amqpmesh.router.addresses import Address, AddressTable
 from amqpmesh.router.amqp import events
-from amqpmesh.router.amqp.definitions import AmqpCondition, ConnectionCondition, Error
-from amqpmesh.router.amqp.errors import CommandError, ProtocolError
-from amqpmesh.router.amqp.messaging import DeleteOnClose, DeleteOnNoMessages, Source, Target
+from amqpmesh.router.amqp.definitions import Error
 from amqpmesh.router.amqp.negotiation import Negotiation
-from amqpmesh.router.amqp.sasl import SaslServer
-from amqpmesh.router.arriving import transfer_received
 from amqpmesh.router.attaching import Attaching
+from amqpmesh.router.batch import finish_batch
 from amqpmesh.router.connections import ConnectionRecord
-from amqpmesh.router.container_link import ContainerLink
 from amqpmesh.router.containers import Containers
 from amqpmesh.router.costs import set_cost
+from amqpmesh.router.departures import connection_gone
 from amqpmesh.router.elsewhere import Elsewhere
-from amqpmesh.router.few import excluding, including
-from amqpmesh.router.forwarding import dispatch
-from amqpmesh.router.kernel.relay import RELEASED_STATE, Budget, Relay, abandon, forget, serial_distance
-from amqpmesh.router.lanes import REMEMBERED
-from amqpmesh.router.leaving import abort, pump
+from amqpmesh.router.handlers import handle
+from amqpmesh.router.kernel.relay import Budget, Relay, serial_distance
+from amqpmesh.router.leaving import go_on
 from amqpmesh.router.links import IncomingLink, OutgoingLink
 from amqpmesh.router.logs import EventLog
 from amqpmesh.router.lookup import Lookup
-from amqpmesh.router.neighbours import Neighbour
 from amqpmesh.router.opening import client_sasl, endpoint, server_sasl
-from amqpmesh.router.patience import take_back, watch
 from amqpmesh.router.places import Places
-from amqpmesh.router.redirects import info
 from amqpmesh.router.settlement import Settlement
-from amqpmesh.router.shares import Share
 from amqpmesh.router.steps import at_once
 from amqpmesh.router.survey import survey
 from amqpmesh.router.tally import Tally
-from amqpmesh.router.waiting import end_waiting, unqueue
+from amqpmesh.router.waiting import end_waiting
 from amqpmesh.router.windows import FixedWindow
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
-    from amqpmesh.policies.redirect import Redirect
     from amqpmesh.router.config import ConnectorConfig, ListenerConfig, RouterConfig
     from amqpmesh.router.costs import Costly
     from amqpmesh.router.lanes import Lane
     from amqpmesh.router.mesh import Mesh
     from amqpmesh.router.statistics import Statistics
     from amqpmesh.router.users import Users
-    from amqpmesh.router.windows import Grant
 
 #: Deliveries that are looked at before other connections come first: a frame of 20 octets can speak of thousands.
 WORK_LIMIT: Final = 1000
@@ -109,10 +96,10 @@ class Core:
         self._timers: list[tuple[float, int, Callable[[], None]]] = []
         self._serial = 0
         self._timer_at: dict[ConnectionRecord | Address, float] = {}
-        # What the batch has touched.
-        self._addresses: dict[Address, None] = {}
-        self._outgoing: dict[OutgoingLink, None] = {}
-        self._windows: dict[FixedWindow, None] = {}
+        #: What the batch has touched.
+        self.touched: dict[Address, None] = {}
+        self.touched_outgoing: dict[OutgoingLink, None] = {}
+        self.touched_windows: dict[FixedWindow, None] = {}
 
     # ------------------------------------------------------------------------------------------------- connections
 
@@ -194,7 +181,7 @@ class Core:
         record.engine.context = record
         record.engine.on_wake = lambda: self.on_output(record)
         self.connections[record] = None
-        self._set_timer(record, record.engine.next_timer())
+        self.set_timer(record, record.engine.next_timer())
 
     def secured(
         self,
@@ -230,46 +217,24 @@ class Core:
         unfinished = record.unfinished or record.engine.receive(data, now)
         record.unfinished = None
         for event in unfinished:
-            self._handle(record, event)
+            handle(self, record, event)
             work += len(event.deliveries) if isinstance(event, events.DispositionReceived) else 1
             if work >= WORK_LIMIT:
                 record.unfinished = unfinished
                 break
-        self._finish_batch()
+        finish_batch(self)
         return record.unfinished is None
-
-    def _handle(self, record: ConnectionRecord, event: events.Event) -> None:
-        try:
-            self._handlers[type(event)](self, record, event)
-        except (ProtocolError, CommandError) as error:
-            # The peer's limits leave no room for an answer: no handle or channel is free, or its frames are too small.
-            self._cannot_answer(record, event, error)
-
-    def _cannot_answer(
-        self, record: ConnectionRecord, event: events.Event, error: ProtocolError | CommandError
-    ) -> None:
-        condition = error.condition if isinstance(error, ProtocolError) else AmqpCondition.RESOURCE_LIMIT_EXCEEDED
-        answer = Error(condition=condition, description=str(error))
-        if isinstance(event, events.LinkAttached):
-            consequences = event.link.session.fail(answer)
-        elif isinstance(event, events.SessionBegun) and record.engine.can_send:
-            record.engine.close(answer)
-            consequences = (events.ConnectionClosed(answer, by_peer=False),)
-        else:
-            raise error
-        for consequence in consequences:
-            self._handlers[type(consequence)](self, record, consequence)
 
     def receive_eof(self, record: ConnectionRecord, now: float) -> None:
         """The transport is gone."""
         self.now = now
         for event in record.engine.receive_eof():
-            self._handle(record, event)
-        self._connection_gone(record)
+            handle(self, record, event)
+        connection_gone(self, record)
         self.connections.pop(record, None)
         record.unfinished = None
-        self._timer_at.pop(record, None)
-        self._finish_batch()
+        self.forget_timer(record)
+        finish_batch(self)
 
     def data_to_send(self, record: ConnectionRecord, now: float) -> bytes:
         """All that is to be sent to the peer now."""
@@ -286,8 +251,8 @@ class Core:
             self.now = now
             record.congested = False
             stalled, record.stalled = record.stalled, {}
-            self._go_on(stalled)
-            self._finish_batch()
+            go_on(self, stalled)
+            finish_batch(self)
 
     # ------------------------------------------------------------------------------------------------------------ time
 
@@ -301,7 +266,7 @@ class Core:
         timers = self._timers
         while timers and timers[0][0] <= now:
             heappop(timers)[2]()
-        self._finish_batch()
+        finish_batch(self)
 
     def schedule(self, deadline: float, action: Callable[[], None]) -> None:
         """Have `action` called once `deadline` has come; it looks for itself whether it is still wanted."""
@@ -311,7 +276,7 @@ class Core:
         if earliest:
             self.on_timer()
 
-    def _set_timer(self, owner: ConnectionRecord | Address, deadline: float | None) -> None:
+    def set_timer(self, owner: ConnectionRecord | Address, deadline: float | None) -> None:
         """See to it that `owner` is looked at by `deadline`; what is scheduled already and earlier will do."""
         if deadline is None:
             return
@@ -323,6 +288,10 @@ class Core:
         reference = ref(owner)
         self.schedule(deadline, lambda: self._timer_due(reference(), deadline))
 
+    def forget_timer(self, owner: ConnectionRecord | Address) -> None:
+        """Nobody needs to look at `owner` any more."""
+        self._timer_at.pop(owner, None)
+
     def _timer_due(self, owner: ConnectionRecord | Address | None, deadline: float) -> None:
         if owner is None or self._timer_at.get(owner) != deadline:
             return
@@ -330,17 +299,17 @@ class Core:
         if isinstance(owner, Address):
             due = owner.next_timer()
             if due is None or due > self.now:  # what it was set for has come about meanwhile
-                self._set_timer(owner, due)
+                self.set_timer(owner, due)
                 return
             owner.pool.handle_timer(self.now)
             end_waiting(self, owner)
             self.touch(owner)
             return
         for event in owner.engine.handle_timer(self.now):
-            self._handle(owner, event)
+            handle(self, owner, event)
         if owner.engine.finished:
             self.on_output(owner)
-        self._set_timer(owner, owner.engine.next_timer())
+        self.set_timer(owner, owner.engine.next_timer())
 
     # -------------------------------------------------------------------------------------------------------- shutdown
 
@@ -350,7 +319,7 @@ class Core:
         self.draining = True
         if self.mesh is not None:
             self.mesh.drain()
-        self._finish_batch()
+        finish_batch(self)
 
     @property
     def is_quiet(self) -> bool:
@@ -367,8 +336,8 @@ class Core:
         """Close a connection, and let go of all that was on it: its peer may never answer."""
         if record.engine.can_send:
             record.engine.close(error)
-        self._connection_gone(record)
-        self._set_timer(record, record.engine.next_timer())
+        connection_gone(self, record)
+        self.set_timer(record, record.engine.next_timer())
 
     def close_all(self, now: float, error: Error) -> None:
         """Send `close` with `error` on every connection; nothing new is begun."""
@@ -377,12 +346,12 @@ class Core:
         for record in list(self.connections):
             if record.engine.can_send:
                 record.engine.close(error)
-                self._connection_gone(record)
+                connection_gone(self, record)
             elif not record.lost:
                 record.engine.finished = True
                 self.on_output(record)
-            self._set_timer(record, record.engine.next_timer())
-        self._finish_batch()
+            self.set_timer(record, record.engine.next_timer())
+        finish_batch(self)
 
     def statistics(self) -> Statistics:
         """How things stand now."""
@@ -392,156 +361,26 @@ class Core:
 
     def touch(self, address: Address) -> None:
         """Something changed at an address: it is looked at when the batch is done."""
-        self._addresses[address] = None
+        self.touched[address] = None
 
     def touch_outgoing(self, outgoing: OutgoingLink) -> None:
         """What an outgoing link can take has changed."""
-        self._outgoing[outgoing] = None
-        self._addresses[outgoing.address] = None
+        self.touched_outgoing[outgoing] = None
+        self.touched[outgoing.address] = None
 
     def touch_input(self, incoming: IncomingLink) -> None:
         """An incoming link may be due credit."""
         if incoming.address is not None:
-            self._addresses[incoming.address] = None
+            self.touched[incoming.address] = None
         if isinstance(incoming.pool, FixedWindow):
-            self._windows[incoming.pool] = None
+            self.touched_windows[incoming.pool] = None
 
     def address_of(self, relay: Relay) -> Address | None:
         """The address that a relay goes to, once it is known."""
         address = relay.address
         return address if isinstance(address, Address) else None
 
-    def _finish_batch(self) -> None:
-        """Send what can go, and divide the credit that there is."""
-        self._check_budget()
-        while self._addresses or self._windows:
-            addresses, self._addresses = self._addresses, {}
-            for address in addresses:
-                if address.waiting.size:
-                    dispatch(self, address)
-            outgoing, self._outgoing = self._outgoing, {}
-            for each in outgoing:
-                self._update_branch(each)
-            for address in addresses:
-                self._check_share(address)
-                if address.has_pool:
-                    self._grant(address.pool.grants(self.now))
-                if address.draining or address.lenders:
-                    self._answer_drains(address)
-                if address.is_multicast:
-                    # What its consumers can take all at once, nodes that lead here may wait for.
-                    for share in address.borrowers:
-                        if share.ingress.waiting.size:
-                            self.touch(share.ingress)
-                self._set_timer(address, address.next_timer())
-                if self._drop_if_idle(address):
-                    self._timer_at.pop(address, None)
-            windows, self._windows = self._windows, {}
-            for window in windows:
-                self._grant(window.grants(self.now))
-
-    def _update_branch(self, outgoing: OutgoingLink) -> None:
-        branch = outgoing.branch
-        if branch is not None and not outgoing.gone:
-            flow_state = outgoing.link.flow_state
-            outgoing.time_credit(self.now)
-            withdrawn = flow_state.lowered and flow_state.link_credit == 0
-            usable = outgoing.usable
-            if outgoing.left_out and usable:
-                branch = take_back(self, outgoing)
-            elif outgoing.address.is_multicast and not usable:
-                watch(self, outgoing)
-            elif usable:
-                outgoing.stalled_since = None
-            outgoing.address.pool.set_usable(branch, usable, self.now, withdrawn=withdrawn)
-            if not usable and flow_state.link_credit:
-                outgoing.stall()
-
-    def _drop_if_idle(self, address: Address) -> bool:
-        """Forget an address that nobody uses any more; whether it was."""
-        if address.far is not None:
-            return address.far.look()
-        if self.mesh is not None and self.mesh.ways.owns(address):
-            return self.mesh.ways.drop_if_idle(address)
-        return self.addresses.drop_if_idle(address)
-
-    def _grant(self, grants: Iterable[Grant]) -> None:
-        for grant in grants:
-            incoming = grant.input.owner
-            if isinstance(incoming, Share):
-                incoming.grant(grant, self.now)
-                if incoming.draining:
-                    ingress = incoming.ingress
-                    if incoming not in ingress.lenders:
-                        ingress.lenders = including(ingress.lenders, incoming)
-                        incoming.drain_by = self.now + ingress.config.drain_time
-                        self.schedule(incoming.drain_by, partial(self.touch, ingress))
-                self.touch(incoming.ingress)
-            elif isinstance(incoming, IncomingLink) and incoming.link.is_attached:
-                incoming.link.flow(grant.credit, drain=grant.drain, echo=grant.echo)
-                incoming.time_credit(self.now)
-
-    def _answer_drains(self, address: Address) -> None:
-        over = address.pool.drained(self.now)
-        for share in list(address.lenders):
-            if over or self.now >= share.drain_by:
-                address.lenders = excluding(address.lenders, share)
-                share.drained(self.now)
-                self.touch(share.node)
-        for outgoing in list(address.draining):
-            # What waits may wait for others, as a multicast does for its slowest: nobody is kept longer for that.
-            # But a delivery that was given to it, and of which nothing is sent yet, needs one of the credit.
-            unsent = outgoing.current is not None and not outgoing.current.started
-            if not unsent and (over or self.now >= outgoing.drain_by):
-                address.draining = excluding(address.draining, outgoing)
-                outgoing.link.drained()
-                self.touch_outgoing(outgoing)
-
-    def _check_budget(self) -> None:
-        """Once the memory is used up, those that hold much of it get no credit, until a tenth of it is free again."""
-        used, limit = self.budget.used, self.budget.limit
-        if used > 2 * limit:
-            self._close_the_largest()
-        suspended = used > limit or (self.suspended and used > limit * 0.9) or self.draining
-        if suspended != self.suspended:
-            self.suspended = suspended
-            if suspended and not self.draining:
-                self.log.warning("memory used up", octets=used, limit=limit, consequence="senders get no credit")
-            for address in self.addresses.values():
-                self.touch(address)
-            self.limit_windows()
-
-    def limit_windows(self) -> None:
-        """Memory is used up or free again, or other routers are out of reach or within: see who may have a window."""
-        for record in self.connections:
-            for incoming in record.incoming:
-                if isinstance(incoming.pool, FixedWindow):
-                    incoming.pool.set_suspended(self.suspended or self.lookup.is_cut_off(incoming))
-                    self.touch_input(incoming)
-
-    def _close_the_largest(self) -> None:
-        """Withholding credit was not enough: the connection whose frames fill the memory makes room for the others."""
-        largest = max(
-            (record for record in self.connections if not record.lost),
-            key=lambda record: record.held_frames,
-            default=None,
-        )
-        if largest is not None and largest.engine.can_send and not largest.own:
-            error = Error(
-                condition=AmqpCondition.RESOURCE_LIMIT_EXCEEDED, description="too much of the router's memory is held"
-            )
-            self.log.warning("connection closed for its memory", connection=largest.number, peer=largest.host)
-            largest.engine.close(error)
-            self._connection_gone(largest)
-            self._set_timer(largest, largest.engine.next_timer())
-
-    def _check_share(self, address: Address) -> None:
-        """Whether this address is one of those."""
-        suspended = self.suspended and (self.draining or address.buffered > address.budget.limit)
-        if suspended != address.suspended:
-            address.suspended = suspended
-            if address.has_pool:
-                address.pool.set_suspended(suspended)
+    # --------------------------------------------------------------------------------------------------------- the mesh
 
     def ingress(self, address: Address) -> Address:
         """Where producers of an address are attached: there, or at a node that leads to others, too."""
@@ -567,20 +406,7 @@ class Core:
         """Change what sending to neighbours costs. Raises: LookupError: there is nothing such."""
         self.now = now
         set_cost(self, told, cost)
-        self._finish_batch()
-
-    def brought_by(self, name: str, tag: bytes) -> ConnectionRecord | None:
-        """Who has sent a delivery to a node of the router's own, by the delivery-tag that it has there.
-
-        Returns: None: it is settled, or came from another router: then nobody knows who its sender is.
-        """
-        address = self.addresses.find("", name)
-        for outgoing in address.outgoing if address is not None else ():
-            delivery = outgoing.link.terminus.unsettled.get(tag)
-            source = delivery.leg.relay.source if delivery is not None and delivery.leg is not None else None
-            if isinstance(source, IncomingLink) and source.lane is None:
-                return source.connection
-        return None
+        finish_batch(self)
 
     def is_new(self, incoming: IncomingLink, tag: bytes) -> bool:
         """Whether a delivery by a tree is one that this router has not had."""
@@ -591,380 +417,3 @@ class Core:
         """The delivery-tag of a delivery that begins its way by `lane` here."""
         assert self.mesh is not None
         return self.mesh.ways.new_key(lane)
-
-    # ---------------------------------------------------------------------------------------------------------- events
-
-    def _tls_requested(self, record: ConnectionRecord, event: events.TlsRequested) -> None:
-        record.tls_requested = event.rest
-
-    def _opened(self, record: ConnectionRecord, event: events.ConnectionOpened) -> None:
-        engine = record.engine
-        sasl = engine.negotiation.sasl
-        # Of a connection of ours the exchange has shown who we are; who the peer is, its certificate says.
-        shown = isinstance(sasl, SaslServer) and sasl.done
-        record.peer = Peer(
-            container_id=event.open.container_id,
-            user=engine.user if shown else record.certificate_user if record.connector is not None else None,
-            mechanism=sasl.mechanism if sasl is not None and sasl.done else None,
-            certificate_subject=record.certificate_subject,
-            hostname=event.open.hostname,
-            **record.origin,
-        )
-        if record.listener is not None:
-            engine.open()
-        # From here on idle time-outs count, which may come sooner than what was waited for.
-        self._set_timer(record, engine.next_timer())
-        if record.listener is not None and record.listener.redirect is not None:
-            self._redirect(record, record.listener.redirect.place)
-            return
-        if self.mesh is not None:
-            self.mesh.opened(record)
-        self.containers.opened(record)
-        if not record.own:
-            self.log.info(
-                "connection opened",
-                connection=record.number,
-                peer=record.host,
-                container=record.peer.container_id,
-                user=record.peer.user,
-                connector=record.peer.connector or None,
-            )
-
-    def _redirect(self, record: ConnectionRecord, place: Redirect) -> None:
-        """The connection belongs elsewhere: close it with where (§2.8.16)."""
-        self.log.info(
-            "connection redirected", connection=record.number, peer=record.host, container=record.peer.container_id
-        )
-        error = Error(condition=ConnectionCondition.REDIRECT, description="the container moved", info=info(place))
-        record.engine.close(error)
-        self._connection_gone(record)
-        self._set_timer(record, record.engine.next_timer())
-
-    def _closed(self, record: ConnectionRecord, event: events.ConnectionClosed) -> None:
-        record.closed = record.closed or event
-        if record.lost:
-            return
-        error = event.error
-        sasl = record.engine.negotiation.sasl
-        if sasl is not None and isinstance(sasl, SaslServer) and sasl.authenticator_error is not None:
-            self.log.error("users cannot be looked up", exception=sasl.authenticator_error)
-        if isinstance(sasl, SaslServer) and sasl.done and not sasl.succeeded:
-            self.log.warning(
-                "authentication failed",
-                connection=record.number,
-                peer=record.host,
-                mechanism=sasl.mechanism,
-                reason=sasl.reason,
-            )
-            return
-        # Of one of ours that did not come about, the connector tells.
-        if not record.own and (record.connector is None or record.engine.remote is not None):
-            self.log.info(
-                "connection closed",
-                connection=record.number,
-                peer=record.host,
-                by="peer" if event.by_peer else "router",
-                connector=record.peer.connector or None,
-                condition=error.condition if error is not None else None,
-                reason=error.description if error is not None else None,
-            )
-        self._connection_gone(record)
-        self._set_timer(record, record.engine.next_timer())
-
-    def _begun(self, _record: ConnectionRecord, event: events.SessionBegun) -> None:
-        if not event.session.can_send:  # else it is the answer to our own
-            event.session.begin()
-
-    def _ended(self, record: ConnectionRecord, event: events.SessionEnded) -> None:
-        # Those that we send on first: then nothing tries to send on them what others leave behind.
-        for table in (record.outgoing, record.lingering, record.incoming):
-            for each in [each for each in table if each.link.session is event.session]:
-                if isinstance(each, OutgoingLink) and each.lane is not None:
-                    assert self.mesh is not None
-                    self.mesh.ways.refused(each)
-                self.link_over(each)
-        if self.mesh is not None:
-            self.mesh.ended(record, event.session)
-        if record.connector is not None:
-            self.containers.ended(event.session, event.error, by_peer=event.by_peer)
-
-    def _attached(self, record: ConnectionRecord, event: events.LinkAttached) -> None:
-        taken = event.link.context
-        if isinstance(taken, OutgoingLink):
-            # The answer to our own attach. Without a target it is a refusal, and the detach will say why (§2.6.3).
-            if taken.lane is not None and event.attach.target is not None and not event.attach.max_message_size:
-                event.link.remote = REMEMBERED
-        elif isinstance(taken, ContainerLink):
-            self.containers.attached(taken, event)
-        elif isinstance(taken, Neighbour) or (self.mesh is not None and self.mesh.takes(record, event)):
-            assert self.mesh is not None
-            self.mesh.attached(record, event)
-        else:
-            self.attaching.attached(record, event.link, event.attach)
-
-    def _detached(self, record: ConnectionRecord, event: events.LinkDetached) -> None:
-        link = event.link
-        taken = link.context
-        if isinstance(taken, Neighbour) and self.mesh is not None:
-            self.mesh.detached(taken)
-        if isinstance(taken, OutgoingLink) and taken.lane is not None and event.by_peer:
-            assert self.mesh is not None
-            self.mesh.ways.refused(taken)
-        if isinstance(taken, IncomingLink | OutgoingLink):
-            if event.by_peer and not event.closed:
-                self._suspend(record, taken)
-            else:
-                # Its deliveries can no longer be spoken of, from whichever side it was closed (§2.6.5, §2.6.6).
-                abandon(link.flow_state)
-                self.link_over(taken)
-        if event.by_peer and link.session.can_send:  # else the connection was closed for it
-            link.detach(closed=event.closed)
-        self.containers.detached(event)
-
-    def _transferred(self, _record: ConnectionRecord, event: events.TransferReceived) -> None:
-        neighbour = event.link.context
-        if isinstance(neighbour, Neighbour) and self.mesh is not None:
-            self.mesh.transferred(neighbour, event)
-        else:
-            transfer_received(self, event)
-
-    def _ignored(self, _record: ConnectionRecord, event: events.DeliveryIgnored) -> None:
-        incoming = event.link.context
-        if isinstance(incoming, IncomingLink):
-            incoming.pool.received(incoming.input, self.now)
-            incoming.pool.forwarded(incoming.input, self.now)
-            self.touch_input(incoming)
-
-    def _disposed(self, _record: ConnectionRecord, event: events.DispositionReceived) -> None:
-        self.settlement.disposition_received(event)
-
-    def _credited(self, _record: ConnectionRecord, event: events.CreditChanged | events.DrainRequested) -> None:
-        taken = event.link.context
-        flow = event.flow
-        if isinstance(taken, OutgoingLink):
-            taken.link.offer(taken.address.waiting.size)
-            taken.note_credit()
-            self.touch_outgoing(taken)
-            if taken.backlog or (taken.current is not None and not taken.current.started):
-                pump(self, taken)
-        elif isinstance(taken, IncomingLink) and flow.delivery_count is not None:
-            taken.pool.flow_received(taken.input, flow.delivery_count, flow.link_credit, flow.available, self.now)
-            taken.time_credit(self.now)
-            self.touch_input(taken)
-        elif isinstance(taken, Neighbour):
-            taken.pump()
-
-    def _drain_requested(self, record: ConnectionRecord, event: events.DrainRequested) -> None:
-        self._credited(record, event)
-        taken = event.link.context
-        if not isinstance(taken, OutgoingLink):
-            event.link.drained()
-        elif taken.copy:
-            if not taken.backlog:
-                taken.link.drained()
-        else:
-            address = taken.address
-            if taken not in address.draining:
-                address.draining = including(address.draining, taken)
-                taken.drain_by = self.now + address.config.drain_time
-                self.schedule(taken.drain_by, partial(self.touch, address))
-            address.pool.drain(self.now)
-            self.touch(address)
-
-    def _window_opened(self, _record: ConnectionRecord, event: events.WindowOpened) -> None:
-        session = event.session
-        stalled, session.stalled = session.stalled, {}
-        self._go_on(stalled)
-        if self.mesh is not None:
-            self.mesh.window_opened(session)
-
-    def _go_on(self, stalled: Iterable[OutgoingLink]) -> None:
-        """What held these links back has changed."""
-        for outgoing in stalled:
-            if not outgoing.gone:
-                pump(self, outgoing)
-                self.touch_outgoing(outgoing)
-
-    _handlers: ClassVar[dict[type, Callable[..., None]]] = {
-        events.TlsRequested: _tls_requested,
-        events.ConnectionOpened: _opened,
-        events.ConnectionClosed: _closed,
-        events.SessionBegun: _begun,
-        events.SessionEnded: _ended,
-        events.LinkAttached: _attached,
-        events.LinkDetached: _detached,
-        events.TransferReceived: _transferred,
-        events.DeliveryIgnored: _ignored,
-        events.DispositionReceived: _disposed,
-        events.CreditChanged: _credited,
-        events.DrainRequested: _drain_requested,
-        events.WindowOpened: _window_opened,
-    }
-
-    # ------------------------------------------------------------------------------------------------------ departures
-
-    def fail_link(self, taken: IncomingLink | OutgoingLink, error: Error) -> None:
-        """Detach a link of ours with an error, and let go of what was on it."""
-        self.link_over(taken)
-        link = taken.link
-        if link.is_attached and link.session.can_send:
-            link.detach(error=error)
-        self.containers.over(link, error)
-
-    def _connection_gone(self, record: ConnectionRecord) -> None:
-        if self.mesh is not None and not record.lost:
-            self.mesh.lost(record)
-        self.containers.lost(record)
-        record.lost = True
-        for table in (record.outgoing, record.lingering, record.incoming):
-            for each in list(table):
-                self.link_over(each)
-
-    def _suspend(self, record: ConnectionRecord, taken: IncomingLink | OutgoingLink) -> None:
-        """Detached, not closed: nothing more is sent, but what was sent lives until the session ends (§2.7.6)."""
-        self._withdraw(taken)
-        if taken.link.terminus.unsettled:
-            record.lingering[taken] = None
-            if isinstance(taken, OutgoingLink):
-                record.held[taken.address] = record.held.get(taken.address, 0) + taken.unsettled
-        else:
-            self._keep_count(taken)
-
-    def link_over(self, taken: IncomingLink | OutgoingLink) -> None:
-        """A link is over: each of its deliveries ends with what is true of it."""
-        self._withdraw(taken)
-        self.no_longer_lingers(taken)
-        unsettled = list(taken.link.terminus.unsettled.values())
-        if isinstance(taken, OutgoingLink):
-            for delivery in unsettled:
-                if delivery.leg is not None:
-                    self.settlement.hop_lost(delivery.leg)
-        else:
-            for delivery in unsettled:
-                if delivery.relay is not None:
-                    self.settlement.sender_gone(delivery.relay, delivery)
-        for delivery in unsettled:
-            forget(delivery)
-        self._keep_count(taken)
-
-    def _keep_count(self, taken: IncomingLink | OutgoingLink) -> None:
-        """A link is gone: what it has counted stays, once."""
-        if not taken.link.flow_state.received:
-            return
-        self.past.add(taken)
-        if taken.address is not None:
-            self.seen_as(taken.address).count(taken)
-        taken.link.flow_state.reset_counters()
-
-    def no_longer_lingers(self, taken: IncomingLink | OutgoingLink) -> None:
-        """A link that was detached without being closed has no live delivery any more."""
-        record = taken.connection
-        if record.lingering.pop(taken, 0) == 0:
-            return
-        self._keep_count(taken)
-        if not isinstance(taken, OutgoingLink):
-            return
-        held = record.held.pop(taken.address, 0) - taken.unsettled
-        if held > 0:
-            record.held[taken.address] = held
-        for outgoing in record.outgoing:
-            if outgoing.address is taken.address:
-                self.touch_outgoing(outgoing)
-
-    def _withdraw(self, taken: IncomingLink | OutgoingLink) -> None:
-        """A link takes part in nothing new, and what is in the middle of its frames is given up."""
-        self.attaching.forget(taken)
-        record = taken.connection
-        if isinstance(taken, OutgoingLink):
-            if taken.gone:
-                return
-            taken.gone = True
-            record.outgoing.pop(taken, None)
-            address = taken.address
-            address.copies = excluding(address.copies, taken)
-            address.outgoing = excluding(address.outgoing, taken)
-            address.draining = excluding(address.draining, taken)
-            address.creditors = excluding(address.creditors, taken)
-            if taken.branch is not None:
-                address.pool.remove_branch(taken.branch, self.now)
-            current, taken.current = taken.current, None
-            if current is not None:
-                self.settlement.hop_lost(current)
-            while taken.backlog:
-                self.settlement.hop_lost(taken.backlog.popleft())
-            if not address.outgoing:
-                if not taken.retired:
-                    self.nobody_left(address)
-            elif address.config.redeliver:
-                self.settlement.end_excluded(address)
-        else:
-            if record.incoming.pop(taken, 0) == 0:
-                return
-            if taken.current is not None:
-                relay, taken.current = taken.current, None
-                abort(self, relay)
-            taken.pool.remove_input(taken.input, self.now)
-            if taken.address is not None:
-                taken.address.incoming = excluding(taken.address.incoming, taken)
-            address = taken.address  # type: ignore[assignment]  # None for an anonymous terminus
-        if address is not None:
-            self.touch(address)
-            if address.maker is record and self._made(taken):
-                self._maker_gone(address)
-
-    def nobody_left(self, address: Address) -> None:
-        """The last receiver is gone, or the last lane: what waits goes back (§3.4.4), or another way."""
-        if self.mesh is not None:
-            self.mesh.ways.nobody_left(address)
-        if not address.outgoing:
-            self.send_back(address)
-
-    def send_back(self, address: Address) -> None:
-        """What waits at an address that leads nowhere any more has its outcome, or looks for another way."""
-        waiting = address.waiting
-        while (relay := waiting.first()) is not None:
-            if relay.share is not None:
-                unqueue(self, relay)
-                self.settlement.route_again(relay)
-                continue
-            self.count_undelivered(address)
-            self.settlement.end_unsent(relay, RELEASED_STATE)
-
-    def count_undelivered(self, address: Address | None) -> None:
-        """A delivery went to nobody. Args: address: where it should have gone; None: there is no such address."""
-        self.undelivered += 1
-        if address is not None:
-            self.seen_as(address).undelivered += 1
-            if address.lane is not None and not (address.is_ingress or address.has_consumers):
-                self.no_path += 1
-
-    def seen_as(self, address: Address) -> Address:
-        """The address as clients see it that a node belongs to; the node itself, where there is none."""
-        if address.is_ingress or (address.name and self.mesh is not None and self.mesh.ways.owns(address)):
-            return self.addresses.find(address.tenant, address.name) or address
-        return address
-
-    @staticmethod
-    def _made(taken: IncomingLink | OutgoingLink) -> bool:
-        """Whether the dynamic node at the other end of this link was made by it."""
-        remote = taken.link.remote
-        if remote is None:
-            return False
-        terminus = remote.source if isinstance(taken, OutgoingLink) else remote.target
-        return isinstance(terminus, Source | Target) and terminus.dynamic
-
-    def _maker_gone(self, address: Address) -> None:
-        """The link that made a dynamic node is gone. With links as the condition it goes with the last of them."""
-        lifetime = address.lifetime
-        if isinstance(lifetime, DeleteOnClose) or (
-            isinstance(lifetime, DeleteOnNoMessages) and not address.waiting.size
-        ):
-            self._remove_dynamic(address)
-
-    def _remove_dynamic(self, address: Address) -> None:
-        """A dynamic node goes with the link that made it: other links to it are detached (§3.5.10)."""
-        self.addresses.remove(address)
-        error = Error(condition=AmqpCondition.RESOURCE_DELETED, description="the dynamic node is gone")
-        attached: list[IncomingLink | OutgoingLink] = [*address.incoming, *address.outgoing, *address.copies]
-        for each in attached:
-            self.fail_link(each, error)

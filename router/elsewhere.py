@@ -17,12 +17,14 @@ from typing import TYPE_CHECKING, Final
 from amqpmesh.policies.distribution import Distribution
 from amqpmesh.policies.patterns import steps
 from amqpmesh.policies.redirect import Following, NotFollowedError, Place
+from amqpmesh.router.accounts import count_undelivered
 from amqpmesh.router.addresses import Address
 from amqpmesh.router.amqp.composite import encode_composite
 from amqpmesh.router.amqp.definitions import AmqpCondition, Error, LinkCondition
 from amqpmesh.router.amqp.messaging import Rejected
 from amqpmesh.router.attaching import RefusedError
 from amqpmesh.router.container_link import ContainerLink
+from amqpmesh.router.departures import fail_link
 from amqpmesh.router.links import IncomingLink, OutgoingLink
 from amqpmesh.router.settings.agreement import free_name
 
@@ -147,12 +149,12 @@ class FarNode:
             ingress = self.ingress()
             attached = [*ingress.incoming]
             while (relay := ingress.waiting.first()) is not None:
-                core.count_undelivered(ingress)
+                count_undelivered(core, ingress)
                 core.settlement.end_unsent(relay, encode_composite(Rejected(error=told)))
         lanes = [each for each in attached if each.lane is not None]
         for each in attached:
             if each.lane is None:
-                core.fail_link(each, told)
+                fail_link(core, each, told)
         core.touch(address)
         if lanes:
             return False

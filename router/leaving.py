@@ -14,6 +14,8 @@ from amqpmesh.router.sayings import senders_state
 from amqpmesh.router.waiting import forwarded, unqueue
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from amqpmesh.router.addresses import Address
     from amqpmesh.router.core import Core
     from amqpmesh.router.kernel.relay import Relay
@@ -154,6 +156,14 @@ def pump(core: Core, outgoing: OutgoingLink) -> None:
         may_pass(leg)
         core.touch_outgoing(outgoing)
         leg_sent(core, leg)
+
+
+def go_on(core: Core, stalled: Iterable[OutgoingLink]) -> None:
+    """What held these links back has changed."""
+    for outgoing in stalled:
+        if not outgoing.gone:
+            pump(core, outgoing)
+            core.touch_outgoing(outgoing)
 
 
 def may_pass(leg: Leg) -> None:

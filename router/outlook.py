@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypedDict
 
+from amqpmesh.router.accounts import seen_as
 from amqpmesh.router.names import as_known_at, split
 from amqpmesh.router.reasons import Reason, Whereabouts, why_address, why_node
 from amqpmesh.router.statistics import AdvertStatistics, MeshStatistics, NeighbourStatistics, RouteStatistics
@@ -69,7 +70,7 @@ def why_unasked(core: Core, address: Address) -> Reason:
     if core.mesh is not None and not address.is_ingress:
         reason = why_node(address, draining=core.draining)
     else:
-        seen = core.seen_as(address)
+        seen = seen_as(core, address)
         whereabouts = Compass(core.mesh).of(seen.tenant, seen.name)
         reason = why_address(seen, draining=core.draining, whereabouts=whereabouts)
     return reason or Reason.NO_RECEIVER

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from amqpmesh.policies.distribution import Distribution
 from amqpmesh.router.attaching import RefusedError
+from amqpmesh.router.departures import nobody_left
 from amqpmesh.router.lanes import Lane, LaneKind
 from amqpmesh.router.names import as_known_at, split
 from amqpmesh.router.neighbours import Neighbour
@@ -71,7 +72,7 @@ class Outposts:
         if node.outgoing:
             self._ways.consumers_changed(node)
         else:
-            core.nobody_left(node)
+            nobody_left(core, node)
 
     def _wanted(self, tenant: str, address: str, name: str) -> dict[Lane, int]:
         """The lanes that there should be, and what reaching the consumers behind each costs."""

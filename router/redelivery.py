@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from amqpmesh.router import heads
-from amqpmesh.router.accounts import drop_kept
+from amqpmesh.router.accounts import count_undelivered, drop_kept
 from amqpmesh.router.amqp.composite import decode_composite
 from amqpmesh.router.amqp.messaging import Modified
 from amqpmesh.router.kernel.relay import (
@@ -88,7 +88,7 @@ def dead_letter(core: Core, relay: Relay, data: bytes) -> None:
         return
     dead, name = core.lookup.of_copy(address.tenant, name)
     if dead is None or not dead.has_consumers or core.budget.used + len(data) > core.budget.limit:
-        core.count_undelivered(dead)
+        count_undelivered(core, dead)
         return
     _send_copy(core, dead, name, relay.message_format, heads.without_ttl(data))
 

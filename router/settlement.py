@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from amqpmesh.router.accounts import close_if_done, drop_chunks, drop_kept, finish, uncount
+from amqpmesh.router.accounts import close_if_done, count_undelivered, drop_chunks, drop_kept, finish, uncount
 from amqpmesh.router.amqp.composite import encode_composite
 from amqpmesh.router.amqp.definitions import Error, LinkCondition
 from amqpmesh.router.amqp.messaging import Rejected
 from amqpmesh.router.answering import answer, pass_up, settle_orphan, tell
+from amqpmesh.router.departures import fail_link
 from amqpmesh.router.kernel.relay import (
     DECLARED,
     FAILED_STATE,
@@ -62,7 +63,7 @@ class Settlement:
         if delivery.settled or leg.done:
             return
         if state_kind(state) in (TRANSACTIONAL, DECLARED):
-            core.fail_link(outgoing, unknown_transaction())
+            fail_link(core, outgoing, unknown_transaction())
             return
         if not is_terminal(state) and not settled:
             pass_up(core, leg, state)
@@ -91,7 +92,7 @@ class Settlement:
         if delivery.settled:
             return
         if state_kind(state) in (TRANSACTIONAL, DECLARED):
-            core.fail_link(source, unknown_transaction())
+            fail_link(core, source, unknown_transaction())
             return
         if not settled:
             if is_terminal(state):
@@ -195,7 +196,7 @@ class Settlement:
         core = self._core
         address = relay.share.ingress if isinstance(relay.share, Share) else core.address_of(relay)
         if address is None or not address.has_consumers:
-            core.count_undelivered(address)
+            count_undelivered(core, address)
             self.end_unsent(relay, RELEASED_STATE)
             return
         requeue(core, relay, address)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from amqpmesh.policies.access import RESERVED
 from amqpmesh.policies.distribution import Distribution
+from amqpmesh.router.accounts import seen_as
 from amqpmesh.router.amqp.messaging import (
     DeleteOnClose,
     DeleteOnNoLinks,
@@ -76,7 +77,7 @@ def survey(core: Core) -> Steps[Statistics]:
             if not (taken in record.incoming or taken in record.outgoing or taken in record.lingering):
                 continue
             total.add(taken)
-            used_address = core.seen_as(taken.address) if taken.address is not None else None
+            used_address = seen_as(core, taken.address) if taken.address is not None else None
             if used_address in by_address:
                 by_address[used_address].add(taken)
             if record.own:
@@ -168,7 +169,7 @@ def _incoming(core: Core, incoming: IncomingLink, why: Mapping[Address, Reason |
     if address is None:
         of_address = None
     elif core.mesh is None or address.is_ingress:
-        of_address = why.get(core.seen_as(address))
+        of_address = why.get(seen_as(core, address))
     else:  # it is for receivers at this router alone: what others there are is of no use to it
         of_address = why_node(address, draining=core.draining)
     reason = why_incoming(incoming, of_address, draining=core.draining, suspended=core.suspended)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from amqpmesh.router import heads
+from amqpmesh.router.accounts import count_undelivered
 from amqpmesh.router.kernel.relay import RELEASED_STATE
 from amqpmesh.router.links import IncomingLink
 from amqpmesh.router.shares import Share
@@ -23,7 +24,7 @@ def enqueue(core: Core, relay: Relay, address: Address, incoming: IncomingLink) 
     if incoming.address is None:
         waiting = incoming.waiting.get(address, 0)
         if waiting >= config.window:
-            core.count_undelivered(address)
+            count_undelivered(core, address)
             core.settlement.end_unsent(relay, RELEASED_STATE)
             return
         incoming.waiting[address] = waiting + 1
@@ -60,7 +61,7 @@ def end_waiting(core: Core, address: Address) -> None:
         if expires_at is not None and expires_at <= now:
             core.settlement.expired(relay)
         else:
-            core.count_undelivered(address)
+            count_undelivered(core, address)
             core.settlement.end_unsent(relay, RELEASED_STATE)
 
 

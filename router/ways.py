@@ -20,6 +20,8 @@ from amqpmesh.router.amqp.definitions import AmqpCondition, Error
 from amqpmesh.router.amqp.errors import CommandError
 from amqpmesh.router.amqp.states import LinkEndpointState
 from amqpmesh.router.attaching import RefusedError
+from amqpmesh.router.batch import limit_windows
+from amqpmesh.router.departures import link_over, send_back
 from amqpmesh.router.few import Few, excluding, including
 from amqpmesh.router.lanes import EXTRA_HOPS, MAX_HOPS, Keys, Lane, LaneKind, age
 from amqpmesh.router.names import as_known_at, split
@@ -188,7 +190,7 @@ class Ways:
         """The graph has changed, and with it who has consumers of these."""
         within_reach = {router for router in self._topology.routers() if self._topology.distance(router) is not None}
         if self._outages.update(within_reach):
-            self._core.limit_windows()
+            limit_windows(self._core)
         leaderless: list[Address] = []
         for node in self.nodes():
             self._leave_strangers(node)
@@ -376,7 +378,7 @@ class Ways:
         if gone or wanted or moved:
             core.touch(ingress)
         if not ingress.has_consumers:
-            core.send_back(ingress)
+            send_back(core, ingress)
 
     def _end_share(self, share: Share) -> None:
         """An ingress has this way no longer: what waits in it looks for another."""
@@ -454,7 +456,7 @@ class Ways:
         if outgoing.unsettled or outgoing.current is not None or outgoing.gone:
             return
         link = outgoing.link
-        self._core.link_over(outgoing)
+        link_over(self._core, outgoing)
         # A lane may be of no use before the neighbour has answered our attach (§2.6.3).
         if link.state in (LinkEndpointState.ATTACH_SENT, LinkEndpointState.ATTACHED) and link.session.can_send:
             link.detach()
@@ -504,8 +506,8 @@ class Ways:
         for share in list(node.borrowers):
             self._end_share(share)
             if not share.ingress.has_consumers:
-                core.send_back(share.ingress)
-        core.send_back(node)
+                send_back(core, share.ingress)
+        send_back(core, node)
 
     def _hold(self, node: Address, *, waits: bool) -> None:
         """Keep what leads to a node without a lane, or no longer. Args: waits: its router is likely to be back."""

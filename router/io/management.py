@@ -8,6 +8,7 @@ import trio
 from amqpmesh.router import logs, management
 from amqpmesh.router.amqp.errors import AmqpMeshError
 from amqpmesh.router.config import ListenerConfig
+from amqpmesh.router.connections import brought_by
 from amqpmesh.router.costs import Costly
 from amqpmesh.router.io.client.attacher import Attacher
 from amqpmesh.router.io.client.delivery import Delivery
@@ -113,7 +114,7 @@ class ManagementNode(Doors):
         """What changes something for whoever has sent this delivery; None: they may change nothing."""
         driver = self._driver
         assert driver is not None
-        asking = driver.core.brought_by(management.ADDRESS, tag)
+        asking = brought_by(driver.core, management.ADDRESS, tag)
         if asking is None or asking.listener is None or not asking.listener.manage:
             return None
         who = {"connection": asking.number, "host": asking.host, "user": asking.peer.user}

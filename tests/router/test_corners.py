@@ -19,6 +19,7 @@ from amqpmesh.router.amqp.messaging import Source, Target
 from amqpmesh.router.amqp.performatives import Attach, Disposition, Flow, Transfer, decode_performative
 from amqpmesh.router.amqp.types import Symbol
 from amqpmesh.router.config import AddressConfig, ListenerConfig, Overflow
+from amqpmesh.router.departures import fail_link
 from tests.support.network import Network, message
 
 SECOND = ReceiverSettleMode.SECOND
@@ -361,7 +362,7 @@ def test_a_consumer_that_vanishes_before_its_frame_of_a_multicast_counts_as_rele
     late = [o for o in outs if o.current is not None and not o.current.started]
     assert late, "no leg is unsent"
     leg = late[0].current
-    network.core.fail_link(late[0], Error(condition=Symbol("x:y")))
+    fail_link(network.core, late[0], Error(condition=Symbol("x:y")))
     assert leg.outcome == b"\x00\x53\x26\x45", leg.outcome
 
 

@@ -1,0 +1,164 @@
+"""What a batch has touched: what waits is sent, and the credit that there is divided, once all of it is handled."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from amqpmesh.router.amqp.definitions import AmqpCondition, Error
+from amqpmesh.router.departures import connection_gone
+from amqpmesh.router.few import excluding, including
+from amqpmesh.router.forwarding import dispatch
+from amqpmesh.router.links import IncomingLink
+from amqpmesh.router.patience import take_back, watch
+from amqpmesh.router.shares import Share
+from amqpmesh.router.windows import FixedWindow
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from amqpmesh.router.addresses import Address
+    from amqpmesh.router.core import Core
+    from amqpmesh.router.links import OutgoingLink
+    from amqpmesh.router.windows import Grant
+
+
+def finish_batch(core: Core) -> None:
+    """Send what can go, and divide the credit that there is."""
+    _check_budget(core)
+    while core.touched or core.touched_windows:
+        addresses, core.touched = core.touched, {}
+        for address in addresses:
+            if address.waiting.size:
+                dispatch(core, address)
+        outgoing, core.touched_outgoing = core.touched_outgoing, {}
+        for each in outgoing:
+            _update_branch(core, each)
+        for address in addresses:
+            _check_share(core, address)
+            if address.has_pool:
+                _grant(core, address.pool.grants(core.now))
+            if address.draining or address.lenders:
+                _answer_drains(core, address)
+            if address.is_multicast:
+                # What its consumers can take all at once, nodes that lead here may wait for.
+                for share in address.borrowers:
+                    if share.ingress.waiting.size:
+                        core.touch(share.ingress)
+            core.set_timer(address, address.next_timer())
+            if _drop_if_idle(core, address):
+                core.forget_timer(address)
+        windows, core.touched_windows = core.touched_windows, {}
+        for window in windows:
+            _grant(core, window.grants(core.now))
+
+
+def _update_branch(core: Core, outgoing: OutgoingLink) -> None:
+    branch = outgoing.branch
+    if branch is not None and not outgoing.gone:
+        flow_state = outgoing.link.flow_state
+        outgoing.time_credit(core.now)
+        withdrawn = flow_state.lowered and flow_state.link_credit == 0
+        usable = outgoing.usable
+        if outgoing.left_out and usable:
+            branch = take_back(core, outgoing)
+        elif outgoing.address.is_multicast and not usable:
+            watch(core, outgoing)
+        elif usable:
+            outgoing.stalled_since = None
+        outgoing.address.pool.set_usable(branch, usable, core.now, withdrawn=withdrawn)
+        if not usable and flow_state.link_credit:
+            outgoing.stall()
+
+
+def _drop_if_idle(core: Core, address: Address) -> bool:
+    """Forget an address that nobody uses any more; whether it was."""
+    if address.far is not None:
+        return address.far.look()
+    if core.mesh is not None and core.mesh.ways.owns(address):
+        return core.mesh.ways.drop_if_idle(address)
+    return core.addresses.drop_if_idle(address)
+
+
+def _grant(core: Core, grants: Iterable[Grant]) -> None:
+    for grant in grants:
+        incoming = grant.input.owner
+        if isinstance(incoming, Share):
+            incoming.grant(grant, core.now)
+            if incoming.draining:
+                ingress = incoming.ingress
+                if incoming not in ingress.lenders:
+                    ingress.lenders = including(ingress.lenders, incoming)
+                    incoming.drain_by = core.now + ingress.config.drain_time
+                    core.schedule(incoming.drain_by, partial(core.touch, ingress))
+            core.touch(incoming.ingress)
+        elif isinstance(incoming, IncomingLink) and incoming.link.is_attached:
+            incoming.link.flow(grant.credit, drain=grant.drain, echo=grant.echo)
+            incoming.time_credit(core.now)
+
+
+def _answer_drains(core: Core, address: Address) -> None:
+    over = address.pool.drained(core.now)
+    for share in list(address.lenders):
+        if over or core.now >= share.drain_by:
+            address.lenders = excluding(address.lenders, share)
+            share.drained(core.now)
+            core.touch(share.node)
+    for outgoing in list(address.draining):
+        # What waits may wait for others, as a multicast does for its slowest: nobody is kept longer for that.
+        # But a delivery that was given to it, and of which nothing is sent yet, needs one of the credit.
+        unsent = outgoing.current is not None and not outgoing.current.started
+        if not unsent and (over or core.now >= outgoing.drain_by):
+            address.draining = excluding(address.draining, outgoing)
+            outgoing.link.drained()
+            core.touch_outgoing(outgoing)
+
+
+def _check_budget(core: Core) -> None:
+    """Once the memory is used up, those that hold much of it get no credit, until a tenth of it is free again."""
+    used, limit = core.budget.used, core.budget.limit
+    if used > 2 * limit:
+        _close_the_largest(core)
+    suspended = used > limit or (core.suspended and used > limit * 0.9) or core.draining
+    if suspended != core.suspended:
+        core.suspended = suspended
+        if suspended and not core.draining:
+            core.log.warning("memory used up", octets=used, limit=limit, consequence="senders get no credit")
+        for address in core.addresses.values():
+            core.touch(address)
+        limit_windows(core)
+
+
+def limit_windows(core: Core) -> None:
+    """Memory is used up or free again, or other routers are out of reach or within: see who may have a window."""
+    for record in core.connections:
+        for incoming in record.incoming:
+            if isinstance(incoming.pool, FixedWindow):
+                incoming.pool.set_suspended(core.suspended or core.lookup.is_cut_off(incoming))
+                core.touch_input(incoming)
+
+
+def _close_the_largest(core: Core) -> None:
+    """Withholding credit was not enough: the connection whose frames fill the memory makes room for the others."""
+    largest = max(
+        (record for record in core.connections if not record.lost),
+        key=lambda record: record.held_frames,
+        default=None,
+    )
+    if largest is not None and largest.engine.can_send and not largest.own:
+        error = Error(
+            condition=AmqpCondition.RESOURCE_LIMIT_EXCEEDED, description="too much of the router's memory is held"
+        )
+        core.log.warning("connection closed for its memory", connection=largest.number, peer=largest.host)
+        largest.engine.close(error)
+        connection_gone(core, largest)
+        core.set_timer(largest, largest.engine.next_timer())
+
+
+def _check_share(core: Core, address: Address) -> None:
+    """Whether this address is one of those."""
+    suspended = core.suspended and (core.draining or address.buffered > address.budget.limit)
+    if suspended != address.suspended:
+        address.suspended = suspended
+        if address.has_pool:
+            address.pool.set_suspended(suspended)

@@ -1,0 +1,156 @@
+"""Connections, links and dynamic nodes that go: what was on them ends with what is true of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from amqpmesh.router.accounts import count_undelivered, keep_count, no_longer_lingers
+from amqpmesh.router.amqp.definitions import AmqpCondition, Error
+from amqpmesh.router.amqp.messaging import DeleteOnClose, DeleteOnNoMessages, Source, Target
+from amqpmesh.router.few import excluding
+from amqpmesh.router.kernel.relay import RELEASED_STATE, forget
+from amqpmesh.router.leaving import abort
+from amqpmesh.router.links import OutgoingLink
+from amqpmesh.router.waiting import unqueue
+
+if TYPE_CHECKING:
+    from amqpmesh.router.addresses import Address
+    from amqpmesh.router.connections import ConnectionRecord
+    from amqpmesh.router.core import Core
+    from amqpmesh.router.links import IncomingLink
+
+
+def fail_link(core: Core, taken: IncomingLink | OutgoingLink, error: Error) -> None:
+    """Detach a link of ours with an error, and let go of what was on it."""
+    link_over(core, taken)
+    link = taken.link
+    if link.is_attached and link.session.can_send:
+        link.detach(error=error)
+    core.containers.over(link, error)
+
+
+def connection_gone(core: Core, record: ConnectionRecord) -> None:
+    """A connection carries nothing any more, even if its transport is still there: all links on it are over."""
+    if core.mesh is not None and not record.lost:
+        core.mesh.lost(record)
+    core.containers.lost(record)
+    record.lost = True
+    for table in (record.outgoing, record.lingering, record.incoming):
+        for each in list(table):
+            link_over(core, each)
+
+
+def suspend(core: Core, record: ConnectionRecord, taken: IncomingLink | OutgoingLink) -> None:
+    """Detached, not closed: nothing more is sent, but what was sent lives until the session ends (§2.7.6)."""
+    _withdraw(core, taken)
+    if taken.link.terminus.unsettled:
+        record.lingering[taken] = None
+        if isinstance(taken, OutgoingLink):
+            record.held[taken.address] = record.held.get(taken.address, 0) + taken.unsettled
+    else:
+        keep_count(core, taken)
+
+
+def link_over(core: Core, taken: IncomingLink | OutgoingLink) -> None:
+    """A link is over: each of its deliveries ends with what is true of it."""
+    _withdraw(core, taken)
+    no_longer_lingers(core, taken)
+    unsettled = list(taken.link.terminus.unsettled.values())
+    if isinstance(taken, OutgoingLink):
+        for delivery in unsettled:
+            if delivery.leg is not None:
+                core.settlement.hop_lost(delivery.leg)
+    else:
+        for delivery in unsettled:
+            if delivery.relay is not None:
+                core.settlement.sender_gone(delivery.relay, delivery)
+    for delivery in unsettled:
+        forget(delivery)
+    keep_count(core, taken)
+
+
+def _withdraw(core: Core, taken: IncomingLink | OutgoingLink) -> None:
+    """A link takes part in nothing new, and what is in the middle of its frames is given up."""
+    core.attaching.forget(taken)
+    record = taken.connection
+    if isinstance(taken, OutgoingLink):
+        if taken.gone:
+            return
+        taken.gone = True
+        record.outgoing.pop(taken, None)
+        address = taken.address
+        address.copies = excluding(address.copies, taken)
+        address.outgoing = excluding(address.outgoing, taken)
+        address.draining = excluding(address.draining, taken)
+        address.creditors = excluding(address.creditors, taken)
+        if taken.branch is not None:
+            address.pool.remove_branch(taken.branch, core.now)
+        current, taken.current = taken.current, None
+        if current is not None:
+            core.settlement.hop_lost(current)
+        while taken.backlog:
+            core.settlement.hop_lost(taken.backlog.popleft())
+        if not address.outgoing:
+            if not taken.retired:
+                nobody_left(core, address)
+        elif address.config.redeliver:
+            core.settlement.end_excluded(address)
+    else:
+        if record.incoming.pop(taken, 0) == 0:
+            return
+        if taken.current is not None:
+            relay, taken.current = taken.current, None
+            abort(core, relay)
+        taken.pool.remove_input(taken.input, core.now)
+        if taken.address is not None:
+            taken.address.incoming = excluding(taken.address.incoming, taken)
+        address = taken.address  # type: ignore[assignment]  # None for an anonymous terminus
+    if address is not None:
+        core.touch(address)
+        if address.maker is record and _made(taken):
+            _maker_gone(core, address)
+
+
+def nobody_left(core: Core, address: Address) -> None:
+    """The last receiver is gone, or the last lane: what waits goes back (§3.4.4), or another way."""
+    if core.mesh is not None:
+        core.mesh.ways.nobody_left(address)
+    if not address.outgoing:
+        send_back(core, address)
+
+
+def send_back(core: Core, address: Address) -> None:
+    """What waits at an address that leads nowhere any more has its outcome, or looks for another way."""
+    waiting = address.waiting
+    while (relay := waiting.first()) is not None:
+        if relay.share is not None:
+            unqueue(core, relay)
+            core.settlement.route_again(relay)
+            continue
+        count_undelivered(core, address)
+        core.settlement.end_unsent(relay, RELEASED_STATE)
+
+
+def _made(taken: IncomingLink | OutgoingLink) -> bool:
+    """Whether the dynamic node at the other end of this link was made by it."""
+    remote = taken.link.remote
+    if remote is None:
+        return False
+    terminus = remote.source if isinstance(taken, OutgoingLink) else remote.target
+    return isinstance(terminus, Source | Target) and terminus.dynamic
+
+
+def _maker_gone(core: Core, address: Address) -> None:
+    """The link that made a dynamic node is gone. With links as the condition it goes with the last of them."""
+    lifetime = address.lifetime
+    if isinstance(lifetime, DeleteOnClose) or (isinstance(lifetime, DeleteOnNoMessages) and not address.waiting.size):
+        _remove_dynamic(core, address)
+
+
+def _remove_dynamic(core: Core, address: Address) -> None:
+    """A dynamic node goes with the link that made it: other links to it are detached (§3.5.10)."""
+    core.addresses.remove(address)
+    error = Error(condition=AmqpCondition.RESOURCE_DELETED, description="the dynamic node is gone")
+    attached: list[IncomingLink | OutgoingLink] = [*address.incoming, *address.outgoing, *address.copies]
+    for each in attached:
+        fail_link(core, each, error)

@@ -1,0 +1,269 @@
+"""What it means for the router that a peer did something: a function for each kind of event."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from amqpmesh.policies.access import Peer
+from amqpmesh.router.amqp import events
+from amqpmesh.router.amqp.definitions import AmqpCondition, ConnectionCondition, Error
+from amqpmesh.router.amqp.errors import CommandError, ProtocolError
+from amqpmesh.router.amqp.sasl import SaslServer
+from amqpmesh.router.arriving import transfer_received
+from amqpmesh.router.container_link import ContainerLink
+from amqpmesh.router.departures import connection_gone, link_over, suspend
+from amqpmesh.router.few import including
+from amqpmesh.router.kernel.relay import abandon
+from amqpmesh.router.lanes import REMEMBERED
+from amqpmesh.router.leaving import go_on, pump
+from amqpmesh.router.links import IncomingLink, OutgoingLink
+from amqpmesh.router.neighbours import Neighbour
+from amqpmesh.router.redirects import info
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from amqpmesh.policies.redirect import Redirect
+    from amqpmesh.router.connections import ConnectionRecord
+    from amqpmesh.router.core import Core
+
+
+def handle(core: Core, record: ConnectionRecord, event: events.Event) -> None:
+    """A peer did something: what follows from it is done."""
+    try:
+        _HANDLERS[type(event)](core, record, event)
+    except (ProtocolError, CommandError) as error:
+        # The peer's limits leave no room for an answer: no handle or channel is free, or its frames are too small.
+        _cannot_answer(core, record, event, error)
+
+
+def _cannot_answer(
+    core: Core, record: ConnectionRecord, event: events.Event, error: ProtocolError | CommandError
+) -> None:
+    condition = error.condition if isinstance(error, ProtocolError) else AmqpCondition.RESOURCE_LIMIT_EXCEEDED
+    answer = Error(condition=condition, description=str(error))
+    if isinstance(event, events.LinkAttached):
+        consequences = event.link.session.fail(answer)
+    elif isinstance(event, events.SessionBegun) and record.engine.can_send:
+        record.engine.close(answer)
+        consequences = (events.ConnectionClosed(answer, by_peer=False),)
+    else:
+        raise error
+    for consequence in consequences:
+        _HANDLERS[type(consequence)](core, record, consequence)
+
+
+def _tls_requested(core: Core, record: ConnectionRecord, event: events.TlsRequested) -> None:
+    record.tls_requested = event.rest
+
+
+def _opened(core: Core, record: ConnectionRecord, event: events.ConnectionOpened) -> None:
+    engine = record.engine
+    sasl = engine.negotiation.sasl
+    # Of a connection of ours the exchange has shown who we are; who the peer is, its certificate says.
+    shown = isinstance(sasl, SaslServer) and sasl.done
+    record.peer = Peer(
+        container_id=event.open.container_id,
+        user=engine.user if shown else record.certificate_user if record.connector is not None else None,
+        mechanism=sasl.mechanism if sasl is not None and sasl.done else None,
+        certificate_subject=record.certificate_subject,
+        hostname=event.open.hostname,
+        **record.origin,
+    )
+    if record.listener is not None:
+        engine.open()
+    # From here on idle time-outs count, which may come sooner than what was waited for.
+    core.set_timer(record, engine.next_timer())
+    if record.listener is not None and record.listener.redirect is not None:
+        _redirect(core, record, record.listener.redirect.place)
+        return
+    if core.mesh is not None:
+        core.mesh.opened(record)
+    core.containers.opened(record)
+    if not record.own:
+        core.log.info(
+            "connection opened",
+            connection=record.number,
+            peer=record.host,
+            container=record.peer.container_id,
+            user=record.peer.user,
+            connector=record.peer.connector or None,
+        )
+
+
+def _redirect(core: Core, record: ConnectionRecord, place: Redirect) -> None:
+    """The connection belongs elsewhere: close it with where (§2.8.16)."""
+    core.log.info(
+        "connection redirected", connection=record.number, peer=record.host, container=record.peer.container_id
+    )
+    error = Error(condition=ConnectionCondition.REDIRECT, description="the container moved", info=info(place))
+    record.engine.close(error)
+    connection_gone(core, record)
+    core.set_timer(record, record.engine.next_timer())
+
+
+def _closed(core: Core, record: ConnectionRecord, event: events.ConnectionClosed) -> None:
+    record.closed = record.closed or event
+    if record.lost:
+        return
+    error = event.error
+    sasl = record.engine.negotiation.sasl
+    if sasl is not None and isinstance(sasl, SaslServer) and sasl.authenticator_error is not None:
+        core.log.error("users cannot be looked up", exception=sasl.authenticator_error)
+    if isinstance(sasl, SaslServer) and sasl.done and not sasl.succeeded:
+        core.log.warning(
+            "authentication failed",
+            connection=record.number,
+            peer=record.host,
+            mechanism=sasl.mechanism,
+            reason=sasl.reason,
+        )
+        return
+    # Of one of ours that did not come about, the connector tells.
+    if not record.own and (record.connector is None or record.engine.remote is not None):
+        core.log.info(
+            "connection closed",
+            connection=record.number,
+            peer=record.host,
+            by="peer" if event.by_peer else "router",
+            connector=record.peer.connector or None,
+            condition=error.condition if error is not None else None,
+            reason=error.description if error is not None else None,
+        )
+    connection_gone(core, record)
+    core.set_timer(record, record.engine.next_timer())
+
+
+def _begun(core: Core, _record: ConnectionRecord, event: events.SessionBegun) -> None:
+    if not event.session.can_send:  # else it is the answer to our own
+        event.session.begin()
+
+
+def _ended(core: Core, record: ConnectionRecord, event: events.SessionEnded) -> None:
+    # Those that we send on first: then nothing tries to send on them what others leave behind.
+    for table in (record.outgoing, record.lingering, record.incoming):
+        for each in [each for each in table if each.link.session is event.session]:
+            if isinstance(each, OutgoingLink) and each.lane is not None:
+                assert core.mesh is not None
+                core.mesh.ways.refused(each)
+            link_over(core, each)
+    if core.mesh is not None:
+        core.mesh.ended(record, event.session)
+    if record.connector is not None:
+        core.containers.ended(event.session, event.error, by_peer=event.by_peer)
+
+
+def _attached(core: Core, record: ConnectionRecord, event: events.LinkAttached) -> None:
+    taken = event.link.context
+    if isinstance(taken, OutgoingLink):
+        # The answer to our own attach. Without a target it is a refusal, and the detach will say why (§2.6.3).
+        if taken.lane is not None and event.attach.target is not None and not event.attach.max_message_size:
+            event.link.remote = REMEMBERED
+    elif isinstance(taken, ContainerLink):
+        core.containers.attached(taken, event)
+    elif isinstance(taken, Neighbour) or (core.mesh is not None and core.mesh.takes(record, event)):
+        assert core.mesh is not None
+        core.mesh.attached(record, event)
+    else:
+        core.attaching.attached(record, event.link, event.attach)
+
+
+def _detached(core: Core, record: ConnectionRecord, event: events.LinkDetached) -> None:
+    link = event.link
+    taken = link.context
+    if isinstance(taken, Neighbour) and core.mesh is not None:
+        core.mesh.detached(taken)
+    if isinstance(taken, OutgoingLink) and taken.lane is not None and event.by_peer:
+        assert core.mesh is not None
+        core.mesh.ways.refused(taken)
+    if isinstance(taken, IncomingLink | OutgoingLink):
+        if event.by_peer and not event.closed:
+            suspend(core, record, taken)
+        else:
+            # Its deliveries can no longer be spoken of, from whichever side it was closed (§2.6.5, §2.6.6).
+            abandon(link.flow_state)
+            link_over(core, taken)
+    if event.by_peer and link.session.can_send:  # else the connection was closed for it
+        link.detach(closed=event.closed)
+    core.containers.detached(event)
+
+
+def _transferred(core: Core, _record: ConnectionRecord, event: events.TransferReceived) -> None:
+    neighbour = event.link.context
+    if isinstance(neighbour, Neighbour) and core.mesh is not None:
+        core.mesh.transferred(neighbour, event)
+    else:
+        transfer_received(core, event)
+
+
+def _ignored(core: Core, _record: ConnectionRecord, event: events.DeliveryIgnored) -> None:
+    incoming = event.link.context
+    if isinstance(incoming, IncomingLink):
+        incoming.pool.received(incoming.input, core.now)
+        incoming.pool.forwarded(incoming.input, core.now)
+        core.touch_input(incoming)
+
+
+def _disposed(core: Core, _record: ConnectionRecord, event: events.DispositionReceived) -> None:
+    core.settlement.disposition_received(event)
+
+
+def _credited(core: Core, _record: ConnectionRecord, event: events.CreditChanged | events.DrainRequested) -> None:
+    taken = event.link.context
+    flow = event.flow
+    if isinstance(taken, OutgoingLink):
+        taken.link.offer(taken.address.waiting.size)
+        taken.note_credit()
+        core.touch_outgoing(taken)
+        if taken.backlog or (taken.current is not None and not taken.current.started):
+            pump(core, taken)
+    elif isinstance(taken, IncomingLink) and flow.delivery_count is not None:
+        taken.pool.flow_received(taken.input, flow.delivery_count, flow.link_credit, flow.available, core.now)
+        taken.time_credit(core.now)
+        core.touch_input(taken)
+    elif isinstance(taken, Neighbour):
+        taken.pump()
+
+
+def _drain_requested(core: Core, record: ConnectionRecord, event: events.DrainRequested) -> None:
+    _credited(core, record, event)
+    taken = event.link.context
+    if not isinstance(taken, OutgoingLink):
+        event.link.drained()
+    elif taken.copy:
+        if not taken.backlog:
+            taken.link.drained()
+    else:
+        address = taken.address
+        if taken not in address.draining:
+            address.draining = including(address.draining, taken)
+            taken.drain_by = core.now + address.config.drain_time
+            core.schedule(taken.drain_by, partial(core.touch, address))
+        address.pool.drain(core.now)
+        core.touch(address)
+
+
+def _window_opened(core: Core, _record: ConnectionRecord, event: events.WindowOpened) -> None:
+    session = event.session
+    stalled, session.stalled = session.stalled, {}
+    go_on(core, stalled)
+    if core.mesh is not None:
+        core.mesh.window_opened(session)
+
+
+_HANDLERS: Final[dict[type, Callable[..., None]]] = {
+    events.TlsRequested: _tls_requested,
+    events.ConnectionOpened: _opened,
+    events.ConnectionClosed: _closed,
+    events.SessionBegun: _begun,
+    events.SessionEnded: _ended,
+    events.LinkAttached: _attached,
+    events.LinkDetached: _detached,
+    events.TransferReceived: _transferred,
+    events.DeliveryIgnored: _ignored,
+    events.DispositionReceived: _disposed,
+    events.CreditChanged: _credited,
+    events.DrainRequested: _drain_requested,
+    events.WindowOpened: _window_opened,
+}
