@@ -32,7 +32,7 @@ def end_lane(core: Core, leg: Leg) -> None:
     outgoing = leg.branch
     assert isinstance(outgoing, OutgoingLink)
     if outgoing.retired and core.mesh is not None:
-        core.mesh.ways.end_if_done(outgoing)
+        core.mesh.ways.lanes_out.end_if_done(outgoing)
 
 
 def uncount(core: Core, leg: Leg) -> None:

@@ -386,7 +386,7 @@ class Core:
         """Where producers of an address are attached: there, or at a node that leads to others, too."""
         if address.far is not None:
             return address.far.ingress()
-        return address if self.mesh is None else self.mesh.ways.ingress(address)
+        return address if self.mesh is None else self.mesh.ways.ingresses.of(address)
 
     def consumers_changed(self, address: Address) -> None:
         """A consumer of an address has come: the mesh is told of it."""
@@ -411,7 +411,7 @@ class Core:
     def is_new(self, incoming: IncomingLink, tag: bytes) -> bool:
         """Whether a delivery by a tree is one that this router has not had."""
         assert self.mesh is not None
-        return self.mesh.ways.is_new(incoming, tag)
+        return self.mesh.ways.hearing.is_new(incoming, tag)
 
     def new_key(self, lane: Lane) -> bytes:
         """The delivery-tag of a delivery that begins its way by `lane` here."""

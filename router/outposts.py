@@ -67,7 +67,8 @@ class Outposts:
         if wanted:
             # One that no path leads to yet, or that a neighbour did not take, is looked at again when that changes.
             self._lanes[tenant, address] = have
-        self._ways.retire([link for lane, link in had.items() if have.get(lane) is not link and not link.gone])
+        over = [link for lane, link in had.items() if have.get(lane) is not link and not link.gone]
+        self._ways.lanes_out.retire(over)
         core.touch(node)
         if node.outgoing:
             self._ways.consumers_changed(node)
@@ -98,7 +99,7 @@ class Outposts:
             return None
         if had is None or hop is not kept:
             again = partial(self.follow, lane.tenant, lane.name)
-            return self._ways.attach(node, lane, hop, again, apart=True, cost=cost)
+            return self._ways.lanes_out.attach(node, lane, hop, again, apart=True, cost=cost)
         if had.cost != cost and had.branch is not None:
             node.pool.remove_branch(had.branch, core.now)
             had.cost = cost

@@ -23,7 +23,7 @@ def watch(core: Core, outgoing: OutgoingLink) -> None:
         patience = outgoing.address.config.overflow_time
         if outgoing.address.lane is not None and core.mesh is not None:
             # Who stalls there is left out there, and first: others behind that lane are to miss nothing.
-            patience += HOP_PATIENCE * core.mesh.ways.hops_behind(outgoing)
+            patience += HOP_PATIENCE * core.mesh.ways.hops.hops_behind(outgoing)
         core.schedule(since + patience, partial(_lose_patience, core, outgoing, since))
 
 

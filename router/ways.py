@@ -7,7 +7,6 @@ Ways are made when something needs them, follow the topology, and end when they 
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 from itertools import islice
 from math import inf
@@ -17,74 +16,37 @@ from amqpmesh.policies.access import RESERVED
 from amqpmesh.policies.distribution import Distribution
 from amqpmesh.router.addresses import Address
 from amqpmesh.router.amqp.definitions import AmqpCondition, Error
-from amqpmesh.router.amqp.errors import CommandError
-from amqpmesh.router.amqp.states import LinkEndpointState
 from amqpmesh.router.attaching import RefusedError
 from amqpmesh.router.batch import limit_windows
-from amqpmesh.router.departures import link_over, send_back
+from amqpmesh.router.departures import send_back
 from amqpmesh.router.few import Few, excluding, including
-from amqpmesh.router.lanes import EXTRA_HOPS, MAX_HOPS, Keys, Lane, LaneKind, age
-from amqpmesh.router.names import as_known_at, split
+from amqpmesh.router.hearing import Hearing
+from amqpmesh.router.hops import Hops
+from amqpmesh.router.ingresses import Ingresses, to_one
+from amqpmesh.router.lanes import EXTRA_HOPS, MAX_HOPS, Keys, Lane, LaneKind
+from amqpmesh.router.lanes_out import LOCAL_COST, LanesOut
 from amqpmesh.router.neighbours import BULK_SESSIONS, Neighbour
 from amqpmesh.router.outages import PATIENCE, Outages
 from amqpmesh.router.outposts import Outposts
 from amqpmesh.router.settings.address import AddressConfig
 from amqpmesh.router.shares import Share
-from amqpmesh.router.waiting import unqueue
 from amqpmesh.topology.book import Advert
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Hashable, Iterable
+    from collections.abc import Iterable
 
     from amqpmesh.router.amqp.link import Receiver
     from amqpmesh.router.amqp.performatives import Attach
-    from amqpmesh.router.connections import ConnectionRecord
     from amqpmesh.router.core import Core
-    from amqpmesh.router.links import IncomingLink, OutgoingLink
+    from amqpmesh.router.links import OutgoingLink
     from amqpmesh.router.mesh import Mesh
-
-#: What reaching a consumer that is attached here costs; a path's cost comes on top.
-LOCAL_COST: Final = 1
-
-#: Seconds before a lane that a neighbour did not take is tried again.
-RETRY_TIME: Final = 0.1
 
 #: Nodes that are looked at in one go after the graph has changed, and the seconds until others are.
 SLICE: Final = 100
 PAUSE: Final = 0.001
 
-NO_LIMIT: Final = 2**31 - 1
-
 #: Seconds for which it is remembered what came by a tree that nothing comes by any more.
 MEMORY_TIME: Final = 60.0
-
-
-def to_one(config: AddressConfig) -> AddressConfig:
-    """The same for a node that leads to one router: how that distributes there, is its affair."""
-    if config.distribution is not Distribution.MULTICAST:
-        return config
-    return replace(config, distribution=Distribution.BALANCED)
-
-
-class Heard:
-    """What has come to this router by a tree: enough to know what a new parent sends again."""
-
-    __slots__ = ("before", "latest", "parent")
-
-    def __init__(self, parent: str) -> None:
-        self.parent = parent
-        #: The age of the latest delivery, and of the latest that came from parents before this one.
-        self.latest = b""
-        self.before = b""
-
-    def is_new(self, parent: str, tag: bytes) -> bool:
-        """Whether this delivery cannot have come from another parent already: rather a gap than a duplicate."""
-        if parent != self.parent:
-            self.parent = parent
-            self.before = self.latest
-        began = age(tag)
-        self.latest = max(self.latest, began)
-        return began > self.before
 
 
 class Ways:
@@ -100,18 +62,14 @@ class Ways:
         self._nodes: dict[Lane, Address] = {}
         #: Those of an address.
         self._by_address: dict[tuple[str, str], Few[Address]] = {}
-        #: Lanes that a neighbour did not take: it is left alone with them for a while.
-        self._refusals: set[tuple[Lane, ConnectionRecord]] = set()
-        #: By tree, what has come by it.
-        self._heard: dict[Lane, Heard] = {}
-        #: What has producers here and is another router's, by the (tenant, name) that it has there.
-        self._routed: dict[tuple[str, str], dict[Address, None]] = {}
+        self.hearing = Hearing()
+        self.hops = Hops(core.id, mesh)
+        self.lanes_out = LanesOut(core)
         self._outages = Outages(core, self._topology, self._give_up)
         #: Nodes that no lane leads to or from, since the graph has changed, and whose turn has not come.
         self._leaderless: dict[Address, None] = {}
         self._is_leading = False
-        #: How many lanes were attached, for their names.
-        self._attached = 0
+        self.ingresses = Ingresses(core, self)
         self.outposts = Outposts(core, mesh, self)
 
     def __len__(self) -> int:
@@ -120,7 +78,7 @@ class Ways:
     @property
     def is_empty(self) -> bool:
         """Nothing leaves by lanes, and nobody here sends to other routers' names."""
-        return not (self._nodes or self._routed or len(self.outposts))
+        return not (self._nodes or len(self.ingresses) or len(self.outposts))
 
     def nodes(self) -> list[Address]:
         """Those that leave by lanes, now."""
@@ -132,7 +90,7 @@ class Ways:
         """The way to another router, whatever the final address; None: there is no path."""
         if router == self._core.id or self._topology.distance(router) is None:
             return None
-        return self._leading(Lane(LaneKind.TRANSIT, router, tenant))
+        return self.leading(Lane(LaneKind.TRANSIT, router, tenant))
 
     def way(self, tenant: str, name: str) -> Address | None:
         """Where a message goes that no link brought to its address; None: nobody serves that."""
@@ -142,10 +100,10 @@ class Ways:
             return local
         distribution = core.addresses.config(name).distribution
         if distribution is Distribution.MULTICAST:
-            return self.ingress(core.addresses.use(tenant, name))
+            return self.ingresses.of(core.addresses.use(tenant, name))
         if local is not None and local.ingress is not None:
             return local.ingress
-        costs = self._egresses(tenant, name)
+        costs = self.hops.egresses(tenant, name)
         if local is not None and local.outgoing:
             costs[core.id] = 0
         if not costs:
@@ -155,28 +113,9 @@ class Ways:
             costs = {router: cost for router, cost in costs.items() if cost == least}
         if len(costs) > 1:
             # Which of them can take it shows where a lane leads to each: one that cannot would only have it wait.
-            return self.ingress(core.addresses.use(tenant, name))
+            return self.ingresses.of(core.addresses.use(tenant, name))
         (router,) = costs
         return local if router == core.id else self.transit(tenant, router)
-
-    def ingress(self, address: Address) -> Address:
-        """Where producers of an address are attached: here, or a node that leads to other routers, too."""
-        if address.maker is not None or address.name.startswith(RESERVED):
-            return address
-        if address.ingress is None:
-            core, config, lane = self._core, address.config, None
-            name, router = split(address.name)
-            if router is not None:
-                config = to_one(config)
-                self._routed.setdefault((address.tenant, as_known_at(router, name)), {})[address] = None
-            elif address.is_multicast:
-                lane = Lane(LaneKind.TREE, core.id, address.tenant, address.name)
-            ingress = Address(address.tenant, address.name, config, core.budget, lane=lane)
-            ingress.is_ingress = True
-            address.ingress = ingress
-            core.touch(ingress)
-            self._supply(address)
-        return address.ingress
 
     def new_key(self, lane: Lane) -> bytes:
         """The delivery-tag of a delivery that begins its way by a lane here."""
@@ -195,7 +134,7 @@ class Ways:
         for node in self.nodes():
             self._leave_strangers(node)
             if node.outgoing or node.waiting.size or node.is_multicast:
-                self._lead(node)
+                self.lead(node)
             else:
                 leaderless.append(node)
         # Who leads an ingress somewhere leads the nodes that it needs.
@@ -205,7 +144,7 @@ class Ways:
             if ingress is not None:
                 is_led = any(not share.node.held for share in ingress.shares)
                 if is_led or ingress.waiting.size or address.is_multicast:
-                    self._supply(address)
+                    self.ingresses.supply(address)
                 else:
                     self._leaderless[address] = None
         self._leaderless.update(dict.fromkeys(leaderless))
@@ -228,11 +167,11 @@ class Ways:
             del self._leaderless[node]
             if node.lane is None:
                 if node.ingress is not None:
-                    self._supply(node)
+                    self.ingresses.supply(node)
             elif node.outgoing or self._nodes.get(node.lane) is not node:
                 continue
             elif node.borrowers or node.incoming or node.waiting.size:
-                self._lead(node)
+                self.lead(node)
             else:  # it is led when somebody needs it again
                 self._hold(node, waits=False)
         self._is_leading = bool(self._leaderless)
@@ -244,16 +183,11 @@ class Ways:
         for tenant, name in addresses:
             address = self._core.addresses.find(tenant, name)
             if address is not None and address.ingress is not None:
-                self._supply(address)
-            self._supply_routed(tenant, name)
+                self.ingresses.supply(address)
+            self.ingresses.supply_routed(tenant, name)
             for node in list(self._by_address.get((tenant, name), ())):
-                self._lead(node)
+                self.lead(node)
             self.outposts.follow(tenant, name)
-
-    def _supply_routed(self, tenant: str, name: str) -> None:
-        """The producers of `name@router` here, whichever router it is, that knows its address as `name`."""
-        for address in list(self._routed.get((tenant, name), ())):
-            self._supply(address)
 
     def consumers_changed(self, address: Address) -> None:
         """A consumer of an address has come here, or is gone."""
@@ -265,10 +199,10 @@ class Ways:
             advert = Advert(address.config.distribution, consumers=1) if there_are else None
             self._mesh.advertise(address.tenant, address.name, advert)
         if address.ingress is not None:
-            self._supply(address)
+            self.ingresses.supply(address)
         for node in list(self._by_address.get((address.tenant, address.name), ())):
             if address.is_multicast:
-                self._lead(node)
+                self.lead(node)
 
     def nobody_left(self, node: Address) -> None:
         """A node has lost the last link that deliveries left by."""
@@ -277,7 +211,7 @@ class Ways:
         if node.lane is None:
             self.consumers_changed(node)
         else:
-            self._lead(node)
+            self.lead(node)
 
     def refused(self, outgoing: OutgoingLink) -> None:
         """A neighbour has detached a lane of ours, or ended its session, or never took it: it is tried again, not at
@@ -286,9 +220,9 @@ class Ways:
         node, lane = outgoing.address, outgoing.lane
         assert lane is not None
         if node.lane is None:
-            self.try_later(lane, outgoing.connection, partial(self.outposts.follow, lane.tenant, lane.name))
+            self.lanes_out.try_later(lane, outgoing.connection, partial(self.outposts.follow, lane.tenant, lane.name))
         else:
-            self.try_later(lane, outgoing.connection, partial(self._lead_again, node, lane))
+            self.lanes_out.try_later(lane, outgoing.connection, partial(self._lead_again, node, lane))
 
     def owns(self, node: Address) -> bool:
         """Whether it is no address as clients see it."""
@@ -306,7 +240,7 @@ class Ways:
             if local is not None and local.ingress is node:
                 local.ingress = None
                 core.touch(local)
-                self._end_routed(local)
+                self.ingresses.end_routed(local)
         else:
             assert lane is not None
             if self._nodes.get(lane) is not node:
@@ -320,78 +254,19 @@ class Ways:
             if core.now < node.idle_since + idle_time:
                 return False
             del self._nodes[lane]
-            if lane in self._heard:
+            if lane in self.hearing:
                 core.schedule(core.now + MEMORY_TIME, partial(self._forget_heard, lane))
             left = excluding(self._by_address.pop((lane.tenant, lane.name)), node)
             if left:
                 self._by_address[lane.tenant, lane.name] = left
         for share in list(node.shares):
-            self._end_share(share)
-        self.retire(node.outgoing)
+            self.ingresses.end_share(share)
+        self.lanes_out.retire(node.outgoing)
         return True
 
-    def _end_routed(self, address: Address) -> None:
-        name, router = split(address.name)
-        if router is not None:
-            key = address.tenant, as_known_at(router, name)
-            those = self._routed[key]
-            del those[address]
-            if not those:
-                del self._routed[key]
-
-    # -------------------------------------------------------------------------------------------------------- shares
-
-    def _supply(self, address: Address) -> None:
-        """Give an ingress the ways out that there are now."""
-        core, ingress = self._core, address.ingress
-        assert ingress is not None
-        if address.far is not None:
-            return
-        if ingress.is_multicast:
-            self._lead(ingress)
-            return
-        name, only = split(address.name)
-        if only is None:
-            wanted: dict[Address, int] = {address: LOCAL_COST} if address.outgoing else {}
-        else:
-            # What has this name here are consumers of it: they wait at that router, among its own.
-            name, wanted = as_known_at(only, name), {}
-        for router, cost in self._egresses(address.tenant, name).items():
-            if only in (None, router):
-                node = self._leading(Lane(LaneKind.ANYCAST, router, address.tenant, name))
-                if node is not None:
-                    wanted[node] = LOCAL_COST + cost
-        gone = []
-        leads, moved = bool(wanted), False
-        for share in ingress.shares:
-            cost_now = wanted.pop(share.node, None)
-            if cost_now is not None:
-                moved = moved or cost_now != share.cost
-                share.set_cost(cost_now, core.now)
-            elif leads or not share.node.held:  # where nothing else leads on, what is lost is waited for
-                gone.append(share)
-        for node, cost in wanted.items():
-            Share(ingress, node, cost)
-            core.touch(node)
-        for share in gone:  # now there may be others for what they leave behind
-            self._end_share(share)
-        if gone or wanted or moved:
-            core.touch(ingress)
-        if not ingress.has_consumers:
-            send_back(core, ingress)
-
-    def _end_share(self, share: Share) -> None:
-        """An ingress has this way no longer: what waits in it looks for another."""
-        core = self._core
-        share.end(core.now)
-        for relay in share.node.waiting.relays():
-            if relay.share is share:
-                unqueue(core, relay)
-                core.settlement.route_again(relay)
-        if share.ingress.config.redeliver and share.ingress.shares:
-            core.settlement.end_excluded(share.ingress)
-        core.touch(share.node)
-        core.touch(share.ingress)
+    def _forget_heard(self, lane: Lane) -> None:
+        if lane not in self._nodes:
+            self.hearing.forget(lane)
 
     # --------------------------------------------------------------------------------------------------------- lanes
 
@@ -417,30 +292,7 @@ class Ways:
                 return
         core.attaching.lane_in(neighbour.record, link, attach, lane, node)
         if node is not None and node.lane is not None:
-            self._lead(node)
-
-    def is_new(self, incoming: IncomingLink, tag: bytes) -> bool:
-        """Whether a delivery by a tree is one that this router has not had, as it may when the tree changes."""
-        lane, parent = incoming.lane, incoming.connection.peer.container_id
-        assert lane is not None
-        if incoming.stranger:
-            return False
-        heard = self._heard.get(lane)
-        if heard is None:
-            heard = self._heard[lane] = Heard(parent)
-        return heard.is_new(parent, tag)
-
-    def _forget_heard(self, lane: Lane) -> None:
-        if lane not in self._nodes:
-            self._heard.pop(lane, None)
-
-    def hops_behind(self, outgoing: OutgoingLink) -> int:
-        """How many hops the farthest consumer is away to which a lane of a tree leads."""
-        lane = outgoing.address.lane
-        assert lane is not None
-        behind = self._topology.branches(lane.far, self._egresses(lane.tenant, lane.name))
-        routers = behind.get(outgoing.connection.peer.container_id, ())
-        return max((self._topology.length(each) or 0 for each in routers), default=0)
+            self.lead(node)
 
     def need_bulk(self, node: Address) -> None:
         """Attach one more link of a lane, for what is large: all that it has are busy, or there is none."""
@@ -450,16 +302,6 @@ class Ways:
             neighbour = self._mesh.neighbours.get(each.connection)
             if neighbour is not None:
                 self._attach(node, neighbour, bulk=True)
-
-    def end_if_done(self, outgoing: OutgoingLink) -> None:
-        """Detach a lane that is no longer used, once nothing on it is unsettled."""
-        if outgoing.unsettled or outgoing.current is not None or outgoing.gone:
-            return
-        link = outgoing.link
-        link_over(self._core, outgoing)
-        # A lane may be of no use before the neighbour has answered our attach (§2.6.3).
-        if link.state in (LinkEndpointState.ATTACH_SENT, LinkEndpointState.ATTACHED) and link.session.can_send:
-            link.detach()
 
     def _node(self, lane: Lane) -> Address:
         """The node of a lane, made if there is none."""
@@ -477,34 +319,34 @@ class Ways:
         node.idle_since = None
         return node
 
-    def _leading(self, lane: Lane) -> Address | None:
+    def leading(self, lane: Lane) -> Address | None:
         """The node of a lane that leads somewhere; None: no path does."""
         node = self._node(lane)
         if not node.outgoing:
-            self._lead(node)
+            self.lead(node)
         return node if node.outgoing else None
 
-    def _lead(self, node: Address) -> None:
+    def lead(self, node: Address) -> None:
         """See to it that a node has its lane to the next hop, or to each child of its tree, and no other."""
         core, lane = self._core, node.lane
         assert lane is not None
         if lane.kind is LaneKind.TREE:
             self._lead_here(node, lane)
-            hops = self._children(lane)
+            hops = self.hops.children(lane)
         else:
-            hops = self._next_hop(node, lane)
+            hops = self.hops.next_hop(node, lane)
         present = {each.connection for each in node.outgoing if not each.bulk}
         for record, neighbour in hops.items():
             if record not in present:
                 self._attach(node, neighbour)
-        self.retire([each for each in node.outgoing if each.connection not in hops])
+        self.lanes_out.retire([each for each in node.outgoing if each.connection not in hops])
         if not node.outgoing:
             self._hold(node, waits=lane.kind is LaneKind.ANYCAST and self._outages.concerns(lane))
         core.touch(node)
         if node.has_consumers:
             return
         for share in list(node.borrowers):
-            self._end_share(share)
+            self.ingresses.end_share(share)
             if not share.ingress.has_consumers:
                 send_back(core, share.ingress)
         send_back(core, node)
@@ -521,7 +363,7 @@ class Ways:
         assert lane is not None
         # All that a tree carries goes by one link: what is large there stops that tree alone.
         apart = bulk or lane.kind is LaneKind.TREE
-        outgoing = self.attach(node, lane, neighbour, partial(self._lead_again, node, lane), apart=apart)
+        outgoing = self.lanes_out.attach(node, lane, neighbour, partial(self._lead_again, node, lane), apart=apart)
         if outgoing is not None:
             outgoing.bulk = bulk
             if lane.kind is LaneKind.ANYCAST and not bulk:
@@ -529,57 +371,13 @@ class Ways:
                 node.held = False
                 node.pool.hold(self._core.now + PATIENCE)
 
-    def attach(
-        self,
-        node: Address,
-        lane: Lane,
-        neighbour: Neighbour,
-        again: Callable[[], None],
-        *,
-        apart: bool,
-        cost: int = LOCAL_COST,
-    ) -> OutgoingLink | None:
-        """Attach a lane, unless the neighbour is to be left alone with it.
-
-        Args: node: what leaves by it. again: tried later, where the neighbour has no room. apart: in a session of few,
-            so that what is large on it stops few others. cost: of reaching who is at its end.
-        """
-        core, record = self._core, neighbour.record
-        if (lane, record) in self._refusals:
-            return None
-        self._attached += 1
-        # A lane that is retired has its name as long as something on it is unsettled.
-        name = f"{lane.target}#{record.number}.{self._attached}"
-        try:
-            session = neighbour.bulk_session() if apart else neighbour.session_with_room()
-            outgoing = core.attaching.lane_out(record, session, node, lane, name, cost)
-        except CommandError as error:
-            core.log.warning("no lane", router=neighbour.router, lane=lane.target, reason=str(error))
-            self.try_later(lane, record, again)
-            return None
-        # A lane is for many receivers, each of them bounded where it is attached.
-        outgoing.max_unsettled = NO_LIMIT
-        return outgoing
-
-    def try_later(self, lane: Lane, record: ConnectionRecord, again: Callable[[], None]) -> None:
-        """Leave a neighbour alone with a lane for a while."""
-        if (lane, record) in self._refusals:
-            return
-        self._refusals.add((lane, record))
-
-        def try_again() -> None:
-            self._refusals.discard((lane, record))
-            again()
-
-        self._core.schedule(self._core.now + RETRY_TIME, try_again)
-
     def _lead_again(self, node: Address, lane: Lane) -> None:
         if node.is_ingress or self._nodes.get(lane) is node:
-            self._lead(node)
+            self.lead(node)
         local = self._core.addresses.find(lane.tenant, lane.name)
         if local is not None and local.ingress is not None:
-            self._supply(local)
-        self._supply_routed(lane.tenant, lane.name)
+            self.ingresses.supply(local)
+        self.ingresses.supply_routed(lane.tenant, lane.name)
 
     def _lead_here(self, node: Address, lane: Lane) -> None:
         """See to it that a tree leads to the consumers that are attached here, if there are any."""
@@ -587,40 +385,10 @@ class Ways:
         here = local if local is not None and local.outgoing else None
         for share in list(node.shares):
             if share.node is not here:
-                self._end_share(share)
+                self.ingresses.end_share(share)
         if here is not None and not node.shares:
             Share(node, here, LOCAL_COST)
             self._core.touch(here)
-
-    def _children(self, lane: Lane) -> dict[ConnectionRecord, Neighbour]:
-        """The connections to the children of this router in a tree that have consumers behind them."""
-        consumers = self._egresses(lane.tenant, lane.name)
-        children = self._topology.branches(lane.far, consumers)
-        return self._by_record(self._topology.adjacency(child, lane.target) for child in children)
-
-    def _next_hop(self, node: Address, lane: Lane) -> dict[ConnectionRecord, Neighbour]:
-        """The connection that a lane goes by, if there is a path: the one that it has, while that is as good as any.
-
-        Where nobody consumes any more no path is needed: what is on the way goes back at once.
-        """
-        if lane.kind is LaneKind.ANYCAST and lane.far not in self._topology.lookup(lane.tenant, lane.name):
-            return {}
-        kept = next((self._mesh.neighbours.get(each.connection) for each in node.outgoing), None)
-        return self._by_record([self._topology.next_hop(lane.far, lane.target, kept)])
-
-    def _by_record(self, adjacencies: Iterable[Hashable | None]) -> dict[ConnectionRecord, Neighbour]:
-        neighbours = self._mesh.neighbours
-        return {each.record: each for each in adjacencies if isinstance(each, Neighbour) and each.record in neighbours}
-
-    def _egresses(self, tenant: str, name: str) -> dict[str, int]:
-        """The other routers that have consumers of an address, and what reaching them costs."""
-        costs = {}
-        for router, advert in self._topology.lookup(tenant, name).items():
-            if router != self._core.id and advert.consumers:
-                distance = self._topology.distance(router)
-                if distance is not None:
-                    costs[router] = distance
-        return costs
 
     def _leave_strangers(self, node: Address) -> None:
         """A tree has another parent now: what the one before still sends would come twice."""
@@ -631,15 +399,3 @@ class Ways:
         for incoming in node.incoming:
             # It is not detached, so that what came by it before has its outcome.
             incoming.stranger = incoming.connection.peer.container_id != parent
-
-    def retire(self, links: Collection[OutgoingLink]) -> None:
-        """Links that nothing new leaves by."""
-        for outgoing in list(links):
-            node = outgoing.address
-            outgoing.retired = True
-            node.outgoing = excluding(node.outgoing, outgoing)
-            node.creditors = excluding(node.creditors, outgoing)
-            if outgoing.branch is not None:
-                node.pool.remove_branch(outgoing.branch, self._core.now)
-                outgoing.branch = None
-            self.end_if_done(outgoing)

@@ -1,0 +1,65 @@
+"""Which neighbours lanes go to, as the topology has it now."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from amqpmesh.router.lanes import LaneKind
+from amqpmesh.router.neighbours import Neighbour
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Iterable
+
+    from amqpmesh.router.addresses import Address
+    from amqpmesh.router.connections import ConnectionRecord
+    from amqpmesh.router.lanes import Lane
+    from amqpmesh.router.links import OutgoingLink
+    from amqpmesh.router.mesh import Mesh
+
+
+class Hops:
+    """The next hop of a lane, and how far it leads."""
+
+    def __init__(self, router: str, mesh: Mesh) -> None:
+        """Args: router: this one's id."""
+        self._id = router
+        self._mesh = mesh
+        self._topology = mesh.topology
+
+    def children(self, lane: Lane) -> dict[ConnectionRecord, Neighbour]:
+        """The connections to the children of this router in a tree that have consumers behind them."""
+        consumers = self.egresses(lane.tenant, lane.name)
+        children = self._topology.branches(lane.far, consumers)
+        return self._by_record(self._topology.adjacency(child, lane.target) for child in children)
+
+    def next_hop(self, node: Address, lane: Lane) -> dict[ConnectionRecord, Neighbour]:
+        """The connection that a lane goes by, if there is a path: the one that it has, while that is as good as any.
+
+        Where nobody consumes any more no path is needed: what is on the way goes back at once.
+        """
+        if lane.kind is LaneKind.ANYCAST and lane.far not in self._topology.lookup(lane.tenant, lane.name):
+            return {}
+        kept = next((self._mesh.neighbours.get(each.connection) for each in node.outgoing), None)
+        return self._by_record([self._topology.next_hop(lane.far, lane.target, kept)])
+
+    def egresses(self, tenant: str, name: str) -> dict[str, int]:
+        """The other routers that have consumers of an address, and what reaching them costs."""
+        costs = {}
+        for router, advert in self._topology.lookup(tenant, name).items():
+            if router != self._id and advert.consumers:
+                distance = self._topology.distance(router)
+                if distance is not None:
+                    costs[router] = distance
+        return costs
+
+    def hops_behind(self, outgoing: OutgoingLink) -> int:
+        """How many hops the farthest consumer is away to which a lane of a tree leads."""
+        lane = outgoing.address.lane
+        assert lane is not None
+        behind = self._topology.branches(lane.far, self.egresses(lane.tenant, lane.name))
+        routers = behind.get(outgoing.connection.peer.container_id, ())
+        return max((self._topology.length(each) or 0 for each in routers), default=0)
+
+    def _by_record(self, adjacencies: Iterable[Hashable | None]) -> dict[ConnectionRecord, Neighbour]:
+        neighbours = self._mesh.neighbours
+        return {each.record: each for each in adjacencies if isinstance(each, Neighbour) and each.record in neighbours}
