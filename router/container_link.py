@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from amqpmesh.router.amqp.definitions import Role, SenderSettleMode
-from amqpmesh.router.amqp.link import Receiver
+from amqpmesh.router.amqp.link import FORGIVEN, Receiver
 from amqpmesh.router.amqp.messaging import Source, Target, TerminusDurability
 from amqpmesh.router.amqp.terminus import Terminus
 from amqpmesh.router.amqp.types import Described, Symbol
@@ -29,10 +29,6 @@ if TYPE_CHECKING:
     from amqpmesh.router.config import LinkConfig
     from amqpmesh.router.connections import ConnectionRecord
     from amqpmesh.router.core import Core
-
-#: Deliveries beyond its credit that the other container may send. RabbitMQ 3 sends some whenever a `flow` crosses those
-#: that are on their way; what bounds them is the session's window.
-FORGIVEN: Final = 2**20
 
 #: Seconds before a reason that has not changed is told again.
 REPEAT_TIME: Final = 60.0

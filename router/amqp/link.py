@@ -318,6 +318,10 @@ class Sender(Link):
 #: Limits of a link's credit that are remembered until its sender has shown which of them it knows.
 MAX_TOLD: Final = 64
 
+#: Deliveries beyond its credit that a container of others may send. RabbitMQ 3 sends some whenever a `flow` crosses
+#: those that are on their way; what bounds them is the session's window.
+FORGIVEN: Final = 2**20
+
 
 class Receiver(Link):
     """Our end of a link from a sending peer."""

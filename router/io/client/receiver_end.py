@@ -13,6 +13,7 @@ from amqpmesh.router.amqp.counting import MAX_VALUES
 from amqpmesh.router.amqp.definitions import AmqpCondition, Error
 from amqpmesh.router.amqp.delivery_states import Rejected
 from amqpmesh.router.amqp.errors import AmqpMeshError, CommandError, ProtocolError, Scope
+from amqpmesh.router.amqp.link import FORGIVEN
 from amqpmesh.router.amqp.link import Receiver as EngineReceiver
 from amqpmesh.router.amqp.messaging import MESSAGE_FORMAT
 from amqpmesh.router.io.client.arguments import whole
@@ -24,6 +25,7 @@ from amqpmesh.router.io.client.movable import moved
 from amqpmesh.router.io.client.share import Share
 from amqpmesh.router.kernel import relay as kernel
 from amqpmesh.router.kernel.relay import RELEASED_STATE
+from amqpmesh.router.opening import REDIRECT
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -167,7 +169,11 @@ class ReceiverEnd(Crediting):
         return self._asked.address
 
     def _attach(self, session: Session) -> Link:
-        return self._terms.attach(session, self.name, moved(self._asked, self._stop))
+        link = self._terms.attach(session, self.name, moved(self._asked, self._stop))
+        remote = session.connection.remote
+        if isinstance(link, EngineReceiver) and not (remote is not None and REDIRECT in remote.offered_capabilities):
+            link.forgiven = FORGIVEN  # it is no router of ours
+        return link
 
     def _accepts(self, attach: Attach) -> bool:
         return attach.source is not None

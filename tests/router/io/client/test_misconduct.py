@@ -8,7 +8,7 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from amqpmesh.router.amqp.definitions import Error, LinkCondition, Role
+from amqpmesh.router.amqp.definitions import Error, LinkCondition, Role, SessionCondition
 from amqpmesh.router.amqp.delivery_states import Accepted
 from amqpmesh.router.amqp.errors import (
     CommandError,
@@ -23,6 +23,7 @@ from amqpmesh.router.amqp.performatives import Attach, Begin, Close, Detach, Dis
 from amqpmesh.router.amqp.types import Symbol
 from amqpmesh.router.io.node import Router
 from amqpmesh.router.message import Message
+from amqpmesh.router.opening import CAPABILITIES
 from tests.support.calls import Call
 from tests.support.client import Gate, joined
 from tests.support.counterpart import Counterpart
@@ -194,10 +195,49 @@ async def test_a_connection_that_nobody_uses_stays(nursery: trio.Nursery, autoju
         assert router.statistics().router.connections == 0
 
 
-async def test_a_transfer_without_credit_costs_the_link_and_nothing_else(
+@pytest.mark.parametrize("by_hand", [False, True], ids=["credit kept up", "credit by hand"])
+async def test_a_broker_may_send_more_than_it_has_credit_for(
+    by_hand: bool, nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
+    """As RabbitMQ 3 does when our flow crosses what it sends."""
+    far = Counterpart(nursery)
+    async with far.connect() as connection, connection.receiver("q", credit=0 if by_hand else 2) as receiver:
+        if by_hand:
+            receiver.flow(2)
+            await wait_all_tasks_blocked()
+        for _ in range(5):
+            await far.links[0].send(PAYLOAD)
+        for _ in range(5):
+            (await receiver.receive()).accept()
+        assert receiver.undecided == 0
+        # From there on it counts as ever.
+        if by_hand:
+            receiver.flow(3)
+        await wait_all_tasks_blocked()
+        assert far.links[0].limit == (8 if by_hand else 7)
+        await far.links[0].send(PAYLOAD)
+        (await receiver.receive()).accept()
+
+
+async def test_what_is_sent_without_credit_is_bounded_by_the_window(
     nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
     far = Counterpart(nursery)
+    async with far.connect() as connection, connection.receiver("q", credit=1, buffer=1):
+        await wait_all_tasks_blocked()
+        window = far.links[0].window
+        far.mute = {End}
+        for _ in range(window + 1):
+            await far.links[0].send(PAYLOAD)
+        end = await far.expect(End)
+        assert end.error is not None
+        assert end.error.condition == SessionCondition.WINDOW_VIOLATION
+
+
+async def test_a_transfer_without_credit_costs_the_link_and_nothing_else(
+    nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
+    far = Counterpart(nursery, offered_capabilities=CAPABILITIES)  # a router of ours knows better
     async with far.connect() as connection, connection.receiver("q", credit=1) as receiver, connection.sender("r"):
         await far.links[0].send(PAYLOAD)
         await far.links[0].send(PAYLOAD)
