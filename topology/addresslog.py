@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from amqpmesh.topology.book import Advert
-from amqpmesh.topology.records import ADDRESS_DELTA, AddressDelta, Addresses, Key, Name, Record, SignedRecord
+from amqpmesh.topology.records import ADDRESS_DELTA, AddressDelta, Addresses, Key, Name, Record, SignedRecord, adverts
 
 MAX_EARLY: Final = 256
 """Deltas that wait for one before them; of more, a full state takes the place."""
@@ -51,6 +51,7 @@ class Taken(Enum):
 
 
 _NONE: Final[Mapping[int, Stored]] = MappingProxyType({})
+_NO_PARTS: Final[Mapping[int, Mapping[Name, Advert]]] = MappingProxyType({})
 _NOTHING: Final = (0, 0)
 
 
@@ -59,6 +60,7 @@ class AddressLog:
 
     __slots__ = (
         "_coming",
+        "_coming_adverts",
         "_coming_of",
         "_deltas",
         "_early",
@@ -83,6 +85,7 @@ class AddressLog:
         self._parts: tuple[Stored, ...] = ()
         self._deltas: tuple[Stored, ...] | list[Stored] = ()  # that of sequence `base` + 1 first
         self._coming = _NONE  # the parts that have come of the next full state
+        self._coming_adverts = _NO_PARTS  # what they say: there may be too many to look at all when the last one comes
         self._coming_of = _NOTHING  # its sequence, and how many parts it has
         self._early = _NONE  # by sequence
 
@@ -169,7 +172,9 @@ class AddressLog:
             if self._coming_of[0] != record.sequence:
                 dropped += self._coming.values()
                 self._coming, self._coming_of = _NONE, (record.sequence, record.parts)
+                self._coming_adverts = {}
             self._coming = {**self._coming, record.part: stored}
+            self._coming_adverts = {**self._coming_adverts, record.part: adverts(record.entries)}
             if len(self._coming) == record.parts:
                 effects += self._install(dropped)
         while (delta := self._early.get(self.sequence + 1)) is not None:
@@ -197,6 +202,7 @@ class AddressLog:
         self._parts = tuple(self._coming[part] for part in sorted(self._coming))
         self._deltas = self._deltas[sequence - self.base :]
         self._early = _above(sequence, self._early)
+        told, self._coming_adverts = self._coming_adverts, _NO_PARTS
         self._coming, self._coming_of = _NONE, _NOTHING
         self.state_octets = sum(part.octets for part in self._parts)
         self.base = sequence
@@ -204,9 +210,8 @@ class AddressLog:
             return []  # the same state in another form: the deltas have been there before
         self.sequence = sequence
         entries: dict[Name, Advert] = {}
-        for part in self._parts:
-            assert isinstance(part.record, Addresses)
-            entries.update((entry.key, entry.advert) for entry in part.record.entries)
+        for part in sorted(told):
+            entries.update(told[part])
         return [Effect(entries, (), all=True)]
 
     def _append(self, stored: Stored, delta: AddressDelta) -> Effect:
@@ -214,7 +219,7 @@ class AddressLog:
             self._deltas = []
         self._deltas.append(stored)
         self.sequence += 1
-        return Effect({entry.key: entry.advert for entry in delta.set}, delta.removed, all=False)
+        return Effect(adverts(delta.set), delta.removed, all=False)
 
 
 def _above(sequence: int, deltas: Mapping[int, Stored]) -> Mapping[int, Stored]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from functools import lru_cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -23,6 +24,9 @@ class Advert(NamedTuple):
     """Local links that bring deliveries to it."""
 
 
+#: Addresses of one router that are looked at in one go, while others have some as well.
+SHARE: Final = 64
+
 _NOBODY: Final[Mapping[str, Advert]] = MappingProxyType({})
 
 
@@ -35,17 +39,23 @@ def _alike(*served: tuple[str, Advert]) -> Mapping[str, Advert]:
 class Book:
     """What all routers advertise, and what of it can be reached.
 
-    Every method that changes something returns the addresses whose `lookup` changed by it. What a router out of reach
-    advertises is kept aside, and counts again when it comes back.
+    What is told is taken in at once, and `lookup` follows in parts: `settle`. What a router out of reach advertises is
+    kept aside, and counts again when it comes back.
     """
 
     def __init__(self) -> None:
         self._told: dict[str, dict[Name, Advert]] = {}
         self._reachable: set[str] = set()
+        self._unsettled: OrderedDict[str, dict[Name, Advert]] = OrderedDict()  # only the names count
         self._entries: dict[tuple[str, str], Mapping[str, Advert]] = {}  # by (tenant, name)
 
     def __len__(self) -> int:
         return len(self._entries)
+
+    @property
+    def unsettled(self) -> bool:
+        """Whether there is something that `lookup` has yet to follow."""
+        return bool(self._unsettled)
 
     def lookup(self, tenant: str, name: str) -> Mapping[str, Advert]:
         """The routers within reach that have consumers or producers of an address."""
@@ -59,45 +69,67 @@ class Book:
         """All that a router advertises, within reach or not; a view."""
         return MappingProxyType(self._told.get(router, {}))
 
-    def replace(self, router: str, entries: Mapping[Name, Advert]) -> frozenset[Name]:
+    def replace(self, router: str, entries: Mapping[Name, Advert]) -> None:
         """Take a router's full state in place of all that it said before."""
-        return self.change(router, entries, self._told.get(router, {}).keys() - entries.keys())
+        former = self._told.pop(router, {})
+        if entries:
+            self._told[router] = dict(entries)
+        self._touch(router, former)
+        self._touch(router, entries)
 
-    def change(self, router: str, entries: Mapping[Name, Advert], removed: Collection[Name] = ()) -> frozenset[Name]:
+    def change(self, router: str, entries: Mapping[Name, Advert], removed: Collection[Name] = ()) -> None:
         """Take in what a router changed: entries that are new or other than before, and those that it withdraws."""
         told = self._told.setdefault(router, {})
-        changed = {key for key, advert in entries.items() if told.get(key) != advert}
-        changed.update(key for key in removed if key in told and key not in entries)
-        for key in changed:
-            if key in entries:
-                told[key] = entries[key]
-            else:
-                del told[key]
+        gone = {key: told.pop(key) for key in removed if key in told and key not in entries}
+        told.update(entries)
         if not told:
             del self._told[router]
-        if router not in self._reachable:
-            return frozenset()
-        for key in changed:
-            self._enter(router, key, entries.get(key))
-        return frozenset(changed)
+        self._touch(router, entries)
+        self._touch(router, gone)
 
-    def forget(self, router: str) -> frozenset[Name]:
+    def forget(self, router: str) -> None:
         """A router's advertisements are no longer valid: it is gone, or its records were too old."""
-        return self.replace(router, {})
+        self.replace(router, {})
 
-    def set_reachable(self, routers: Iterable[str]) -> frozenset[Name]:
+    def set_reachable(self, routers: Iterable[str]) -> None:
         """Those who can be reached now, this router included."""
         reachable = set(routers)
-        changed: set[Name] = set()
-        for router in sorted(reachable ^ self._reachable):  # it is the order in which `lookup` names them
-            for key, advert in self._told.get(router, {}).items():
-                self._enter(router, key, advert if router in reachable else None)
-                changed.add(key)
+        former, self._reachable = self._reachable, self._reachable | reachable
+        for router in sorted(reachable ^ former):  # it is the order in which `lookup` names them
+            self._touch(router, self._told.get(router, {}))
         self._reachable = reachable
+
+    def settle(self, most: int) -> frozenset[Name]:
+        """Let `lookup` follow what has been told of so many addresses; the others have to wait.
+
+        All routers' go on side by side, so that one that tells of a million keeps nobody else waiting.
+
+        Returns: the addresses whose `lookup` changed by it.
+        """
+        changed: set[Name] = set()
+        while self._unsettled and most > 0:
+            router, names = self._unsettled.popitem(last=False)
+            told = self._told.get(router, {}) if router in self._reachable else {}
+            some = min(most, len(names), SHARE)
+            for _ in range(some):
+                name, _ = names.popitem()
+                if self._enter(router, name, told.get(name)):
+                    changed.add(name)
+            most -= some
+            if names:
+                self._unsettled[router] = names
         return frozenset(changed)
 
-    def _enter(self, router: str, key: Name, advert: Advert | None) -> None:
-        served = dict(self._entries.get(key, _NOBODY))
+    def _touch(self, router: str, names: Mapping[Name, Advert]) -> None:
+        """Let `settle` look at these. Of a router that is out of reach there is nothing to be seen that is new."""
+        if names and router in self._reachable:
+            self._unsettled.setdefault(router, {}).update(names)
+
+    def _enter(self, router: str, key: Name, advert: Advert | None) -> bool:
+        former = self._entries.get(key, _NOBODY)
+        if former.get(router) == advert:
+            return False
+        served = dict(former)
         if advert is not None:
             served[router] = advert
         else:
@@ -106,3 +138,4 @@ class Book:
             self._entries[key] = _alike(*served.items())
         else:
             del self._entries[key]
+        return True

@@ -69,7 +69,7 @@ class Dropped:
     neighbour: str
     """Who sent it; empty if that is not known, this router itself for what it cannot advertise."""
     reason: str
-    """One word: malformed, oversized, version, kind, area, untrusted, stale, replayed, full.
+    """One word: malformed, oversized, version, kind, area, untrusted, stale, replayed, full, paced.
 
     An older record that merely crossed with the newer one is counted, as `late`, and not told.
     """

@@ -10,6 +10,7 @@ from enum import Enum
 from typing import Final, NamedTuple
 
 from amqpmesh.topology.addresslog import AddressLog, Effect, Stored, Taken
+from amqpmesh.topology.rates import NEVER
 from amqpmesh.topology.records import (
     CERTIFICATE,
     LINK_STATE,
@@ -50,6 +51,8 @@ class Outcome(Enum):
     """Its certificate is not known."""
     LATE = "late"
     """Replaced a moment ago: it has crossed with what replaced it, as happens in every flood."""
+    PACED = "paced"
+    """There are too many newer ones of its origin: to be sent again."""
     DROPPED = "dropped"
 
 
@@ -71,11 +74,14 @@ class Verdict(NamedTuple):
 class Origin:
     """What is known of a router; there is a link state of it, always."""
 
-    __slots__ = ("link", "log")
+    __slots__ = ("addresses_spent", "link", "links_spent", "log")
 
     def __init__(self, link: Stored, log: AddressLog) -> None:
         self.link = link
         self.log = log
+        self.links_spent = NEVER
+        """What has been taken of it, in all its lives: see `Rate`."""
+        self.addresses_spent = NEVER
 
     @property
     def pair(self) -> Pair:
@@ -115,6 +121,8 @@ class Database:
         self._settings = settings
         self._verifier = verifier
         self._open = reader
+        self._links = settings.links
+        self._addresses = settings.addresses
         self.octets = 0
         """What all records take."""
         self._keys: dict[bytes, Key] = {}  # by body, so that what comes a second time is not even read
@@ -173,6 +181,9 @@ class Database:
         if refusal is not None:
             return refusal
         is_known = isinstance(record, LinkState) and origin in self.origins
+        paced = self._pace(record, len(signed.body), now)
+        if paced is not None:
+            return paced
         if self.octets + len(signed.body) > self._settings.max_octets and not is_known and origin != self._router:
             return _dropped(origin, "full", f"{self.octets:,} octets of records are kept")
         try:
@@ -183,7 +194,9 @@ class Database:
             return _dropped(origin, "untrusted", error.reason)
         if origin == self._router:
             return Verdict(Outcome.OWN, record.key, origin, record=record)
-        return self.store(Stored(record.key, signed, now - age, record))
+        verdict = self.store(Stored(record.key, signed, now - age, record))
+        self._spend(record, len(signed.body), now)
+        return verdict
 
     def store(self, stored: Stored) -> Verdict:
         """Take in a record that is fresh and verified, or this router's own."""
@@ -281,6 +294,33 @@ class Database:
         if is_links and age >= self._settings.max_age:
             return _dropped(name, "stale", f"{age:.0f} s old")
         return None
+
+    def _pace(self, record: Record, octets: int, now: float) -> Verdict | None:
+        """Why a newer record is not taken yet, if so. It costs nothing that is not believed in the end: `_spend`."""
+        name = record.origin
+        origin = self.origins.get(name)
+        if origin is None or name == self._router:
+            return None
+        if isinstance(record, LinkState):
+            if self._links.when(origin.links_spent, 1) <= now:
+                return None
+            detail = f"more than {self._links.a_second:g} newer link states in a second"
+        else:
+            if self._addresses.when(origin.addresses_spent, self.weight(octets)) <= now:
+                return None
+            detail = f"more than {self._addresses.a_second:,.0f} octets of newer addresses in a second"
+        return Verdict(Outcome.PACED, None, name, (), "paced", detail)
+
+    def _spend(self, record: Record, octets: int, now: float) -> None:
+        origin = self.origins[record.origin]
+        if isinstance(record, LinkState):
+            origin.links_spent = self._links.used(origin.links_spent, 1, now)
+        else:
+            origin.addresses_spent = self._addresses.used(origin.addresses_spent, self.weight(octets), now)
+
+    def weight(self, octets: int) -> int:
+        """What a record of addresses counts."""
+        return max(octets, self._settings.address_least)
 
     def _old(self, name: str, reason: str, detail: str, newer: Stored, now: float) -> Verdict:
         if now - newer.signed_at < LATE_TIME:

@@ -248,6 +248,9 @@ class Exchange:
                 return False
             case Outcome.EARLY:
                 return False
+            case Outcome.PACED:
+                self._outbox.drop(verdict.origin, neighbour, verdict.reason, verdict.detail)
+                return False
             case Outcome.LATE:
                 self._outbox.dropped["late"] += 1
             case Outcome.DROPPED:

@@ -96,16 +96,18 @@ class Graph:
         before = told.get(origin, _NOTHING)
         told[origin] = links
         changed = []
-        for neighbour, cost in links.items():
+        for neighbour in (
+            links.keys() & told.keys()
+        ):  # of whom nobody has heard cannot have an edge: thousands may be told
             known = before.get(neighbour)
-            if known != cost and origin in told.get(neighbour, _NOTHING):
+            if known != links[neighbour] and origin in told[neighbour]:
                 changed.append((origin, neighbour))
                 if known is None:
                     changed.append((neighbour, origin))
                     self.successors[neighbour] = self._standing(neighbour)
         if not before.keys() <= links.keys():
-            for neighbour in before.keys() - links.keys():
-                if origin in told.get(neighbour, _NOTHING):
+            for neighbour in before.keys() & told.keys() - links.keys():
+                if origin in told[neighbour]:
                     changed += [(origin, neighbour), (neighbour, origin)]
                     self.successors[neighbour] = self._standing(neighbour)
         self.successors[origin] = self._standing(origin)
@@ -138,7 +140,7 @@ class Graph:
         links = told[router]
         for neighbour in links:
             if router not in told.get(neighbour, _NOTHING):
-                return {each: cost for each, cost in links.items() if router in told.get(each, _NOTHING)}
+                return {each: links[each] for each in sorted(links.keys() & told.keys()) if router in told[each]}
         return links
 
     def _set_transit(self, origin: str, *, transit: bool) -> list[Edge]:

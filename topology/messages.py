@@ -4,6 +4,7 @@ Besides its items a message has `t`, its type. A message is believed because its
 authenticated); the records in it, because their origins signed them.
 """
 
+from collections.abc import Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from amqpmesh.topology.records import AREA, EPOCH, MAX_BODY, MAX_ID, ROUTER_ID, SEQUENCE, SignedRecord
@@ -116,6 +117,10 @@ class _CarriedRow(Row):
                 return Carried._make(value)
         carried: Carried = super().read(value)  # there is more in it, or something is wrong
         return carried
+
+    def read_all(self, values: Sequence[Any]) -> Sequence[Carried]:
+        """See `Form`; most messages hold a few."""
+        return [self.read(value) for value in values]
 
 
 CARRIED: Final = _CarriedRow(

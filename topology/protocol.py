@@ -143,6 +143,7 @@ class Topology:
             "jump": self._voice.jump,
             "paths": self._find_paths,
             "age": self._forget_silent,
+            "book": self._settle,
             "dead": lambda origin, _: self.database.bury(origin),
             "sweep": self._sweep,
         }
@@ -378,10 +379,19 @@ class Topology:
             self._exchange.pace(now)
             due = self._timers.due(now)
             if not due:
-                return self._outbox.take()
+                break
             for name in due:
                 assert isinstance(name, tuple)
                 self._names[name[0]](*name[1:], now)
+        if self.book.unsettled and ("book",) not in self._timers:
+            self._settle(now)
+        return self._outbox.take()
+
+    def _settle(self, now: float) -> None:
+        """Let the book follow what was told, a part at a time: what comes meanwhile is not kept waiting."""
+        self._outbox.addresses_changed(self.book.settle(self.settings.part))
+        if self.book.unsettled:
+            self._timers.set(("book",), now + self.settings.part_time)
 
     def _sweep(self, now: float) -> None:
         self.database.forget_certificates(now - self.settings.max_age)
@@ -395,10 +405,9 @@ class Topology:
         record = verdict.record
         for effect in verdict.effects:
             if effect.all:
-                changed = self.book.replace(verdict.origin, effect.entries)
+                self.book.replace(verdict.origin, effect.entries)
             else:
-                changed = self.book.change(verdict.origin, effect.entries, effect.removed)
-            self._outbox.addresses_changed(changed)
+                self.book.change(verdict.origin, effect.entries, effect.removed)
         if isinstance(record, LinkState):
             if record.origin != self.router:
                 self._timers.cancel(("dead", record.origin))
@@ -407,7 +416,7 @@ class Topology:
             self._follow(record.origin, record.costs, record.transit, now)
         elif verdict.key is not None and verdict.key.kind is REVOCATION:
             for origin in self.database.distrusted():
-                self._outbox.drop(origin, "", "untrusted", "its certificate is revoked")
+                self._outbox.drop(origin, origin, "untrusted", "its certificate is revoked")
                 self._forget(origin, now)
             self._outbox.tell(RevocationsChanged(bytes.fromhex(verdict.key.origin), verdict.key.sequence))
 
@@ -418,7 +427,7 @@ class Topology:
     def _find_paths(self, now: float) -> None:
         self._path_pace.done(now, self.settings.pace_time * len(self.graph))
         changed = self.paths.refresh()
-        self._outbox.addresses_changed(self.book.set_reachable(self.paths.reachable()))
+        self.book.set_reachable(self.paths.reachable())
         # Though no way from here has changed, this router's place in the tree of another may have.
         self._outbox.tell(GraphChanged(changed))
 
@@ -434,7 +443,7 @@ class Topology:
         """An origin has not renewed its link state, or is not to be believed any more."""
         self._timers.set(("dead", origin), now + 2 * self.settings.max_age)
         self.database.forget(origin)
-        self._outbox.addresses_changed(self.book.forget(origin))
+        self.book.forget(origin)
         if self.graph.remove(origin):
             self._timers.set_earlier(("paths",), self._path_pace.next(now))
 

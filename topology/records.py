@@ -6,7 +6,7 @@ epoch is a life of a router: it grows with each start. Within it, link states an
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from enum import IntEnum
 from functools import lru_cache
 from typing import Final, NamedTuple, TypeAlias
@@ -42,6 +42,7 @@ __all__ = [
     "Record",
     "SignedRecord",
     "UnreadableError",
+    "adverts",
     "costs",
     "encode",
     "open_record",
@@ -62,11 +63,13 @@ MAX_EPOCH: Final = 2**62 - 1
 
 MAX_COST: Final = 2**31 - 1
 MAX_CONSUMERS: Final = 2**32 - 1
-MAX_NEIGHBOURS: Final = 4096
+MAX_NEIGHBOURS: Final = 1024
+"""Neighbours in a link state: what each router has to do for one grows with them."""
+
 MAX_PARTS: Final = 4096
 
 # An address splits at its last @; * and # are patterns; / parts tokens.
-ROUTER_ID: Final = Text(MAX_ID, re.compile(r"(?:(?![@/#*])[!-~])+"), "router id")
+ROUTER_ID: Final = Text(MAX_ID, re.compile(r'[!"$-)+-.0-?A-~]+'), "router id")
 AREA: Final = Text(64, words="area")
 EPOCH: Final = Whole(0, MAX_EPOCH)
 SEQUENCE: Final = Whole(0, MAX_EPOCH)
@@ -164,13 +167,19 @@ class SignedRecord(NamedTuple):
     signature: bytes
 
 
-def costs(origin: str, neighbours: Iterable[Neighbour]) -> dict[str, int]:
+def costs(origin: str, neighbours: Collection[Neighbour]) -> dict[str, int]:
     """What sending to each neighbour costs, the least of it if one is told several times; a way to itself is none."""
-    told: dict[str, int] = {}
-    for router, cost, _ in neighbours:
-        if router != origin:
-            told[router] = min(cost, told.get(router, cost))
+    told = {router: cost for router, cost, _ in neighbours}
+    if len(told) != len(neighbours):
+        for router, cost, _ in neighbours:
+            told[router] = min(cost, told[router])
+    told.pop(origin, None)
     return told
+
+
+def adverts(entries: Iterable[Entry]) -> dict[Name, Advert]:
+    """What entries say of their addresses; the last one counts. Most say the same, which is one object."""
+    return {Name(tenant, name): _advert(*told) for tenant, name, *told in entries}
 
 
 NAME: Final = Row(Name, (("tenant", TENANT), ("name", ADDRESS)))

@@ -11,8 +11,9 @@ can be added. The version changes only where an older reader would misunderstand
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import MISSING, dataclass, field, fields
+from functools import partial
 from typing import Any, ClassVar, Final, Literal, NamedTuple, TypeVar, dataclass_transform
 
 import msgpack
@@ -50,6 +51,14 @@ class Form:
         """
         raise NotImplementedError
 
+    def read_all(self, values: Sequence[Any]) -> Sequence[Any]:
+        """Many values, checked: forms that can look at all of them at once do so, which takes a fifth of the time.
+
+        Raises: UnreadableError: one of them is something else, or out of bounds.
+        """
+        read = self.read
+        return [read(value) for value in values]
+
     def described(self) -> str:
         """In words, for the documentation."""
         raise NotImplementedError
@@ -72,6 +81,12 @@ class Whole(Form):
             raise _malformed(self)
         return value
 
+    def read_all(self, values: Sequence[Any]) -> Sequence[Any]:
+        """See `Form`."""
+        if values and (set(map(type, values)) != {int} or min(values) < self.low or max(values) > self.high):
+            raise _malformed(self)
+        return values
+
     def described(self) -> str:
         """See `Form`."""
         return f"integer, {_bound(self.low)} to {_bound(self.high)}"
@@ -92,6 +107,14 @@ class Text(Form):
         if self.pattern is not None and self.pattern.fullmatch(value) is None:
             raise _malformed(self)
         return value
+
+    def read_all(self, values: Sequence[Any]) -> Sequence[Any]:
+        """See `Form`."""
+        if values and (set(map(type, values)) != {str} or max(map(len, values)) > self.longest):
+            raise _malformed(self)
+        if self.pattern is not None and not all(map(self.pattern.fullmatch, values)):
+            raise _malformed(self)
+        return values
 
     def described(self) -> str:
         """See `Form`."""
@@ -156,8 +179,7 @@ class Many(Form):
         """See `Form`."""
         if type(value) is not list or len(value) > self.most:
             raise _malformed(self)
-        read = self.form.read
-        return tuple([read(element) for element in value])
+        return tuple(self.form.read_all(value))
 
     def described(self) -> str:
         """See `Form`."""
@@ -167,7 +189,7 @@ class Many(Form):
 class Row(Form):
     """An array with a meaning for each place; it reads as the named tuple that declares them."""
 
-    def __init__(self, row: Callable[..., Any], places: tuple[tuple[str, Form], ...]) -> None:
+    def __init__(self, row: type[tuple[Any, ...]], places: tuple[tuple[str, Form], ...]) -> None:
         self.row = row
         self.places = places
         self._reads = tuple(form.read for _, form in places)
@@ -176,7 +198,17 @@ class Row(Form):
         """See `Form`; further elements are ignored."""
         if type(value) is not list or len(value) < len(self._reads):
             raise _malformed(self)
-        return self.row(*[read(element) for read, element in zip(self._reads, value, strict=False)])
+        return tuple.__new__(self.row, [read(element) for read, element in zip(self._reads, value, strict=False)])
+
+    def read_all(self, values: Sequence[Any]) -> Sequence[Any]:
+        """See `Form`: by columns."""
+        if not values:
+            return values
+        if set(map(type, values)) != {list} or min(map(len, values)) < len(self.places):
+            raise _malformed(self)
+        columns = zip(*values, strict=False)  # rows may be longer than they are read
+        read = [form.read_all(column) for (_, form), column in zip(self.places, columns, strict=False)]
+        return list(map(partial(tuple.__new__, self.row), zip(*read, strict=True)))  # their __new__ is half the time
 
     def described(self) -> str:
         """See `Form`."""

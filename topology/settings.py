@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from amqpmesh.topology.rates import Rate
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
@@ -39,6 +41,24 @@ class Settings:
     gap_time: float = 0.25
     """How long a delta that is missing may be late before the full state is asked for."""
 
+    part: int = 1024
+    """Addresses that change in one go: of more at a time, as when a router with a million comes or goes, the others
+    follow in parts."""
+    part_time: float = 0.005
+    """Between two such parts, for what else is to be done."""
+
+    link_rate: float = 5.0
+    """Newer link states of one origin that are taken in a second; of more, the last one is taken when it is resent."""
+    link_burst: int = 20
+    """So many may come at once. A router keeps itself to three quarters of that, and to four fifths of `link_rate`."""
+    address_rate: int = 1024 * 1024
+    """Octets of newer addresses of one origin that are taken in a second; none counts less than `address_least`."""
+    address_burst: int = 16 * 1024 * 1024
+    """So many may come at once: a whole full state. A router keeps itself to three quarters of that, and to four fifths
+    of `address_rate`."""
+    address_least: int = 4096
+    """What a short delta counts: one in each `delta_time` takes a fifth of `address_rate`."""
+
     penalty: float = 1.0
     """What a loss of an adjacency counts, in losses; it decays by half in each `penalty_half_life`."""
     penalty_half_life: float = 10.0
@@ -63,10 +83,20 @@ class Settings:
     compact: int = 16 * 1024
     """Deltas give way to a full state when they have grown beyond that state, and beyond this."""
 
+    @property
+    def links(self) -> Rate:
+        """Of newer link states, by number."""
+        return Rate(self.link_rate, self.link_burst)
+
+    @property
+    def addresses(self) -> Rate:
+        """Of newer addresses, by octets."""
+        return Rate(self.address_rate, self.address_burst)
+
     def __post_init__(self) -> None:
         """Check what would let timers never rest.
 
-        Raises: ValueError: a time of 0 or less that has to pass.
+        Raises: ValueError: a time of 0 or less that has to pass, or a rate of nothing.
         """
         for name in (
             "hello",
@@ -75,6 +105,12 @@ class Settings:
             "retransmit_time",
             "load_time",
             "gap_time",
+            "part",
+            "part_time",
+            "link_rate",
+            "link_burst",
+            "address_rate",
+            "address_burst",
             "penalty_half_life",
             "penalty_reuse",
         ):

@@ -1,6 +1,7 @@
 """What a router says of itself: link states and addresses, signed, with pairs that only grow."""
 
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import Final, TypeVar
 
 from amqpmesh.topology.addresslog import Stored
@@ -80,10 +81,10 @@ class Speaker:
         )
         return self._signed(Kind.LINK_STATE, record, now)
 
-    def deltas(self, now: float) -> list[Stored]:
-        """What is pending, as one delta or more; nothing is pending then."""
-        changed = {name: advert for name, advert in self.pending.items() if self.entries.get(name) != advert}
-        self.pending.clear()
+    def deltas(self, now: float, most: int | None = None) -> list[Stored]:
+        """What is pending, as one delta or more. Args: most: addresses; the others stay pending."""
+        pending = {name: self.pending.pop(name) for name in list(islice(self.pending, most))}
+        changed = {name: advert for name, advert in pending.items() if self.entries.get(name) != advert}
         entries = [_entry(name, advert) for name, advert in changed.items() if advert is not None]
         removed = [name for name, advert in changed.items() if advert is None]
         for entry in entries:

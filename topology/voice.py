@@ -10,6 +10,7 @@ from amqpmesh.topology.database import Database, Outcome
 from amqpmesh.topology.exchange import Exchange
 from amqpmesh.topology.outbox import Outbox
 from amqpmesh.topology.pace import Pace
+from amqpmesh.topology.rates import NEVER
 from amqpmesh.topology.records import LinkState, Name, Neighbour, Record
 from amqpmesh.topology.signing import Signer
 from amqpmesh.topology.speaking import MAX_DELTAS, Speaker, refusal
@@ -19,6 +20,10 @@ CONFLICT: Final = 3
 
 CONFLICT_TIME: Final = 60.0
 MAX_JUMP_DELAY: Final = 60.0
+
+WITHIN: Final = (0.8, 0.75)
+"""Of the rate and of the burst that others take, what a router keeps itself to: what it says is never too much then,
+though messages draw together on their way."""
 
 
 class Voice:
@@ -43,7 +48,10 @@ class Voice:
         self._draining = False
         self._said: tuple[tuple[Neighbour, ...], bool] = ((), True)
         self._link_pace = Pace(outbox.settings.link_time)
-        self._spoke_addresses_at = float("-inf")
+        self._link_rate = outbox.settings.links.part(*WITHIN)
+        self._address_rate = outbox.settings.addresses.part(*WITHIN)
+        self._links_spent = self._addresses_spent = NEVER
+        self._spoke_addresses_at = NEVER
         self._jumps: list[float] = []
         self._rival_epoch = 0
         self._rival_neighbours: tuple[str, ...] = ()
@@ -63,7 +71,8 @@ class Voice:
         if (links, self.transit) == self._said:
             self._timers.cancel(("links",))
         else:
-            self._timers.set_earlier(("links",), self._link_pace.next(now))
+            at = max(self._link_pace.next(now), self._link_rate.when(self._links_spent, 1))
+            self._timers.set_earlier(("links",), at)
 
     def advertise(self, key: Name, advert: Advert | None, now: float) -> None:
         """Tell of an address as soon as may be."""
@@ -72,7 +81,14 @@ class Voice:
             self._outbox.drop(self._outbox.router, self._outbox.router, "oversized", reason)
         elif advert is None or not self._draining:
             self._speaker.pending[key] = advert
-            self._timers.set_earlier(("addresses",), max(now, self._spoke_addresses_at + self._settings.delta_time))
+            self._tell_addresses(now)
+
+    def _tell_addresses(self, now: float) -> None:
+        at = max(
+            self._spoke_addresses_at + self._settings.delta_time,
+            self._address_rate.when(self._addresses_spent, self._settings.address_least),
+        )
+        self._timers.set_earlier(("addresses",), max(now, at))
 
     def drain(self, now: float) -> None:
         """Withdraw all addresses, and be no way through any more."""
@@ -103,10 +119,14 @@ class Voice:
             self._say([self._speaker.link_state(links, now)], now)
 
     def say_addresses(self, now: float) -> None:
-        """What has gathered; and all of it, once that is shorter."""
+        """What has gathered, a part at a time; and all of it, once that is shorter."""
         self._spoke_addresses_at = now
-        self._say(self._speaker.deltas(now), now)
+        self._say(self._speaker.deltas(now, self._settings.part), now)
         log = self._database.origins[self._outbox.router].log
+        if self._speaker.pending:
+            self._tell_addresses(now)
+            if log.deltas < MAX_DELTAS:
+                return
         if log.deltas >= MAX_DELTAS or log.delta_octets > max(log.state_octets, self._settings.compact):
             self._say(self._speaker.state(now), now)
 
@@ -134,4 +154,9 @@ class Voice:
 
     def _say(self, records: Iterable[Stored], now: float) -> None:
         for stored in records:
+            if isinstance(stored.record, LinkState):
+                self._links_spent = self._link_rate.used(self._links_spent, 1, now)
+            else:
+                octets = self._database.weight(len(stored.signed.body))
+                self._addresses_spent = self._address_rate.used(self._addresses_spent, octets, now)
             self._exchange.flood(self._database.store(stored), now)

@@ -52,7 +52,8 @@ def test_lookups_follow_what_is_told_and_reached_and_every_change_of_them_is_rep
                 told.pop(router, None)
             case "set_reachable", [now]:
                 reachable = now
-        changed = getattr(book, name)(*arguments)
+        getattr(book, name)(*arguments)
+        changed = book.settle(100)
         after = visible(told, reachable)
         assert {key: dict(book.lookup(*key)) for key in KEYS} == {key: after.get(key, {}) for key in KEYS}
         assert changed == {key for key in KEYS if before.get(key) != after.get(key)}
@@ -61,31 +62,70 @@ def test_lookups_follow_what_is_told_and_reached_and_every_change_of_them_is_rep
         assert all(dict(book.told_by(router)) == told.get(router, {}) for router in ROUTERS)
 
 
-def test_what_a_router_out_of_reach_advertised_counts_again_when_it_is_back() -> None:
+class Settled(Book):
+    """One that follows at once."""
+
+    def after(self, name: str, *arguments: object) -> frozenset[Name]:
+        """Do this; the addresses whose lookup changed."""
+        getattr(self, name)(*arguments)
+        return self.settle(100)
+
+
+@given(st.lists(changes, max_size=30), st.integers(1, 3))
+def test_a_book_that_is_settled_in_parts_comes_to_the_same_and_reports_every_change(
+    steps: list[tuple], most: int
+) -> None:
+    book, whole = Book(), Settled()
+    seen = {key: dict(book.lookup(*key)) for key in KEYS}
+    for name, *arguments in steps:
+        getattr(book, name)(*arguments)
+        whole.after(name, *arguments)
+        changed = book.settle(most)
+        after = {key: dict(book.lookup(*key)) for key in KEYS}
+        assert changed == {key for key in KEYS if seen[key] != after[key]}
+        assert len(changed) <= most
+        seen = after
+    while book.unsettled:
+        book.settle(most)
+    assert {key: dict(book.lookup(*key)) for key in KEYS} == {key: dict(whole.lookup(*key)) for key in KEYS}
+    assert book.addresses() == whole.addresses()
+
+
+def test_a_router_with_a_million_addresses_keeps_nobody_waiting() -> None:
     book = Book()
     book.set_reachable({"A", "B"})
+    book.replace("A", {Name("", str(number)): CONSUMER for number in range(10_000)})
+    assert len(book.settle(1000)) == 1000
+    book.change("B", {KEYS[0]: CONSUMER})
+    assert KEYS[0] in book.settle(1000)
+    assert book.unsettled
+
+
+def test_what_a_router_out_of_reach_advertised_counts_again_when_it_is_back() -> None:
+    book = Settled()
+    book.after("set_reachable", {"A", "B"})
     key = Name("", "orders")
-    assert book.replace("B", {key: CONSUMER}) == {key}
+    assert book.after("replace", "B", {key: CONSUMER}) == {key}
     assert book.lookup("", "orders") == {"B": CONSUMER}
-    assert book.set_reachable({"A"}) == {key}
+    assert book.after("set_reachable", {"A"}) == {key}
     assert book.lookup("", "orders") == {}
-    assert book.change("B", {key: PRODUCER}) == frozenset()
-    assert book.set_reachable({"A", "B"}) == {key}
+    assert book.after("change", "B", {key: PRODUCER}) == frozenset()
+    assert book.after("set_reachable", {"A", "B"}) == {key}
     assert book.lookup("", "orders") == {"B": PRODUCER}
 
 
 def test_what_is_both_set_and_withdrawn_at_once_stays() -> None:
-    book = Book()
-    book.set_reachable({"A"})
+    book = Settled()
+    book.after("set_reachable", {"A"})
     key = Name("", "orders")
-    assert book.change("A", {key: CONSUMER}, {key}) == {key}
-    assert book.change("A", {key: CONSUMER}, {key}) == frozenset()
+    assert book.after("change", "A", {key: CONSUMER}, {key}) == {key}
+    assert book.after("change", "A", {key: CONSUMER}, {key}) == frozenset()
     assert book.lookup("", "orders") == {"A": CONSUMER}
 
 
 def test_the_same_name_is_another_address_for_another_tenant() -> None:
-    book = Book()
-    book.set_reachable({"A"})
-    book.replace("A", {Name("acme", "orders"): CONSUMER})
+    book = Settled()
+    book.after("set_reachable", {"A"})
+    book.after("replace", "A", {Name("acme", "orders"): CONSUMER})
     assert book.lookup("", "orders") == {}
     assert book.lookup("acme", "orders") == {"A": CONSUMER}
