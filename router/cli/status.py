@@ -1,7 +1,9 @@
 """`amqpmesh status [ROUTER]`: what a running router tells of itself."""
 
 import argparse
+import os
 import shutil
+import sys
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
@@ -26,7 +28,7 @@ MAX_ANSWER: Final = 16 * 2**20
 """Octets of one page; a router's have a quarter of a million, unless a name is longer than that."""
 
 WIDTH: Final = 100
-"""Columns, where no terminal says how many it has."""
+"""Columns of a terminal that does not say how many it has."""
 
 
 def declare(command: argparse.ArgumentParser) -> None:
@@ -69,9 +71,15 @@ def status(given: argparse.Namespace) -> int:
     if given.json:
         print(dump({**_object(entities), "own_connection": own}))
     else:
-        width = shutil.get_terminal_size((WIDTH, 0)).columns
-        print("\n".join(printable(line) for line in lines(entities, width, own)))
+        print("\n".join(printable(line) for line in lines(entities, _width(), own)))
     return Exit.DONE
+
+
+def _width() -> int:
+    """Columns that a line may have: who reads a pipe or a file wants names whole, unless `COLUMNS` says otherwise."""
+    if sys.stdout.isatty() or os.environ.get("COLUMNS"):
+        return shutil.get_terminal_size((WIDTH, 0)).columns
+    return sys.maxsize
 
 
 def _object(entities: Entities) -> dict[str, Any]:

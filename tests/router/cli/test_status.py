@@ -105,6 +105,17 @@ def test_names_give_way_to_reasons_in_a_hundred_columns(served: Served, command:
     assert row(said.out, "in-process", "sender", "a-very-long").endswith("  no receiver anywhere")
 
 
+def test_into_what_is_no_terminal_nothing_is_cut(
+    served: Served, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("COLUMNS")
+    name = "a-very-long-address/" * 10
+    waits(served, name)
+    said = command("status")
+    assert row(said.out, "in-process", "sender", name).endswith("  no receiver anywhere")
+    assert "…" not in said.out
+
+
 def test_a_name_cannot_control_the_terminal(served: Served, command: Command) -> None:
     served.receive("\x1b[31mred\x07")
     said = command("status")
