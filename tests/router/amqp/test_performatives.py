@@ -310,3 +310,10 @@ def test_an_unsettled_map_that_is_empty_is_not_one_that_is_absent() -> None:
 def test_what_cannot_be_sent_is_the_callers_error(performative: Any, pattern: str) -> None:
     with pytest.raises(CommandError, match=pattern):
         encode_performative(performative)
+
+
+def test_for_peers_that_read_what_they_should_a_flow_is_written_without_what_has_its_default() -> None:
+    flow = Flow(incoming_window=5, next_outgoing_id=300, outgoing_window=7, handle=0, delivery_count=1, link_credit=2)
+    compact = encode_performative(flow, compact=True)
+    assert len(compact) == len(encode_performative(flow)) - 4, "available, drain, echo, properties: an octet each"
+    assert decode_performative(compact) == (flow, len(compact))
