@@ -4,11 +4,13 @@ import argparse
 import os
 import shutil
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
 import trio
 
+from amqpmesh.router.amqp.errors import LinkDetachedError
+from amqpmesh.router.amqp.types import Value
 from amqpmesh.router.cli import arguments, peer
 from amqpmesh.router.cli.attempt import Patience, attempt
 from amqpmesh.router.cli.bodies import dump
@@ -26,6 +28,8 @@ TIME_OUT: Final = 10.0
 
 MAX_ANSWER: Final = 16 * 2**20
 """Octets of one page; a router's have a quarter of a million, unless a name is longer than that."""
+
+ROUTE: Final = f"{PREFIX}route"
 
 WIDTH: Final = 100
 """Columns of a terminal that does not say how many it has."""
@@ -103,15 +107,32 @@ async def _ask(connection: Connection, router: str | None, timeout: float) -> En
         patience.wait("an answer" if router is None else f"an answer of {router}")
         # There is nobody else on this thread who would have to wait while it is decoded.
         requester = connection.requester(address, max_message_size=MAX_ANSWER)
-        async with connection, requester as management:
-            try:
-                entities.update(await all_pages(management.request))
-            except OutcomeError as error:
-                who = "the router" if router is None else router
-                raise RefusedError(f"{who} is not reached: the request was {error}") from None
+        async with connection:
+            if router is not None:
+                await _look_for_path(connection, router)
+            async with requester as management:
+                try:
+                    entities.update(await all_pages(management.request))
+                except OutcomeError as error:
+                    who = "the router" if router is None else router
+                    raise RefusedError(f"{who} is not reached: the request was {error}") from None
 
     await attempt(ask, patience)
     return entities
+
+
+async def _look_for_path(connection: Connection, router: str) -> None:
+    """Raises: RefusedError: no path leads there, as the router that we are connected to knows."""
+    properties: dict[str, Value] = {"operation": "READ", "type": ROUTE, "name": router}
+    try:
+        async with connection.requester(ADDRESS) as management:
+            answer = await management.request(Message(None, application_properties=properties))
+    except (LinkDetachedError, OutcomeError):
+        return  # it does not say
+    if not isinstance(answer.body, Mapping) or answer.application_properties.get("statusCode") != OK:
+        return  # it knows of no such router, or is none of ours
+    if answer.body.get("distance", 0) is None:
+        raise RefusedError(f"{router} is not reached: no path leads there")
 
 
 async def all_pages(request: Callable[[Message], Awaitable[Message]]) -> dict[str, list[Entity]]:
