@@ -16,7 +16,7 @@ import pytest
 import trio
 import trustme
 
-from amqpmesh.router.config import ListenerConfig, TlsConfig
+from amqpmesh.router.config import ListenerConfig, PlaceConfig, TlsConfig
 from amqpmesh.router.io.client.delivery import Delivery
 from amqpmesh.router.users import add_user
 from tests.support.served import Command, Serve, Served
@@ -316,6 +316,24 @@ def test_nobody_in_particular_is_not_let_in_and_told_how(guarded: Served, comman
     said = command("send", "hello", "--body", "hi")
     assert said.status == 3
     assert said.err.endswith("ANONYMOUS is offered; say who we are with --user, or with --certificate over TLS\n")
+
+
+def test_whom_a_redirect_names_is_not_told_the_password_and_no_option_is_advised_that_would_not_help(
+    serve: Serve, command: Command, tmp_path: Path
+) -> None:
+    """`127.1` is this machine, but nobody can tell by the look of it."""
+    users = tmp_path / "users.toml"
+    add_user(users, "alice", "correct horse")
+    (tmp_path / "password").write_text("correct horse")
+    there = serve(listeners=[ListenerConfig(url="amqp://127.0.0.1:0", sasl=("PLAIN",), users=users, insecure=True)])
+    place = PlaceConfig(port=int(there.url.rpartition(":")[2]))
+    strong = ListenerConfig(url="amqp://127.0.0.1:0", sasl=("SCRAM-SHA-256",), users=users, redirect=place)
+    url = serve(listeners=[strong]).url.replace("127.0.0.1", "127.1")
+    who = ("--user", "alice", "--password-file", str(tmp_path / "password"))
+    for also in ((), ("--insecure",)):
+        said = command("send", "hello", "--body", "hi", "--url", url, *who, *also)
+        assert said.status == 3
+        assert said.err.endswith("where a redirect leads, PLAIN is used only under TLS with a verified certificate\n")
 
 
 def test_others_are_not_shown_the_password_unless_that_is_said(
