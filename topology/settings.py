@@ -49,8 +49,9 @@ class Settings:
 
     link_rate: float = 5.0
     """Newer link states of one origin that are taken in a second; of more, the last one is taken when it is resent."""
-    link_burst: int = 20
-    """So many may come at once. A router keeps itself to three quarters of that, and to four fifths of `link_rate`."""
+    link_burst: int = 40
+    """So many may come at once. A router keeps itself to a quarter of that, so that it can start again and again, and
+    to four fifths of `link_rate`."""
     address_rate: int = 1024 * 1024
     """Octets of newer addresses of one origin that are taken in a second; none counts less than `address_least`."""
     address_burst: int = 16 * 1024 * 1024

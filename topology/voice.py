@@ -21,9 +21,14 @@ CONFLICT: Final = 3
 CONFLICT_TIME: Final = 60.0
 MAX_JUMP_DELAY: Final = 60.0
 
-WITHIN: Final = (0.8, 0.75)
-"""Of the rate and of the burst that others take, what a router keeps itself to: what it says is never too much then,
-though messages draw together on their way."""
+RATE_PART: Final = 0.8
+"""Of the rates at which others take what a router says, what it keeps itself to: never too much then, though messages
+draw together on their way."""
+
+LINK_BURST_PART: Final = 0.25
+"""The same of what may come at once: others remember what its last lives have said."""
+
+ADDRESS_BURST_PART: Final = 0.75
 
 
 class Voice:
@@ -48,8 +53,8 @@ class Voice:
         self._draining = False
         self._said: tuple[tuple[Neighbour, ...], bool] = ((), True)
         self._link_pace = Pace(outbox.settings.link_time)
-        self._link_rate = outbox.settings.links.part(*WITHIN)
-        self._address_rate = outbox.settings.addresses.part(*WITHIN)
+        self._link_rate = outbox.settings.links.part(RATE_PART, LINK_BURST_PART)
+        self._address_rate = outbox.settings.addresses.part(RATE_PART, ADDRESS_BURST_PART)
         self._links_spent = self._addresses_spent = NEVER
         self._spoke_addresses_at = NEVER
         self._jumps: list[float] = []
