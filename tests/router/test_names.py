@@ -192,7 +192,7 @@ def test_a_router_that_no_path_leads_to_for_a_while_is_as_one_without_receivers(
     mesh.advance(0.2)
     assert before.credit > 0
     mesh.cut(*mesh.between("B", "C"))
-    mesh.advance_until(lambda: before.credit == 0, 1.0)
+    mesh.advance_until(lambda: before.credit == 0, 3.0)
     after = producer.sender(address)
     assert (before.is_attached, before.credit, after.is_attached, after.credit) == (True, 0, True, 0)
     mesh.join("B", "C")
