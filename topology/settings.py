@@ -41,7 +41,7 @@ class Settings:
     gap_time: float = 0.25
     """How long a delta that is missing may be late before the full state is asked for."""
 
-    part: int = 1024
+    part: int = 512
     """Addresses that change in one go: of more at a time, as when a router with a million comes or goes, the others
     follow in parts."""
     part_time: float = 0.005
