@@ -1,5 +1,6 @@
 """Settings every test shares."""
 
+import os
 import signal
 
 from hypothesis import HealthCheck, settings
@@ -16,3 +17,7 @@ settings.load_profile("amqpmesh")
 # inherit that: those that are to be stopped by it would go on.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# Tests that run beside each other are told a width, which is that of no terminal of the programs that they start.
+for name in ("COLUMNS", "LINES"):
+    os.environ.pop(name, None)
