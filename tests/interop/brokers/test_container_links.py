@@ -332,9 +332,11 @@ async def test_a_router_goes_to_the_broker_in_the_place_of_its_clients_and_of_it
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(take, here)
                 nursery.start_soon(take, there)
-                await until(lambda: received.total() == 40)
+                with trio.move_on_after(15):  # so that what is wrong then says what came, and where the rest is
+                    await until(lambda: received.total() >= 40)
+                stands = (near.statistics(), far.statistics())
                 nursery.cancel_scope.cancel()
-        assert received == Counter(f"{who} {number}" for who in ("one", "other") for number in range(20))
+        assert received == Counter(f"{who} {number}" for who in ("one", "other") for number in range(20)), stands
         await until(lambda: not near.statistics().router.relays)
     assert await left_in(rabbitmq, "/amq/queue/fed") == Counter()
 
