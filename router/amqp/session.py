@@ -73,7 +73,8 @@ class Session:
         #: Links that the peer has attached, and we have not answered.
         self._owed: set[Link] = set()
         self._waking = False
-        self._abandoned_channel = -1
+        #: That we sent our `end` on.
+        self._ended_channel = -1
         #: The peer's handles of links that we detached with an error.
         self._errant: set[int] = set()
 
@@ -144,13 +145,10 @@ class Session:
             raise CommandError(f"end is not possible: the session is {self.state.name}")
         self.write_dispositions()
         self.write(End(error=error))
-        channel, self.flow_state.channel = self.flow_state.channel, -1
-        if self.remote is None:
-            # The peer's `begin`, which names the channel, is still to come: nobody else may have it until then.
-            self._abandoned_channel = channel
-        else:
-            self.connection.channels.free(channel)
+        self._ended_channel, self.flow_state.channel = self.flow_state.channel, -1
         self.state = after
+        if after is S.UNMAPPED:
+            self._free_channel()
 
     def release(self, frames: int) -> None:
         """The bytes of `frames` received transfers are gone from here: the window may grow again (§2.5.6)."""
@@ -258,9 +256,8 @@ class Session:
         """The peer's `begin` came on `channel`, which the connection has found to be free, as an answer or unasked."""
         self.remote = begin
         self.incoming_channel = channel
-        if self._abandoned_channel != -1:
+        if self._ended_channel != -1:
             # We gave it up before this answer came: only its `end` matters now.
-            self.connection.channels.free(self._abandoned_channel)
             return ()
         self.state = SESSION[self.state][Step.RECEIVED_BEGIN]
         flow_state = self.flow_state
@@ -482,6 +479,12 @@ class Session:
         del self.connection.channels.incoming[self.incoming_channel]
         self.incoming_channel = None
         if self.state is S.UNMAPPED:
+            self._free_channel()
             return ()
         self.end()
         return (SessionEnded(self, end.error, by_peer=True),)
+
+    def _free_channel(self) -> None:
+        # Our own `end` frees it (§2.5.2). But the peer's `begin` may be still to come, which names it; and RabbitMQ 3
+        # answers on the channel of the same number, with the next session's `begin` before the last one's `end`.
+        self.connection.channels.free(self._ended_channel)

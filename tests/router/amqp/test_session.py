@@ -143,6 +143,18 @@ def test_a_session_given_up_before_the_peer_answered_keeps_its_channel_until_the
     assert third.state is S.MAPPED
 
 
+def test_a_channel_that_we_ended_is_not_used_again_before_the_peer_ended_its_own() -> None:
+    # There are peers that answer on channels of the same numbers: the one they would answer on is still in use.
+    scripted = mapped()
+    first = scripted.session()
+    first.end()
+    second = scripted.engine.begin()
+    assert second.flow_state.channel == 1
+    scripted.peer.write(End())
+    assert first.state is S.UNMAPPED
+    assert scripted.engine.begin().flow_state.channel == 0
+
+
 def test_a_session_that_the_peer_ends_before_our_begin_gets_both() -> None:
     scripted = Scripted(answers=False)
     scripted.peer.write(AMQP, Open(container_id="peer"), begun(), End(error=WHY))
