@@ -24,6 +24,8 @@ What this broker does that others do not, as seen with proton 0.40 and with our 
   properties are always there. Some values make the connection fall silent, without a close: an amqp-value that is a
   list of two elements or more, arrays of binary, uuid, or integers in their short encodings. So does a queue that
   refuses for its length.
+- Its channels have the numbers of ours, and the `begin` of a session may come before the `end` of the one before it.
+- What was acknowledged within the last moment before it is killed comes again from a classic queue.
 - Its `flow` for a new link has no delivery-count. Of its own idle-time-out it waits six times as long before it closes;
   for a client's below a second it sends no heartbeats at all.
 """
@@ -50,14 +52,19 @@ USER, PASSWORD = "alice", "correct horse"
 #: Who comes without a name.
 NOBODY = "nobody"
 
+#: What the router's links to the broker drain, and feed.
+_LINKED: dict[str, dict[str, str]] = {"drained": {}, "drained-quorum": {"x-queue-type": "quorum"}, "fed": {}}
+#: What breaks in a test: each has queues like those to itself, as what comes again is to be nobody else's.
+BREAKING = ("connection", "broker")
+
 QUEUES = {
     "quorum": {"x-queue-type": "quorum"},
     "dying": {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"},
     "dead": {},
     "lasting": {},
-    "drained": {},
-    "drained-quorum": {"x-queue-type": "quorum"},
-    "fed": {},
+    "asked-for": {},
+    **_LINKED,
+    **{f"{breaks}-{name}": arguments for breaks in BREAKING for name, arguments in _LINKED.items()},
 }
 
 

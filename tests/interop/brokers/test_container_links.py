@@ -29,15 +29,21 @@ from amqpmesh import (
     Router,
     connect,
 )
-from tests.interop.brokers.conftest import PASSWORD, USER
+from tests.interop.brokers.conftest import BREAKING, PASSWORD, USER
 
 pytestmark = pytest.mark.interop
 
+
+def links_for(drained, fed):
+    """Links that drain and feed these queues."""
+    return (
+        *(LinkConfig(connector="broker", source=queue, address="incoming") for queue in drained),
+        LinkConfig(connector="broker", target=fed, address="outgoing"),
+    )
+
+
 DRAINED = ("/amq/queue/drained", "/amq/queue/drained-quorum")
-LINKS = (
-    *(LinkConfig(connector="broker", source=queue, address="incoming") for queue in DRAINED),
-    LinkConfig(connector="broker", target="/amq/queue/fed", address="outgoing"),
-)
+LINKS = links_for(DRAINED, "/amq/queue/fed")
 MESH = MeshConfig(insecure=True)
 
 
@@ -215,12 +221,14 @@ async def test_consumers_that_come_and_go_lose_nothing_and_the_links_stay(rabbit
         assert [each.since for each in links_of(near)] == attached
 
 
-@pytest.mark.parametrize("breaks", ["connection", "broker"])
+@pytest.mark.parametrize("breaks", BREAKING)
 async def test_nothing_is_lost_when_it_breaks_in_the_middle(breaks, rabbitmq):
     count = 300
     wires = Wires()
     arrived, failed = Counter(), Counter()
-    expected = {queue: [f"{queue} {number}" for number in range(count)] for queue in DRAINED}
+    drained = [f"/amq/queue/{breaks}-{name}" for name in ("drained", "drained-quorum")]
+    fed = f"/amq/queue/{breaks}-fed"
+    expected = {queue: [f"{queue} {number}" for number in range(count)] for queue in drained}
     outgoing = [str(number) for number in range(count)]
 
     async def receive(router):
@@ -242,7 +250,8 @@ async def test_nothing_is_lost_when_it_breaks_in_the_middle(breaks, rabbitmq):
                     except OutcomeError:
                         failed[body] += 1
 
-    async with mesh(rabbitmq, wires=wires) as (near, far), trio.open_nursery() as receiving:
+    async with mesh(rabbitmq, *links_for(drained, fed), wires=wires) as (near, far), trio.open_nursery() as receiving:
+        await until_attached(near)
         for queue, bodies in expected.items():
             await fill(rabbitmq, queue, bodies)
         receiving.start_soon(receive, far)
@@ -262,10 +271,10 @@ async def test_nothing_is_lost_when_it_breaks_in_the_middle(breaks, rabbitmq):
         await until(lambda: len(arrived) == 2 * count)
         receiving.cancel_scope.cancel()
     assert set(arrived) == {body for bodies in expected.values() for body in bodies}
-    left = await left_in(rabbitmq, "/amq/queue/fed")
+    left = await left_in(rabbitmq, fed)
     assert set(left) == set(outgoing)
     assert all(times <= 1 + failed[body] for body, times in left.items())
-    for queue in DRAINED:  # what was in doubt at the end, if the broker had not heard of it
+    for queue in drained:  # what was in doubt at the end, if the broker had not heard of it
         assert set(await left_in(rabbitmq, queue)) <= set(expected[queue])
 
 
@@ -301,7 +310,7 @@ async def led_to(rabbitmq):
     )
     audit = AddressConfig(
         pattern="audit",
-        redirect=RedirectConfig(network_host="127.0.0.1", port=port, address="/amq/queue/fed", follow="router"),
+        redirect=RedirectConfig(network_host="127.0.0.1", port=port, address="/amq/queue/asked-for", follow="router"),
     )
     listener = ListenerConfig(url="amqp://127.0.0.1:0", role="mesh")
     async with (
@@ -314,14 +323,14 @@ async def led_to(rabbitmq):
 
 async def test_a_router_goes_to_the_broker_in_the_place_of_its_clients_and_of_its_mesh(rabbitmq):
     async with led_to(rabbitmq) as (near, far):
-        async with near.sender("/amq/queue/fed") as one, far.sender("audit") as other:
+        async with near.sender("/amq/queue/asked-for") as one, far.sender("audit") as other:
             for number in range(20):
                 await one.send(Message(f"one {number}", durable=True))
                 await other.send(Message(f"other {number}", durable=True))
         received = Counter()
         async with (
-            near.receiver("/amq/queue/fed", credit=5) as here,
-            far.receiver("/amq/queue/fed@A", credit=5) as there,
+            near.receiver("/amq/queue/asked-for", credit=5) as here,
+            far.receiver("/amq/queue/asked-for@A", credit=5) as there,
         ):
 
             async def take(receiver):
@@ -338,15 +347,15 @@ async def test_a_router_goes_to_the_broker_in_the_place_of_its_clients_and_of_it
                 nursery.cancel_scope.cancel()
         assert received == Counter(f"{who} {number}" for who in ("one", "other") for number in range(20)), stands
         await until(lambda: not near.statistics().router.relays)
-    assert await left_in(rabbitmq, "/amq/queue/fed") == Counter()
+    assert await left_in(rabbitmq, "/amq/queue/asked-for") == Counter()
 
 
 async def test_a_receiver_of_a_queue_that_is_not_there_hears_it_from_the_broker(rabbitmq):
-    async with led_to(rabbitmq) as (near, _), near.sender("/amq/queue/fed") as sender:
+    async with led_to(rabbitmq) as (near, _), near.sender("/amq/queue/asked-for") as sender:
         await sender.send("before")
         with pytest.raises(LinkDetachedError, match="does not take the link") as missing:
             async with near.receiver("/amq/queue/missing") as receiver:
                 await receiver.receive()
         assert missing.value.error.condition == "amqp:not-found"
         await sender.send("after")
-    assert await left_in(rabbitmq, "/amq/queue/fed") == Counter(["before", "after"])
+    assert await left_in(rabbitmq, "/amq/queue/asked-for") == Counter(["before", "after"])
