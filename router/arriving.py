@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from amqpmesh.router import heads
-from amqpmesh.router.accounts import close_if_done, count_undelivered, drop_kept
+from amqpmesh.router.accounts import close_if_done, drop_kept
 from amqpmesh.router.amqp.composite import encode_composite
 from amqpmesh.router.amqp.definitions import AmqpCondition
 from amqpmesh.router.amqp.messaging import Rejected
@@ -18,7 +18,6 @@ from amqpmesh.router.departures import fail_link
 from amqpmesh.router.forwarding import send_on
 from amqpmesh.router.kernel.relay import (
     DECLARED,
-    RELEASED_STATE,
     TRANSACTIONAL,
     Chunk,
     Incomplete,
@@ -165,9 +164,8 @@ def _route(core: Core, relay: Relay) -> None:
         return
     if anonymous and not to:
         # Nobody will ever serve it, so to send it again would not help.
-        count_undelivered(core, None)
         state = rejected(AmqpCondition.PRECONDITION_FAILED, "an anonymous terminus needs messages with `to`")
-        core.settlement.end_unsent(relay, state)
+        core.settlement.undelivered(relay, None, state)
         return
     try:
         if anonymous:
@@ -177,8 +175,7 @@ def _route(core: Core, relay: Relay) -> None:
             address = incoming.address
     except RefusedError as refusal:
         # What a link to that address would be told, its sender is told of the message.
-        count_undelivered(core, None)
-        core.settlement.end_unsent(relay, encode_composite(Rejected(error=refusal.error)))
+        core.settlement.undelivered(relay, None, encode_composite(Rejected(error=refusal.error)))
         return
     if (
         address is None
@@ -186,8 +183,7 @@ def _route(core: Core, relay: Relay) -> None:
         or not _may_hop(core, relay, incoming, address)
         or not _is_new(core, relay, incoming)
     ):
-        count_undelivered(core, address)
-        core.settlement.end_unsent(relay, RELEASED_STATE)
+        core.settlement.undelivered(relay, address)
         return
     relay.address = address
     if anonymous and lane is None:

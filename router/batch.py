@@ -6,7 +6,6 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from amqpmesh.router.amqp.definitions import AmqpCondition, Error
-from amqpmesh.router.departures import connection_gone
 from amqpmesh.router.few import excluding, including
 from amqpmesh.router.forwarding import dispatch
 from amqpmesh.router.links import IncomingLink
@@ -61,7 +60,7 @@ def _update_branch(core: Core, outgoing: OutgoingLink) -> None:
         withdrawn = flow_state.lowered and flow_state.link_credit == 0
         usable = outgoing.usable
         if outgoing.left_out and usable:
-            branch = take_back(core, outgoing)
+            take_back(core, outgoing, branch)
         elif outgoing.address.is_multicast and not usable:
             watch(core, outgoing)
         elif usable:
@@ -150,9 +149,7 @@ def _close_the_largest(core: Core) -> None:
             condition=AmqpCondition.RESOURCE_LIMIT_EXCEEDED, description="too much of the router's memory is held"
         )
         core.log.warning("connection closed for its memory", connection=largest.number, peer=largest.host)
-        largest.engine.close(error)
-        connection_gone(core, largest)
-        core.set_timer(largest, largest.engine.next_timer())
+        core.close(largest, error)
 
 
 def _check_share(core: Core, address: Address) -> None:

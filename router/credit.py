@@ -146,6 +146,12 @@ class Pool:
         self._hasty = True
         self._floored = False
 
+    def change_branch(self, b: Branch, usable: int, cost: int, counts: bool, now: float) -> None:
+        """It counts otherwise from now on: as if it had gone and another had come, see `add_branch`."""
+        self.remove_branch(b, now)
+        b.usable, b.cost, b.counts = usable, cost, counts
+        self._demand.add(b)
+
     def set_usable(
         self,
         b: Branch,

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from amqpmesh.router.accounts import count_undelivered, keep_count, no_longer_lingers
+from amqpmesh.router.accounts import keep_count, no_longer_lingers
 from amqpmesh.router.amqp.definitions import AmqpCondition, Error
 from amqpmesh.router.amqp.messaging import DeleteOnClose, DeleteOnNoMessages, Source, Target
 from amqpmesh.router.few import excluding
-from amqpmesh.router.kernel.relay import RELEASED_STATE, forget
+from amqpmesh.router.kernel.relay import forget
 from amqpmesh.router.leaving import abort
 from amqpmesh.router.links import OutgoingLink
 from amqpmesh.router.waiting import unqueue
@@ -127,8 +127,7 @@ def send_back(core: Core, address: Address) -> None:
             unqueue(core, relay)
             core.settlement.route_again(relay)
             continue
-        count_undelivered(core, address)
-        core.settlement.end_unsent(relay, RELEASED_STATE)
+        core.settlement.undelivered(relay, address)
 
 
 def _made(taken: IncomingLink | OutgoingLink) -> bool:

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Final
 from amqpmesh.policies.distribution import Distribution
 from amqpmesh.policies.patterns import steps
 from amqpmesh.policies.redirect import Following, NotFollowedError, Place
-from amqpmesh.router.accounts import count_undelivered
 from amqpmesh.router.addresses import Address
 from amqpmesh.router.amqp.composite import encode_composite
 from amqpmesh.router.amqp.definitions import AmqpCondition, Error, LinkCondition
@@ -149,8 +148,7 @@ class FarNode:
             ingress = self.ingress()
             attached = [*ingress.incoming]
             while (relay := ingress.waiting.first()) is not None:
-                count_undelivered(core, ingress)
-                core.settlement.end_unsent(relay, encode_composite(Rejected(error=told)))
+                core.settlement.undelivered(relay, ingress, encode_composite(Rejected(error=told)))
         lanes = [each for each in attached if each.lane is not None]
         for each in attached:
             if each.lane is None:

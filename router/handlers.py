@@ -98,9 +98,7 @@ def _redirect(core: Core, record: ConnectionRecord, place: Redirect) -> None:
         "connection redirected", connection=record.number, peer=record.host, container=record.peer.container_id
     )
     error = Error(condition=ConnectionCondition.REDIRECT, description="the container moved", info=info(place))
-    record.engine.close(error)
-    connection_gone(core, record)
-    core.set_timer(record, record.engine.next_timer())
+    core.close(record, error)
 
 
 def _closed(core: Core, record: ConnectionRecord, event: events.ConnectionClosed) -> None:

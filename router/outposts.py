@@ -101,8 +101,7 @@ class Outposts:
             again = partial(self.follow, lane.tenant, lane.name)
             return self._ways.lanes_out.attach(node, lane, hop, again, apart=True, cost=cost)
         if had.cost != cost and had.branch is not None:
-            node.pool.remove_branch(had.branch, core.now)
             had.cost = cost
-            had.branch = node.pool.add_branch(0, cost, not had.left_out, had)
+            node.pool.change_branch(had.branch, 0, cost, not had.left_out, core.now)
             core.touch_outgoing(had)
         return had

@@ -48,18 +48,12 @@ def _lose_patience(core: Core, outgoing: OutgoingLink, since: float) -> None:
 def _leave_out(core: Core, outgoing: OutgoingLink) -> None:
     """A receiver that stalls sets the pace of a multicast no longer."""
     if not outgoing.left_out and outgoing.branch is not None:
-        pool = outgoing.address.pool
         outgoing.left_out = True
-        pool.remove_branch(outgoing.branch, core.now)
-        outgoing.branch = pool.add_branch(0, outgoing.cost, False, outgoing)
+        outgoing.address.pool.change_branch(outgoing.branch, 0, outgoing.cost, False, core.now)
 
 
-def take_back(core: Core, outgoing: OutgoingLink) -> Branch:
-    """A receiver that was left out gives credit again."""
-    pool = outgoing.address.pool
+def take_back(core: Core, outgoing: OutgoingLink, branch: Branch) -> None:
+    """A receiver that was left out gives credit again. Args: branch: its place in the pool."""
     outgoing.left_out = False
     outgoing.stalled_since = None
-    if outgoing.branch is not None:
-        pool.remove_branch(outgoing.branch, core.now)
-    outgoing.branch = pool.add_branch(0, outgoing.cost, True, outgoing)
-    return outgoing.branch
+    outgoing.address.pool.change_branch(branch, 0, outgoing.cost, True, core.now)

@@ -126,6 +126,11 @@ class Settlement:
             tell(core, relay, state)
         close_if_done(core, relay)
 
+    def undelivered(self, relay: Relay, address: Address | None, state: bytes = RELEASED_STATE) -> None:
+        """It goes to nobody. Args: address: where it should have gone; None: there is no such address."""
+        count_undelivered(self._core, address)
+        self.end_unsent(relay, state)
+
     def expired(self, relay: Relay) -> None:
         """Its ttl is over before it was sent (§3.2.1)."""
         core = self._core
@@ -196,8 +201,7 @@ class Settlement:
         core = self._core
         address = relay.share.ingress if isinstance(relay.share, Share) else core.address_of(relay)
         if address is None or not address.has_consumers:
-            count_undelivered(core, address)
-            self.end_unsent(relay, RELEASED_STATE)
+            self.undelivered(relay, address)
             return
         requeue(core, relay, address)
 

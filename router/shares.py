@@ -70,8 +70,7 @@ class Share:
         """What reaching consumers by it costs from now on."""
         if cost != self.cost:
             self.cost = cost
-            self.ingress.pool.remove_branch(self.branch, now)
-            self.branch = self.ingress.pool.add_branch(self.input.credit, cost, True, self)
+            self.ingress.pool.change_branch(self.branch, self.input.credit, cost, True, now)
 
     def grant(self, grant: Grant, now: float) -> None:
         """The way's pool has decided what this share may have: what a `flow` says to a link."""

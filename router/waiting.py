@@ -5,8 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from amqpmesh.router import heads
-from amqpmesh.router.accounts import count_undelivered
-from amqpmesh.router.kernel.relay import RELEASED_STATE
 from amqpmesh.router.links import IncomingLink
 from amqpmesh.router.shares import Share
 
@@ -24,8 +22,7 @@ def enqueue(core: Core, relay: Relay, address: Address, incoming: IncomingLink) 
     if incoming.address is None:
         waiting = incoming.waiting.get(address, 0)
         if waiting >= config.window:
-            count_undelivered(core, address)
-            core.settlement.end_unsent(relay, RELEASED_STATE)
+            core.settlement.undelivered(relay, address)
             return
         incoming.waiting[address] = waiting + 1
         # Waiting for one address must not hold up the others of the link.
@@ -61,8 +58,7 @@ def end_waiting(core: Core, address: Address) -> None:
         if expires_at is not None and expires_at <= now:
             core.settlement.expired(relay)
         else:
-            count_undelivered(core, address)
-            core.settlement.end_unsent(relay, RELEASED_STATE)
+            core.settlement.undelivered(relay, address)
 
 
 def unqueue(core: Core, relay: Relay) -> None:
