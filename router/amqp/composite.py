@@ -10,12 +10,11 @@ The class is a frozen dataclass with slots and keyword arguments only. Its reade
 the annotations (`fields.py` says which there are); nothing is declared twice.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import MISSING, dataclass
 from dataclasses import fields as dataclass_fields
 from enum import Enum
-from operator import attrgetter
-from typing import Any, Generic, NoReturn, TypeVar, dataclass_transform, get_type_hints
+from typing import Any, Generic, NoReturn, TypeAlias, TypeVar, dataclass_transform, get_type_hints
 
 from amqpmesh.router.amqp import decoder, encoder, plans
 from amqpmesh.router.amqp.decoder import MALFORMED, Buffer, Reader, malformed
@@ -245,6 +244,13 @@ def _reader(cls: type[T], label: str, fields: tuple[Field, ...]) -> Reader:
     absent = [defaults[count:] for count in range(width + 1)]
     missing = [next((field.name for field in fields[count:] if field.mandatory), None) for count in range(width + 1)]
 
+    # All of them with nothing in them are one: it is frozen.
+    empty: T | None = None
+    if missing[0] is None:
+        empty = cls.__new__(cls)
+        for put, default in defaults:
+            put(empty, default)
+
     def span(data: Buffer, offset: int, depth: int) -> tuple[int, int, int]:
         code = data[offset]
         if code == 0xC0:
@@ -265,6 +271,9 @@ def _reader(cls: type[T], label: str, fields: tuple[Field, ...]) -> Reader:
         put: Any = None
         try:
             depth += 1  # a composite is a described value and a list: two levels
+            if empty is not None and data[offset] == 0x45:
+                decoder.refuse_depth(depth)
+                return empty, offset + 1
             offset, end, count = span(data, offset, depth)
             for table, put, default, octet_code in present[count]:
                 code = data[offset]
@@ -299,72 +308,71 @@ def _reader(cls: type[T], label: str, fields: tuple[Field, ...]) -> Reader:
 def _writers(label: str, code: int, fields: tuple[Field, ...]) -> tuple[Writer, Writer]:
     """What writes the described list: without trailing nulls and defaults, and in full."""
     head = _descriptor(code)
-    get = _getter(fields)
-    writers = [field.plan.write for field in fields]
-    defaults = [field.default for field in fields]
-    is_value = [field.default is not None and not field.mandatory for field in fields]
-    in_full = [_written_default(field) for field in fields]
+    compact, in_full = _fields_writer(fields, full=False), _fields_writer(fields, full=True)
     mandatory = [index for index, field in enumerate(fields) if field.mandatory]
 
-    def write(value: Any, depth: int) -> bytes:
+    def written(value: Any, depth: int, write_fields: _FieldsWriter) -> list[bytes]:
         encoder.enter(depth + 1)
-        depth += 2
-        steps = zip(get(value), defaults, is_value, writers, strict=True)
         try:
-            written = [
-                NULL if item is None or item is default or (compare and item == default) else write_field(item, depth)
-                for item, default, compare, write_field in steps
-            ]
+            octets = write_fields(value, depth + 2)
         except REFUSALS as error:
-            raise refused(steps, error) from error
-        check(written)
-        while written and written[-1] is NULL:
-            written.pop()
-        return finish(written)
+            raise refused(error) from error
+        for index in mandatory:
+            if octets[index] is NULL:
+                raise ValueError(f"{label}.{fields[index].name}: is mandatory")
+        return octets
+
+    def refused(error: Exception) -> ValueError:
+        """The refusal with the name of its field: each has a line of its own in the source of `_fields_writer`."""
+        trace = error.__traceback__
+        assert trace is not None
+        assert trace.tb_next is not None
+        return ValueError(f"{label}.{fields[trace.tb_next.tb_lineno - 2].name}: {error}")
+
+    def write(value: Any, depth: int) -> bytes:
+        octets = written(value, depth, compact)
+        while octets and octets[-1] is NULL:
+            octets.pop()
+        return finish(octets)
 
     def write_full(value: Any, depth: int) -> bytes:
-        encoder.enter(depth + 1)
-        depth += 2
-        steps = zip(get(value), defaults, in_full, writers, strict=True)
-        try:
-            written = [
-                NULL if item is None else octets if item is default else write_field(item, depth)
-                for item, default, octets, write_field in steps
-            ]
-        except REFUSALS as error:
-            raise refused(steps, error) from error
-        check(written)
-        return finish(written)
+        return finish(written(value, depth, in_full))
 
-    def refused(left: Iterator[Any], error: Exception) -> ValueError:
-        """The refusal with the name of its field. Args: left: what would have been written behind it."""
-        field = fields[len(fields) - 1 - sum(1 for _ in left)]
-        return ValueError(f"{label}.{field.name}: {error}")
-
-    def check(written: list[bytes]) -> None:
-        for index in mandatory:
-            if written[index] is NULL:
-                raise ValueError(f"{label}.{fields[index].name}: is mandatory")
-
-    def finish(written: list[bytes]) -> bytes:
-        if not written:
+    def finish(octets: list[bytes]) -> bytes:
+        if not octets:
             return head + b"\x45"
-        return encoder.compound(head, 0xC0, 0xD0, len(written), b"".join(written))
+        return encoder.compound(head, 0xC0, 0xD0, len(octets), b"".join(octets))
 
     return write, write_full
 
 
-def _written_default(field: Field) -> bytes:
-    """How the default of a field is written where it is not left out."""
-    return NULL if field.default is None or field.mandatory else field.plan.write(field.default, 0)
+_FieldsWriter: TypeAlias = Callable[[Any, int], list[bytes]]
 
 
-def _getter(fields: tuple[Field, ...]) -> Callable[[Any], tuple[Any, ...]]:
-    """All fields of a value at once."""
-    attributes = [field.attribute for field in fields]
-    if len(attributes) < 2:  # attrgetter yields a tuple for two and more only
-        return lambda value: tuple([getattr(value, attribute) for attribute in attributes])
-    return attrgetter(*attributes)
+def _fields_writer(fields: tuple[Field, ...], *, full: bool) -> _FieldsWriter:
+    """What writes each field of a value. Args: full: what has its default, too; else that is null.
+
+    Made as source, as dataclasses make theirs: a loop over the fields takes three times as long, and most are null.
+    """
+    names: dict[str, Any] = {"NULL": NULL}
+    written = []
+    for number, field in enumerate(fields):
+        names[f"write{number}"] = field.plan.write
+        names[f"default{number}"] = field.default
+        item = f"(item := value.{field.attribute})"
+        otherwise = f"write{number}(item, depth)"
+        if field.default is None or field.mandatory:
+            written.append(f"NULL if {item} is None else {otherwise}")
+        elif full:
+            names[f"octets{number}"] = field.plan.write(field.default, 0)
+            written.append(f"octets{number} if {item} is default{number} else NULL if item is None else {otherwise}")
+        else:
+            written.append(
+                f"NULL if {item} is default{number} or item is None or item == default{number} else {otherwise}"
+            )
+    source = "lambda value, depth: [\n" + ",\n".join(written) + "]"
+    writer: _FieldsWriter = eval(source, names)  # noqa: S307 - of names that were declared here
+    return writer
 
 
 def _repr_of_what_is_set(self: object) -> str:

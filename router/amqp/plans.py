@@ -155,7 +155,7 @@ def _at_most(plan: Plan, limit: MaxOctets) -> Plan:
 
 def _choices(cls: type[Enum], source: Primitive) -> Plan:
     members = {member.value: member for member in cls}
-    written = {member: encoder.FIELD_WRITERS[source](member.value, 0) for member in cls}
+    written = {member.value: encoder.FIELD_WRITERS[source](member.value, 0) for member in cls}
 
     def choose(value: Any) -> Enum:
         try:
@@ -164,10 +164,9 @@ def _choices(cls: type[Enum], source: Primitive) -> Plan:
             raise invalid_field(f"{shown(value)} is not one of the choices of {cls.__name__}") from None
 
     def write(value: Enum, _depth: int) -> bytes:
-        try:
-            return written[value]
-        except KeyError:
-            raise ValueError(f"{shown(value)} is not one of the choices of {cls.__name__}") from None
+        if type(value) is not cls:
+            raise ValueError(f"{shown(value)} is not one of the choices of {cls.__name__}")
+        return written[value.value]
 
     return Plan(source.value, _wrapped(decoder.PLAIN[source], choose), write, (cls,))
 
