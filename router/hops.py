@@ -8,8 +8,6 @@ from amqpmesh.router.lanes import LaneKind
 from amqpmesh.router.neighbours import Neighbour
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterable
-
     from amqpmesh.router.addresses import Address
     from amqpmesh.router.connections import ConnectionRecord
     from amqpmesh.router.lanes import Lane
@@ -29,18 +27,23 @@ class Hops:
     def children(self, lane: Lane) -> dict[ConnectionRecord, Neighbour]:
         """The connections to the children of this router in a tree that have consumers behind them."""
         consumers = self.egresses(lane.tenant, lane.name)
-        children = self._topology.branches(lane.far, consumers)
-        return self._by_record(self._topology.adjacency(child, lane.target) for child in children)
+        neighbours = self._mesh.neighbours
+        children = (
+            self._topology.adjacency(child, lane.target) for child in self._topology.branches(lane.far, consumers)
+        )
+        return {each.record: each for each in children if isinstance(each, Neighbour) and each.record in neighbours}
 
     def next_hop(self, node: Address, lane: Lane) -> dict[ConnectionRecord, Neighbour]:
         """The connection that a lane goes by, if there is a path: the one that it has, while that is as good as any.
 
         Where nobody consumes any more no path is needed: what is on the way goes back at once.
         """
-        if lane.kind is LaneKind.ANYCAST and lane.far not in self._topology.lookup(lane.tenant, lane.name):
+        topology, neighbours = self._topology, self._mesh.neighbours
+        if lane.kind is LaneKind.ANYCAST and lane.far not in topology.lookup(lane.tenant, lane.name):
             return {}
-        kept = next((self._mesh.neighbours.get(each.connection) for each in node.outgoing), None)
-        return self._by_record([self._topology.next_hop(lane.far, lane.target, kept)])
+        kept = next((neighbours.get(each.connection) for each in node.outgoing), None)
+        hop = topology.next_hop(lane.far, lane.target, kept)
+        return {hop.record: hop} if isinstance(hop, Neighbour) and hop.record in neighbours else {}
 
     def egresses(self, tenant: str, name: str) -> dict[str, int]:
         """The other routers that have consumers of an address, and what reaching them costs."""
@@ -59,7 +62,3 @@ class Hops:
         behind = self._topology.branches(lane.far, self.egresses(lane.tenant, lane.name))
         routers = behind.get(outgoing.connection.peer.container_id, ())
         return max((self._topology.length(each) or 0 for each in routers), default=0)
-
-    def _by_record(self, adjacencies: Iterable[Hashable | None]) -> dict[ConnectionRecord, Neighbour]:
-        neighbours = self._mesh.neighbours
-        return {each.record: each for each in adjacencies if isinstance(each, Neighbour) and each.record in neighbours}

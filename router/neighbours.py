@@ -83,7 +83,10 @@ class Neighbour:
 
     def session_with_room(self) -> Session:
         """A session that one more lane can be attached in. Raises: CommandError: the neighbour takes no session."""
-        return self._with_room(self._shared, 1)
+        session = self._with_room(self._shared, 1)
+        if self._shared[-1] is session:  # until it is full, nobody need look at those that are
+            self._shared.rotate()
+        return session
 
     def bulk_session(self) -> Session:
         """A session for what is large: of its own as far as there are any, so that a slow reader of one delivery stops

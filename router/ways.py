@@ -49,6 +49,11 @@ PAUSE: Final = 0.001
 MEMORY_TIME: Final = 60.0
 
 
+def _is_led(ingress: Address) -> bool:
+    """Whether there is a way that is not only kept for a router that may be back."""
+    return any(not share.node.held for share in ingress.shares)
+
+
 class Ways:
     """The nodes of a router that lead to other routers, and the links that leave them."""
 
@@ -142,8 +147,7 @@ class Ways:
         for address in self._core.addresses.values():
             ingress = address.ingress
             if ingress is not None:
-                is_led = any(not share.node.held for share in ingress.shares)
-                if is_led or ingress.waiting.size or address.is_multicast:
+                if _is_led(ingress) or ingress.waiting.size or address.is_multicast:
                     self.ingresses.supply(address)
                 else:
                     self._leaderless[address] = None
@@ -166,7 +170,7 @@ class Ways:
         for node in list(islice(self._leaderless, SLICE)):
             del self._leaderless[node]
             if node.lane is None:
-                if node.ingress is not None:
+                if node.ingress is not None and not _is_led(node.ingress):
                     self.ingresses.supply(node)
             elif node.outgoing or self._nodes.get(node.lane) is not node:
                 continue
@@ -181,12 +185,15 @@ class Ways:
     def follow(self, addresses: Iterable[tuple[str, str]]) -> None:
         """Other routers have consumers of these now, or have none any more."""
         for tenant, name in addresses:
+            # Whoever is supplied leads the nodes that lead nowhere yet.
+            led = [node for node in self._by_address.get((tenant, name), ()) if node.outgoing or node.is_multicast]
             address = self._core.addresses.find(tenant, name)
             if address is not None and address.ingress is not None:
                 self.ingresses.supply(address)
             self.ingresses.supply_routed(tenant, name)
             for node in list(self._by_address.get((tenant, name), ())):
-                self.lead(node)
+                if node in led or not node.outgoing:
+                    self.lead(node)
             self.outposts.follow(tenant, name)
 
     def consumers_changed(self, address: Address) -> None:
@@ -330,6 +337,8 @@ class Ways:
         """See to it that a node has its lane to the next hop, or to each child of its tree, and no other."""
         core, lane = self._core, node.lane
         assert lane is not None
+        if node.held and not node.outgoing and self._outages.concerns(lane):
+            return
         if lane.kind is LaneKind.TREE:
             self._lead_here(node, lane)
             hops = self.hops.children(lane)

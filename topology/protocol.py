@@ -4,7 +4,7 @@
 due. Nothing here does I/O, and the same calls give the same steps.
 """
 
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from random import Random
 from typing import NamedTuple
 
@@ -290,18 +290,23 @@ class Topology:
 
     def adjacency(self, router: str, flow: str) -> Hashable | None:
         """Which of the cheapest adjacencies to a neighbour a flow takes; None: it is no neighbour."""
-        by_turn = {str(adjacency.turn): adjacency for adjacency in self._cheapest(router)}
+        cheapest = self._cheapest(router)
+        if len(cheapest) == 1:
+            return cheapest[0].name
+        by_turn = {str(adjacency.turn): adjacency for adjacency in cheapest}
         turn = preferred(flow, router, by_turn, seed=self.router)
         return None if turn is None else by_turn[turn].name
 
     # Adjacencies
 
-    def _cheapest(self, router: str) -> Collection[Adjacency]:
+    def _cheapest(self, router: str) -> Sequence[Adjacency]:
         conversation = self._exchange.conversations.get(router)
         if conversation is None:
             return ()
         advertised = [each for each in conversation.adjacencies if each.advertised]
-        least = min((each.cost for each in advertised), default=0)
+        if len(advertised) < 2:
+            return advertised
+        least = min(each.cost for each in advertised)
         return [each for each in advertised if each.cost == least]
 
     def _link(self, adjacency: Adjacency) -> Link:

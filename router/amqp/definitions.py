@@ -12,6 +12,7 @@ from amqpmesh.router.amqp.conditions import (
     TransactionCondition,
 )
 from amqpmesh.router.amqp.fields import AnyValue, Map, MaxOctets, String
+from amqpmesh.router.amqp.states import Alone
 from amqpmesh.router.amqp.types import Primitive, Symbol
 
 __all__ = [
@@ -50,7 +51,7 @@ MIN_MAX_FRAME_SIZE = 512
 
 
 @choices(Primitive.BOOLEAN)
-class Role(Enum):
+class Role(Alone, Enum):
     """Which end of a link (§2.8.1). Its truth is the standard's: a receiver is true."""
 
     SENDER = False

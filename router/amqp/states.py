@@ -7,7 +7,14 @@ from collections.abc import Mapping
 from enum import Enum, auto
 
 
-class Step(Enum):
+class Alone:
+    """An enumeration whose members are found by what they are, not by their names, which takes five times as long."""
+
+    __slots__ = ()
+    __hash__ = object.__hash__
+
+
+class Step(Alone, Enum):
     """What an endpoint sends or receives that moves its state."""
 
     SENT_HEADER = auto()
@@ -28,7 +35,7 @@ class Step(Enum):
     SENT_ERROR = auto()
 
 
-class ConnectionState(Enum):
+class ConnectionState(Alone, Enum):
     """§2.4.6, in its words."""
 
     START = auto()
@@ -47,7 +54,7 @@ class ConnectionState(Enum):
     END = auto()
 
 
-class SessionState(Enum):
+class SessionState(Alone, Enum):
     """§2.5.5, in its words."""
 
     UNMAPPED = auto()
@@ -59,7 +66,7 @@ class SessionState(Enum):
     DISCARDING = auto()
 
 
-class LinkEndpointState(Enum):
+class LinkEndpointState(Alone, Enum):
     """Which handles a link endpoint has (§2.6.2); the standard names only three of these."""
 
     DETACHED = auto()

@@ -156,6 +156,7 @@ async def test_sessions_and_links_that_the_peer_begins_are_refused_and_nothing_e
         assert ended.error is not None
         assert ended.error.condition == "amqp:not-allowed"
         await far.peer.write(End(), channel=5)
+        await wait_all_tasks_blocked()  # until then our channel 0 is not free
         far.mute.clear()
         async with connection.sender("q") as sender:
             far.mute |= {Attach, Detach}
