@@ -56,9 +56,15 @@ def state(router: Router) -> dict[str, int]:
 
 async def back(router: Router, count: int, before: set[int]) -> float:
     """When so many lanes have credit on other connections than those, by their numbers: seconds."""
+    connections = router._started().connections
     while True:
         seen = time.monotonic()
-        if sum(1 for lane in lanes(router) if lane.link.credit and lane.connection.number not in before) >= count:
+        now = [record for record in connections if record.number not in before]
+        # To look at ten thousand of them takes time that is not theirs: only once they are all there.
+        if (
+            sum(len(record.outgoing) for record in now) >= count
+            and sum(1 for lane in lanes(router) if lane.link.credit and lane.connection in now) >= count
+        ):
             return seen
         await trio.sleep(LOOK)
 

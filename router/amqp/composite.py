@@ -70,6 +70,7 @@ def composite(name: str, code: int) -> Callable[[type[T]], type[T]]:
             Field(field.name.replace("_", "-"), plans.plan_for(hints[field.name]), field.default)
             for field in dataclass_fields(made)  # type: ignore[arg-type]  # mypy does not see that it is a dataclass
         )
+        made.__init__ = _initializer(made, fields)  # type: ignore[method-assign]  # its own, in less time
         label = Symbol(name).split(":")[1]
         write, write_full = _writers(label, code, fields)
         plans.DECLARED[made] = Composite(
@@ -211,6 +212,25 @@ def _table(field: Field) -> list[Reader]:
     if field.mandatory and field.plan.multiple:
         table = [_at_least_one(reader) for reader in table]
     return table
+
+
+def _initializer(cls: type, fields: tuple[Field, ...]) -> Callable[..., None]:
+    """What the dataclass has made, but that it fills the slots past the class's own __setattr__."""
+    names: dict[str, Any] = {}
+    arguments, lines = ["self", "*"], ["pass"]
+    for number, field in enumerate(fields):
+        names[f"put{number}"] = getattr(cls, field.attribute).__set__
+        names[f"default{number}"] = field.default
+        arguments.append(field.attribute if field.mandatory else f"{field.attribute}=default{number}")
+        lines.append(f"put{number}(self, {field.attribute})")
+    if not fields:
+        arguments.pop()
+    source = f"def __init__({', '.join(arguments)}):\n " + "\n ".join(lines)
+    exec(source, names)  # noqa: S102 - of names that were declared here
+    made: Callable[..., None] = names["__init__"]
+    made.__qualname__ = f"{cls.__qualname__}.__init__"
+    made.__annotations__ = vars(cls)["__init__"].__annotations__
+    return made
 
 
 def _octet_code(field: Field) -> int:
