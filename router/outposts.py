@@ -36,6 +36,9 @@ class Outposts:
         self._ways = ways
         #: By (tenant, `name@THIS-ROUTER`), the lane to each router that has consumers of it.
         self._lanes: dict[tuple[str, str], dict[Lane, OutgoingLink]] = {}
+        self._most = core.config.mesh.outposts if core.config.mesh is not None else 0
+        #: Those that there is no room for, as many at most.
+        self._waiting: dict[tuple[str, str], None] = {}
 
     def __len__(self) -> int:
         return len(self._lanes)
@@ -53,6 +56,9 @@ class Outposts:
             return
         wanted = self._wanted(tenant, address, name)
         had = self._lanes.pop((tenant, address), {})
+        if wanted and not had and not self._has_room(tenant, address):
+            return
+        self._waiting.pop((tenant, address), None)
         node = core.addresses.find(tenant, as_known_at(core.id, name))
         if node is None:
             if not wanted:
@@ -67,6 +73,8 @@ class Outposts:
         if wanted:
             # One that no path leads to yet, or that a neighbour did not take, is looked at again when that changes.
             self._lanes[tenant, address] = have
+        elif self._waiting:
+            core.schedule(core.now, partial(self.follow, *next(iter(self._waiting))))
         over = [link for lane, link in had.items() if have.get(lane) is not link and not link.gone]
         self._ways.lanes_out.retire(over)
         core.touch(node)
@@ -74,6 +82,16 @@ class Outposts:
             self._ways.consumers_changed(node)
         else:
             nobody_left(core, node)
+
+    def _has_room(self, tenant: str, address: str) -> bool:
+        """Whether one more name may have consumers elsewhere; else it waits for one that has none any more."""
+        if len(self._lanes) < self._most:
+            return True
+        if not self._waiting:
+            self._core.log.warning("too many outposts", address=address, outposts=self._most)
+        if len(self._waiting) < self._most:
+            self._waiting[tenant, address] = None
+        return False
 
     def _wanted(self, tenant: str, address: str, name: str) -> dict[Lane, int]:
         """The lanes that there should be, and what reaching the consumers behind each costs."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from amqpmesh.router.mesh import Mesh
 from amqpmesh.topology.protocol import Topology
@@ -16,6 +16,13 @@ if TYPE_CHECKING:
     from amqpmesh.router.config import MeshConfig, RouterConfig
     from amqpmesh.router.core import Core
     from amqpmesh.router.mesh import Recognizer
+
+
+#: What the configuration says to the topology, by the same names.
+_SETTINGS: Final = (
+    "hello", "hold", "link_rate", "link_burst", "address_rate", "address_burst", "max_origins", "max_origin_octets",
+    "max_octets", "max_waiting",
+)  # fmt: skip
 
 
 class Membership:
@@ -35,7 +42,7 @@ class Membership:
         """Begin a life in the mesh. Args: epoch: greater than in the life before; None: by the wall clock."""
         if epoch is None:
             epoch = int(self._clock() * 1000)
-        settings = Settings(hello=self._config.hello, hold=self._config.hold)
+        settings = Settings(**{name: getattr(self._config, name) for name in _SETTINGS})
         topology = Topology(self._router, settings, self.signer, self.verifier, epoch, now)
         return Mesh(core, topology, self.recognizer)
 

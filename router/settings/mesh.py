@@ -8,7 +8,10 @@ from amqpmesh.router.tables import Rule, Table, setting, table
 
 @table
 class MeshConfig(Table):
-    """What this router shows its neighbours, whom it believes, and when it misses them. All files are PEM."""
+    """What this router shows its neighbours, whom it believes, when it misses them, and how much they may say.
+
+    All files are PEM.
+    """
 
     certificate: Path | None = setting(default=None)
     key: Path | None = setting(default=None)
@@ -17,6 +20,16 @@ class MeshConfig(Table):
     hello: float = setting(default=1.0, low=0.01, high=3600.0)
     hold: float = setting(default=3.0, low=0.02, high=3600.0)
     lane_idle: float = setting(default=10.0, low=0.0, high=3600.0)
+    outposts: int = setting(default=10_000, low=0)
+    # What others may say, by the topology's names for it.
+    link_rate: float = setting(default=5.0, low=0.1, high=1e6)
+    link_burst: int = setting(default=40, low=4)
+    address_rate: int = setting(default=2**20, low=2**12)
+    address_burst: int = setting(default=2**24, low=2**16)
+    max_origins: int = setting(default=100_000, low=1)
+    max_origin_octets: int = setting(default=2**24, low=2**16)
+    max_octets: int = setting(default=2**28, low=2**20)
+    max_waiting: int = setting(default=256, low=1)
 
     RULES: ClassVar[tuple[Rule, ...]] = (
         Rule(

@@ -13,7 +13,7 @@ from amqpmesh.router.amqp.definitions import AmqpCondition, Error, ReceiverSettl
 from amqpmesh.router.amqp.delivery_states import Accepted, Modified, Released
 from amqpmesh.router.amqp.link import Receiver, Sender
 from amqpmesh.router.amqp.performatives import Attach
-from amqpmesh.router.config import AddressConfig, RedirectConfig
+from amqpmesh.router.config import AddressConfig, MeshConfig, RedirectConfig
 from amqpmesh.router.lanes import Lane
 from amqpmesh.router.neighbours import Neighbour
 from amqpmesh.router.ways import Ways
@@ -449,3 +449,22 @@ def test_the_way_to_who_receives_elsewhere_takes_the_steps_that_the_sender_asked
     sent.dispose(None, settled=True)
     mesh.run()
     mesh.leave()
+
+
+def test_names_beyond_the_limit_are_given_nothing_until_there_are_fewer(caplog: pytest.LogCaptureFixture) -> None:
+    mesh = World("AB", LINE[:1], mesh=MeshConfig(insecure=True, outposts=2))
+    consumer, producer = mesh["A"].client(), mesh["B"].client()
+    receivers = [consumer.receiver(f"q{number}@B", credit=10) for number in range(4)]
+    senders = [producer.sender(f"q{number}") for number in range(4)]
+    mesh.advance(0.2)
+    assert [bool(each.credit) for each in senders].count(True) == 2
+    assert [each.getMessage().split(" address=")[0] for each in caplog.records].count("too many outposts") == 1
+    fed = [number for number, each in enumerate(senders) if each.credit]
+    receivers[fed[0]].detach()
+    mesh.run()
+    mesh.advance(1.5)
+    now = {number for number, each in enumerate(senders) if each.credit and number != fed[0]}
+    assert len(now) == 2, "one of those that waited has its place"
+    assert fed[1] in now
+    mesh.leave()
+    assert len(mesh["B"].mesh.ways.outposts) == 0

@@ -22,7 +22,8 @@ class Node(Network):
 
     def __init__(self, world: World, router: str, addresses: Iterable[AddressConfig], epoch: int, **settings: object):
         self.world = world
-        super().__init__(*addresses, router=router, mesh=MeshConfig(insecure=True), **settings)
+        settings = {"mesh": MeshConfig(insecure=True), **settings}
+        super().__init__(*addresses, router=router, **settings)
         self.now = world.now
         topology = Topology(router, Settings(), Unsigned(), Unsigned(), epoch, world.now)
         self.core.mesh = Mesh(self.core, topology, None)

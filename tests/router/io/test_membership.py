@@ -1,0 +1,31 @@
+"""What the configuration says of the mesh is what the protocol is told."""
+
+from __future__ import annotations
+
+import pytest
+
+from amqpmesh.router.config import MeshConfig, RouterConfig
+from amqpmesh.router.core import Core
+from amqpmesh.router.io.membership import membership
+
+SAID = {
+    "hello": 0.5,
+    "hold": 7.0,
+    "link_rate": 2.0,
+    "link_burst": 17,
+    "address_rate": 5000,
+    "address_burst": 70_000,
+    "max_origins": 3,
+    "max_origin_octets": 80_000,
+    "max_octets": 2_000_000,
+    "max_waiting": 9,
+}
+
+
+@pytest.mark.parametrize("name", SAID)
+def test_a_key_of_the_mesh_is_told_to_the_protocol(name: str) -> None:
+    config = RouterConfig(id="A", mesh=MeshConfig(insecure=True, **{name: SAID[name]}))  # type: ignore[arg-type]  # each of its own type
+    member = membership(config)
+    assert member is not None
+    mesh = member.join(Core(config, 0.0), 0.0, epoch=1)
+    assert getattr(mesh.topology.settings, name) == SAID[name]
