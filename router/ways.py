@@ -49,11 +49,6 @@ PAUSE: Final = 0.001
 MEMORY_TIME: Final = 60.0
 
 
-def _is_led(ingress: Address) -> bool:
-    """Whether there is a way that is not only kept for a router that may be back."""
-    return any(not share.node.held for share in ingress.shares)
-
-
 class Ways:
     """The nodes of a router that lead to other routers, and the links that leave them."""
 
@@ -147,7 +142,8 @@ class Ways:
         for address in self._core.addresses.values():
             ingress = address.ingress
             if ingress is not None:
-                if _is_led(ingress) or ingress.waiting.size or address.is_multicast:
+                is_led = any(not share.node.held for share in ingress.shares)
+                if is_led or ingress.waiting.size or address.is_multicast:
                     self.ingresses.supply(address)
                 else:
                     self._leaderless[address] = None
@@ -170,7 +166,7 @@ class Ways:
         for node in list(islice(self._leaderless, SLICE)):
             del self._leaderless[node]
             if node.lane is None:
-                if node.ingress is not None and not _is_led(node.ingress):
+                if node.ingress is not None:
                     self.ingresses.supply(node)
             elif node.outgoing or self._nodes.get(node.lane) is not node:
                 continue
@@ -189,6 +185,7 @@ class Ways:
             led = [node for node in self._by_address.get((tenant, name), ()) if node.outgoing or node.is_multicast]
             address = self._core.addresses.find(tenant, name)
             if address is not None and address.ingress is not None:
+                self._leaderless.pop(address, None)  # its turn is now
                 self.ingresses.supply(address)
             self.ingresses.supply_routed(tenant, name)
             for node in list(self._by_address.get((tenant, name), ())):

@@ -117,3 +117,24 @@ def test_a_router_that_comes_back_without_consumers_is_not_waited_for() -> None:
     mesh.advance(PATIENCE / 4)
     assert (sent.outcome, link.flow_state.drain) == (Released(), True)
     mesh.leave()
+
+
+def test_a_way_that_another_link_has_led_already_is_not_the_only_one_for_those_who_come_within_reach_with_it() -> None:
+    mesh = World("ABXY", [("A", "B"), ("B", "X"), ("B", "Y")])
+    mesh["X"].client().receiver("q", credit=10)
+    producer = mesh["A"].client()
+    producer.sender("q@X")
+    link = producer.sender("q")
+    mesh.advance(0.2)
+    mesh.cut(*mesh.between("A", "B"))
+    mesh.advance(PATIENCE / 4)
+    # A hears of it before a path leads there.
+    consumer = mesh["Y"].client()
+    consumer.receiver("q", credit=10)
+    mesh.join("A", "B")
+    mesh.advance(1.0)
+    for number in range(4):
+        producer.send(link, message(number))
+        mesh.advance(0.1)
+    assert len(consumer.take()) == 2
+    mesh.leave()
