@@ -1,5 +1,6 @@
 """The nine frame bodies (§2.7): defaults, mandatory fields, what is written in full."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -8,6 +9,7 @@ from hypothesis import strategies as st
 
 from amqpmesh.router.amqp import types
 from amqpmesh.router.amqp.codec import encode
+from amqpmesh.router.amqp.composite import encode_composite
 from amqpmesh.router.amqp.definitions import (
     AmqpCondition,
     Error,
@@ -27,6 +29,7 @@ from amqpmesh.router.amqp.messaging import (
     Released,
     Source,
     Target,
+    TerminusExpiryPolicy,
 )
 from amqpmesh.router.amqp.performatives import (
     Attach,
@@ -255,6 +258,20 @@ def test_what_is_no_performative_is_a_decode_error(octets: str) -> None:
     with pytest.raises(ProtocolError) as raised:
         decode_performative(bytes.fromhex(octets))
     assert raised.value.condition is AmqpCondition.DECODE_ERROR
+
+
+@pytest.mark.parametrize(
+    ("value", "same"),
+    [
+        (
+            Attach(name="n", handle=0, role=Role.SENDER, snd_settle_mode=SenderSettleMode.SETTLED),
+            {"snd_settle_mode": 1},
+        ),
+        (Source(expiry_policy=TerminusExpiryPolicy.NEVER), {"expiry_policy": types.Symbol("never")}),
+    ],
+)
+def test_a_choice_of_numbers_or_symbols_may_be_written_as_what_it_equals(value: Any, same: dict[str, Any]) -> None:
+    assert encode_composite(replace(value, **same)) == encode_composite(value)
 
 
 def test_the_fields_of_a_role_are_as_true_as_the_standard_says() -> None:
