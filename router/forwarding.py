@@ -104,7 +104,7 @@ def _by_lane(core: Core, way: Address, relay: Relay) -> list[OutgoingLink]:
         ready = [each for each in ready if behind.branch is each]
     elif any(not _is_one_frame(relay, each) for each in way.outgoing):
         ready = [each for each in ready if each.bulk]
-        if not ready and all(each.busy for each in way.outgoing if each.bulk):
+        if not ready and all(each.busy or each.link.session.is_closed for each in way.outgoing if each.bulk):
             core.need_bulk(way)
     elif len(ready) > 1:
         ready.sort(key=lambda each: each.bulk)

@@ -46,12 +46,14 @@ class LanesOut:
         again: Callable[[], None],
         *,
         apart: bool,
+        bulk: bool = False,
         cost: int = LOCAL_COST,
     ) -> OutgoingLink | None:
         """Attach a lane, unless the neighbour is to be left alone with it.
 
         Args: node: what leaves by it. again: tried later, where the neighbour has no room. apart: in a session of few,
-            so that what is large on it stops few others. cost: of reaching who is at its end.
+            so that what is large on it stops few others. bulk: it carries nothing else, and goes apart. cost: of
+            reaching who is at its end.
         """
         core, record = self._core, neighbour.record
         if (lane, record) in self._refusals:
@@ -60,7 +62,7 @@ class LanesOut:
         # A lane that is retired has its name as long as something on it is unsettled.
         name = f"{lane.target}#{record.number}.{self._attached}"
         try:
-            session = neighbour.bulk_session() if apart else neighbour.session_with_room()
+            session = neighbour.bulk_session(alone=not bulk) if apart or bulk else neighbour.session_with_room()
             outgoing = core.attaching.lane_out(record, session, node, lane, name, cost)
         except CommandError as error:
             core.log.warning("no lane", router=neighbour.router, lane=lane.target, reason=str(error))

@@ -48,9 +48,11 @@ class Neighbour:
         self.since = now
         #: What our control link is attached in, and no lane: whatever lanes carry, neighbours hear of each other.
         self.session: Session = record.engine.begin()
-        #: What lanes are attached in: those for what is small, and those for what is large.
+        #: What lanes are attached in: those for what is small, those for what is large, and those for either that have
+        #: no other link.
         self._shared: deque[Session] = deque((record.engine.begin(),))
         self._bulk: deque[Session] = deque()
+        self._apart: deque[Session] = deque()
         link = self.session.attach(
             Terminus(f"{CONTROL}/{record.number}", Role.SENDER),
             source=Source(),
@@ -88,13 +90,21 @@ class Neighbour:
             self._shared.rotate()
         return session
 
-    def bulk_session(self) -> Session:
+    def bulk_session(self, *, alone: bool) -> Session:
         """A session for what is large: of its own as far as there are any, so that a slow reader of one delivery stops
-        no other.
+        no other; and none that one has stopped already, as long as there is another.
 
+        Args: alone: for a lane that has no other link. What stops it stops what is small on it, too, so it is not in
+            one session with what has others.
         Raises: CommandError: the neighbour takes no session.
         """
-        return self._with_room(self._bulk, BULK_SESSIONS)
+        sessions = self._apart if alone else self._bulk
+        session = self._with_room(sessions, BULK_SESSIONS)
+        for _ in range(BULK_SESSIONS - 1):
+            if not session.is_closed:
+                break
+            session = self._with_room(sessions, BULK_SESSIONS)
+        return session
 
     def _with_room(self, sessions: deque[Session], fewest: int) -> Session:
         """The next of some sessions that has room; a new one, if none has, or there are fewer than so many."""

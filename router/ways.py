@@ -299,7 +299,7 @@ class Ways:
             self.lead(node)
 
     def need_bulk(self, node: Address) -> None:
-        """Attach one more link of a lane, for what is large: all that it has are busy, or there is none."""
+        """Attach one more link of a lane, for what is large: there is none, or all that it has are busy or stopped."""
         if sum(each.bulk for each in node.outgoing) >= BULK_SESSIONS:
             return
         for each in [each for each in node.outgoing if not each.bulk]:
@@ -368,8 +368,9 @@ class Ways:
         lane = node.lane
         assert lane is not None
         # All that a tree carries goes by one link: what is large there stops that tree alone.
-        apart = bulk or lane.kind is LaneKind.TREE
-        outgoing = self.lanes_out.attach(node, lane, neighbour, partial(self._lead_again, node, lane), apart=apart)
+        apart = lane.kind is LaneKind.TREE
+        again = partial(self._lead_again, node, lane)
+        outgoing = self.lanes_out.attach(node, lane, neighbour, again, apart=apart, bulk=bulk)
         if outgoing is not None:
             outgoing.bulk = bulk
             if lane.kind is LaneKind.ANYCAST and not bulk:

@@ -87,6 +87,11 @@ class Session:
         return self.flow_state.channel != -1 and self.connection.can_send
 
     @property
+    def is_closed(self) -> bool:
+        """The peer has begun it, and takes no transfer now: its incoming window is used up (§2.5.6)."""
+        return self.remote is not None and self.flow_state.remote_incoming_window <= 0
+
+    @property
     def has_room(self) -> bool:
         """One more link can be attached from here, and answered: both sides have a free handle for it (§2.7.2)."""
         return self._handles.in_use <= min(self._handles.maximum, self.handle_max)

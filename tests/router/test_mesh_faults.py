@@ -7,12 +7,13 @@ from dataclasses import replace
 import pytest
 
 from amqpmesh.policies.distribution import Distribution
-from amqpmesh.router.amqp.definitions import ReceiverSettleMode
+from amqpmesh.router.amqp.definitions import AmqpCondition, Error, ReceiverSettleMode
 from amqpmesh.router.amqp.delivery_states import Accepted, Modified
 from amqpmesh.router.config import AddressConfig
+from amqpmesh.router.departures import fail_link
 from amqpmesh.router.outages import PATIENCE
 from tests.support import meshes
-from tests.support.meshes import World
+from tests.support.meshes import World, records
 from tests.support.network import message
 
 LINE = [("A", "B"), ("B", "C")]
@@ -94,6 +95,49 @@ def test_a_slow_reader_of_what_is_large_stops_no_other_address_and_no_neighbour(
         fast.take(1)[0].accept()
         mesh.run()
         assert passing.said == [(Accepted(), True)]
+    slow.lose()
+    mesh.leave()
+
+
+@pytest.mark.parametrize("size", [10, 300_000])
+@pytest.mark.parametrize("name", ["q{}", "news/{}", "q{}@C"])
+@pytest.mark.parametrize("before", [True, False])
+def test_a_slow_reader_of_what_is_large_stops_nothing_of_forty_other_addresses(
+    name: str, size: int, before: bool
+) -> None:
+    mesh = World("ABC", LINE, NEWS)
+    slow, fast = mesh["C"].client(window=4), mesh["C"].client()
+    producer, other = mesh["A"].client(), mesh["A"].client()
+    slow.receiver("slow", credit=10)
+    large = producer.sender("slow")
+    names = [name.format(number) for number in range(40)]
+    for each in names:
+        fast.receiver(each.removesuffix("@C"), credit=100)
+    links = []
+    if before:
+        links = [other.sender(each) for each in names]
+        mesh.advance(0.2)
+        for link in links:
+            other.send(link, message("x" * size), settled=True)
+        mesh.advance(0.2)
+        fast.take(40)
+    mesh.advance(0.2)
+    slow.stopped = True
+    payload = message("x" * 20_000_000)
+    sent = producer.send(large, payload[:1000], more=True)
+    for at in range(1000, len(payload), 200_000):
+        if producer.session.flow_state.remote_incoming_window * 4000 < 200_000:
+            break
+        producer.go_on(sent, payload[at : at + 200_000], more=True)
+    mesh.advance(1.0)
+    links = links or [other.sender(each) for each in names]
+    mesh.advance(0.2)
+    passing = [other.send(link, message("x" * size)) for link in links]
+    mesh.advance(1.0)
+    for arrival in fast.take(40):
+        arrival.accept()
+    mesh.run()
+    assert [each.said for each in passing] == [[(Accepted(), True)]] * 40
     slow.lose()
     mesh.leave()
 
@@ -408,4 +452,29 @@ def test_what_waits_for_its_way_is_not_lost_when_its_sender_leaves_and_ends_with
         wire.frozen = False
         mesh.advance(1.0)
         consumer.take(4)
+    mesh.leave()
+
+
+def test_a_tree_that_is_wanted_again_while_a_neighbour_is_left_alone_with_it_is_led_there_later() -> None:
+    mesh = World("ABC", LINE, NEWS)
+    consumer, producer = mesh["C"].client(), mesh["A"].client()
+    consumer.receiver("news/x", credit=10)
+    producer.sender("news/x")
+    mesh.advance(0.2)
+    core = mesh["C"].core
+    (lane,) = [each for record in records(mesh, "C") for each in record.incoming]
+    fail_link(core, lane, Error(condition=AmqpCondition.INTERNAL_ERROR))
+    core.on_output(lane.connection)
+    mesh.run()
+    # B's node of that tree goes with A's lane, and there is another before B tries again.
+    producer.close()
+    mesh.run()
+    other = mesh["A"].client()
+    link = other.sender("news/x")
+    mesh.advance(1.0)
+    sent = other.send(link)
+    (arrival,) = consumer.take(1)
+    arrival.accept()
+    mesh.run()
+    assert sent.outcome == Accepted()
     mesh.leave()
