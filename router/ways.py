@@ -226,7 +226,7 @@ class Ways:
         if node.lane is None:
             self.lanes_out.try_later(lane, outgoing.connection, partial(self.outposts.follow, lane.tenant, lane.name))
         else:
-            self.lanes_out.try_later(lane, outgoing.connection, partial(self._lead_again, node, lane))
+            self.lanes_out.try_later(lane, outgoing.connection, partial(self._lead_again, lane))
 
     def owns(self, node: Address) -> bool:
         """Whether it is no address as clients see it."""
@@ -369,7 +369,7 @@ class Ways:
         assert lane is not None
         # All that a tree carries goes by one link: what is large there stops that tree alone.
         apart = lane.kind is LaneKind.TREE
-        again = partial(self._lead_again, node, lane)
+        again = partial(self._lead_again, lane)
         outgoing = self.lanes_out.attach(node, lane, neighbour, again, apart=apart, bulk=bulk)
         if outgoing is not None:
             outgoing.bulk = bulk
@@ -378,8 +378,10 @@ class Ways:
                 node.held = False
                 node.pool.hold(self._core.now + PATIENCE)
 
-    def _lead_again(self, node: Address, lane: Lane) -> None:
-        if node.is_ingress or self._nodes.get(lane) is node:
+    def _lead_again(self, lane: Lane) -> None:
+        # Whichever node is the lane's by now: who was left alone with it, was so for all of them.
+        node = self._nodes.get(lane)
+        if node is not None:
             self.lead(node)
         local = self._core.addresses.find(lane.tenant, lane.name)
         if local is not None and local.ingress is not None:
