@@ -39,6 +39,8 @@ class Hops:
         Where nobody consumes any more no path is needed: what is on the way goes back at once.
         """
         topology, neighbours = self._topology, self._mesh.neighbours
+        if topology.distance(lane.far) is None:
+            return {}
         if lane.kind is LaneKind.ANYCAST and lane.far not in topology.lookup(lane.tenant, lane.name):
             return {}
         kept = next((neighbours.get(each.connection) for each in node.outgoing), None)
