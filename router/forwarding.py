@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from amqpmesh.policies.distribution import choose
-from amqpmesh.router import heads
 from amqpmesh.router.leaving import start
 from amqpmesh.router.links import IncomingLink
-from amqpmesh.router.waiting import forwarded, unqueue
+from amqpmesh.router.waiting import deadline, forwarded, unqueue
 
 if TYPE_CHECKING:
     from amqpmesh.router.addresses import Address
@@ -74,7 +73,7 @@ def _give(core: Core, relay: Relay, share: Share) -> None:
     core.touch(node)
     core.touch(share.ingress)
     if node.waiting.size or not send_on(core, relay, node):
-        node.wait(relay, heads.expires_at(relay))
+        node.wait(relay, deadline(core, relay, node))
 
 
 def _choose(core: Core, address: Address, relay: Relay) -> list[OutgoingLink]:

@@ -16,23 +16,25 @@ if TYPE_CHECKING:
 
 def enqueue(core: Core, relay: Relay, address: Address, incoming: IncomingLink) -> None:
     """Nobody can take it now: it waits, from an anonymous sender not for long."""
-    config = address.config
-    expires_at = heads.expires_at(relay)
-    deadline: float | None
     if incoming.address is None:
         waiting = incoming.waiting.get(address, 0)
-        if waiting >= config.window:
+        if waiting >= address.config.window:
             core.settlement.undelivered(relay, address)
             return
         incoming.waiting[address] = waiting + 1
         # Waiting for one address must not hold up the others of the link.
         forwarded(core, relay)
-        deadline = core.now + config.anonymous_wait
-        deadline = deadline if expires_at is None else min(deadline, expires_at)
-    else:
-        deadline = expires_at
-    address.wait(relay, deadline)
+    address.wait(relay, deadline(core, relay, address))
     core.touch(address)
+
+
+def deadline(core: Core, relay: Relay, address: Address) -> float | None:
+    """Until when it may wait there, seconds: its ttl, or an anonymous sender's patience; None: it may for ever."""
+    expires_at, source = heads.expires_at(relay), relay.source
+    if not isinstance(source, IncomingLink) or source.address is not None:
+        return expires_at
+    until = core.now + address.config.anonymous_wait
+    return until if expires_at is None else min(until, expires_at)
 
 
 def requeue(core: Core, relay: Relay, address: Address) -> None:
@@ -46,7 +48,7 @@ def requeue(core: Core, relay: Relay, address: Address) -> None:
     incoming = relay.source
     if isinstance(incoming, IncomingLink) and incoming.address is None:
         incoming.waiting[address] = incoming.waiting.get(address, 0) + 1
-    address.wait(relay, heads.expires_at(relay))
+    address.wait(relay, deadline(core, relay, address))
     core.touch(address)
 
 

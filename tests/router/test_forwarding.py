@@ -274,6 +274,20 @@ def test_an_anonymous_message_waits_a_while_for_credit_and_holds_up_no_other_add
     network.leave()
 
 
+def test_an_anonymous_message_that_was_given_back_waits_for_another_receiver_as_long_as_before_the_first() -> None:
+    network = Network(AddressConfig(pattern="again", redeliver=True, attempts=5))
+    consumer, producer = network.client(), network.client()
+    consumer.receiver("again", credit=1)
+    sent = producer.send(producer.sender(None), message(to="again"))
+    consumer.take(1)[0].dispose(Released(), settled=True)
+    network.run()
+    network.advance(0.9)
+    assert sent.outcome is None
+    network.advance(0.2)
+    assert sent.outcome == Released()
+    network.leave()
+
+
 def test_a_message_of_another_format_is_relayed_untouched_but_not_by_to() -> None:
     network = Network()
     consumer, producer = network.client(), network.client()

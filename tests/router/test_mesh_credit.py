@@ -344,3 +344,19 @@ def test_a_multicast_over_links_that_are_lost_has_gaps_and_nothing_twice(broken:
         assert number - len(numbers) < 30, f"the gap at {router} is no longer than the tree needed to change"
         assert numbers[-1] >= number - 3
     mesh.leave()
+
+
+def test_an_anonymous_sender_s_message_does_not_wait_longer_for_a_receiver_that_it_was_given_to() -> None:
+    mesh = World("AB", [("A", "B")])
+    clients = [mesh[router].client() for router in "AB"]
+    for client in clients:
+        client.receiver("q", credit=1)
+    producer = mesh["A"].client()
+    link = producer.sender(None)
+    mesh.advance(0.3)
+    sents = [producer.send(link, message(number, to="q")) for number in range(6)]
+    mesh.advance(1.2)
+    # Each has one, and one more has gone to B: by a lane, which waits for B's receiver as any producer there.
+    assert [len(client.take()) for client in clients] == [1, 1]
+    assert [sent.outcome for sent in sents].count(Released()) == 3
+    mesh.leave()
