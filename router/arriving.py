@@ -211,8 +211,10 @@ def _may_hop(core: Core, relay: Relay, incoming: IncomingLink, address: Address)
     if incoming.lane.kind is LaneKind.TREE:
         may = relay.key is not None or not address.outgoing
     else:
+        # Where nothing leads on, it waits for a router that is likely to be back.
         neighbour = incoming.connection.peer.container_id
-        may = relay.key is not None and any(each.connection.peer.container_id != neighbour for each in address.outgoing)
+        turns = address.outgoing and all(each.connection.peer.container_id == neighbour for each in address.outgoing)
+        may = relay.key is not None and not turns
     core.no_hops += not may
     return may
 

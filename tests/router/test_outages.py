@@ -37,6 +37,26 @@ def test_a_sender_keeps_its_credit_while_a_connection_is_lost_and_what_it_sends_
     mesh.leave()
 
 
+def test_what_is_on_its_way_to_the_router_that_has_lost_the_next_one_waits_there_and_is_no_loop() -> None:
+    mesh = World("ABC", LINE, latency=lambda: 0.01)
+    consumer, producer = mesh["C"].client(), mesh["A"].client()
+    consumer.receiver("q", credit=10)
+    link = producer.sender("q")
+    mesh.advance(0.5)
+    sent = producer.send(link)
+    mesh.cut(*mesh.between("B", "C"))
+    mesh.advance(PATIENCE / 4)
+    assert sent.outcome is None
+    mesh.join("B", "C")
+    mesh.advance(0.5)
+    (arrival,) = consumer.take(1)
+    arrival.accept()
+    mesh.advance(0.5)
+    assert sent.outcome == Accepted()
+    assert [mesh[router].core.no_hops for router in "ABC"] == [0, 0, 0]
+    mesh.leave()
+
+
 def test_a_router_that_does_not_come_back_is_waited_for_so_long_only() -> None:
     mesh = World("ABC", LINE)
     mesh["C"].client().receiver("q", credit=10)
