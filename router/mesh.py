@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, Protocol
 
 from amqpmesh.router.amqp.definitions import AmqpCondition, ConnectionCondition, Error
-from amqpmesh.router.amqp.errors import ProtocolError
+from amqpmesh.router.amqp.errors import CommandError, ProtocolError
 from amqpmesh.router.amqp.link import Receiver
 from amqpmesh.router.amqp.messaging import Target
 from amqpmesh.router.lanes import PREFIX, Lane
@@ -88,15 +88,25 @@ class Mesh:
         router = record.peer.container_id
         refusal = self._recognizer.refusal(record.certificate, router) if self._recognizer is not None else None
         if refusal is not None:
-            self._core.log.warning(
-                "neighbour refused", connection=record.number, peer=record.host, router=router, reason=refusal
-            )
-            record.engine.close(Error(condition=AmqpCondition.UNAUTHORIZED_ACCESS, description=refusal))
+            self._refuse(record, AmqpCondition.UNAUTHORIZED_ACCESS, refusal)
             return
-        neighbour = self.neighbours[record] = Neighbour(record, self._core.now)
+        try:
+            neighbour = Neighbour(record, self._core.now)
+        except CommandError as error:  # it takes no second session, or only frames that are too small
+            self._refuse(record, AmqpCondition.RESOURCE_LIMIT_EXCEEDED, str(error))
+            return
+        self.neighbours[record] = neighbour
         record.cost = self._costs.get(_origin(record), record.cost)
         self._apply(self.topology.connected(neighbour, record.cost, self._core.now, expected=router))
         self._stand_by(router)
+
+    def _refuse(self, record: ConnectionRecord, condition: AmqpCondition, reason: str) -> None:
+        """Whoever it is, it is no neighbour."""
+        router = record.peer.container_id
+        self._core.log.warning(
+            "neighbour refused", connection=record.number, peer=record.host, router=router, reason=reason
+        )
+        self._core.close(record, Error(condition=condition, description=reason))
 
     def has_neighbour(self, router: str) -> bool:
         """Whether there is a connection to a router."""

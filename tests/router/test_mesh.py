@@ -7,13 +7,14 @@ from amqpmesh.router.amqp.definitions import AmqpCondition, Error
 from amqpmesh.router.amqp.delivery_states import Accepted, Modified
 from amqpmesh.router.amqp.link import Receiver
 from amqpmesh.router.amqp.messaging import Source
-from amqpmesh.router.amqp.performatives import Attach
+from amqpmesh.router.amqp.performatives import Attach, Open
 from amqpmesh.router.config import AddressConfig
 from amqpmesh.router.lanes import Lane
 from amqpmesh.router.neighbours import Neighbour
 from amqpmesh.router.ways import Ways
-from tests.support.meshes import World
+from tests.support.meshes import LISTENER, World
 from tests.support.network import message
+from tests.support.script import AMQP, frame
 
 LINE = [("A", "B"), ("B", "C")]
 NEWS = AddressConfig(pattern="news/#", distribution=Distribution.MULTICAST)
@@ -254,3 +255,15 @@ def test_a_lane_that_was_refused_once_is_attached_later_and_its_producer_gets_cr
     mesh.advance_until(lambda: link.credit > 0, 2.0)
     assert link.credit > 0
     mesh.leave()
+
+
+def test_who_takes_one_session_only_is_told_that_it_is_no_neighbour(caplog: pytest.LogCaptureFixture) -> None:
+    mesh = World("A", [])
+    core = mesh["A"].core
+    record = core.accept(LISTENER, "127.0.0.1", mesh.now, secured=False)
+    core.receive(record, AMQP + frame(Open(container_id="B", channel_max=0)), mesh.now)
+    assert not mesh["A"].mesh.neighbours
+    assert b"amqp:resource-limit-exceeded" in core.data_to_send(record, mesh.now)
+    assert ["neighbour refused" in each.getMessage() for each in caplog.records] == [True]
+    mesh.advance(60.0)
+    assert record.engine.finished, "it never answered"
