@@ -172,7 +172,7 @@ def _detached(core: Core, record: ConnectionRecord, event: events.LinkDetached) 
     taken = link.context
     if isinstance(taken, Neighbour) and core.mesh is not None:
         core.mesh.detached(taken)
-    if isinstance(taken, OutgoingLink) and taken.lane is not None and event.by_peer:
+    if isinstance(taken, OutgoingLink) and taken.lane is not None and not taken.gone:
         assert core.mesh is not None
         core.mesh.ways.refused(taken)
     if isinstance(taken, IncomingLink | OutgoingLink):

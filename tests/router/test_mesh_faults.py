@@ -9,6 +9,7 @@ import pytest
 from amqpmesh.policies.distribution import Distribution
 from amqpmesh.router.amqp.definitions import AmqpCondition, Error, ReceiverSettleMode
 from amqpmesh.router.amqp.delivery_states import Accepted, Modified
+from amqpmesh.router.amqp.types import Symbol
 from amqpmesh.router.config import AddressConfig
 from amqpmesh.router.departures import fail_link
 from amqpmesh.router.outages import PATIENCE
@@ -475,6 +476,32 @@ def test_a_tree_that_is_wanted_again_while_a_neighbour_is_left_alone_with_it_is_
     sent = other.send(link)
     (arrival,) = consumer.take(1)
     arrival.accept()
+    mesh.run()
+    assert sent.outcome == Accepted()
+    mesh.leave()
+
+
+def test_a_branch_of_a_tree_that_was_detached_for_what_its_neighbour_did_wrong_is_attached_again() -> None:
+    mesh = World("ABC", [("A", "B"), ("A", "C")], NEWS)
+    consumers = [mesh[router].client() for router in "BC"]
+    for consumer in consumers:
+        consumer.receiver("news/x", credit=10)
+    producer = mesh["A"].client()
+    link = producer.sender("news/x")
+    mesh.advance(0.2)
+    core = mesh["C"].core
+    (lane,) = [each for record in records(mesh, "C") for each in record.incoming]
+    session = lane.link.session
+    # Routers take nothing within a transaction.
+    flow = session.flow_frame(lane.link.flow_state.handle)
+    session.write(replace(flow, properties={Symbol("txn-id"): b"x"}))
+    core.on_output(lane.connection)
+    mesh.run()
+    assert lane not in lane.connection.incoming, "A has detached it"
+    mesh.advance(1.0)
+    sent = producer.send(link)
+    for consumer in consumers:
+        consumer.take(1)[0].accept()
     mesh.run()
     assert sent.outcome == Accepted()
     mesh.leave()
