@@ -259,7 +259,9 @@ class Ways:
                 return False
             del self._nodes[lane]
             if lane in self.hearing:
-                core.schedule(core.now + MEMORY_TIME, partial(self._forget_heard, lane))
+                until = core.now + MEMORY_TIME
+                self.hearing.keep(lane, until)
+                core.schedule(until, partial(self._forget_heard, lane))
             left = excluding(self._by_address.pop((lane.tenant, lane.name)), node)
             if left:
                 self._by_address[lane.tenant, lane.name] = left
@@ -270,7 +272,7 @@ class Ways:
 
     def _forget_heard(self, lane: Lane) -> None:
         if lane not in self._nodes:
-            self.hearing.forget(lane)
+            self.hearing.forget(lane, self._core.now)
 
     # --------------------------------------------------------------------------------------------------------- lanes
 
