@@ -4,7 +4,7 @@ A redirect of the configuration that the router follows by itself leads to them,
 an address is two nodes: where its consumers are attached, which a link from the node there feeds; and where its
 producers are, which a link feeds the node there from. What producers here send goes there, and comes back only if that
 container sends it: nothing is given from one to the other here. The links are made when the first producer or consumer
-comes, and go when there has been none for a while.
+comes, and go when there has been none for a while, or sooner where others want their room.
 
 Credit and outcomes are those of the other container, end to end. So where two routers lead to each other nothing goes
 in circles: neither has credit to give.
@@ -77,8 +77,8 @@ class FarNode:
         Returns: whether nothing is needed any more: then it is forgotten.
         """
         core, address, ingress = self._core, self.address, self.address.ingress
-        self._keep(incoming=True, needed=bool(address.outgoing or address.copies))
-        self._keep(incoming=False, needed=ingress is not None and bool(ingress.incoming or ingress.waiting.size))
+        for incoming in (True, False):
+            self._keep(incoming=incoming, needed=self._is_needed(incoming=incoming))
         if self._links:
             return False
         if ingress is not None and ingress.is_idle:
@@ -88,6 +88,36 @@ class FarNode:
         core.addresses.remove(address)
         core.places.leave(self.connector, self)
         return True
+
+    def has(self, link: object) -> bool:
+        """Whether that is one of its links."""
+        return link in self._links.values()
+
+    def idle_since(self) -> float | None:
+        """Since when nobody needs its links, seconds; None: somebody does, something on them is unsettled, or none is.
+
+        It is asked of what is there now: who has come or gone in this batch counts, though nothing was looked at since.
+        """
+        if any(self._is_needed(incoming=each) for each in (True, False)):
+            return None
+        if any(each.is_busy for each in self._links.values()):
+            return None
+        return max((self._idle_since.get(each, self._core.now) for each in self._links), default=None)
+
+    def let_go(self) -> bool:
+        """Have its links, which are idle, no more, though not for as long as they may be. Returns: as `look`."""
+        for link in self._links.values():
+            self._core.containers.remove(link)
+        self._links.clear()
+        self._idle_since.clear()
+        self._core.touch(self.address)
+        return self.look()
+
+    def _is_needed(self, *, incoming: bool) -> bool:
+        address, ingress = self.address, self.address.ingress
+        if incoming:
+            return bool(address.outgoing or address.copies)
+        return ingress is not None and bool(ingress.incoming or ingress.waiting.size)
 
     def _keep(self, *, incoming: bool, needed: bool) -> None:
         core = self._core

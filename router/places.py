@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from functools import partial
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from amqpmesh.policies.redirect import Following, NotFollowedError, Place, Stop
 from amqpmesh.router.amqp.errors import ConfigError
+from amqpmesh.router.elsewhere import FarNode
 from amqpmesh.router.settings.agreement import free_name
 from amqpmesh.router.settings.connector import ConnectorConfig
 from amqpmesh.router.urls import DEFAULT_PORTS, Endpoint
@@ -133,7 +135,7 @@ class Places:
                 raise NotFollowedError(f"more than {self._config.places} places elsewhere")
             there = self._there[name] = wanted
             self.on_connect(wanted.config, wanted.certified)
-        elif len(there.users) >= self._config.nodes and user not in there.users:
+        elif len(there.users) >= self._config.nodes and user not in there.users and not _make_room(there, user):
             raise NotFollowedError(f"more than {self._config.nodes} nodes at {name}")
         there.users[user] = None
         there.redirected = there.redirected and wanted.redirected
@@ -194,6 +196,17 @@ class Places:
         port = found.port if isinstance(found, Endpoint) else DEFAULT_PORTS["amqps" if secure else "amqp"]
         hostname = config.hostname or found.host
         return Place(network_host=record.host, port=port, secure=secure, hostname=hostname, certified=found.host)
+
+
+def _make_room(there: Occupied, user: object) -> bool:
+    """Let go of the node that nobody has needed for longest: whoever made up names keeps nobody from a place.
+
+    Args: user: who wants the room; a link that is led there does not cost its own node.
+    Returns: whether there was one.
+    """
+    nodes = [each for each in there.users if isinstance(each, FarNode) and not each.has(user)]
+    idle = [(since, each) for each in nodes if (since := each.idle_since()) is not None]
+    return any(each.let_go() for _, each in sorted(idle, key=itemgetter(0)))
 
 
 def _may_show(connector: ConnectorConfig, place: Place) -> bool:

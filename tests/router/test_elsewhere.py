@@ -551,6 +551,88 @@ def test_more_nodes_of_a_place_than_the_configuration_lets_are_refused() -> None
     n.leave()
 
 
+def test_the_node_that_nobody_has_needed_for_longest_makes_room_for_another() -> None:
+    n = Far(elsewhere=ElsewhereConfig(nodes=3))
+    client, other = n.client(), n.client()
+    first, kept, second = (client.sender(f"elsewhere/{name}") for name in "abc")
+    broker = n.broker()
+    for link in (second, first):
+        link.detach()
+        n.advance(1.0)
+    assert other.receiver("elsewhere/d").is_attached
+    n.run()
+    assert sorted(broker.links) == ["elsewhere/a", "elsewhere/b", "elsewhere/d"]
+    late = other.sender("elsewhere/e")
+    n.run()
+    assert sorted(broker.links) == ["elsewhere/b", "elsewhere/d", "elsewhere/e"]
+    for link in (kept, late):
+        sent = client.send(link) if link is kept else other.send(link)
+        broker.take(1)[0].accept()
+        n.run()
+        assert sent.said == [(Accepted(), True)]
+    assert refusal(other, other.sender("elsewhere/a")).condition == AmqpCondition.RESOURCE_LIMIT_EXCEEDED
+    n.leave()
+
+
+def test_a_client_that_made_up_names_keeps_nobody_from_the_place_once_it_has_left() -> None:
+    n = Far(elsewhere=ElsewhereConfig(nodes=20))
+    hostile, client = n.client(), n.client()
+    for number in range(20):
+        hostile.sender(f"elsewhere/{number}")
+    broker = n.broker()
+    assert refusal(client, client.sender("elsewhere/a")).condition == AmqpCondition.RESOURCE_LIMIT_EXCEEDED
+    hostile.close()
+    links = [client.sender(f"elsewhere/{name}") for name in "abc"]
+    n.run()
+    assert all(each.is_attached and each.credit for each in links)
+    assert len(broker.links) == 20
+    n.leave()
+
+
+def test_who_leaves_and_comes_for_another_name_in_one_breath_finds_room() -> None:
+    n = Far(elsewhere=ElsewhereConfig(nodes=1))
+    client = n.client()
+    link = client.sender("elsewhere/a")
+    broker = n.broker()
+    link.detach()
+    assert client.sender("elsewhere/b").is_attached
+    n.run()
+    assert list(broker.links) == ["elsewhere/b"]
+    n.leave()
+
+
+def test_what_came_back_or_is_unsettled_makes_no_room() -> None:
+    n = Far(elsewhere=ElsewhereConfig(nodes=2))
+    client = n.client()
+    client.sender("elsewhere/a").detach()
+    sent = client.send(client.sender(None), message(to="elsewhere/b"))
+    broker = n.broker()
+    (arrival,) = broker.take(1)
+    n.advance(1.0)
+    again = client.receiver("elsewhere/a")
+    assert refusal(client, client.sender("elsewhere/c")).condition == AmqpCondition.RESOURCE_LIMIT_EXCEEDED
+    assert again.is_attached
+    arrival.accept()
+    n.run()
+    assert sent.said == [(Accepted(), True)]
+    assert client.sender("elsewhere/c").is_attached
+    n.run()
+    assert sorted({each.name for each in broker.links.values()}) == ["elsewhere/a", "elsewhere/c"]
+    n.leave()
+
+
+def test_a_link_that_is_led_to_a_place_that_is_full_does_not_cost_its_own_node() -> None:
+    n = Far(elsewhere=ElsewhereConfig(nodes=1))
+    client = n.client()
+    client.sender("elsewhere/a").detach()
+    onward = Redirect(hostname="b.example", network_host="10.0.0.2", port=5672, address="further")
+    broker = n.broker(refuses={"there": Error(condition=LinkCondition.REDIRECT, info=info(onward))})
+    assert broker.links == {}
+    again = client.sender("elsewhere/a")
+    assert refusal(client, again).condition == LinkCondition.REDIRECT
+    n.leave()
+
+
 # ------------------------------------------------------------------------------------------------------ who we are
 
 SECRET = PasswordConfig(env="SECRET")
