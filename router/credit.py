@@ -66,7 +66,7 @@ class Pool:
         idle_time: see above. All times in seconds.
     """
 
-    __slots__ = ("_changed", "_demand", "_floored", "_granted", "_hasty", "_held_until", "_inputs", "_lines",
+    __slots__ = ("_changed", "_demand", "_floored", "_granted", "_hasty", "_held_until", "_lines",
                  "_lower_at", "_lowered", "_next_check", "_pace", "_reclaiming", "_revoked", "_round", "_round_asked",
                  "_round_until", "_short_since", "_suspended", "_waiting")  # fmt: skip
 
@@ -88,7 +88,6 @@ class Pool:
         self._waiting = 0
         self._granted = 0
         self._revoked = 0
-        self._inputs: Few[Input] = ()
         self._short_since: float | None = None  # since when there was never enough for everybody who waits
         # Asked to drain because others starve, and told a lower limit: in the order in which we wait for their answer.
         self._reclaiming: Few[Input] = ()
@@ -114,7 +113,7 @@ class Pool:
     @property
     def spare(self) -> int:
         """How many deliveries beyond the demand inputs may send: one each while there is a consumer."""
-        return len(self._inputs) if self._demand.open and not self._suspended else 0
+        return len(self._lines.inputs) if self._demand.open and not self._suspended else 0
 
     @property
     def waiting(self) -> int:
@@ -188,13 +187,11 @@ class Pool:
         Args: delivery_count: the initial one, of the sender's attach (§2.7.3).
         """
         i = Input(delivery_count, owner)
-        self._inputs = including(self._inputs, i)
         self._lines.enter(i)
         return i
 
     def remove_input(self, i: Input, now: float) -> None:  # noqa: ARG002 - every event has its time
         """It is gone. Its waiting deliveries still count until `forwarded` is told of each."""
-        self._inputs = excluding(self._inputs, i)
         self._spend(i, i.granted)
         self._lines.leave(i)
         self._changed = excluding(self._changed, i)
@@ -347,7 +344,7 @@ class Pool:
         demand = self._demand
         if self._suspended or not demand.open:
             return (0 if self._suspended else demand.credit) - taken
-        return demand.credit + len(self._inputs) - taken
+        return demand.credit + len(self._lines.inputs) - taken
 
     def _share(self) -> int:
         return max(1, min(self._pace.max_credit, -(-self.demand // max(1, self._lines.active))))
@@ -411,7 +408,7 @@ class Pool:
         steps: list[tuple[Iterable[Input], int]]
         steps = [(lines.rich, keep), (lines.recent, max(keep, self._share())), (lines.recent, keep)]
         if not keep:
-            steps.append((self._inputs, 0))
+            steps.append((self._lines.inputs, 0))
         for those, floor in steps:
             for i in list(those):
                 if excess <= 0:
@@ -470,7 +467,7 @@ class Pool:
 
     def _start_round(self, now: float) -> None:
         self._round_asked = False
-        for i in self._inputs:
+        for i in self._lines.inputs:
             if i.credit:
                 self._round = including(self._round, i)
                 if i.drains and not i.draining:

@@ -52,6 +52,11 @@ def preceding(few: Few[Thing], thing: Thing) -> Few[Thing]:
     return few
 
 
+def sharing(few: Few[Thing], other: Few[Thing]) -> Few[Thing]:
+    """The same, as one with another small collection of the same things: one tuple less to keep."""
+    return other if isinstance(few, tuple) and few == other else few
+
+
 def first(few: Few[Thing]) -> Thing:
     """The one that has been there longest. Raises: StopIteration: there is none."""
     return next(iter(few))

@@ -1,6 +1,6 @@
 """Where the inputs of a pool stand: who waits for credit, who uses it, and with whom it lies idle."""
 
-from amqpmesh.router.few import Few, excluding, first, including, preceding
+from amqpmesh.router.few import Few, excluding, first, including, preceding, sharing
 from amqpmesh.router.windows import Input
 
 
@@ -10,10 +10,12 @@ class Lines:
     An input is *idle* once it has not used the credit that it holds for `idle_time`, seconds, or has given some back.
     """
 
-    __slots__ = ("_idle", "hungry", "idle_time", "recent", "renewing", "rich", "size")
+    __slots__ = ("_idle", "hungry", "idle_time", "inputs", "recent", "renewing", "rich")
 
     def __init__(self, idle_time: float) -> None:
         self.idle_time = idle_time
+        self.inputs: Few[Input] = ()
+        """All of them."""
         self.hungry: Few[Input] = ()
         """Those that hold none, in the order of their last."""
         self.recent: Few[Input] = ()
@@ -22,22 +24,21 @@ class Lines:
         """Of `recent`, those that hold half a share or less."""
         self.rich: Few[Input] = ()
         """Idle ones that hold more than one, and are not asked to give it back."""
-        self.size = 0
         self._idle = 0
 
     @property
     def active(self) -> int:
         """How many are not idle."""
-        return self.size - self._idle
+        return len(self.inputs) - self._idle
 
     def enter(self, i: Input) -> None:
         """A new one, without credit."""
-        self.size += 1
+        self.inputs = including(self.inputs, i)
         self.hungry = including(self.hungry, i)
 
     def leave(self, i: Input) -> None:
         """It is gone."""
-        self.size -= 1
+        self.inputs = excluding(self.inputs, i)
         self._idle -= i._idle
         self.hungry = excluding(self.hungry, i)
         self._let_go(i)
@@ -94,7 +95,7 @@ class Lines:
             self.recent = excluding(self.recent, i)
             self.renewing = excluding(self.renewing, i)
         if i.credit > 1 and not i.draining:
-            self.rich = including(self.rich, i)
+            self.rich = sharing(including(self.rich, i), self.inputs)
 
     def _place(self, i: Input, now: float) -> None:
         i._placed_at = now

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
-from amqpmesh.router.few import excluding, including
+from amqpmesh.router.few import excluding, including, sharing
 from amqpmesh.router.kernel import relay as kernel
 
 if TYPE_CHECKING:
@@ -245,7 +245,7 @@ class OutgoingLink:
     def note_credit(self) -> None:
         """It has credit, or has none: only those that have are looked at when a delivery goes."""
         if self.link.flow_state.link_credit > 0 and not (self.gone or self.copy or self.retired):
-            self.address.creditors = including(self.address.creditors, self)
+            self.address.creditors = sharing(including(self.address.creditors, self), self.address.outgoing)
         else:
             self.address.creditors = excluding(self.address.creditors, self)
 
