@@ -28,9 +28,14 @@ class Stored:
         self.signed_at = signed_at
         """When it was made, as far as its age tells: on the clock of `now`, seconds."""
         self.record = record
-        """Its body; certificates and lists of revocations are for the verifier alone."""
+        """Its body, until it was followed. Certificates and lists of revocations are for the verifier alone."""
         self.octets = len(signed.body) + len(signed.signature) + len(signed.key_id)
         """What it takes."""
+
+    def followed(self) -> "Stored":
+        """The same without its body: what that says of thousands of addresses is the book's to keep, and neighbours
+        are told it as it is signed."""
+        return Stored(self.key, self.signed, self.signed_at, None)
 
 
 class Effect(NamedTuple):
@@ -173,7 +178,7 @@ class AddressLog:
                 dropped += self._coming.values()
                 self._coming, self._coming_of = _NONE, (record.sequence, record.parts)
                 self._coming_adverts = {}
-            self._coming = {**self._coming, record.part: stored}
+            self._coming = {**self._coming, record.part: stored.followed()}
             self._coming_adverts = {**self._coming_adverts, record.part: adverts(record.entries)}
             if len(self._coming) == record.parts:
                 effects += self._install(dropped)
@@ -217,7 +222,7 @@ class AddressLog:
     def _append(self, stored: Stored, delta: AddressDelta) -> Effect:
         if isinstance(self._deltas, tuple):
             self._deltas = []
-        self._deltas.append(stored)
+        self._deltas.append(stored.followed())
         self.sequence += 1
         return Effect(adverts(delta.set), delta.removed, all=False)
 
