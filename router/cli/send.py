@@ -21,7 +21,7 @@ from amqpmesh.router.io.client.connection import Connection
 from amqpmesh.router.io.client.outgoing import Outgoing
 from amqpmesh.router.io.client.sender import end_of
 from amqpmesh.router.io.client.sender_end import SenderEnd
-from amqpmesh.router.message import encode_message
+from amqpmesh.router.message import Message, encode_message
 from amqpmesh.router.outcomes import OutcomeError
 
 IN_FLIGHT: Final = 10_000
@@ -44,6 +44,12 @@ def declare(command: argparse.ArgumentParser) -> None:
     )
     command.epilog = EPILOG
     command.add_argument("address", metavar="ADDRESS", type=arguments.name, help="where to: the target's address")
+    command.add_argument(
+        "--to",
+        metavar="ADDRESS",
+        type=arguments.name,
+        help="what each message is for, its `to`: with a target @ROUTER, which goes by that, the name there",
+    )
     body = command.add_mutually_exclusive_group()
     body.add_argument("--body", metavar="TEXT", help="send this")
     body.add_argument("--size", metavar="N", type=arguments.size, help="send N octets of binary")
@@ -135,15 +141,19 @@ class _Sending:
         given = self._given
         if self._from_input:
             async for line in standard.lines():
-                yield encode_message(from_octets(line))
+                yield self._message(from_octets(line))
         elif given.body is None and given.size is None:
             for number in range(1, given.count + 1):
-                yield encode_message(str(number))
+                yield self._message(str(number))
         else:
             body = bytes(given.size) if given.body is None else from_octets(os.fsencode(given.body))
-            payload = encode_message(body)
+            payload = self._message(body)
             for _ in range(given.count or 1):
                 yield payload
+
+    def _message(self, body: str | bytes) -> bytes:
+        to = self._given.to
+        return encode_message(body if to is None else Message(body, to=to))
 
     async def _send(self, sender: SenderEnd, payload: bytes) -> None:
         """Send one, once there is credit for it."""

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import pytest
 
-from amqpmesh.router.config import ConnectorConfig, ListenerConfig, MeshConfig
+from amqpmesh.router.config import AddressConfig, ConnectorConfig, ListenerConfig, MeshConfig
 from amqpmesh.router.message import Message
 from tests.support.served import Command, Serve, Served
 
@@ -26,7 +26,12 @@ def pair(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> Pair:
     neighbours = ListenerConfig(url="amqp://127.0.0.1:0", role="mesh", name="mesh")
     far = serve(id="B", mesh=INSECURE, listeners=[ListenerConfig(url="amqp://127.0.0.1:0", name="clients"), neighbours])
     there = next(each.url for each in far.router.listeners if each.config.is_mesh)
-    near = serve(id="A", mesh=INSECURE, connectors=[ConnectorConfig(url=there, role="mesh")])
+    near = serve(
+        id="A",
+        mesh=INSECURE,
+        connectors=[ConnectorConfig(url=there, role="mesh")],
+        addresses=[AddressConfig(pattern="all of it", alias="@B")],
+    )
     for each in (near, far):
         each.until(lambda it=each: [route.distance for route in it.router.statistics().routes] == [1])  # type: ignore[misc]  # of this turn
     monkeypatch.setenv("AMQPMESH_URL", near.url)
@@ -103,3 +108,22 @@ def test_a_message_for_a_whole_router_without_to_is_rejected_with_the_reason(pai
     said = command("send", "@B", "--body", "hi")
     assert said.status == 1
     assert "an anonymous terminus needs messages with `to`" in said.err
+
+
+@pytest.mark.parametrize("whole", ["@B", "all of it"])
+@pytest.mark.parametrize("to", ["q", "q@B"])
+def test_a_message_for_a_whole_router_goes_there_by_its_to(pair: Pair, command: Command, whole: str, to: str) -> None:
+    here, there = pair.near.receive("q"), pair.far.receive("q")
+    said = command("send", whole, "--to", to, "--body", "hi")
+    assert said.status == 0
+    assert said.err.startswith("accepted by receiver in ")
+    assert (bodies(here), bodies(there)) == ([], ["hi"])
+    assert there[0].to == to
+
+
+def test_a_message_for_a_whole_router_whose_to_is_at_another_is_rejected_with_the_reason(
+    pair: Pair, command: Command
+) -> None:
+    said = command("send", "@B", "--to", "q@A", "--body", "hi")
+    assert said.status == 1
+    assert "amqp:not-allowed" in said.err

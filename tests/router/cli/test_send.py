@@ -10,6 +10,7 @@ import socket
 import sys
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -95,6 +96,22 @@ def test_a_size_sends_binary_so_many_times(served: Served, command: Command) -> 
     came = served.receive("hello")
     assert command("send", "hello", "--count", "2", "--size", "100000").status == 0
     assert bodies(came) == [bytes(100_000)] * 2
+
+
+@pytest.mark.parametrize("what", [["--body", "hi"], ["--count", "2"], ["--count", "2", "--size", "3"], []])
+def test_each_message_says_whom_it_is_for_if_that_is_given(
+    what: list[str], served: Served, command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    came = served.receive("hello")
+    lines = b"one\ntwo\nb\xffd\n"
+    standard_input(monkeypatch, tmp_path, lines)
+    assert command("send", "hello", *what).status == 0
+    plain = [*came]
+    came.clear()
+    standard_input(monkeypatch, tmp_path, lines)
+    assert command("send", "hello", "--to", "café/7@A", *what).status == 0
+    assert came == [replace(message, to="café/7@A") for message in plain]
+    assert {message.to for message in plain} == {None}
 
 
 def test_ten_thousand_are_pipelined(served: Served, command: Command) -> None:
@@ -429,6 +446,8 @@ def test_options_that_make_no_sense_end_with_2(
         (["--timeout", "nan"], "argument --timeout: must be a number of seconds, more than 0, not 'nan'"),
         (["--body", "a", "--size", "1"], "argument --size: not allowed with argument --body"),
         (["--user", ""], "argument --user: must not be empty"),
+        (["--to", ""], "argument --to: must not be empty"),
+        (["--to", os.fsdecode(b"caf\xe9")], "argument --to: must be UTF-8"),
     ],
 )
 def test_arguments_that_make_no_sense_end_with_2_and_what_is_valid(
