@@ -350,6 +350,8 @@ class Ways:
         self.lanes_out.retire([each for each in node.outgoing if each.connection not in hops])
         if not node.outgoing:
             self._hold(node, waits=lane.kind is LaneKind.ANYCAST and self._outages.concerns(lane))
+            if node.held and node.borrowers:  # what was promised stays as it is, and somebody needs it
+                return
         core.touch(node)
         if node.has_consumers:
             return
