@@ -265,11 +265,7 @@ def _reader(cls: type[T], label: str, fields: tuple[Field, ...]) -> Reader:
     missing = [next((field.name for field in fields[count:] if field.mandatory), None) for count in range(width + 1)]
 
     # All of them with nothing in them are one: it is frozen.
-    empty: T | None = None
-    if missing[0] is None:
-        empty = cls.__new__(cls)
-        for put, default in defaults:
-            put(empty, default)
+    empty = cls() if missing[0] is None else None
 
     def span(data: Buffer, offset: int, depth: int) -> tuple[int, int, int]:
         code = data[offset]

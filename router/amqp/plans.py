@@ -155,9 +155,7 @@ def _at_most(plan: Plan, limit: MaxOctets) -> Plan:
 
 def _choices(cls: type[Enum], source: Primitive) -> Plan:
     members = {member.value: member for member in cls}
-    written = {member.value: encoder.FIELD_WRITERS[source](member.value, 0) for member in cls}
-    # Of numbers and symbols those will do that equal a member: looked up by the member, whose hash may take its time.
-    equals = {member: written[member.value] for member in cls}
+    written = {member: encoder.FIELD_WRITERS[source](member.value, 0) for member in cls}
 
     def choose(value: Any) -> Enum:
         try:
@@ -166,10 +164,8 @@ def _choices(cls: type[Enum], source: Primitive) -> Plan:
             raise invalid_field(f"{shown(value)} is not one of the choices of {cls.__name__}") from None
 
     def write(value: Enum, _depth: int) -> bytes:
-        if type(value) is cls:
-            return written[value.value]
         try:
-            return equals[value]
+            return written[value]
         except KeyError:
             raise ValueError(f"{shown(value)} is not one of the choices of {cls.__name__}") from None
 
