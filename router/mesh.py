@@ -221,14 +221,7 @@ class Mesh:
         for neighbour in list(self.neighbours.values()):
             refusal = self._recognizer.parting(neighbour.record.certificate, neighbour.router)
             if refusal is not None:
-                self._core.log.warning(
-                    "neighbour refused",
-                    connection=neighbour.record.number,
-                    peer=neighbour.record.host,
-                    router=neighbour.router,
-                    reason=refusal,
-                )
-                self._close(neighbour, Error(condition=AmqpCondition.UNAUTHORIZED_ACCESS, description=refusal))
+                self._refuse(neighbour.record, AmqpCondition.UNAUTHORIZED_ACCESS, refusal)
 
     def _watch_certificate(self) -> None:
         """Say in time, and every hour from then on, that the certificate is to be renewed."""

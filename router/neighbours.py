@@ -86,8 +86,7 @@ class Neighbour:
     def session_with_room(self) -> Session:
         """A session that one more lane can be attached in. Raises: CommandError: the neighbour takes no session."""
         session = self._with_room(self._shared, 1)
-        if self._shared[-1] is session:  # until it is full, nobody need look at those that are
-            self._shared.rotate()
+        self._shared.rotate()  # until it is full, nobody need look at those that are
         return session
 
     def bulk_session(self, *, alone: bool) -> Session:
