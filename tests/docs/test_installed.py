@@ -21,7 +21,17 @@ from tests.docs.processes import Daemon, environment
 pytestmark = pytest.mark.slow
 
 PATIENCE = 300.0  # seconds: an environment is made, and packages are fetched
-WHAT_IS_INSTALLED = ("amqpmesh", "router", "policies", "topology", "pipeline", "pyproject.toml", "README.md", "LICENSE")
+WHAT_IS_INSTALLED = (
+    "amqpmesh",
+    "router",
+    "policies",
+    "topology",
+    "pipeline",
+    "pyproject.toml",
+    "setup.py",
+    "README.md",
+    "LICENSE",
+)
 
 # What is tried is what was installed, not this checkout.
 ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}

@@ -18,6 +18,7 @@ SOURCES = (
     "pipeline",
     "Makefile",
     "pyproject.toml",
+    "setup.py",
     "README.md",
     "LICENSE",
 )

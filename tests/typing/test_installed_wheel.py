@@ -16,7 +16,17 @@ import amqpmesh
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = Path(__file__).with_name("every_public_name.py")
-SOURCES = ("amqpmesh", "router", "policies", "topology", "pipeline", "pyproject.toml", "README.md", "LICENSE")
+SOURCES = (
+    "amqpmesh",
+    "router",
+    "policies",
+    "topology",
+    "pipeline",
+    "pyproject.toml",
+    "setup.py",
+    "README.md",
+    "LICENSE",
+)
 
 
 def run(*arguments: str | Path, cwd: Path) -> str:
