@@ -17,11 +17,11 @@ from amqpmesh.router.amqp.definitions import ConnectionCondition
 from amqpmesh.router.io.client.backoff import LASTING, Backoff
 from amqpmesh.router.io.client.conversation import of_foreigner
 from amqpmesh.router.io.client.dialing import Opener, reason
-from amqpmesh.router.io.handshake import Identity
+from amqpmesh.router.io.handshake import Identity, SecuredStream
+from amqpmesh.router.io.secured import TlsStream
 from amqpmesh.router.io.servers import LookUp, NoServerError, endpoints
 from amqpmesh.router.io.streams import TcpStream
 from amqpmesh.router.io.tls import not_believed
-from amqpmesh.router.io.transport import Starter, Transport
 from amqpmesh.router.redirects import redirect_of
 from amqpmesh.router.statistics import ConnectorState, ConnectorStatistics
 from amqpmesh.router.urls import Endpoint, Service, is_loopback
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from amqpmesh.router.connections import ConnectionRecord
     from amqpmesh.router.io.credentials import ConnectorCredentials
     from amqpmesh.router.io.driver import Driver
+    from amqpmesh.router.io.transport import Transport
 
 log = logs.EventLog("amqpmesh.io")
 
@@ -46,6 +47,9 @@ EAGER: Final = 10
 
 Carry = Callable[[Callable[[], Awaitable[None]], trio.abc.Stream, str], Awaitable[None]]
 """Carries a connection, with its stream and its connector's name, until it ends, or the router ends it."""
+
+TransportOf = Callable[["ConnectionRecord", trio.abc.Stream, None], "Transport"]
+"""What serves a connection over its stream."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,18 +99,18 @@ class Connector:
         means: Means,
         *,
         driver: Driver,
-        start: Starter,
+        transport: TransportOf,
         carry: Carry,
         certified: str | None = None,
     ) -> None:
-        """Args: start: for tasks of its connections. certified: whom certificates have to name; None: the host, or the
-        domain, of the URL.
+        """Args: transport: for each of its connections. certified: whom certificates have to name; None: the host, or
+        the domain, of the URL.
         """
         self.config = config
         self.credentials = credentials
         self._means = means
         self._driver = driver
-        self._start = start
+        self._transport = transport
         self._carry = carry
         self._certified = certified
         self._scope = trio.CancelScope()
@@ -260,7 +264,7 @@ class Connector:
             redirected=stop.is_redirected and not self._is_named(stop.place),
         )
         began = trio.current_time()
-        transport = Transport(self._driver, record, stream, None, self._start)
+        transport = self._transport(record, stream, None)
         try:
             await self._carry(transport.run, stream, self.name)
             if record.stands_by:
@@ -330,9 +334,11 @@ async def _secured(
 ) -> tuple[trio.abc.Stream, Identity]:
     """The same within TLS, as its client (§5.2). Raises: BrokenResourceError: the handshake failed."""
     assert context is not None, "amqps has a context"
-    secured: trio.SSLStream[trio.abc.Stream] = trio.SSLStream(
-        stream, context, server_hostname=name, https_compatible=True
-    )
+    secured: SecuredStream
+    if isinstance(stream, TcpStream):
+        secured = TlsStream(stream, context, server_hostname=name)
+    else:
+        secured = trio.SSLStream(stream, context, server_hostname=name, https_compatible=True)
     try:
         await secured.do_handshake()
     except BaseException:

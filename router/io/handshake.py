@@ -8,7 +8,9 @@ from typing import Any, Self
 import trio
 
 from amqpmesh.router import logs
-from amqpmesh.router.io.streams import LINGER, take_leave
+from amqpmesh.router.io.farewell import LINGER, take_leave
+from amqpmesh.router.io.secured import TlsStream
+from amqpmesh.router.io.streams import PutBack, TcpStream
 from amqpmesh.router.io.tls import certificate_user, not_believed
 
 log = logs.EventLog("amqpmesh.io")
@@ -16,7 +18,8 @@ log = logs.EventLog("amqpmesh.io")
 HANDSHAKE_TIME_OUT = 10.0
 """Seconds for a TLS handshake; what comes behind it has the engine's own time-out."""
 
-SecuredStream = trio.SSLStream[trio.abc.Stream]
+SecuredStream = TlsStream | trio.SSLStream[trio.abc.Stream]
+"""A stream within TLS: over a socket ours, over any other that of `trio`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,16 +40,21 @@ class Identity:
 
 
 async def secure(
-    stream: trio.abc.Stream, context: SSLContext, host: str, *, mesh: bool = False
+    stream: trio.abc.Stream, context: SSLContext, host: str, *, mesh: bool = False, read: bytes = b""
 ) -> tuple[SecuredStream, Identity] | None:
     """Go on inside TLS, as its server.
 
-    Args: stream: everything from the client's first byte of TLS. host: the client, for the log.
-        mesh: it has to be a router of the mesh.
+    Args: host: the client, for the log. mesh: it has to be a router of the mesh. read: what was read of its TLS
+        already.
     Returns: None if the handshake failed or took too long, which was logged.
     """
-    # As https does: many a peer just closes its socket, and AMQP's own `close` says whether anything is missing.
-    secured: SecuredStream = trio.SSLStream(stream, context, server_side=True, https_compatible=True)
+    secured: SecuredStream
+    if isinstance(stream, TcpStream):
+        secured = TlsStream(stream, context, read=read)
+    else:
+        # As https does: many a peer just closes its socket, and AMQP's own `close` says whether anything is missing.
+        stream = PutBack(read, stream) if read else stream
+        secured = trio.SSLStream(stream, context, server_side=True, https_compatible=True)
     reason = f"took longer than {HANDSHAKE_TIME_OUT:g} s"
     with trio.move_on_after(HANDSHAKE_TIME_OUT):
         try:

@@ -17,6 +17,7 @@ from amqpmesh.router.amqp.definitions import ConnectionCondition, Error
 from amqpmesh.router.amqp.errors import CommandError, shown
 from amqpmesh.router.config import ConnectorConfig, LinkConfig, ListenerConfig, RouterConfig, load
 from amqpmesh.router.core import Core
+from amqpmesh.router.io import poller
 from amqpmesh.router.io.client.attacher import Attacher
 from amqpmesh.router.io.client.backoff import Backoff
 from amqpmesh.router.io.client.dialing import Opener
@@ -29,17 +30,21 @@ from amqpmesh.router.io.handshake import Identity, secure
 from amqpmesh.router.io.listeners import Listener
 from amqpmesh.router.io.management import ManagementNode
 from amqpmesh.router.io.ondemand import OnDemand
+from amqpmesh.router.io.polled import PolledTransport
+from amqpmesh.router.io.poller import Poller
 from amqpmesh.router.io.servers import LookUp, look_up
-from amqpmesh.router.io.streams import TcpStream
+from amqpmesh.router.io.streamed import StreamTransport
+from amqpmesh.router.io.streams import DirectStream, TcpStream
 from amqpmesh.router.io.surroundings import surroundings
-from amqpmesh.router.io.transport import Transport
 from amqpmesh.router.statistics import Statistics
 from amqpmesh.router.steps import Steps, at_once
 from amqpmesh.router.survey import survey
 from amqpmesh.router.tables import differing
 
 if TYPE_CHECKING:
+    from amqpmesh.router.connections import ConnectionRecord
     from amqpmesh.router.io.membership import Membership
+    from amqpmesh.router.io.transport import Transport
 
 log = logs.EventLog("amqpmesh.io")
 
@@ -161,6 +166,7 @@ class Router(Doors):
         self._driver = self._drive(core)
         self._manager = trio.open_nursery()
         self._nursery = await self._manager.__aenter__()
+        self._poller = Poller(self._driver, self._nursery.start_soon) if poller.EPOLL is not None else None
         self._accepting = True
         self._inside.begin(self._driver, self._start_inside)
         self._management.begin(self._driver, self._start_inside)
@@ -186,6 +192,8 @@ class Router(Doors):
             self._close_all()
             with trio.CancelScope(shield=True):  # it takes no time
                 await self._drop_all()
+            if self._poller is not None:
+                self._poller.end()
             # Not told of the body's error the nursery does not wrap it, and shielded it keeps to itself that its tasks
             # were cancelled.
             self._nursery.cancel_scope.shield = True
@@ -320,7 +328,7 @@ class Router(Doors):
             credentials,
             self._means,
             driver=self._driver,
-            start=self._nursery.start_soon,
+            transport=self._transport,
             carry=self._carry_opened,
             certified=certified,
         )
@@ -379,7 +387,14 @@ class Router(Doors):
             certificate_subject=identity.subject,
             users=credentials.users,
         )
-        await Transport(self._driver, record, stream, credentials, self._nursery.start_soon).run()
+        await self._transport(record, stream, credentials).run()
+
+    def _transport(
+        self, record: ConnectionRecord, stream: trio.abc.Stream, credentials: Credentials | None
+    ) -> Transport:
+        if self._poller is not None and isinstance(stream, DirectStream):
+            return PolledTransport(self._driver, record, stream, credentials, self._poller)
+        return StreamTransport(self._driver, record, stream, credentials, self._nursery.start_soon)
 
     # ---------------------------------------------------------------------------------------------------------- ending
 

@@ -1,7 +1,9 @@
-"""Byte streams that `trio` does not bring: a socket that can be written to without waiting, and bytes put back."""
+"""Byte streams that `trio` does not bring: a socket that can be used without waiting, and bytes put back."""
 
+import errno
 import socket
 import sys
+from abc import abstractmethod
 from contextlib import suppress
 
 import trio
@@ -22,21 +24,77 @@ NEARBY = 0.002
 """Seconds of a round trip up to which a neighbour is nearby. To others more has to be under way for the same rate, and
 what waits is less of the whole time: there the system decides."""
 
-LINGER = 1.0
-"""Seconds to wait for the peer's end of the stream after ours: closing a socket of which not everything was read
-resets it, and the reason in our `close` would be lost with it."""
-
 #: Of Linux; other systems have none of these, or not by these names.
 UNSENT_OPTION: int | None = getattr(socket, "TCP_NOTSENT_LOWAT", None)
 TCP_INFO: int | None = getattr(socket, "TCP_INFO", None)
 MIN_RTT = slice(148, 152)  # of `struct tcp_info`, in microseconds
 
 
-class TcpStream(trio.abc.HalfCloseableStream):
-    """A connected socket. Besides what a stream of `trio` does, a write can be tried without waiting.
+class DirectStream(trio.abc.Stream):
+    """A stream over a socket. Besides what a stream of `trio` does, reads and writes can be tried without waiting.
 
     Waiting costs a wake-up of a task, which is more than everything else that a small message needs here.
     """
+
+    @property
+    @abstractmethod
+    def descriptor(self) -> int:
+        """What the system knows the socket by; -1: it is closed."""
+
+    @property
+    @abstractmethod
+    def pending(self) -> bool:
+        """Whether there may be something to be read that the system does not know of."""
+
+    @abstractmethod
+    def receive_nowait(self, size: int) -> bytes | None:
+        """What has come already, up to `size` octets; b"" at the end.
+
+        Returns: None: nothing has come.
+        Raises: trio.BrokenResourceError: the peer is gone. trio.ClosedResourceError: closed here.
+        """
+
+    @abstractmethod
+    def send_nowait(self, data: bytes | bytearray | memoryview) -> int:
+        """Write what the system takes now; the rest has to be what is written next.
+
+        Returns: how many octets that was, from 0 to all.
+        Raises: as `receive_nowait`.
+        """
+
+    @abstractmethod
+    async def wait_readable(self) -> None:
+        """Wait until something may have come. Raises: as `receive_nowait`."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Close it, without another word; whoever waits in it gets `trio.ClosedResourceError`."""
+
+    async def receive_some(self, max_bytes: int | None = None) -> bytes:
+        """The next bytes, b"" at their end. Raises: as `receive_nowait`."""
+        while True:
+            await (trio.lowlevel.checkpoint() if self.pending else self.wait_readable())
+            data = self.receive_nowait(READ_SIZE if max_bytes is None else max_bytes)
+            if data is not None:  # else woken for nothing
+                return data
+
+    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
+        """Write everything, waiting as long as it takes. Raises: as `receive_nowait`."""
+        await trio.lowlevel.checkpoint()
+        with memoryview(data) as view:
+            at = self.send_nowait(view)
+            while at < len(view):
+                await self.wait_send_all_might_not_block()
+                at += self.send_nowait(view[at:])
+
+    async def aclose(self) -> None:
+        """As `close`."""
+        self.close()
+        await trio.lowlevel.checkpoint()
+
+
+class TcpStream(DirectStream, trio.abc.HalfCloseableStream):
+    """A connected socket."""
 
     def __init__(self, connected: socket.socket) -> None:
         """Args: connected: it belongs to the stream from now on."""
@@ -64,50 +122,46 @@ class TcpStream(trio.abc.HalfCloseableStream):
             return None
         return int.from_bytes(told[MIN_RTT], sys.byteorder) / 1e6
 
-    async def receive_some(self, max_bytes: int | None = None) -> bytes:
-        """The next bytes, b"" at their end.
+    @property
+    def descriptor(self) -> int:
+        """As of `DirectStream`."""
+        return self._socket.fileno()
 
-        Raises: trio.BrokenResourceError: the peer is gone. trio.ClosedResourceError: closed here.
-        """
-        while True:
-            self._check_open()
-            await trio.lowlevel.wait_readable(self._socket)
-            try:
-                return self._socket.recv(READ_SIZE if max_bytes is None else max_bytes)
-            except (BlockingIOError, InterruptedError):
-                continue  # woken for nothing
-            except OSError as error:
-                raise trio.BrokenResourceError(str(error)) from error
+    @property
+    def pending(self) -> bool:
+        """There is nothing between here and the system."""
+        return False
 
-    def send_nowait(self, data: bytes | memoryview) -> int:
-        """Write what the system takes now. Returns: how many bytes that was, from 0 to all.
+    def receive_nowait(self, size: int) -> bytes | None:
+        """As of `DirectStream`."""
+        try:
+            return self._socket.recv(size)
+        except (BlockingIOError, InterruptedError):
+            return None
+        except OSError as error:
+            raise self._failure(error) from error
 
-        Raises: as `receive_some`.
-        """
-        self._check_open()
+    def send_nowait(self, data: bytes | bytearray | memoryview) -> int:
+        """As of `DirectStream`."""
         try:
             return self._socket.send(data)
         except (BlockingIOError, InterruptedError):
             return 0
         except OSError as error:
-            raise trio.BrokenResourceError(str(error)) from error
+            raise self._failure(error) from error
 
-    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
-        """Write everything, waiting as long as it takes. Raises: as `receive_some`."""
-        await trio.lowlevel.checkpoint()
-        with memoryview(data) as view:
-            at = self.send_nowait(view)
-            while at < len(view):
-                await self.wait_send_all_might_not_block()
-                at += self.send_nowait(view[at:])
+    async def wait_readable(self) -> None:
+        """As of `DirectStream`."""
+        self._check_open()
+        await trio.lowlevel.wait_readable(self._socket)
 
     async def wait_send_all_might_not_block(self) -> None:
-        """Wait until the system takes something. Raises: as `receive_some`."""
+        """Wait until the system takes something. Raises: as `receive_nowait`."""
         self._check_open()
         await trio.lowlevel.wait_writable(self._socket)
 
     async def send_eof(self) -> None:
-        """Say that nothing more will be written. Raises: as `receive_some`."""
+        """Say that nothing more will be written. Raises: as `receive_nowait`."""
         await trio.lowlevel.checkpoint()
         self._check_open()
         try:
@@ -116,33 +170,19 @@ class TcpStream(trio.abc.HalfCloseableStream):
             raise trio.BrokenResourceError(str(error)) from error
 
     def close(self) -> None:
-        """Close it; whoever waits in it gets `trio.ClosedResourceError`."""
+        """As of `DirectStream`."""
         if self._socket.fileno() != -1:
             trio.lowlevel.notify_closing(self._socket)
             self._socket.close()
-
-    async def aclose(self) -> None:
-        """As `close`."""
-        self.close()
-        await trio.lowlevel.checkpoint()
 
     def _check_open(self) -> None:
         if self._socket.fileno() == -1:
             raise trio.ClosedResourceError("the socket was closed here")
 
-
-async def take_leave(stream: trio.abc.Stream) -> None:
-    """End our direction of a stream, then read on until the peer has ended its own (§2.2, §5.1).
-
-    Closed with bytes unread, a socket is reset, and what was written last would be lost. It may wait for ever.
-    """
-    with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
-        if isinstance(stream, trio.SSLStream):
-            stream, _ = await stream.unwrap()
-        if isinstance(stream, trio.abc.HalfCloseableStream):
-            await stream.send_eof()
-            while await stream.receive_some(READ_SIZE):
-                pass
+    def _failure(self, error: OSError) -> trio.BrokenResourceError | trio.ClosedResourceError:
+        if error.errno == errno.EBADF:
+            return trio.ClosedResourceError("the socket was closed here")
+        return trio.BrokenResourceError(str(error))
 
 
 class PutBack(trio.abc.Stream):

@@ -1,7 +1,6 @@
-"""One connection: read, feed, flush."""
+"""One connection: what was read is told to the core, and what that has for the peer is written."""
 
-from collections.abc import Awaitable, Callable
-from typing import Protocol
+from abc import ABC, abstractmethod
 
 import trio
 
@@ -9,15 +8,19 @@ from amqpmesh.router import logs
 from amqpmesh.router.connections import ConnectionRecord
 from amqpmesh.router.io.credentials import Credentials
 from amqpmesh.router.io.driver import Driver
+from amqpmesh.router.io.farewell import LINGER, take_leave
 from amqpmesh.router.io.handshake import secure
-from amqpmesh.router.io.streams import BATCH_TIME, LINGER, READ_SIZE, PutBack, TcpStream, take_leave
-from amqpmesh.router.io.surroundings import seconds_worked
+from amqpmesh.router.io.secured import TlsStream
+from amqpmesh.router.io.streams import BATCH_TIME, TcpStream
+from amqpmesh.router.io.surroundings import surroundings
 from amqpmesh.router.tracing import FrameTracer
 
 log = logs.EventLog("amqpmesh.io")
 
-SLICE = 8 * 2**10
-"""Octets that are fed at once: about a millisecond of small messages, so that a look at the clock comes in time."""
+LEAST_SLICE = 8 * 2**10
+MOST_SLICE = 2**20
+"""Octets that the core is told at once, between two looks at the clock. They begin with the least: that is some
+milliseconds of small messages where the kernel is not compiled. While they take far less, there may be more."""
 
 BACKLOG_LIMIT = 4 * 2**20
 """Octets that may wait to be written, beyond one frame, before a peer is read no further: one that asks and asks and
@@ -27,43 +30,33 @@ WRITE_TIME_OUT = 5.0
 """Seconds for a peer to take the last bytes, once the connection has ended."""
 
 
-class Starter(Protocol):
-    """Starts a task that ends with the router: `nursery.start_soon`."""
+class Transport(ABC):
+    """Carries a connection from the first byte to the last; how its stream is waited for is for others to say.
 
-    def __call__(self, task: Callable[[bytes | memoryview], Awaitable[None]], data: bytes | memoryview, /) -> None:
-        """Start it."""
-
-
-class Transport:
-    """Reads what a peer sends and writes what the core has for it, from the first byte to the last.
-
-    Bytes are asked for and handed to the system in one step. What the system does not take at once is left to a task
-    that waits, and the core is asked for more only when that is through: one writer at any time, and a peer that does
-    not read stops nobody else.
+    Bytes are asked for and handed to the system in one step. While there are some that it has not taken, the core is
+    asked for no more: a peer that does not read stops nobody else.
     """
 
     def __init__(
-        self,
-        driver: Driver,
-        record: ConnectionRecord,
-        stream: trio.abc.Stream,
-        credentials: Credentials | None,
-        start: Starter,
+        self, driver: Driver, record: ConnectionRecord, stream: trio.abc.Stream, credentials: Credentials | None
     ) -> None:
         """Args: stream: closed by whoever made it, once `run` has returned. credentials: of its listener; None: it came
-        in by none. start: for the task that waits.
+        in by none.
         """
         self._driver = driver
         self._record = record
         self._stream = stream
         self._credentials = credentials
-        self._start = start
         self._log = log.bind(connection=record.number, **record.origin)
         self._tracer = FrameTracer(connection=record.number, **record.origin) if record.trace_frames else None
+        self._stopwatch = surroundings().stopwatch
         self._everything = trio.CancelScope()
         self._reading = trio.CancelScope()
-        self._writing: trio.CancelScope | None = None
-        self._written = trio.Event()
+        #: What was read, how much of it the core was told, and whether it has work left of that.
+        self._unread = b""
+        self._told = 0
+        self._has_work = False
+        self._slice = LEAST_SLICE
         #: Nothing may be written now: a TLS handshake is going on.
         self._held = False
         #: Nothing can be written any more, though there may be something left to be read.
@@ -88,72 +81,103 @@ class Transport:
         except Exception as error:
             self._fault(error)
         finally:
-            if self._writing is not None:
-                self._writing.cancel()
+            self._stop_writing()
             await self._driver.turn()
             self._driver.lost(self._record)
 
     def flush(self) -> None:
         """Write what the core has, as far as the system takes it now. Never raises, never waits."""
         try:
-            if self._writing is None and not self._held and not self._broken:
-                self._write_now()
+            if not (self._is_writing or self._held or self._broken) and (data := self._data_to_send()):
+                self._write(data)
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             self._break_off()
         except Exception as error:
             self._fault(error)
         if self._record.engine.finished:
-            self._reading.cancel()
+            self._stop_reading()
 
-    # ------------------------------------------------------------------------------------------------------- reading
+    # -------------------------------------------------------------------------------------- for those that know streams
 
+    @abstractmethod
     async def _read(self) -> None:
-        limit = BACKLOG_LIMIT + self._record.limits.max_frame_size
-        while True:
-            try:
-                data = await self._stream.receive_some(READ_SIZE)
-            except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
-                self.broken = str(error.__cause__ or error)
-                self._log.debug("transport broken", reason=self.broken)
-                return
-            if not data or not await self._feed(bytes(data)):
-                return
-            while len(self._record.engine.out) > limit:
-                await self._next_write()
+        """Read, and tell the core, until there is nothing to be read any more or the connection has ended."""
 
-    async def _feed(self, data: bytes) -> bool:
-        """Tell the core what came. Returns: whether to read on."""
-        record, core = self._record, self._driver.core
+    @abstractmethod
+    def _write(self, data: bytes) -> None:
+        """Hand this to the system, and tell the core once it has taken all of it. Raises: as streams do."""
+
+    @property
+    @abstractmethod
+    def _is_writing(self) -> bool:
+        """Whether there is something left that the system has not taken."""
+
+    @abstractmethod
+    async def _until_written(self) -> None:
+        """Wait until there is not."""
+
+    @abstractmethod
+    def _stop_writing(self) -> None:
+        """Whatever is left, the connection is over."""
+
+    # ------------------------------------------------------------------------------------------------- telling the core
+
+    def _tell(self, data: bytes) -> None:
+        """Have `_work` tell the core of this; it was told of all before."""
         if self._tracer is not None:
             self._tracer.received(data)
-        began = seconds_worked()
-        for at in range(0, len(data), SLICE):
-            if seconds_worked() - began > BATCH_TIME:
-                self._driver.settle()
-                await trio.lowlevel.checkpoint()
-                began = seconds_worked()
-            part = data[at : at + SLICE]
-            while not core.receive(record, part, trio.current_time()):
-                part = b""
-                self._driver.settle()
-                await trio.lowlevel.checkpoint()
-                began = seconds_worked()
-            if record.engine.finished:
-                break
-            if record.tls_requested is not None:
-                return await self._secure(record.tls_requested + data[at + SLICE :])
-        self._driver.settle()
-        return not record.engine.finished
+        self._unread, self._told = data, 0
 
-    async def _secure(self, rest: bytes) -> bool:
-        """Go on inside TLS (§5.2). Args: rest: read already, and part of the handshake. Returns: whether to read on."""
-        credentials = self._credentials
+    def _work(self, until: float) -> bool:
+        """Tell the core what was read. Once it is told, look whether the connection has ended, or TLS is asked for.
+
+        Args: until: by the stopwatch, when others should have their turn.
+        Returns: False: there is more to tell, or to be done about it: then call again.
+        """
+        record, core, stopwatch = self._record, self._driver.core, self._stopwatch
+        while self._has_work or self._told < len(self._unread):
+            part = b""
+            if not self._has_work:
+                part = self._unread[self._told : self._told + self._slice]
+                self._told += len(part)
+            began = stopwatch()
+            self._has_work = not core.receive(record, part, trio.current_time())
+            ended = stopwatch()
+            if self._has_work:
+                return False
+            self._measure(len(part), ended - began)
+            if record.engine.finished or record.tls_requested is not None:
+                break
+            if ended > until:
+                return self._told == len(self._unread)
+        return True
+
+    def _measure(self, octets: int, seconds: float) -> None:
+        """The next slice takes about as long as may be: more costs less, but others wait for it."""
+        if seconds > BATCH_TIME / 2:
+            self._slice = max(LEAST_SLICE, self._slice // 2)
+        elif octets == self._slice and seconds < BATCH_TIME / 8:
+            self._slice = min(MOST_SLICE, self._slice * 2)
+
+    @property
+    def _is_congested(self) -> bool:
+        """Whether the peer reads so little of its answers that it is not read further."""
+        record = self._record
+        return self._is_writing and len(record.engine.out) > BACKLOG_LIMIT + record.limits.max_frame_size
+
+    # ------------------------------------------------------------------------------------------------------------- TLS
+
+    async def _secure(self) -> bool:
+        """Go on inside TLS (§5.2); what was read and not told is part of the handshake. Returns: whether to read on."""
+        record, credentials = self._record, self._credentials
         assert credentials is not None, "a listener offers TLS"
         assert credentials.context is not None, "TLS is offered only where there is a certificate"
-        self._driver.settle()
+        assert record.tls_requested is not None, "it was asked for"
+        read = record.tls_requested + self._unread[self._told :]
+        self._unread, self._told = b"", 0
         await self._until_written()  # our protocol header is the last that goes in clear
         self._held = True
-        secured = await secure(PutBack(rest, self._stream), credentials.context, self._record.host)
+        secured = await secure(self._stream, credentials.context, record.host, read=read)
         if secured is None:
             return False
         self._stream, identity = secured
@@ -162,7 +186,7 @@ class Transport:
             self._tracer.secured()
         self._held = False
         self._driver.core.secured(
-            self._record,
+            record,
             trio.current_time(),
             certificate=identity.certificate,
             certificate_user=identity.user,
@@ -177,16 +201,16 @@ class Transport:
         the first comes first.
         """
         stream = self._stream
-        tcp = stream.transport_stream if isinstance(stream, trio.SSLStream) else stream
+        tcp = stream.transport_stream if isinstance(stream, TlsStream | trio.SSLStream) else stream
         if isinstance(tcp, TcpStream):
             tcp.keep_short()
 
     def _note_tls(self) -> None:
-        if isinstance(self._stream, trio.SSLStream):
+        if isinstance(self._stream, TlsStream | trio.SSLStream):
             self._record.tls = self._stream.version()
             self._record.cipher, *_ = self._stream.cipher() or (None,)
 
-    # ------------------------------------------------------------------------------------------------------- writing
+    # --------------------------------------------------------------------------------------------------------- writing
 
     def _data_to_send(self) -> bytes:
         data = self._driver.core.data_to_send(self._record, trio.current_time())
@@ -194,48 +218,15 @@ class Transport:
             self._tracer.sent(data)
         return data
 
-    def _write_now(self) -> None:
-        driver, record = self._driver, self._record
-        data: bytes | memoryview = self._data_to_send()
-        if not data:
-            return
-        if isinstance(self._stream, TcpStream):
-            sent = self._stream.send_nowait(data)
-            if sent == len(data):
-                driver.core.sent(record, trio.current_time())
-                return
-            data = memoryview(data)[sent:]
-        self._writing = trio.CancelScope(shield=True)  # it ends with the connection, not before
-        self._start(self._write, data)
+    # ---------------------------------------------------------------------------------------------------------- ending
 
-    async def _write(self, data: bytes | memoryview) -> None:
-        """Write this, then whatever has gathered meanwhile."""
-        driver, record = self._driver, self._record
-        assert self._writing is not None
-        try:
-            with self._writing:
-                while data:
-                    await self._stream.send_all(data)
-                    driver.core.sent(record, trio.current_time())
-                    data = self._data_to_send()
-                    self._written.set()
-        except (trio.BrokenResourceError, trio.ClosedResourceError):
-            self._break_off()
-        except Exception as error:
-            self._fault(error)
-        self._writing = None
-        self._written.set()
-        driver.settle()
+    def _stop_reading(self) -> None:
+        """The connection has ended by the standard."""
+        self._reading.cancel()
 
-    async def _until_written(self) -> None:
-        while self._writing is not None:
-            await self._next_write()
-
-    async def _next_write(self) -> None:
-        self._written = trio.Event()
-        await self._written.wait()
-
-    # -------------------------------------------------------------------------------------------------------- ending
+    def _read_failed(self, error: trio.BrokenResourceError | trio.ClosedResourceError) -> None:
+        self.broken = str(error.__cause__ or error)
+        self._log.debug("transport broken", reason=self.broken)
 
     def _break_off(self) -> None:
         # The peer is gone, but what it sent before may still be here: a message, a `close`.
@@ -252,7 +243,7 @@ class Transport:
         """The connection has ended by the standard: see to it that the peer hears so."""
         with trio.move_on_after(WRITE_TIME_OUT):
             await self._until_written()
-        if self._writing is not None or self._held or self._broken:
+        if self._is_writing or self._held or self._broken:
             return
         with trio.move_on_after(LINGER):
             await take_leave(self._stream)

@@ -82,7 +82,7 @@ class HostedRouter(Router):
             ConnectorCredentials.load(config, self.config.mesh),
             self._means,
             driver=self._driver,
-            start=self._nursery.start_soon,
+            transport=self._transport,
             carry=self._carry_opened,
         )
         self.connectors = (*self.connectors, connector)

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Final
 import trio
 
 from amqpmesh.router.io.client.conversation import Conversation
-from amqpmesh.router.io.streams import READ_SIZE, take_leave
+from amqpmesh.router.io.farewell import take_leave
+from amqpmesh.router.io.streams import READ_SIZE
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -9,8 +9,9 @@ import trustme
 from trio.testing import MockClock, memory_stream_pair
 
 from amqpmesh.router.io.client.dialing import open_tcp
+from amqpmesh.router.io.farewell import LINGER, take_leave
 from amqpmesh.router.io.handshake import secure
-from amqpmesh.router.io.streams import LINGER, RECEIVE_BUFFER, UNSENT, TcpStream, take_leave
+from amqpmesh.router.io.streams import RECEIVE_BUFFER, UNSENT, TcpStream
 from amqpmesh.router.urls import Endpoint
 
 

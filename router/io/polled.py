@@ -1,0 +1,168 @@
+"""A connection over a socket that the router's poller waits for; its own task sleeps from the beginning to the end."""
+
+from typing import Final
+
+import trio
+
+from amqpmesh.router.connections import ConnectionRecord
+from amqpmesh.router.io.credentials import Credentials
+from amqpmesh.router.io.driver import Driver
+from amqpmesh.router.io.poller import READABLE, WRITABLE, Poller
+from amqpmesh.router.io.streams import READ_SIZE, DirectStream
+from amqpmesh.router.io.transport import Transport
+
+LARGEST_READ: Final = 2**20
+"""Octets that are read at once at most, from a peer that always has more than was read."""
+
+
+class PolledTransport(Transport):
+    """Its stream is asked for bytes, and given some, whenever the system is ready for it."""
+
+    _stream: DirectStream
+
+    def __init__(
+        self,
+        driver: Driver,
+        record: ConnectionRecord,
+        stream: DirectStream,
+        credentials: Credentials | None,
+        poller: Poller,
+    ) -> None:
+        """Args: as of `Transport`."""
+        super().__init__(driver, record, stream, credentials)
+        self._poller = poller
+        self._descriptor = stream.descriptor
+        #: What it is polled for; None: it is not.
+        self._events: int | None = None
+        self._over = trio.Event()
+        self._read_size = READ_SIZE
+        #: Taken from the core, and not by the system.
+        self._rest: memoryview | None = None
+
+    def serve(self, until: float) -> bool:
+        """As of `Polled`."""
+        try:
+            if self._rest is not None:
+                self._write_on(self._rest)
+            more = self._events is not None and self._read_on(until)
+            self._look()
+        except Exception as error:
+            self._fault(error)
+            return False
+        return more
+
+    async def _read(self) -> None:
+        while True:
+            # Something may have been read with the handshake, of which the system knows nothing. It can be written to
+            # at once, so it is served at once.
+            self._poller.add(self._descriptor, self, READABLE | WRITABLE)
+            self._events = READABLE | WRITABLE
+            try:
+                await self._over.wait()
+            finally:
+                self._leave()
+            if self._record.tls_requested is None or not await self._secure():
+                return
+            self._over = trio.Event()
+
+    def _read_on(self, until: float) -> bool:
+        """Read once, unless the core was not told of all yet. Returns: whether there is more to do without waiting."""
+        record, stream = self._record, self._stream
+        if not self._has_work and self._told == len(self._unread):
+            if self._is_congested:
+                return False
+            try:
+                data = stream.receive_nowait(self._read_size)
+            except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
+                self._read_failed(error)
+                self._end()
+                return False
+            if data is None:
+                return False
+            if not data:
+                self._end()
+                return False
+            self._adapt(len(data))
+            self._tell(data)
+        if not self._work(until):
+            return True
+        if record.engine.finished or record.tls_requested is not None:
+            self._end()
+            return False
+        return stream.pending
+
+    def _adapt(self, octets: int) -> None:
+        """The next read is as large as this one suggests."""
+        if octets == self._read_size:
+            self._read_size = min(LARGEST_READ, 2 * octets)
+        elif octets < self._read_size // 2:
+            self._read_size = max(READ_SIZE, self._read_size // 2)
+
+    def _write(self, data: bytes) -> None:
+        sent = self._stream.send_nowait(data)
+        if sent == len(data):
+            self._driver.core.sent(self._record, trio.current_time())
+        else:
+            self._rest = memoryview(data)[sent:]
+            self._look()
+
+    def _write_on(self, rest: memoryview) -> None:
+        """Write what is left of before; nobody raises what the peer does."""
+        try:
+            sent = self._stream.send_nowait(rest)
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            self._break_off()
+            return
+        if sent < len(rest):
+            self._rest = rest[sent:]
+            return
+        self._rest = None
+        self._driver.core.sent(self._record, trio.current_time())
+        self.flush()  # what has gathered meanwhile
+
+    @property
+    def _is_writing(self) -> bool:
+        return self._rest is not None
+
+    async def _until_written(self) -> None:
+        while self._rest is not None:
+            await self._stream.wait_send_all_might_not_block()
+            self._write_on(self._rest)
+            self._driver.settle()
+
+    def _stop_writing(self) -> None:
+        self._rest = None
+
+    # ----------------------------------------------------------------------------------------------------- being polled
+
+    def _look(self) -> None:
+        """Be polled for what is waited for, and nothing else."""
+        if self._events is None:
+            return
+        events = (0 if self._is_congested else READABLE) | (0 if self._rest is None else WRITABLE)
+        if events != self._events:
+            self._events = events
+            self._poller.change(self._descriptor, events)
+
+    def _leave(self) -> None:
+        """Be polled no more."""
+        if self._events is not None:
+            self._events = None
+            self._poller.remove(self._descriptor)
+
+    def _end(self) -> None:
+        """There is nothing to be read any more, or not so: the task goes on."""
+        self._leave()
+        self._over.set()
+
+    def _stop_reading(self) -> None:
+        super()._stop_reading()
+        self._leave()
+
+    def _break_off(self) -> None:
+        super()._break_off()
+        self._rest = None
+
+    def _fault(self, error: Exception) -> None:
+        super()._fault(error)
+        self._leave()

@@ -1,0 +1,98 @@
+"""One task that waits for all sockets of a router, and serves those that are ready.
+
+A wake-up of a task costs more than a small message does. Where traffic is sparse, each message would cost one on each
+connection that it goes through; here all that are ready at once share one.
+"""
+
+from __future__ import annotations
+
+import select
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import trio
+
+from amqpmesh.router.io.streams import BATCH_TIME
+from amqpmesh.router.io.surroundings import surroundings
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from amqpmesh.router.io.driver import Driver
+
+#: Of Linux; None where the system has none, and each connection has tasks of its own.
+EPOLL: Any = getattr(select, "epoll", None)
+
+READABLE: Final[int] = getattr(select, "EPOLLIN", 0)
+WRITABLE: Final[int] = getattr(select, "EPOLLOUT", 0)
+
+ROUNDS: Final = 4
+"""How often in a row the system is asked who is ready, before the other tasks have their turn."""
+
+
+class Polled(Protocol):
+    """Whom the poller serves."""
+
+    def serve(self, until: float) -> bool:
+        """Read and write what can be without waiting. Never raises.
+
+        Args: until: by the stopwatch, when others should have their turn.
+        Returns: whether there is more to do that needs no waiting.
+        """
+
+
+class Poller:
+    """The task; it begins with the first that is to be served."""
+
+    def __init__(self, driver: Driver, start: Callable[[Callable[[], Awaitable[None]]], object]) -> None:
+        """Args: start: runs a task that ends with the router."""
+        self._driver = driver
+        self._start = start
+        self._epoll: Any = None
+        #: Cancelled from outside, the router itself ends its connections, once it has told their peers.
+        self._scope = trio.CancelScope(shield=True)
+        self._polled: dict[int, Polled] = {}
+        #: Those with something to do that the system does not know of.
+        self._busy: dict[int, None] = {}
+
+    def add(self, descriptor: int, polled: Polled, events: int) -> None:
+        """Serve this whenever it is ready, until `remove`. Args: events: READABLE, WRITABLE, both or neither."""
+        if self._epoll is None:
+            self._epoll = EPOLL()
+            self._start(self._run)
+        self._epoll.register(descriptor, events)
+        self._polled[descriptor] = polled
+
+    def change(self, descriptor: int, events: int) -> None:
+        """From now on it is ready when one of these events is."""
+        self._epoll.modify(descriptor, events)
+
+    def remove(self, descriptor: int) -> None:
+        """Serve it no more; before it is closed."""
+        del self._polled[descriptor]
+        self._busy.pop(descriptor, None)
+        self._epoll.unregister(descriptor)
+
+    def end(self) -> None:
+        """Nobody is served any more."""
+        self._scope.cancel()
+
+    async def _run(self) -> None:
+        stopwatch = surroundings().stopwatch
+        with self._scope, self._epoll as epoll:
+            while True:
+                await (trio.lowlevel.checkpoint() if self._busy else trio.lowlevel.wait_readable(epoll))
+                until = stopwatch() + BATCH_TIME
+                for _ in range(ROUNDS):
+                    ready, self._busy = self._busy, {}
+                    ready.update(dict.fromkeys(descriptor for descriptor, _ in epoll.poll(0)))
+                    if not ready:
+                        break
+                    for descriptor in ready:
+                        if stopwatch() > until:
+                            await trio.lowlevel.checkpoint()
+                            until = stopwatch() + BATCH_TIME
+                        polled = self._polled.get(descriptor)
+                        # It may have left since, and its number may be another's, who finds nothing to do.
+                        if polled is not None and polled.serve(until) and descriptor in self._polled:
+                            self._busy[descriptor] = None
+                        self._driver.settle()
