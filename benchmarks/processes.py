@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -21,7 +21,11 @@ RUN_TIME = 1200.0  # seconds for one measurement
 
 
 def cpu_seconds(pid: int) -> float:
-    """User and system time of a process and its threads."""
+    """User and system time of a process and its threads: to the nanosecond where the kernel says so, else in ticks."""
+    with suppress(OSError):  # a kernel without it, or a thread that has just ended
+        threads = [path.read_text().split() for path in Path(f"/proc/{pid}/task").glob("*/schedstat")]
+        if threads:
+            return sum(int(spent) for spent, *_ in threads) / 1e9
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / TICKS
 
@@ -46,8 +50,7 @@ class Failed(Exception):  # noqa: N818 - it reads as a sentence: the load failed
 class Load:
     """A load client: JSON lines on stdout, the last one its result."""
 
-    def __init__(self, module: str, *arguments: str) -> None:
-        command = [sys.executable, "-m", module, *arguments]
+    def __init__(self, command: list[str]) -> None:
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT)
         self._timer = threading.Timer(RUN_TIME, self.process.kill)
         self._timer.daemon = True
@@ -63,6 +66,12 @@ class Load:
         if "failed" in fields:
             raise Failed(fields["failed"])
         return fields
+
+    def go(self) -> None:
+        """Tell one that waits to go on."""
+        assert self.process.stdin is not None
+        self.process.stdin.write("\n")
+        self.process.stdin.flush()
 
     def result(self) -> dict[str, Any]:
         """Its last words."""
@@ -84,8 +93,8 @@ class Load:
 
 @contextmanager
 def load(module: str, *arguments: str) -> Iterator[Load]:
-    """A load client, ended when the block is left."""
-    client = Load(module, *arguments)
+    """A load client that is a module of ours, ended when the block is left."""
+    client = Load([sys.executable, "-m", module, *arguments])
     try:
         yield client
     finally:
