@@ -1,45 +1,80 @@
 """A Trio process that copies bytes between two sockets and knows nothing of them: what any router in Python costs.
 
-python -m benchmarks.forwarder --to 127.0.0.1:5672
+python -m benchmarks.forwarder --to 127.0.0.1:5672 [--certificate cert.pem --key key.pem]
+
+With a certificate it speaks TLS on both sides: what comes is decrypted, and encrypted again.
 """
 
 from __future__ import annotations
 
 import argparse
+import ssl
+from collections.abc import Awaitable, Callable
 
 import trio
 
 BUFFER = 1 << 18
+BACKLOG = 4096
+
+Stream = trio.SocketStream | trio.SSLStream[trio.SocketStream]
 
 
-async def copy(source: trio.SocketStream, sink: trio.SocketStream) -> None:
+async def copy(source: Stream, sink: Stream) -> None:
     try:
         while data := await source.receive_some(BUFFER):
             await sink.send_all(data)
-        await sink.send_eof()
-    except (trio.BrokenResourceError, trio.ClosedResourceError):
+        if isinstance(sink, trio.SocketStream):
+            await sink.send_eof()
+        else:
+            await sink.aclose()  # TLS closes both directions
+    except (trio.BrokenResourceError, trio.ClosedResourceError, trio.BusyResourceError):
         return  # the other direction hears of it too
 
 
-async def forward(client: trio.SocketStream, host: str, port: int) -> None:
-    server = await trio.open_tcp_stream(host, port)
+async def forward(client: Stream, server: Stream) -> None:
     async with client, server, trio.open_nursery() as nursery:
         nursery.start_soon(copy, client, server)
         nursery.start_soon(copy, server, client)
 
 
-async def main(to: str) -> None:
-    host, _, port = to.rpartition(":")
+def plain(host: str, port: int) -> Callable[[trio.SocketStream], Awaitable[None]]:
+    async def handle(client: trio.SocketStream) -> None:
+        await forward(client, await trio.open_tcp_stream(host, port))
+
+    return handle
+
+
+def secure(host: str, port: int, certificate: str, key: str) -> Callable[[trio.SocketStream], Awaitable[None]]:
+    ours = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    ours.load_cert_chain(certificate, key)
+    theirs = ssl.create_default_context(cafile=certificate)
+    theirs.check_hostname = False
+    theirs.verify_mode = ssl.CERT_NONE
 
     async def handle(client: trio.SocketStream) -> None:
-        await forward(client, host, int(port))
+        server = await trio.open_tcp_stream(host, port)
+        await forward(
+            trio.SSLStream(client, ours, server_side=True, https_compatible=True),
+            trio.SSLStream(server, theirs, server_hostname=host, https_compatible=True),
+        )
 
-    (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
-    print(f"listening url=amqp://127.0.0.1:{listener.socket.getsockname()[1]}", flush=True)
+    return handle
+
+
+async def main(options: argparse.Namespace) -> None:
+    host, _, port = options.to.rpartition(":")
+    if options.certificate:
+        scheme, handle = "amqps", secure(host, int(port), options.certificate, options.key)
+    else:
+        scheme, handle = "amqp", plain(host, int(port))
+    (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1", backlog=BACKLOG)
+    print(f"listening url={scheme}://127.0.0.1:{listener.socket.getsockname()[1]}", flush=True)
     await trio.serve_listeners(handle, [listener])
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--to", required=True, help="host:port")
-    trio.run(main, parser.parse_args().to)
+    parser.add_argument("--certificate", help="PEM; without it, bytes are copied as they are")
+    parser.add_argument("--key", help="PEM: its key")
+    trio.run(main, parser.parse_args())

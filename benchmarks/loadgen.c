@@ -66,7 +66,7 @@ enum {
 typedef struct {
     bool sends, listens, settled, second, each, rich, sasl, waits, holds, lossy, tls;
     const char *host, *port, *address, *certificate, *key;
-    unsigned connections, links, credit, outstanding, max_frame_size, sizes;
+    unsigned connections, links, credit, outstanding, max_frame_size, sizes, listening_port;
     struct { uint32_t octets, times; } size[MOST_SIZES];
     unsigned cycle;                   /* messages after which the sizes begin anew */
     uint64_t count, skip;
@@ -1036,9 +1036,12 @@ static void connect_all(void)
 
 static void begin_listening(void)
 {
-    struct sockaddr_in name = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    struct sockaddr_in name = {
+        .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK), .sin_port = htons((uint16_t)opt.listening_port),
+    };
     socklen_t length = sizeof name;
     listener = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &(int){1}, sizeof(int));
     if (bind(listener, (struct sockaddr *)&name, length) || listen(listener, 4096) ||
         getsockname(listener, (struct sockaddr *)&name, &length))
         fail("listen: %s", strerror(errno));
@@ -1114,12 +1117,15 @@ static void close_all(void)
 #endif
         shutdown(c->fd, SHUT_WR);
     }
+    uint64_t until = now_ns() + 2ull * SECOND;
     for (unsigned i = 0; i < opt.connections; i++) {
         if (connections[i].state != SPEAKING) continue;
-        struct timeval most = {.tv_sec = 2};
         fcntl(connections[i].fd, F_SETFL, 0);
-        setsockopt(connections[i].fd, SOL_SOCKET, SO_RCVTIMEO, &most, sizeof most);
-        while (read(connections[i].fd, incoming, incoming_room) > 0) {}
+        for (uint64_t now; (now = now_ns()) < until;) {
+            struct timeval most = {.tv_sec = (time_t)((until - now) / SECOND), .tv_usec = (suseconds_t)((until - now) % SECOND / 1000 + 1)};
+            setsockopt(connections[i].fd, SOL_SOCKET, SO_RCVTIMEO, &most, sizeof most);
+            if (read(connections[i].fd, incoming, incoming_room) <= 0) break;
+        }
     }
     exit(0);
 }
@@ -1294,6 +1300,7 @@ static void make_links(void)
 
 static const char *const USAGE =
     "loadgen send|receive --url amqp[s]://HOST:PORT [options]     or     loadgen receive --listen [options]\n"
+    "  --port N            receive --listen: there, on 127.0.0.1; default: any that is free\n"
     "  --address TEXT      default bench-%: the number of the pair is in the place of %\n"
     "  --connections N     default 1     --links N     on each, default 1; 0: connections only\n"
     "  --count N           messages in all, default 100000; 0: attach only\n"
@@ -1363,10 +1370,10 @@ static void parse_sizes(char *text)
 
 static void parse(int argc, char **argv)
 {
-    enum { URL = 256, LISTEN, ADDRESS, CONNECTIONS, LINKS, COUNT, SIZE, RICH_SHAPE, SETTLED, SECOND_MODE, CREDIT, EACH, RATE,
+    enum { URL = 256, LISTEN, PORT, ADDRESS, CONNECTIONS, LINKS, COUNT, SIZE, RICH_SHAPE, SETTLED, SECOND_MODE, CREDIT, EACH, RATE,
            OUTSTANDING, SKIP, HOLD, LOSSY, MAX_FRAME_SIZE, SASL, PATIENCE, WAIT, CERTIFICATE, KEY };
     static const struct option known[] = {
-        {"url", 1, 0, URL}, {"listen", 0, 0, LISTEN}, {"address", 1, 0, ADDRESS}, {"connections", 1, 0, CONNECTIONS},
+        {"url", 1, 0, URL}, {"listen", 0, 0, LISTEN}, {"port", 1, 0, PORT}, {"address", 1, 0, ADDRESS}, {"connections", 1, 0, CONNECTIONS},
         {"links", 1, 0, LINKS}, {"count", 1, 0, COUNT}, {"size", 1, 0, SIZE}, {"rich", 0, 0, RICH_SHAPE}, {"settled", 0, 0, SETTLED},
         {"second", 0, 0, SECOND_MODE}, {"credit", 1, 0, CREDIT}, {"each", 0, 0, EACH}, {"rate", 1, 0, RATE},
         {"outstanding", 1, 0, OUTSTANDING}, {"skip", 1, 0, SKIP}, {"hold", 0, 0, HOLD}, {"lossy", 0, 0, LOSSY},
@@ -1383,6 +1390,7 @@ static void parse(int argc, char **argv)
         switch (found) {
         case URL: parse_url(optarg); break;
         case LISTEN: opt.listens = true; break;
+        case PORT: opt.listening_port = (unsigned)number(optarg, 0, 65535); break;
         case ADDRESS: opt.address = optarg; break;
         case CONNECTIONS: opt.connections = (unsigned)number(optarg, 1, 1 << 20); break;
         case LINKS: opt.links = (unsigned)number(optarg, 0, 1 << 20); break;

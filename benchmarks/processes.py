@@ -79,6 +79,11 @@ class Load:
         self.process.wait(START_TIME)
         return fields
 
+    def leave(self) -> None:
+        """Let one that waits at its end close what it has."""
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+
     def finish(self) -> dict[str, Any]:
         """Tell one that goes on until it is told to end; its last words."""
         assert self.process.stdin is not None
@@ -106,11 +111,16 @@ def _keep_reading(stream: IO[str], lines: list[str]) -> None:
 
 
 @contextmanager
-def server(*arguments: str, stream: str = "stderr") -> Iterator[tuple[str, int]]:
+def server(*arguments: str, stream: str = "stderr", **environment: str) -> Iterator[tuple[str, int]]:
     """(URL, process id) of a process that says `listening url=...` on that stream; it is ended by SIGTERM."""
     process = subprocess.Popen(
-        [sys.executable, "-m", *arguments], cwd=ROOT, text=True, **{stream: subprocess.PIPE}  # type: ignore[call-overload]  # the stream is a parameter
-    )  # fmt: skip
+        [sys.executable, "-m", *arguments],
+        cwd=ROOT,
+        text=True,
+        env=os.environ | environment,
+        stdout=subprocess.PIPE if stream == "stdout" else None,
+        stderr=subprocess.PIPE if stream == "stderr" else None,
+    )
     pipe: IO[str] = getattr(process, stream)
     guard = threading.Timer(START_TIME, process.kill)
     guard.start()

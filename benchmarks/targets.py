@@ -1,0 +1,211 @@
+"""What a load goes through - routers, byte forwarders, or nothing - and what one run of a load finds."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
+
+import trustme
+
+from benchmarks.generator import generate
+from benchmarks.meshes import Port, mesh
+from benchmarks.processes import Failed, Load, cpu_seconds, resident_bytes, server
+from benchmarks.tables import KIB, MIB, Figures
+
+PATIENCE = 30.0  # seconds without any octet, after which a generator gives up
+QUIET = 2.0  # seconds after which nothing more is expected of a router that may drop what is pre-settled
+SKIPPED = 0.1  # the part of all messages whose times do not count: the first ones find nothing warm
+
+SHAPES: dict[str, tuple[str, ...]] = {
+    "100 B": ("--size", "100"),
+    "400 B": ("--size", "100", "--rich"),
+    "1 KiB": ("--size", str(KIB)),
+    "64 KiB": ("--size", str(64 * KIB)),
+    "1 MiB": ("--size", str(MIB)),
+    "mixed": ("--size", f"100x99,{64 * KIB}"),
+}
+"""Messages by the names that tables give them. 400 B: 100 of them are content, the rest properties and annotations."""
+
+MODES: dict[str, tuple[str, ...]] = {"settled": ("--settled",), "unsettled": (), "second": ("--second",)}
+
+
+class Certificate(NamedTuple):
+    """Files in PEM."""
+
+    certificate: str
+    key: str
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """What is sent: messages of a shape, in a mode, over so many connections with so many links each."""
+
+    shape: str = "100 B"
+    mode: str = "unsettled"
+    connections: int = 1
+    links: int = 1
+    rate: float = 0.0
+    outstanding: int = 0
+
+    @property
+    def name(self) -> str:
+        """As tables have it."""
+        spread = "" if self.connections == self.links == 1 else f" {self.connections}x{self.links}"
+        return f"{self.shape} {self.mode}{spread}"
+
+    def options(self, count: int) -> list[str]:
+        """Those that sender and receiver share."""
+        spread = ["--connections", str(self.connections), "--links", str(self.links)]
+        return [*SHAPES[self.shape], *MODES[self.mode], *spread, "--count", str(count)]
+
+
+@dataclass(frozen=True)
+class Target:
+    """What is between a sender and a receiver."""
+
+    name: str
+    send_url: str = ""
+    receive_url: str = ""
+    """Empty: the receiver listens."""
+    pids: tuple[int, ...] = ()
+    hops: int = 1
+    port: int = 0
+    """Where a receiver listens."""
+    certificate: Certificate | None = None
+    lossy: bool = False
+    """It may drop what is pre-settled, as some routers do."""
+    sasl: bool = False
+
+
+@contextmanager
+def pair(target: Target, traffic: Traffic, count: int, *more: str) -> Iterator[tuple[Load, Load]]:
+    """(receiver, sender), attached; the sender waits to be told to go, and both before they close.
+
+    Args: more: options of the receiver.
+    """
+    common = [*traffic.options(count), "--wait", "--address", f"bench-{time.monotonic_ns()}-%"]
+    sasl = ["--sasl"] if target.sasl else []
+    lossy = ["--lossy", "--patience", str(QUIET)] if target.lossy and traffic.mode == "settled" else []
+    receiving = [*common, "--skip", str(int(count * SKIPPED)), "--patience", str(PATIENCE), *lossy, *more]
+    sending = [*common, *sasl, "--patience", str(PATIENCE)]
+    sending += ["--rate", str(traffic.rate)] if traffic.rate else []
+    sending += ["--outstanding", str(traffic.outstanding)] if traffic.outstanding else []
+    with ExitStack() as stack:
+        if target.receive_url:
+            receiving += ["--url", target.receive_url, *sasl]
+        else:
+            receiving += ["--listen", "--port", str(target.port)]
+            if target.certificate is not None:
+                receiving += ["--certificate", target.certificate.certificate, "--key", target.certificate.key]
+        receiver = stack.enter_context(generate("receive", *receiving))
+        ready = receiver.line()
+        sender = stack.enter_context(generate("send", *sending, "--url", target.send_url or ready["url"]))
+        sender.line()
+        yield receiver, sender
+
+
+def run(target: Target, traffic: Traffic, count: int) -> Figures:
+    """Send so many messages, and what that took.
+
+    Raises: Failed: a message was lost, doubled, out of order or not what was sent, or not all outcomes are `accepted`.
+    """
+    with pair(target, traffic, count) as (receiver, sender):
+        before = sum(map(cpu_seconds, target.pids))
+        sender.go()
+        sent, received = sender.line(), receiver.line()
+        busy = sum(map(cpu_seconds, target.pids)) - before
+        memory = sum(map(resident_bytes, target.pids))
+        leave(sender, receiver)
+    if traffic.mode != "settled" and sent["outcomes"] != {"accepted": count}:
+        raise Failed(f"{target.name}, {traffic.name}: not all accepted: {sent['outcomes']}")
+    return figures(target, count, sent, received) | {"cpu_us": busy / count * 1e6, "resident_mib": memory / MIB}
+
+
+def leave(*loads: Load) -> None:
+    """Let them close their connections, all at once, and end."""
+    for each in loads:
+        each.leave()
+    for each in loads:
+        each.process.wait(PATIENCE)
+
+
+def figures(target: Target, count: int, sent: dict[str, Any], received: dict[str, Any]) -> Figures:
+    """What the generators say of a run."""
+    came = max(1, received["count"])
+    return {
+        "messages_per_second": received["rate"],
+        "megabytes_per_second": received["rate"] * received["octets"] / came / 1e6,
+        "rate_reached": sent["rate"],
+        "sender_cpu_us": sent["cpu"] / count * 1e6,
+        "receiver_cpu_us": received["cpu"] / came * 1e6,
+        "lost": received["lost"],
+        **{f"{name}_us": value for name, value in received.get("latency_us", {}).items() if name != "count"},
+    }
+
+
+@contextmanager
+def certificate() -> Iterator[Certificate]:
+    """One that its authority alone believes."""
+    with TemporaryDirectory(prefix="amqpmesh-") as folder:
+        issued = trustme.CA().issue_cert("127.0.0.1", "localhost")
+        files = Certificate(str(Path(folder, "certificate.pem")), str(Path(folder, "key.pem")))
+        issued.cert_chain_pems[0].write_to_path(files.certificate)
+        issued.private_key_pem.write_to_path(files.key)
+        yield files
+
+
+@contextmanager
+def router(tls: Certificate | None = None, **environment: str) -> Iterator[Target]:
+    """`amqpmesh run` on loopback. Args: environment: variables of its process."""
+    with TemporaryDirectory(prefix="amqpmesh-") as folder:
+        if tls is None:
+            arguments = ["--listen", "amqp://127.0.0.1:0"]
+        else:
+            config = Path(folder, "router.toml")
+            files = f'{{ certificate = "{tls.certificate}", key = "{tls.key}" }}'
+            config.write_text(f'[[listener]]\nurl = "amqps://127.0.0.1:0"\ntls = {files}\n')
+            arguments = [str(config)]
+        with server("amqpmesh", "run", *arguments, **environment) as (url, pid):
+            yield Target("router", url, url, (pid,), certificate=tls)
+
+
+@contextmanager
+def routers(hops: int) -> Iterator[Target]:
+    """So many routers in a line, which know each other."""
+    ids = "ABCDEFGHIJ"[:hops]
+    with mesh() as line:
+        line.line(ids)
+        line.start()
+        line.settled()
+        pids = tuple(each.pid for each in line.routers.values())
+        yield Target("router", line[ids[0]].url, line[ids[-1]].url, pids, hops)
+
+
+@contextmanager
+def forwarders(hops: int = 1, tls: Certificate | None = None) -> Iterator[Target]:
+    """So many forwarders in a line, towards a port where nobody listens yet."""
+    with ExitStack() as stack:
+        port = Port()
+        stack.callback(port.close)
+        to, url, pids = f"127.0.0.1:{port.number}", "", []
+        files = ["--certificate", tls.certificate, "--key", tls.key] if tls is not None else []
+        for _ in range(hops):
+            url, pid = stack.enter_context(server("benchmarks.forwarder", "--to", to, *files, stream="stdout"))
+            to = url.partition("://")[2]
+            pids.append(pid)
+        yield Target("forwarder", url, "", tuple(pids), hops, port.number, tls)
+
+
+def direct(tls: Certificate | None = None) -> Target:
+    """Nothing: sender straight to receiver, which is what the load generator can do at most."""
+    return Target("direct", certificate=tls, hops=0)
+
+
+def under(target: Target, name: str) -> Target:
+    """The same by another name."""
+    return replace(target, name=name)
