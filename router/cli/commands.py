@@ -53,10 +53,22 @@ class Parser(argparse.ArgumentParser):
         super().error(printable(message))
 
 
+class Version(argparse.Action):
+    """Tells the version, and which kernel runs; that is looked at when somebody asks."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> NoReturn:
+        """Print it, and end with 0."""
+        from amqpmesh.router.kernel import BOUND
+
+        kernel = {"compiled": "compiled", "pure": "pure Python"}[BOUND.kernel]
+        print(f"amqpmesh {__version__} (kernel: {kernel})")
+        parser.exit()
+
+
 def parser() -> Parser:
     """The commands; each declares its arguments when it is called, or `complete` is."""
     top = Parser(prog="amqpmesh", description="A brokerless AMQP 1.0 router.")
-    top.add_argument("--version", action="version", version=f"amqpmesh {__version__}")
+    top.add_argument("--version", action=Version, nargs=0, help="show the version, and which kernel runs")
     commands = top.add_subparsers(metavar="COMMAND", required=True)
     for name, purpose in COMMANDS.items():
         commands.add_parser(name, help=purpose).declare = _declaration(name)

@@ -1,6 +1,7 @@
 """`amqpmesh COMMAND`: arguments in, exit status out. Standard output carries what was asked for, nothing else."""
 
 import signal
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
@@ -10,11 +11,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     Returns: the exit status. Raises: SystemExit: 2 for arguments that make no sense, 0 after `--help`, `--version`.
     """
-    with _ended_by_sigint():
-        from amqpmesh.router.cli.commands import parser, run  # here: reading them takes a while
+    try:
+        with _ended_by_sigint():
+            from amqpmesh.router.cli.commands import parser, run  # here: reading them takes a while
 
-        given = parser().parse_args(arguments)
-    return run(given)
+            given = parser().parse_args(arguments)
+        return run(given)
+    except ImportError as error:
+        if error.name != "amqpmesh.router.kernel.relay":
+            raise
+        print(f"amqpmesh: {error}", file=sys.stderr)  # AMQPMESH_KERNEL wants one that there is not
+        return 2
 
 
 @contextmanager

@@ -16,6 +16,7 @@ from amqpmesh.router.cli.exits import EPILOG, Exit
 from amqpmesh.router.cli.hints import first_steps
 from amqpmesh.router.config import DEFAULT_URL, RouterConfig
 from amqpmesh.router.io.node import Router
+from amqpmesh.router.kernel import BOUND
 
 log = logs.EventLog("amqpmesh.run")
 
@@ -55,6 +56,7 @@ async def serve(config: RouterConfig, read_again: Callable[[], RouterConfig]) ->
         trio.CancelScope() as at_once,
     ):
         async with Router(config) as router:
+            log.info("begun", kernel=BOUND.kernel, reason=BOUND.reason)
             for listener in router.listeners:
                 log.info("listening", url=listener.url, name=listener.name)
             if sys.stderr.isatty() and config.log.format == "text" and config.log.level in ("debug", "info"):

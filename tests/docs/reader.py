@@ -131,7 +131,7 @@ class Reader:
         if terminal is None or terminal.is_over:
             terminal = self._terminals[command.line] = self._run(command.line, cwd)
             if is_router:
-                self._meet(terminal.line(0))
+                self._meet(terminal.line(1))  # the first says which kernel runs
         terminal.shows(command.output)
         waits = command.output[-1:] and command.output[-1].startswith("waiting for credit")
         if terminal.interrupted or not (is_router or waits or _LASTING.fullmatch(command.line)):

@@ -293,7 +293,7 @@ def told_to_read_again(folder: Path) -> set[str]:
     users_before, config_before = users.read_bytes(), config.read_text(encoding="utf-8")
     lines = []
     with closing(Daemon("amqpmesh", "run", "scram.toml", cwd=folder, env=environment(folder.parent / "bin"))) as daemon:
-        lines.append(daemon.line())
+        lines += [daemon.line(), daemon.line()]
         daemon.send(signal.SIGHUP)
         lines.append(daemon.line())
         users.unlink()
@@ -316,7 +316,7 @@ def out_of_files(folder: Path) -> set[str]:
     with closing(
         Daemon("amqpmesh", "run", "--listen", "amqp://127.0.0.1:0", cwd=folder, env=env, before=limit)
     ) as daemon:
-        first = daemon.line()
+        first = daemon.said(" INFO listening ")
         port = int(first.rpartition(" name=")[0].rpartition(":")[2])
         clients = [socket.create_connection(("127.0.0.1", port), timeout=PATIENCE) for _ in range(20)]
         line = daemon.line()

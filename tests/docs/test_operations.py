@@ -53,7 +53,7 @@ def done(folder: Path) -> list[Done]:
                 running.close()
                 daemon = running.enter_context(closing(Daemon(*command.line.split(), cwd=folder, env=env)))
                 printed = [daemon.line() for _ in command.output]
-                url = f"amqps://localhost:{re.findall(r'//[0-9.]+:([0-9]+)', printed[0])[0]}"
+                url = f"amqps://localhost:{re.findall(r'//[0-9.]+:([0-9]+)', ' '.join(printed))[0]}"
             else:
                 printed = shell(command.line.replace("amqps://localhost", url), folder, env)
             found.append(Done(command, printed))
@@ -156,7 +156,7 @@ def test_the_unit_allows_every_system_call_that_the_daemon_makes(done: list[Done
     with closing(
         Daemon("strace", "-f", "-qq", "-o", str(trace), "amqpmesh", "run", "scram.toml", cwd=folder, env=env)
     ) as traced:
-        url = re.search(r"url=amqps://([\d.]+):(\d+)", traced.line())
+        url = re.search(r"url=amqps://([\d.]+):(\d+)", traced.said(" INFO listening "))
         assert url
         context = ssl.create_default_context(cafile=folder / "ca.pem")
         with socket.create_connection((url[1], int(url[2])), timeout=PATIENCE) as plain:

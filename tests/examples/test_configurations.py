@@ -34,7 +34,7 @@ class Running:
         self.folder = config.parent
         self.urls: list[str] = []
         for _ in range(config.read_text(encoding="utf-8").count("[[listener]]")):
-            found = re.search(r"(amqps?)://127\.0\.0\.1(:\d+)", daemon.line())
+            found = re.search(r"(amqps?)://127\.0\.0\.1(:\d+)", daemon.said("listening"))
             assert found
             self.urls.append(f"{found[1]}://localhost{found[2]}")  # the name that the certificate has
 

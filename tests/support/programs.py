@@ -17,7 +17,11 @@ from typing import Final
 PATIENCE: Final = 60.0  # seconds; nothing that uses it takes ten
 ROOT: Final = Path(__file__).parents[2]
 ENVIRONMENT: Final[Mapping[str, str]] = {
-    **{name: value for name, value in os.environ.items() if not name.startswith("AMQPMESH")},
+    **{
+        name: value
+        for name, value in os.environ.items()
+        if name == "AMQPMESH_KERNEL" or not name.startswith("AMQPMESH")
+    },
     "PYTHONPATH": str(ROOT),
     "PYTHONUNBUFFERED": "1",
     "LC_ALL": "C.UTF-8",

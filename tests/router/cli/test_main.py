@@ -25,7 +25,7 @@ def test_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["--version"])
     assert ended.value.code == 0
-    assert re.fullmatch(r"amqpmesh \d+\.\d+\.\d+\n", capsys.readouterr().out)
+    assert re.fullmatch(r"amqpmesh \d+\.\d+\.\d+ \(kernel: (compiled|pure Python)\)\n", capsys.readouterr().out)
 
 
 @pytest.mark.parametrize(
