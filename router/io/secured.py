@@ -82,26 +82,30 @@ class TlsStream(DirectStream):
         """As of `DirectStream`. Args: size: octets of content, and of what the system is asked for, at most."""
         parts: list[bytes] = []
         room = size
-        has_fetched = False
+        has_asked = False
         self._pending = False
         while room > 0:
             part = self._decrypted(min(RECORD, room))
-            if part is None:
-                if has_fetched or not self._fetch(size):
-                    break
-                has_fetched = True
-            elif part:
+            if part:
                 parts.append(part)
                 room -= len(part)
-            else:
+            elif part is not None:  # the end of TLS
                 if not parts:
                     return b""
-                self._pending = True  # the end is told by the next read
                 break
-        else:
-            self._pending = True
+            else:
+                data = None if has_asked else self.transport_stream.receive_nowait(size)
+                has_asked = True
+                if data:
+                    self._incoming.write(data)
+                    continue
+                if data is not None and not parts:
+                    return b""
+                self._answer()
+                return b"".join(parts) if parts else None
+        self._pending = True
         self._answer()
-        return b"".join(parts) if parts else None
+        return b"".join(parts)
 
     def send_nowait(self, data: bytes | bytearray | memoryview) -> int:
         """As of `DirectStream`. Of what is not written part may be encrypted already."""
@@ -149,34 +153,26 @@ class TlsStream(DirectStream):
                 with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
                     self._answer()  # the peer is told why
                 raise trio.BrokenResourceError from error
-            await self.transport_stream.send_all(self._outgoing.read())
+            self._unsent = memoryview(bytes(self._unsent) + self._outgoing.read())
+            await self.transport_stream.send_all(self._unsent)
+            self._unsent = memoryview(b"")
             if is_done:
                 return
-            while not self._fetch(READ_SIZE):
-                await self.transport_stream.wait_readable()
+            if data := await self.transport_stream.receive_some(READ_SIZE):
+                self._incoming.write(data)
+            else:
+                self._incoming.write_eof()
 
     def _decrypted(self, size: int) -> bytes | None:
-        """What is here, b"" at the end; None: TLS needs more of the stream for it."""
+        """What is here, b"" at the end of TLS; None: more of the stream is needed for it."""
         try:
             return self._tls.read(size)
         except ssl.SSLWantReadError:
             return None
-        except (ssl.SSLEOFError, ssl.SSLSyscallError):
-            return b""
         except ssl.SSLError as error:
-            self._answer()
+            with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
+                self._answer()
             raise trio.BrokenResourceError from error
-
-    def _fetch(self, size: int) -> bool:
-        """Take what has come. Returns: whether anything has, be it the end."""
-        data = self.transport_stream.receive_nowait(size)
-        if data is None:
-            return False
-        if data:
-            self._incoming.write(data)
-        else:
-            self._incoming.write_eof()
-        return True
 
     def _answer(self) -> None:
         """Send what TLS itself has to say; it must not wait for the next that the caller does."""
