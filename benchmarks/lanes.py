@@ -34,8 +34,9 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from benchmarks import wire
-from benchmarks.processes import ROOT, RUN_TIME, Failed, cpu_seconds, load
-from benchmarks.run import KIB, table
+from benchmarks.generator import generate
+from benchmarks.processes import ROOT, RUN_TIME, Failed, cpu_seconds
+from benchmarks.tables import KIB, table
 
 SAMPLE = 2_000  # lanes whose live objects are traced: that costs more than half of the speed
 CUTS = 3
@@ -379,10 +380,11 @@ def stream(a: Host, b: Host, count: int, rate: float) -> dict[str, Any]:
     """What the receiver of a stream from A to B has found."""
     common = ["--size", "100", "--count", str(count), "--address", f"stream-{time.monotonic_ns()}"]
     with (
-        load("benchmarks.load", "receive", "--url", b.clients, *common, *(["--stamped"] if rate else [])) as receiver,
-        load("benchmarks.load", "send", "--url", a.clients, *common, "--rate", str(rate)) as sender,
+        generate("receive", "--url", b.clients, *common) as receiver,
+        generate("send", "--url", a.clients, *common, "--rate", str(rate)) as sender,
     ):
-        receiver.line()
+        for each in (receiver, sender):
+            each.line()
         sender.result()
         return receiver.result()
 

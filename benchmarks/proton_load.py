@@ -1,4 +1,4 @@
-"""The load of python-qpid-proton: slower than `load.py` by far, but a client that people have.
+"""The load of python-qpid-proton: slower than `loadgen` by far, but a client that people have.
 
     python -m benchmarks.proton_load receive --url amqp://127.0.0.1:5672 --count 1000000
     python -m benchmarks.proton_load send    --url amqp://127.0.0.1:5672 --count 1000000

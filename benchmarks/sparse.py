@@ -20,8 +20,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from benchmarks import wire
-from benchmarks.load import ID_AT, TAG_AT, message_frames
 from benchmarks.processes import cpu_seconds, router, server
+from benchmarks.wire import ID_AT, TAG_AT
 
 SIZE = 100
 CREDIT = 1000
@@ -71,7 +71,7 @@ class Pair:
         self.next_id: int | None = None
         self.began_at = 0
         self.times: list[int] = []
-        (self.message,) = message_frames(SIZE, settled=False, max_frame_size=512)
+        self.message = wire.message(SIZE)
         attaches = [wire.attach(name, name, receiver=is_receiver, settled=False) for is_receiver in (True, False)]
         self.receiver.socket.sendall(wire.opening(f"{name}-receiver") + attaches[0])
         self.sender.socket.sendall(wire.opening(f"{name}-sender") + attaches[1])

@@ -22,7 +22,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from benchmarks import wire
-from benchmarks.load import ID_AT, SECTIONS, STAMP, TAG_AT, message_frames
+from benchmarks.wire import ID_AT, SECTIONS, STAMP, TAG_AT
 
 SIZE = 100
 CREDIT = 500
@@ -60,7 +60,7 @@ class Sender:
             wire.opening(f"steady-sender-{os.getpid()}-{address}")
             + wire.attach("steady", address, receiver=False, settled=False)
         )
-        (self.frame,) = message_frames(SIZE, settled=False, max_frame_size=512)
+        self.frame = wire.message(SIZE)
 
     def take(self, patience: float) -> None:
         """Read once, if anything comes in time."""

@@ -17,6 +17,9 @@ OPEN, BEGIN, ATTACH, FLOW, TRANSFER, DISPOSITION, DETACH, END, CLOSE = range(0x1
 ACCEPTED = b"\x00\x53\x24\x45"
 NULL, TRUE, FALSE = b"\x40", b"\x41", b"\x42"
 
+STAMP = struct.Struct(">QQ")  # monotonic nanoseconds, index of the message
+SECTIONS = b"\x00\x53\x70\x45\x00\x53\x75\xb0"  # an empty header, as proton writes it; data
+
 EMPTY_FRAME = b"\x00\x00\x00\x08\x02\x00\x00\x00"
 
 PATIENCE = 60.0  # seconds without any byte, after which a load client gives up
@@ -78,6 +81,17 @@ def flow(next_incoming_id: int, next_outgoing_id: int, delivery_count: int, cred
 
 def accept(first: int, last: int) -> bytes:
     return frame(described(DISPOSITION, TRUE, uint(first), uint(last), TRUE, ACCEPTED))
+
+
+def message(size: int) -> bytearray:
+    """An unsettled delivery in one frame; its delivery-id and tag are to be written at ID_AT and TAG_AT."""
+    head = b"\x43\x70" + bytes(4) + b"\xa0\x04" + bytes(4) + b"\x43" + FALSE
+    performative = b"\x00\x53\x14\xc0" + bytes([len(head) + 1, 5]) + head
+    return bytearray(frame(performative + SECTIONS + struct.pack(">I", size) + bytes(size)))
+
+
+ID_AT = 8 + 6 + 2  # frame header, performative's head, handle and the constructor of the id
+TAG_AT = ID_AT + 4 + 2
 
 
 def detach(handle: int) -> bytes:

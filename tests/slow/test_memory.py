@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 import pytest
 
 from benchmarks import wire
-from benchmarks.processes import cpu_seconds, load
+from benchmarks.generator import generate
+from benchmarks.processes import cpu_seconds
 
 pytestmark = pytest.mark.slow
 
@@ -216,11 +217,11 @@ def wait_until_it_stands_still(pid: int, consumer: wire.Stream) -> None:
 
 @pytest.mark.parametrize(("size", "more"), [(100, 100_000), (10_000, 10_000), (1_000_000, 300)])
 def test_a_consumer_that_stops_reading_stops_its_producer_and_memory_stays_flat(size, more, soaked):
-    produce = ["send", "--url", soaked.url, "--settled", "--size", str(size), "--count", str(ENDLESS)]
+    produce = ["--url", soaked.url, "--address", "bench", "--settled", "--size", str(size), "--count", str(ENDLESS)]
     with stopped_consumer(soaked) as consumer:
         before = soaked.resident()
         soaked.forget_peak()
-        with load("benchmarks.load", *produce) as sender:
+        with generate("send", *produce) as sender:
             wait_until_it_stands_still(soaked.pid, consumer)
             assert soaked.peak() - before < ALLOWED
             # Reading again sets it going again.
@@ -233,12 +234,12 @@ def test_a_consumer_that_stops_reading_stops_its_producer_and_memory_stays_flat(
 
 
 def test_a_consumer_that_takes_and_never_settles_stops_its_producer_and_memory_stays_flat(soaked):
-    produce = ["send", "--url", soaked.url, "--size", "1000", "--count", str(ENDLESS)]
+    produce = ["--url", soaked.url, "--address", "bench", "--size", "1000", "--count", str(ENDLESS)]
     with stopped_consumer(soaked) as consumer:
         before = soaked.resident()
         soaked.forget_peak()
         taken = 0
-        with load("benchmarks.load", *produce) as sender:
+        with generate("send", *produce) as sender:
             with pytest.raises(TimeoutError):  # nothing comes any more
                 while True:
                     taken += sum(code == wire.TRANSFER for code, *_ in consumer.read(patience=3.0))

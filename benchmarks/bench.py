@@ -1,0 +1,91 @@
+"""The rounds of a benchmark: they take turns between targets, are as long as is wanted, and their medians count."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+from benchmarks.tables import Figures, median
+from benchmarks.targets import Target, Traffic, run
+
+LEAST = {"64 KiB": 200, "1 MiB": 20}
+"""Messages of a first look at how fast a target is; of shapes that are not here 2,000."""
+
+ENOUGH = 0.1  # seconds that say how fast a target is
+MOST = 1 << 22  # messages of one run
+KEEPING_UP = 0.9  # who does this part of a rate at most as fast as it can has no latency to speak of: a queue grows
+
+Results = dict[str, dict[str, dict[str, Figures]]]
+"""By part, case and target."""
+
+
+@dataclass
+class Bench:
+    """How a benchmark runs, and what it has found."""
+
+    rounds: int = 5
+    seconds: float = 1.0
+    """Of a run at full speed; those at a rate take longer."""
+    extent: int = 1
+    """0: a few cases of each part, 1: those that say most, 2: all."""
+    router: Target | None = None
+    """One that runs already, in the place of those that would be started."""
+    results: Results = field(default_factory=dict)
+    _speeds: dict[tuple[object, ...], float] = field(default_factory=dict)
+
+    def speed(self, target: Target, traffic: Traffic) -> float:
+        """Messages a second of this traffic at full speed; measured once."""
+        traffic = replace(traffic, rate=0.0)
+        key = (target.name, target.hops, target.certificate, target.pids, traffic)
+        if key not in self._speeds:
+            pairs = traffic.connections * traffic.links
+            count = max(LEAST.get(traffic.shape, 2_000), 2 * pairs)
+            while True:
+                found = run(target, traffic, count)["rate_reached"]
+                if count / found > min(ENOUGH, self.seconds) or count >= MOST:
+                    break
+                count *= 4
+            self._speeds[key] = found
+        return self._speeds[key]
+
+    def count(self, target: Target, traffic: Traffic) -> int:
+        """Messages of a run."""
+        if traffic.rate:
+            # Some thousand at least: the slowest one of a hundred is looked for.
+            return int(traffic.rate * max(self.seconds, min(2.0, 3_000 / traffic.rate)))
+        pairs = traffic.connections * traffic.links
+        return min(MOST, max(int(self.speed(target, traffic) * self.seconds), 2 * pairs, 20))
+
+    def compare(self, part: str, targets: Sequence[Target], traffic: Traffic, name: str = "") -> dict[str, Figures]:
+        """The medians of each target, the rounds taking turns; kept as results of the part."""
+
+        def once(target: Target) -> Figures:
+            return run(target, traffic, self.count(target, traffic))
+
+        return self.keep(part, name or traffic.name, self.take_turns(targets, once))
+
+    def take_turns(self, targets: Sequence[Target], once: Callable[[Target], Figures]) -> dict[str, Figures]:
+        """The medians of `once` for each target, the rounds taking turns."""
+        found: dict[str, list[Figures]] = {target.name: [] for target in targets}
+        for _ in range(self.rounds):
+            for target in targets:
+                found[target.name].append(once(target))
+        return {name: median(each) for name, each in found.items()}
+
+    def keep(self, part: str, name: str, found: dict[str, Figures]) -> dict[str, Figures]:
+        """Remember what a case has found, beside what is known of it already."""
+        kept = self.results.setdefault(part, {}).setdefault(name, {})
+        for target, figures in found.items():
+            kept[target] = kept.get(target, {}) | figures
+        return kept
+
+    def keeps_up(self, target: Target, traffic: Traffic) -> bool:
+        """Whether a target can do the rate that is asked."""
+        return self.speed(target, traffic) * KEEPING_UP > traffic.rate
+
+
+def progress(text: str) -> None:
+    """Tell people what is being done; not part of what is found."""
+    print(f"{time.strftime('%H:%M:%S')} {text}", file=sys.stderr, flush=True)

@@ -1,0 +1,74 @@
+"""The figures that were committed last, and what has changed since."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from benchmarks.bench import Results
+from benchmarks.processes import ROOT
+from benchmarks.tables import table
+
+FILE = ROOT / "benchmarks" / "figures.json"
+DIGITS = 4  # that are kept: more are noise
+NOTABLE = 0.1  # the least change that is shown
+COMPARED = ("cpu_us", "messages_per_second", "p50_us", "p99_us", "kib", "octets", "seconds")
+
+
+def committed(file: Path = FILE) -> dict[str, Any]:
+    """What was committed; nothing if nothing was."""
+    if not file.exists():
+        return {"results": {}}
+    found: dict[str, Any] = json.loads(file.read_text())
+    return found
+
+
+def commit(results: Results, machine: dict[str, Any], file: Path = FILE) -> None:
+    """Write the parts that were measured in the place of what was there of them."""
+    parts = committed(file)["results"] | json.loads(json.dumps(results), parse_float=_rounded)
+    file.write_text(json.dumps({"machine": machine, "results": dict(sorted(parts.items()))}, indent=1) + "\n")
+
+
+def _rounded(number: str) -> float:
+    return float(f"{float(number):.{DIGITS}g}")
+
+
+def changes(before: Results, now: Results) -> list[tuple[str, float, float, float]]:
+    """(what, then, now, how the forwarder's has changed) of the router's figures.
+
+    The forwarder says how fast the machine is today: what it has changed by, too, is not the router's.
+    """
+    found = []
+    for part, cases in now.items():
+        for case, targets in cases.items():
+            then = before.get(part, {}).get(case, {})
+            for target, figures in targets.items():
+                if not target.startswith("router") or target not in then:
+                    continue
+                beside = target.replace("router", "forwarder")
+                for name in COMPARED:
+                    if not figures.get(name) or not then[target].get(name):
+                        continue
+                    yardstick = targets.get(beside, {}).get(name, 0) / (then.get(beside, {}).get(name, 0) or 1) or 1.0
+                    what = f"{part}, {case}, {target}: {name}"
+                    found.append((what, then[target][name], figures[name], yardstick))
+    return found
+
+
+def show_changes(results: Results, before: dict[str, Any]) -> None:
+    """The table of what has changed notably."""
+    all_of_them = changes(before["results"], results)
+    if not all_of_them:
+        print("\nnothing of this has been committed")
+        return
+    rows = []
+    for what, then, now, yardstick in all_of_them:
+        change = now / then / yardstick - 1
+        if abs(change) > NOTABLE:
+            forwarder = f"{yardstick - 1:+.0%}" if yardstick != 1.0 else ""
+            rows.append((what, [f"{then:,.4g}", f"{now:,.4g}", f"{now / then - 1:+.0%}", forwarder]))
+    few = f"{len(all_of_them) - len(rows)} of {len(all_of_them)} figures are within {NOTABLE:.0%} of those committed"
+    if rows:
+        table("against the committed figures", ["then", "now", "change", "the forwarder's"], rows)
+    print(few)

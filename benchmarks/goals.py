@@ -1,0 +1,111 @@
+"""What the router is to reach, and whether it does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+
+from benchmarks.bench import Results
+from benchmarks.tables import table
+
+Take = Callable[[Results], float]
+
+
+@dataclass(frozen=True)
+class Goal:
+    """A figure, and its limit."""
+
+    what: str
+    limit: float
+    unit: str
+    take: Take
+    """Raises: KeyError: that part has not run."""
+    at_least: bool = False
+
+    def verdict(self, results: Results) -> tuple[float, bool, float]:
+        """(the figure, whether it is within its limit, how many times the limit it is).
+
+        Raises: KeyError: it was not measured.
+        """
+        value = self.take(results)
+        return value, value >= self.limit if self.at_least else value <= self.limit, value / self.limit
+
+
+def figure(part: str, case: str, name: str, target: str = "router") -> Take:
+    return lambda results: results[part][case][target][name]
+
+
+def against(part: str, case: str, name: str) -> Take:
+    """The router's as a part of the forwarder's."""
+    return lambda results: results[part][case]["router"][name] / results[part][case]["forwarder"][name]
+
+
+def beyond(part: str, case: str, name: str) -> Take:
+    """What the router adds to the forwarder's."""
+    return lambda results: results[part][case]["router"][name] - results[part][case]["forwarder"][name]
+
+
+def growth_over_hops(results: Results) -> float:
+    """CPU of a message and hop over three routers, against one."""
+    found = results["hops"]["100 B unsettled"]
+    return found["router 3"]["cpu_us"] / 3 / found["router 1"]["cpu_us"]
+
+
+def growth_over_connections(results: Results) -> float:
+    """CPU of a message with many connections, against one, at the same total rate."""
+    (one, *_), (many, *_) = results["scaling"]["1 connection"].values(), results["scaling"]["500 connections"].values()
+    return many["cpu_us"] / one["cpu_us"]
+
+
+def kept(case: str, name: str) -> Take:
+    """What stays of what was taken."""
+    return lambda results: results["memory"][case]["router"][f"kept_{name}"] / results["memory"][case]["router"][name]
+
+
+def _all() -> Iterator[Goal]:
+    for shape, limits in (("100 B", (1.0, 1.5, 2.5)), ("400 B", (1.2, 1.8, 3.0))):
+        for mode, limit in zip(("settled", "unsettled", "second"), limits, strict=True):
+            case = f"{shape} {mode}"
+            yield Goal(f"CPU per million, {case}", limit, "s", figure("throughput", case, "cpu_us"))
+    for mode, limit in (("settled", 600_000), ("unsettled", 450_000)):
+        take = figure("throughput", f"100 B {mode}", "messages_per_second")
+        yield Goal(f"one pair, 100 B {mode}", limit, "/s", take, at_least=True)
+    yield Goal("CPU at 5,000/s, of the forwarder's", 1.0, "", against("latency", "5,000/s", "cpu_us"))
+    yield Goal("CPU, one message on each of 20 pairs", 25, "us", figure("sparse", "100 B unsettled 20x1", "cpu_us"))
+    for name, limit in (("p50", 15), ("p99", 60)):
+        take = beyond("latency", "5,000/s", f"{name}_us")
+        yield Goal(f"{name} at 5,000/s, beyond the forwarder's", limit, "us", take)
+    for shape in ("64 KiB", "1 MiB"):
+        for mode in ("settled", "unsettled"):
+            case = f"{shape} {mode}"
+            rate, cpu = "megabytes_per_second", "cpu_us"
+            yield Goal(f"{case}, of the forwarder's MB/s", 0.85, "", against("throughput", case, rate), at_least=True)
+            yield Goal(f"{case}, of the forwarder's CPU", 1.5, "", against("throughput", case, cpu))
+            yield Goal(f"{case}, TLS, of its MB/s", 0.85, "", against("tls", case, rate), at_least=True)
+    yield Goal("CPU of a message and hop, three hops, of one's", 1.15, "", growth_over_hops)
+    yield Goal("idle connection with a link", 24, "KiB", figure("memory", "idle connection with a link", "kib"))
+    yield Goal("... what stays of it when it leaves", 0.1, "", kept("idle connection with a link", "kib"))
+    yield Goal("unsettled message of 100 B", 400, "B", figure("memory", "unsettled message", "octets"))
+    yield Goal("... what stays of it when it is settled", 0.1, "", kept("unsettled message", "octets"))
+    yield Goal("1,000 connections at once", 3.0, "s", figure("storm", "1,000 at once", "seconds"))
+    yield Goal("CPU of a message, 500 connections, of one's", 2.0, "", growth_over_connections)
+    take = figure("uncompiled", "100 B unsettled", "messages_per_second")
+    yield Goal("uncompiled, one pair, 100 B unsettled", 50_000, "/s", take, at_least=True)
+
+
+GOALS = tuple(_all())
+
+
+def show(results: Results) -> None:
+    """The table of those that were measured."""
+    rows = []
+    for goal in GOALS:
+        with suppress(KeyError):
+            value, reached, factor = goal.verdict(results)
+            digits = 0 if goal.limit >= 100 else 2
+            limit = f"{'>=' if goal.at_least else '<='} {goal.limit:,.{digits}f} {goal.unit}".rstrip()
+            found = f"{value:,.{digits}f} {goal.unit}".rstrip()
+            rows.append((goal.what, [limit, found, "reached" if reached else "NOT REACHED", f"{factor:.2f}"]))
+    if rows:
+        table("to reach", ["limit", "measured", "", "times the limit"], rows)

@@ -1,0 +1,112 @@
+"""What a router holds: for an idle connection and its link, for an unsettled message; and many connections at once."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from benchmarks.bench import Bench, progress
+from benchmarks.generator import generate
+from benchmarks.processes import Load, resident_bytes, wait_until
+from benchmarks.tables import KIB, Figures, table
+from benchmarks.targets import Target, Traffic, leave, pair, router, run
+
+CONNECTIONS = 1_000
+HELD = 10_000
+FREED = 1.0  # seconds for memory to come back; what does not within them is not coming back
+WARM = 2_000  # messages that a router has carried before it is asked: what it makes once is made
+
+
+@contextmanager
+def measured(bench: Bench) -> Iterator[Target]:
+    """A router that has just begun, or the one that runs already."""
+    if bench.router is not None:
+        yield bench.router
+        return
+    with router() as target:
+        yield target
+
+
+def resident(target: Target) -> int:
+    return sum(map(resident_bytes, target.pids))
+
+
+def back_to(target: Target, before: int) -> int:
+    """Octets that are more than before, once what comes back has."""
+    wait_until(lambda: resident(target) <= before, FREED)
+    return resident(target) - before
+
+
+@contextmanager
+def attached(target: Target, connections: int, links: int) -> Iterator[tuple[Load, float]]:
+    """(receivers, seconds that it took until all of them were attached)."""
+    sasl = ["--sasl"] if target.sasl else []
+    many = ["--connections", str(connections), "--links", str(links), "--count", "0", "--wait", *sasl]
+    address = ["--address", f"idle-{time.monotonic_ns()}-%"]
+    with generate("receive", "--url", target.receive_url, *many, *address) as load:
+        ready = load.line()
+        load.line()  # it has received all of no messages
+        yield load, ready["seconds"]
+        leave(load)
+
+
+def idle(target: Target, connections: int, links: int) -> Figures:
+    """KiB of each connection with so many links."""
+    before = resident(target)
+    with attached(target, connections, links):
+        taken = resident(target) - before
+    kept = back_to(target, before)
+    return {"kib": taken / connections / KIB, "kept_kib": kept / connections / KIB}
+
+
+def unsettled(target: Target, count: int) -> Figures:
+    """Octets of each message whose receiver has it and has said nothing of it."""
+    with pair(target, Traffic(), count, "--hold", "--credit", str(count)) as (receiver, sender):
+        before = resident(target)
+        sender.go()
+        held = receiver.line()["held"]
+        taken = resident(target) - before
+        receiver.go()
+        for each in (receiver, sender):
+            each.line()
+        kept = back_to(target, before)
+        leave(receiver, sender)
+    return {"octets": taken / held, "kept_octets": kept / held}
+
+
+def memory(bench: Bench) -> None:
+    """Resident memory, by what is there more of; and what stays when it has gone."""
+    connections = CONNECTIONS if bench.extent else CONNECTIONS // 5
+    held = HELD if bench.extent else HELD // 5
+    rows = []
+    for links, name in ((0, "idle connection"), (1, "idle connection with a link")):
+        progress(f"memory: {name}")
+        with measured(bench) as target:
+            run(target, Traffic(), WARM)
+            figures = bench.keep("memory", name, {"router": idle(target, connections, links)})["router"]
+            again = idle(target, connections, links)["kept_kib"]
+        row = [f"{figures['kib']:,.1f} KiB", f"{figures['kept_kib']:,.1f} KiB", f"{again:,.1f} KiB"]
+        rows.append((f"{name}, of {connections:,}", row))
+    progress("memory: unsettled")
+    with measured(bench) as target:
+        run(target, Traffic(), WARM)
+        figures = bench.keep("memory", "unsettled message", {"router": unsettled(target, held)})["router"]
+        again = unsettled(target, held)["kept_octets"]
+    row = [f"{figures['octets']:,.0f} B", f"{figures['kept_octets']:,.0f} B", f"{again:,.0f} B"]
+    rows.append((f"unsettled message of 100 B, of {held:,}", row))
+    table("memory, resident", ["each", "of it stays", "more stays the second time"], rows)
+
+
+def storm(bench: Bench) -> None:
+    """Connections that come at once, each with a link: until all are served."""
+    connections = CONNECTIONS if bench.extent else CONNECTIONS // 5
+    progress("storm")
+    with measured(bench) as target:
+
+        def once(target: Target) -> Figures:
+            with attached(target, connections, 1) as (_, seconds):
+                return {"seconds": seconds}
+
+        found = bench.keep("storm", f"{connections:,} at once", bench.take_turns([target], once))["router"]
+    table("connections at once", ["all served within"], [(f"{connections:,}", [f"{found['seconds']:.2f} s"])])
