@@ -1,0 +1,129 @@
+"""Which kernel a process binds: by what is there, by what it was made of, and by AMQPMESH_KERNEL."""
+
+import os
+import shutil
+import subprocess
+import sys
+from importlib.machinery import EXTENSION_SUFFIXES
+from pathlib import Path
+
+import pytest
+
+from amqpmesh.router.kernel import binding
+
+ROOT = Path(__file__).parents[3]
+PATIENCE = 60.0  # seconds; each is a process, and takes less than one
+
+TELL = """
+from amqpmesh.router import kernel
+from amqpmesh.router.kernel import relay
+import amqpmesh.router.kernel.relay as again
+assert relay is again is kernel.relay
+assert relay.__name__ == "amqpmesh.router.kernel.relay"
+print(*kernel.BOUND, relay.__file__.rpartition(".")[2], sep="; ")
+"""
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """A checkout that has nothing but the kernel's source: it imports nothing else of ours."""
+    kernel = tmp_path / "amqpmesh" / "router" / "kernel"
+    kernel.mkdir(parents=True)
+    for folder in (kernel.parent, kernel.parents[1]):
+        (folder / "__init__.py").touch()
+    for name in ("__init__.py", "binding.py", "relay.py", "relay.pxd"):
+        shutil.copy(ROOT / "router" / "kernel" / name, kernel)
+    return kernel
+
+
+@pytest.fixture
+def compiled() -> Path:
+    """The compiled kernel of this checkout."""
+    file = binding.compiled_file()
+    if file is None or not binding.is_of_source(file):
+        pytest.skip("NOT TESTED, missing: a compiled kernel of this source (make .venv/kernel)")
+    return Path(file)
+
+
+def ran(tree: Path, *arguments: str, wanted: str | None = None) -> subprocess.CompletedProcess[str]:
+    """A process of that checkout."""
+    env = {name: value for name, value in os.environ.items() if name != "AMQPMESH_KERNEL"}
+    if wanted is not None:
+        env["AMQPMESH_KERNEL"] = wanted
+    return subprocess.run(
+        [sys.executable, *arguments], cwd=tree, env=env, capture_output=True, text=True, timeout=PATIENCE
+    )
+
+
+def told(tree: Path, wanted: str | None = None) -> tuple[str, str]:
+    """What a process says that it has bound, and the last line that it says on standard error."""
+    done = ran(tree.parents[2], "-c", TELL, wanted=wanted)
+    return done.stdout.strip(), (done.stderr.splitlines() or [""])[-1]
+
+
+def beside(tree: Path) -> Path:
+    """Where a compiled kernel lies."""
+    return tree / f"relay{EXTENSION_SUFFIXES[0]}"
+
+
+def test_a_source_that_is_not_compiled_runs_as_it_is(tree: Path) -> None:
+    assert told(tree) == ("pure; it is not compiled; py", "")
+
+
+def test_a_compiled_one_of_the_source_that_lies_beside_it_is_taken(tree: Path, compiled: Path) -> None:
+    shutil.copy(compiled, tree)
+    assert told(tree) == ("compiled; None; so", "")
+    assert told(tree, "compiled") == ("compiled; None; so", "")
+
+
+def test_the_variable_has_the_source_run_as_it_is(tree: Path, compiled: Path) -> None:
+    shutil.copy(compiled, tree)
+    assert told(tree, "pure") == ("pure; AMQPMESH_KERNEL says so; py", "")
+
+
+@pytest.mark.parametrize("name", ["relay.py", "relay.pxd"])
+def test_a_source_that_has_changed_since_it_was_compiled_runs_as_it_is_with_a_warning(
+    tree: Path, compiled: Path, name: str
+) -> None:
+    shutil.copy(compiled, tree)
+    with (tree / name).open("a") as source:
+        source.write("# changed\n")
+    said, _ = told(tree)
+    assert said == "pure; what is compiled is another source; py"
+    warned = ran(tree.parents[2], "-c", TELL).stderr
+    assert f"RuntimeWarning: {beside(tree)}: what is compiled is another source than {tree / 'relay.py'}" in warned
+
+
+def test_what_was_made_for_another_system_is_left_alone(tree: Path) -> None:
+    beside(tree).write_bytes(b"no machine code, " + binding.mark())
+    said, _ = told(tree)
+    assert said.startswith("pure; what is compiled cannot be loaded: ")
+    assert said.endswith("; py")
+
+
+@pytest.mark.parametrize(
+    ("wanted", "content", "message"),
+    [
+        ("compiled", None, "AMQPMESH_KERNEL is 'compiled': it is not compiled"),
+        ("compiled", b"of something else", "AMQPMESH_KERNEL is 'compiled': what is compiled is another source"),
+        ("Compiled", None, "AMQPMESH_KERNEL is 'Compiled': `compiled` or `pure` is wanted"),
+    ],
+)
+def test_a_kernel_that_is_wanted_and_not_there_is_an_error(
+    tree: Path, wanted: str, content: bytes | None, message: str
+) -> None:
+    if content is not None:
+        beside(tree).write_bytes(content)
+    assert told(tree, wanted) == ("", f"ImportError: {message}")
+
+
+@pytest.mark.parametrize("arguments", [["--version"], ["run"], ["check", "/nowhere.toml"]])
+def test_a_command_says_so_in_one_line_and_ends_with_2(arguments: list[str]) -> None:
+    done = ran(ROOT, "-m", "amqpmesh", *arguments, wanted="fast")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "amqpmesh: AMQPMESH_KERNEL is 'fast': `compiled` or `pure` is wanted\n"
+
+
+def test_the_version_says_which_kernel_runs(compiled: Path) -> None:
+    for wanted, kernel in (("compiled", "compiled"), ("pure", "pure Python"), (None, "compiled")):
+        assert ran(ROOT, "-m", "amqpmesh", "--version", wanted=wanted).stdout.endswith(f" (kernel: {kernel})\n")

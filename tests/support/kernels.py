@@ -1,0 +1,66 @@
+"""Both kernels side by side, whichever of them is bound: what the one answers, the other does."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from types import ModuleType
+from typing import NamedTuple
+
+import pytest
+
+from amqpmesh.router.kernel import BOUND, binding
+
+
+class Kernels(NamedTuple):
+    """The source as it is, and compiled: two modules, whose classes are not each other's."""
+
+    pure: ModuleType
+    compiled: ModuleType
+
+
+def both() -> Kernels:
+    """Both of them. Where there is no compiled one, or it is of another source, the test is skipped."""
+    bound = sys.modules[binding.MODULE]
+    if BOUND.kernel == "compiled":
+        return Kernels(binding.load(binding.SOURCE, "pure.relay"), bound)
+    compiled = binding.compiled_file()
+    if compiled is None or not binding.is_of_source(compiled):
+        pytest.skip("NOT TESTED, missing: a compiled kernel of this source (make .venv/kernel)")
+    return Kernels(bound, binding.load(compiled, "compiled.relay"))
+
+
+def agreed(kernels: Kernels, call: Callable[[ModuleType], object]) -> object:
+    """What both answer. Args: call: is given the one and the other; what it changes must be in what it returns.
+
+    Raises: AssertionError: they answer differently.
+    """
+    pure, compiled = (_told(call, kernel) for kernel in kernels)
+    assert compiled == pure
+    return pure
+
+
+def _told(call: Callable[[ModuleType], object], kernel: ModuleType) -> object:
+    try:
+        return comparable(call(kernel))
+    except (kernel.Violation, kernel.Incomplete) as error:
+        return "raised", type(error).__name__, str(error), comparable(vars(error))
+
+
+def comparable(value: object, seen: dict[int, int] | None = None) -> object:
+    """A value of either kernel as one of neither: its objects by class and attributes, and a second time by number."""
+    seen = {} if seen is None else seen
+    if isinstance(value, bool | int | float | str | bytes | None):
+        return int(value) if isinstance(value, bool) else value
+    if isinstance(value, bytearray | memoryview):
+        return bytes(value)
+    if id(value) in seen:
+        return "again", seen[id(value)]
+    seen[id(value)] = len(seen)
+    if isinstance(value, dict):
+        return [(comparable(key, seen), comparable(each, seen)) for key, each in value.items()]
+    slots = getattr(value, "__slots__", None)
+    if slots is not None:
+        return type(value).__name__, [(name, comparable(getattr(value, name, None), seen)) for name in slots]
+    assert hasattr(value, "__iter__"), value
+    return [comparable(each, seen) for each in value]
