@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -59,4 +60,7 @@ def generate(role: str, *options: str) -> Iterator[Load]:
 
 
 if __name__ == "__main__":
-    print(program())
+    try:
+        print(program())
+    except Failed as error:
+        sys.exit(str(error))

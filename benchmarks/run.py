@@ -27,6 +27,7 @@ from typing import Any
 
 from benchmarks import figures, goals
 from benchmarks.bench import Bench, progress
+from benchmarks.generator import program
 from benchmarks.parts import PARTS
 from benchmarks.processes import ROOT, Failed
 from benchmarks.targets import Target
@@ -94,6 +95,10 @@ def draw(bench: Bench, folder: Path) -> None:
 def main() -> int:
     """Returns: 1 if a part failed."""
     options = parsed()
+    try:
+        program()
+    except Failed as error:
+        sys.exit(str(error))
     bench = bench_of(options)
     begun = time.monotonic()
     failed = []
