@@ -71,7 +71,7 @@ class Everything(dict[str, Any]):
     """Results with every case and target: only the names of figures can be wrong."""
 
     def __missing__(self, name: str) -> Any:
-        return 2.0 if name in FIGURES else Everything({"router": {"cpu_us": 2.0}})
+        return 2.0 if name in FIGURES else Everything()
 
 
 FIGURES = {
