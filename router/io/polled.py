@@ -44,8 +44,11 @@ class PolledTransport(Transport):
         try:
             if self._rest is not None:
                 self._write_on(self._rest)
-            more = self._events is not None and self._read_on(until)
-            self._look()
+                if self._events is None:
+                    return False
+            more = self._read_on(until)
+            if self._events != READABLE or self._is_writing:
+                self._look()
         except Exception as error:
             self._fault(error)
             return False
@@ -68,70 +71,69 @@ class PolledTransport(Transport):
     def _read_on(self, until: float) -> bool:
         """Read once, unless the core was not told of all yet. Returns: whether there is more to do without waiting."""
         record, stream = self._record, self._stream
-        if not self._has_work and self._told == len(self._unread):
-            if self._is_congested:
-                return False
+        if self._has_work or self._unread:
+            is_told = self._go_on(until)
+        elif self._is_writing and self._is_congested:
+            return False
+        else:
             try:
                 data = stream.receive_nowait(self._read_size)
             except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
                 self._read_failed(error)
-                self._end()
-                return False
+                data = b""
             if data is None:
                 return False
             if not data:
                 self._end()
                 return False
-            self._adapt(len(data))
-            self._tell(data)
-        if not self._work(until):
+            # The next is as large as this one suggests.
+            if len(data) == self._read_size:
+                self._read_size = min(LARGEST_READ, 2 * self._read_size)
+            elif self._read_size > READ_SIZE and len(data) < self._read_size // 2:
+                self._read_size //= 2
+            is_told = self._tell(data, until)
+        if not is_told:
             return True
         if record.engine.finished or record.tls_requested is not None:
             self._end()
             return False
         return stream.pending
 
-    def _adapt(self, octets: int) -> None:
-        """The next read is as large as this one suggests."""
-        if octets == self._read_size:
-            self._read_size = min(LARGEST_READ, 2 * octets)
-        elif octets < self._read_size // 2:
-            self._read_size = max(READ_SIZE, self._read_size // 2)
-
     def _write(self, data: bytes) -> None:
         sent = self._stream.send_nowait(data)
         if sent == len(data):
-            self._driver.core.sent(self._record, trio.current_time())
+            self._driver.core.sent(self._record, self._now())
         else:
-            self._rest = memoryview(data)[sent:]
+            self._leave_rest(memoryview(data)[sent:])
             self._look()
 
     def _write_on(self, rest: memoryview) -> None:
-        """Write what is left of before; nobody raises what the peer does."""
+        """Write what is left of before."""
         try:
             sent = self._stream.send_nowait(rest)
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             self._break_off()
             return
         if sent < len(rest):
-            self._rest = rest[sent:]
+            self._leave_rest(rest[sent:])
             return
-        self._rest = None
-        self._driver.core.sent(self._record, trio.current_time())
+        self._leave_rest(None)
+        self._driver.core.sent(self._record, self._now())
         self.flush()  # what has gathered meanwhile
 
-    @property
-    def _is_writing(self) -> bool:
-        return self._rest is not None
+    def _leave_rest(self, rest: memoryview | None) -> None:
+        self._rest = rest
+        self._is_writing = rest is not None
 
     async def _until_written(self) -> None:
         while self._rest is not None:
             await self._stream.wait_send_all_might_not_block()
-            self._write_on(self._rest)
+            if self._rest is not None:
+                self._write_on(self._rest)
             self._driver.settle()
 
     def _stop_writing(self) -> None:
-        self._rest = None
+        self._leave_rest(None)
 
     # ----------------------------------------------------------------------------------------------------- being polled
 
@@ -161,7 +163,7 @@ class PolledTransport(Transport):
 
     def _break_off(self) -> None:
         super()._break_off()
-        self._rest = None
+        self._leave_rest(None)
 
     def _fault(self, error: Exception) -> None:
         super()._fault(error)

@@ -70,7 +70,8 @@ class Poller:
         """Serve it no more; before it is closed."""
         del self._polled[descriptor]
         self._busy.pop(descriptor, None)
-        self._epoll.unregister(descriptor)
+        if not self._epoll.closed:
+            self._epoll.unregister(descriptor)
 
     def end(self) -> None:
         """Nobody is served any more."""
@@ -83,9 +84,11 @@ class Poller:
                 await (trio.lowlevel.checkpoint() if self._busy else trio.lowlevel.wait_readable(epoll))
                 until = stopwatch() + BATCH_TIME
                 for _ in range(ROUNDS):
-                    ready, self._busy = self._busy, {}
-                    ready.update(dict.fromkeys(descriptor for descriptor, _ in epoll.poll(0)))
-                    if not ready:
+                    ready = [descriptor for descriptor, _ in epoll.poll(0)]
+                    if self._busy:
+                        busy, self._busy = self._busy, {}
+                        ready = list(dict.fromkeys((*busy, *ready)))
+                    elif not ready:
                         break
                     for descriptor in ready:
                         if stopwatch() > until:

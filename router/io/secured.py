@@ -43,22 +43,16 @@ class TlsStream(DirectStream):
         #: Encrypted and not written yet; how many octets of the caller's are in it.
         self._unsent = memoryview(b"")
         self._owed = 0
-        self._pending = False
 
     @property
     def descriptor(self) -> int:
         """As of `DirectStream`."""
         return self.transport_stream.descriptor
 
-    @property
-    def pending(self) -> bool:
-        """As of `DirectStream`."""
-        return self._pending
-
     async def do_handshake(self) -> None:
         """Agree on keys, and see who the peer is. Raises: trio.BrokenResourceError: caused by what went wrong."""
         await self._finish(self._tls.do_handshake)
-        self._pending = True  # what the peer has sent right behind its own
+        self.pending = True  # what the peer has sent right behind its own
 
     async def unwrap(self) -> None:
         """Say that this is the end, and wait until the peer has. Raises: as `do_handshake`."""
@@ -83,7 +77,7 @@ class TlsStream(DirectStream):
         parts: list[bytes] = []
         room = size
         has_asked = False
-        self._pending = False
+        self.pending = False
         while room > 0:
             part = self._decrypted(min(RECORD, room))
             if part:
@@ -103,7 +97,7 @@ class TlsStream(DirectStream):
                     return b""
                 self._answer()
                 return b"".join(parts) if parts else None
-        self._pending = True
+        self.pending = True
         self._answer()
         return b"".join(parts)
 

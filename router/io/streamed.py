@@ -46,10 +46,11 @@ class StreamTransport(Transport):
                 return
             if not data:
                 return
-            self._tell(bytes(data))
-            while not self._work(self._stopwatch() + BATCH_TIME):
+            is_told = self._tell(bytes(data), self._stopwatch() + BATCH_TIME)
+            while not is_told:
                 self._driver.settle()
                 await trio.lowlevel.checkpoint()
+                is_told = self._go_on(self._stopwatch() + BATCH_TIME)
             self._driver.settle()
             if record.engine.finished:
                 return
@@ -63,9 +64,10 @@ class StreamTransport(Transport):
         if isinstance(self._stream, DirectStream):
             sent = self._stream.send_nowait(data)
             if sent == len(data):
-                self._driver.core.sent(self._record, trio.current_time())
+                self._driver.core.sent(self._record, self._now())
                 return
             rest = memoryview(data)[sent:]
+        self._is_writing = True
         self._writing = trio.CancelScope(shield=True)  # it ends with the connection, not before
         self._start(self._write_on, rest)
 
@@ -77,23 +79,22 @@ class StreamTransport(Transport):
             with self._writing:
                 while data:
                     await self._stream.send_all(data)
-                    driver.core.sent(record, trio.current_time())
-                    data = self._data_to_send()
+                    driver.core.sent(record, self._now())
+                    data = driver.core.data_to_send(record, self._now())
+                    if self._tracer is not None:
+                        self._tracer.sent(data)
                     self._written.set()
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             self._break_off()
         except Exception as error:
             self._fault(error)
         self._writing = None
+        self._is_writing = False
         self._written.set()
         driver.settle()
 
-    @property
-    def _is_writing(self) -> bool:
-        return self._writing is not None
-
     async def _until_written(self) -> None:
-        while self._writing is not None:
+        while self._is_writing:
             await self._next_write()
 
     async def _next_write(self) -> None:

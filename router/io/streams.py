@@ -36,15 +36,13 @@ class DirectStream(trio.abc.Stream):
     Waiting costs a wake-up of a task, which is more than everything else that a small message needs here.
     """
 
+    #: Whether there may be something to be read that the system does not know of.
+    pending = False
+
     @property
     @abstractmethod
     def descriptor(self) -> int:
         """What the system knows the socket by; -1: it is closed."""
-
-    @property
-    @abstractmethod
-    def pending(self) -> bool:
-        """Whether there may be something to be read that the system does not know of."""
 
     @abstractmethod
     def receive_nowait(self, size: int) -> bytes | None:
@@ -126,11 +124,6 @@ class TcpStream(DirectStream, trio.abc.HalfCloseableStream):
     def descriptor(self) -> int:
         """As of `DirectStream`."""
         return self._socket.fileno()
-
-    @property
-    def pending(self) -> bool:
-        """There is nothing between here and the system."""
-        return False
 
     def receive_nowait(self, size: int) -> bytes | None:
         """As of `DirectStream`."""

@@ -50,13 +50,16 @@ class Transport(ABC):
         self._log = log.bind(connection=record.number, **record.origin)
         self._tracer = FrameTracer(connection=record.number, **record.origin) if record.trace_frames else None
         self._stopwatch = surroundings().stopwatch
+        self._now = trio.lowlevel.current_clock().current_time
         self._everything = trio.CancelScope()
         self._reading = trio.CancelScope()
-        #: What was read, how much of it the core was told, and whether it has work left of that.
+        #: What the core was not told of yet, behind what it was, and whether it has work left of that.
         self._unread = b""
         self._told = 0
         self._has_work = False
         self._slice = LEAST_SLICE
+        #: There is something left that the system has not taken.
+        self._is_writing = False
         #: Nothing may be written now: a TLS handshake is going on.
         self._held = False
         #: Nothing can be written any more, though there may be something left to be read.
@@ -88,8 +91,12 @@ class Transport(ABC):
     def flush(self) -> None:
         """Write what the core has, as far as the system takes it now. Never raises, never waits."""
         try:
-            if not (self._is_writing or self._held or self._broken) and (data := self._data_to_send()):
-                self._write(data)
+            if not (self._is_writing or self._held or self._broken):
+                data = self._driver.core.data_to_send(self._record, self._now())
+                if data:
+                    if self._tracer is not None:
+                        self._tracer.sent(data)
+                    self._write(data)
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             self._break_off()
         except Exception as error:
@@ -107,14 +114,9 @@ class Transport(ABC):
     def _write(self, data: bytes) -> None:
         """Hand this to the system, and tell the core once it has taken all of it. Raises: as streams do."""
 
-    @property
-    @abstractmethod
-    def _is_writing(self) -> bool:
-        """Whether there is something left that the system has not taken."""
-
     @abstractmethod
     async def _until_written(self) -> None:
-        """Wait until there is not."""
+        """Wait until the system has taken all of it."""
 
     @abstractmethod
     def _stop_writing(self) -> None:
@@ -122,35 +124,41 @@ class Transport(ABC):
 
     # ------------------------------------------------------------------------------------------------- telling the core
 
-    def _tell(self, data: bytes) -> None:
-        """Have `_work` tell the core of this; it was told of all before."""
+    def _tell(self, data: bytes, until: float) -> bool:
+        """Tell the core what was read; it was told of all before. Args and returns: as of `_go_on`."""
         if self._tracer is not None:
             self._tracer.received(data)
+        if len(data) < LEAST_SLICE:  # as most are: not worth a look at the clock
+            self._has_work = not self._driver.core.receive(self._record, data, self._now())
+            return not self._has_work
         self._unread, self._told = data, 0
+        return self._go_on(until)
 
-    def _work(self, until: float) -> bool:
-        """Tell the core what was read. Once it is told, look whether the connection has ended, or TLS is asked for.
+    def _go_on(self, until: float) -> bool:
+        """Tell the core more. Once it is told, look whether the connection has ended, or TLS is asked for.
 
         Args: until: by the stopwatch, when others should have their turn.
         Returns: False: there is more to tell, or to be done about it: then call again.
         """
         record, core, stopwatch = self._record, self._driver.core, self._stopwatch
-        while self._has_work or self._told < len(self._unread):
+        while True:
             part = b""
             if not self._has_work:
                 part = self._unread[self._told : self._told + self._slice]
                 self._told += len(part)
             began = stopwatch()
-            self._has_work = not core.receive(record, part, trio.current_time())
-            ended = stopwatch()
+            self._has_work = not core.receive(record, part, self._now())
             if self._has_work:
                 return False
+            ended = stopwatch()
             self._measure(len(part), ended - began)
+            if self._told == len(self._unread):
+                self._unread, self._told = b"", 0
+                return True
             if record.engine.finished or record.tls_requested is not None:
-                break
+                return True
             if ended > until:
-                return self._told == len(self._unread)
-        return True
+                return False
 
     def _measure(self, octets: int, seconds: float) -> None:
         """The next slice takes about as long as may be: more costs less, but others wait for it."""
@@ -187,7 +195,7 @@ class Transport(ABC):
         self._held = False
         self._driver.core.secured(
             record,
-            trio.current_time(),
+            self._now(),
             certificate=identity.certificate,
             certificate_user=identity.user,
             certificate_subject=identity.subject,
@@ -210,14 +218,6 @@ class Transport(ABC):
             self._record.tls = self._stream.version()
             self._record.cipher, *_ = self._stream.cipher() or (None,)
 
-    # --------------------------------------------------------------------------------------------------------- writing
-
-    def _data_to_send(self) -> bytes:
-        data = self._driver.core.data_to_send(self._record, trio.current_time())
-        if self._tracer is not None:
-            self._tracer.sent(data)
-        return data
-
     # ---------------------------------------------------------------------------------------------------------- ending
 
     def _stop_reading(self) -> None:
@@ -231,7 +231,7 @@ class Transport(ABC):
     def _break_off(self) -> None:
         # The peer is gone, but what it sent before may still be here: a message, a `close`.
         self._broken = True
-        self._reading.deadline = trio.current_time() + LINGER
+        self._reading.deadline = self._now() + LINGER
 
     def _fault(self, error: Exception) -> None:
         """A fault of ours: it costs this connection, no other."""
