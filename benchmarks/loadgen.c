@@ -4,13 +4,13 @@
  *     loadgen receive --url amqp://127.0.0.1:5672 --count 1000000
  *     loadgen receive --listen --count 1000000        (a peer of its own: sender straight to receiver)
  *
- * One process has any number of connections, each with any number of links in one session. Link n of the sender and link n
- * of the receiver are a pair. Each message says when it was due, its link and its number there; the receiver checks that
- * numbers come one after the other, and the content, and the sender counts outcomes. What is wrong ends the process with
- * status 1. JSON lines on stdout: `ready`, `held` with --hold, at last the result, or `failed` with the reason. With --wait
- * a line on stdin is awaited before a sender begins, and before any closes its connections.
+ * One process has any number of connections, each with any number of links in one session. Link n of the sender and
+ * link n of the receiver are a pair. Each message says when it was due, its link and its number there; the receiver
+ * checks that numbers come one after the other, and the content, and the sender counts outcomes. What is wrong ends the
+ * process with status 1. JSON lines on stdout: `ready`, `held` with --hold, at last the result, or `failed` with the
+ * reason. With --wait a line on stdin is awaited before a sender begins, and before any closes its connections.
  *
- * It shares nothing with the router's engine: a fault there cannot hide itself here. Sections are those of the standard.
+ * It shares nothing with the router's engine: a fault there cannot hide itself here. Sections (§) are of the standard.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -58,7 +58,7 @@ enum {
     EDGE = 64,                        /* octets at either end of a large frame's content that are always compared */
     WHOLE_TO = 4096, WHOLE_EVERY = 16 /* smaller content is compared whole, of larger every so many messages' */
 };
-#define WINDOW 0x7fffffffu            /* transfers that a session takes */
+#define WINDOW 0x7fffffffu            /* transfers that a session takes, as far as it says */
 #define NO_LIMIT UINT64_MAX
 
 /* ---- options ---------------------------------------------------------------------------------------------------- */
@@ -74,7 +74,8 @@ typedef struct {
 } options;
 
 static options opt = {
-    .address = "bench-%", .connections = 1, .links = 1, .credit = 500, .max_frame_size = 65536, .count = 100000, .patience = 60,
+    .address = "bench-%", .connections = 1, .links = 1, .credit = 500, .max_frame_size = 65536, .count = 100000,
+    .patience = 60,
 };
 
 /* Say why, and end. */
@@ -143,8 +144,9 @@ static double part_us(const histogram *h, double part)
 static void print_latency(const char *name, const histogram *h)
 {
     if (!h->count) return;
-    printf(", \"%s\": {\"p50\": %.2f, \"p90\": %.2f, \"p99\": %.2f, \"p99.9\": %.2f, \"max\": %.2f, \"count\": %" PRIu64 "}", name,
-           part_us(h, .5), part_us(h, .9), part_us(h, .99), part_us(h, .999), (double)h->most / 1e3, h->count);
+    printf(", \"%s\": {\"p50\": %.2f, \"p90\": %.2f", name, part_us(h, .5), part_us(h, .9));
+    printf(", \"p99\": %.2f, \"p99.9\": %.2f", part_us(h, .99), part_us(h, .999));
+    printf(", \"max\": %.2f, \"count\": %" PRIu64 "}", (double)h->most / 1e3, h->count);
 }
 
 /* ---- octets that leave ------------------------------------------------------------------------------------------ */
@@ -170,7 +172,11 @@ static void put(octets *o, const void *from, size_t length)
 
 static void put_byte(octets *o, unsigned value) { put(o, &(uint8_t){(uint8_t)value}, 1); }
 static void store32(uint8_t *at, uint32_t value) { value = htonl(value); memcpy(at, &value, 4); }
-static void store64(uint8_t *at, uint64_t value) { store32(at, (uint32_t)(value >> 32)), store32(at + 4, (uint32_t)value); }
+static void store64(uint8_t *at, uint64_t value)
+{
+    store32(at, (uint32_t)(value >> 32)), store32(at + 4, (uint32_t)value);
+}
+
 static uint32_t load32(const uint8_t *at) { uint32_t value; memcpy(&value, at, 4); return ntohl(value); }
 static uint64_t load64(const uint8_t *at) { return (uint64_t)load32(at) << 32 | load32(at + 4); }
 
@@ -204,8 +210,15 @@ static size_t compound_begin(octets *o, unsigned descriptor, unsigned constructo
     return o->end - 8 - o->begin;
 }
 
-static size_t list_begin(octets *o, unsigned descriptor, unsigned fields) { return compound_begin(o, descriptor, 0xd0, fields); }
-static size_t map_begin(octets *o, unsigned descriptor, unsigned pairs) { return compound_begin(o, descriptor, 0xd1, 2 * pairs); }
+static size_t list_begin(octets *o, unsigned descriptor, unsigned fields)
+{
+    return compound_begin(o, descriptor, 0xd0, fields);
+}
+
+static size_t map_begin(octets *o, unsigned descriptor, unsigned pairs)
+{
+    return compound_begin(o, descriptor, 0xd1, 2 * pairs);
+}
 
 static void list_end(octets *o, size_t size_at)
 {
@@ -459,7 +472,9 @@ static ssize_t read_some(connection *c, uint8_t *to, size_t room)
 /* Octets written, first of `out`, then of the tail; -1: none can be now. */
 static ssize_t write_some(connection *c)
 {
-    struct iovec parts[2] = {{c->out.at + c->out.begin, c->out.end - c->out.begin}, {(void *)(uintptr_t)c->tail, c->tail_length}};
+    struct iovec parts[2] = {
+        {c->out.at + c->out.begin, c->out.end - c->out.begin}, {(void *)(uintptr_t)c->tail, c->tail_length},
+    };
 #ifdef WITH_TLS
     if (c->ssl) {
         const struct iovec *part = parts[0].iov_len ? &parts[0] : &parts[1];
@@ -499,7 +514,8 @@ static bool flush_output(connection *c)
 static void address_of(uint32_t number, char *to, size_t room)
 {
     const char *percent = strchr(opt.address, '%');
-    if (percent) snprintf(to, room, "%.*s%" PRIu32 "%s", (int)(percent - opt.address), opt.address, number, percent + 1);
+    int before = percent ? (int)(percent - opt.address) : 0;
+    if (percent) snprintf(to, room, "%.*s%" PRIu32 "%s", before, opt.address, number, percent + 1);
     else snprintf(to, room, "%s", opt.address);
 }
 
@@ -526,7 +542,8 @@ static void put_opening(connection *c)
 {
     octets *o = &c->out;
     char container[64];
-    snprintf(container, sizeof container, "load-%s-%d-%" PRIu32, opt.sends ? "send" : "receive", (int)getpid(), c->number);
+    const char *role = opt.sends ? "send" : "receive";
+    snprintf(container, sizeof container, "load-%s-%d-%" PRIu32, role, (int)getpid(), c->number);
     put(o, "AMQP\0\1\0\0", 8);
     size_t frame = frame_begin(o, AMQP_FRAME), list = list_begin(o, OPEN, 3);
     put_text(o, 0xa1, container), put_text(o, 0xa1, "localhost"), put_uint(o, opt.max_frame_size);
@@ -677,9 +694,10 @@ static void fill(connection *c)
         c->first = l->next;
         if (!c->first) c->last = NULL;
         l->queued = false;
-        for (unsigned burst = 0; burst < BURST && !c->large && !c->tail_length && may_send(l) && window_left(c) > 0; burst++) {
+        for (unsigned burst = 0; burst < BURST && may_send(l) && window_left(c) > 0; burst++) {
             send_next(c, l, now);
             c->frames_out++;
+            if (c->large || c->tail_length) break;
         }
         if (!c->large) queue(l);
     }
@@ -732,7 +750,8 @@ static void on_outcome(connection *c, fields *f)
     const uint8_t *state = next_field(f), *end;
     fields ignored;
     unsigned code = state ? open_list(state, f->end, &ignored, &end) : 0;
-    if ((int32_t)(last - c->next_id) >= 0 || (int32_t)(last - first) < 0) fail("an outcome for delivery %" PRIu32 ", which was not sent", last);
+    if ((int32_t)(last - c->next_id) >= 0 || (int32_t)(last - first) < 0)
+        fail("an outcome for delivery %" PRIu32 ", which was not sent", last);
     uint64_t now = now_ns();
     for (uint32_t id = first; id != last + 1; id++) {
         if ((int32_t)(id - c->oldest_id) < 0) continue;
@@ -773,7 +792,8 @@ static const uint8_t *on_head(link_end *l, const uint8_t *at, const uint8_t *end
 {
     while (end - at > 4 && !at[0] && at[1] == 0x53 && at[2] < 0x73) at += 3 + value_size(at + 3, end);
     size_t length = sections.end - bare_at;
-    if ((size_t)(end - at) < length + STAMP) fail("link %" PRIu32 ": a message's first frame ends before its content", l->number);
+    if ((size_t)(end - at) < length + STAMP)
+        fail("link %" PRIu32 ": a message's first frame ends before its content", l->number);
     uint32_t number = load32(at + length + 12);
     if (load32(at + length + 8) != l->number)
         fail("link %" PRIu32 ": a message of link %" PRIu32 " came", l->number, load32(at + length + 8));
@@ -797,7 +817,8 @@ static void on_content(link_end *l, const uint8_t *at, size_t length)
     bool is_right = l->compared || length <= 2 * EDGE
         ? !memcmp(at, as_sent, length)
         : !memcmp(at, as_sent, EDGE) && !memcmp(at + length - EDGE, as_sent + length - EDGE, EDGE);
-    if (!is_right) fail("link %" PRIu32 ": the content of message %" PRIu64 " is not as it was sent", l->number, l->done);
+    if (!is_right)
+        fail("link %" PRIu32 ": the content of message %" PRIu64 " is not as it was sent", l->number, l->done);
     l->offset += (uint32_t)length;
 }
 
@@ -934,7 +955,8 @@ static void on_frame(connection *c, const uint8_t *frame, uint32_t size, uint64_
         break;
     case CLOSE: case END: case DETACH:
         if (code != CLOSE || next_field(&f))
-            fail("the peer said %s: %.*s", code == CLOSE ? "close" : code == END ? "end" : "detach", (int)(end - at), (const char *)at);
+            fail("the peer said %s: %.*s", code == CLOSE ? "close" : code == END ? "end" : "detach", (int)(end - at),
+                 (const char *)at);
         c->state = CLOSED;            /* whether it was too early is seen once all that was read has been looked at */
         closed = true;
         break;
@@ -1037,7 +1059,9 @@ static void connect_all(void)
 static void begin_listening(void)
 {
     struct sockaddr_in name = {
-        .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK), .sin_port = htons((uint16_t)opt.listening_port),
+        .sin_family = AF_INET,
+        .sin_addr.s_addr = htonl(INADDR_LOOPBACK),
+        .sin_port = htons((uint16_t)opt.listening_port),
     };
     socklen_t length = sizeof name;
     listener = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
@@ -1085,8 +1109,9 @@ static void say_result(void)
     uint64_t end = opt.sends ? now_ns() : last_at;
     double seconds = (double)(end - (opt.sends ? begun : skipped_at)) / 1e9;
     uint64_t counted = opt.sends ? done : done > opt.skip ? done - opt.skip : 0;
-    printf("{\"role\": \"%s\", \"count\": %" PRIu64 ", \"octets\": %" PRIu64 ", \"seconds\": %.6f, \"rate\": %.1f, \"cpu\": %.6f",
-           opt.sends ? "sender" : "receiver", done, payload_octets, seconds, seconds > 0 ? (double)counted / seconds : 0,
+    printf("{\"role\": \"%s\", \"count\": %" PRIu64 ", \"octets\": %" PRIu64, opt.sends ? "sender" : "receiver", done,
+           payload_octets);
+    printf(", \"seconds\": %.6f, \"rate\": %.1f, \"cpu\": %.6f", seconds, seconds > 0 ? (double)counted / seconds : 0,
            cpu_seconds() - cpu_begun);
     if (opt.sends) {
         const char *names[] = {"accepted", "rejected", "released", "modified"}, *comma = "";
@@ -1122,7 +1147,8 @@ static void close_all(void)
         if (connections[i].state != SPEAKING) continue;
         fcntl(connections[i].fd, F_SETFL, 0);
         for (uint64_t now; (now = now_ns()) < until;) {
-            struct timeval most = {.tv_sec = (time_t)((until - now) / SECOND), .tv_usec = (suseconds_t)((until - now) % SECOND / 1000 + 1)};
+            uint64_t left_us = (until - now) / 1000 + 1;
+            struct timeval most = {(time_t)(left_us / 1000000), (suseconds_t)(left_us % 1000000)};
             setsockopt(connections[i].fd, SOL_SOCKET, SO_RCVTIMEO, &most, sizeof most);
             if (read(connections[i].fd, incoming, incoming_room) <= 0) break;
         }
@@ -1154,15 +1180,18 @@ static void look_for_unfinished(void)
     for (uint64_t i = 0; i < total_links && !opt.lossy; i++) {
         const link_end *l = &all_links[i];
         const connection *c = l->connection;
-        if (l->attached && c->state == CLOSED && (l->done < l->count || c->oldest_id != (opt.settled ? c->oldest_id : c->next_id)))
-            fail("link %" PRIu32 ": the peer has closed the connection after %" PRIu64 " of %" PRIu64 " messages", l->number, l->done, l->count);
+        bool is_unsettled = !opt.settled && c->oldest_id != c->next_id; /* a sender's alone */
+        if (l->attached && c->state == CLOSED && (l->done < l->count || is_unsettled))
+            fail("link %" PRIu32 ": the peer has closed the connection after %" PRIu64 " of %" PRIu64 " messages",
+                 l->number, l->done, l->count);
     }
 }
 
 /* What follows from what has happened since the last look. */
 static void proceed(void)
 {
-    if (phase == ATTACHING && attached >= (opt.links ? total_links : opt.connections) && (!opt.sends || ready_links == total_links)) {
+    uint64_t wanted = opt.links ? total_links : opt.connections;
+    if (phase == ATTACHING && attached >= wanted && (!opt.sends || ready_links == total_links)) {
         phase = opt.sends && opt.waits ? AWAITING_GO : RUNNING;
         printf("{\"ready\": true, \"seconds\": %.6f}\n", (double)(now_ns() - started) / 1e9);
         fflush(stdout);
@@ -1208,8 +1237,8 @@ static void look_at_clock(uint64_t now)
         lost = opt.count - done;
         finish();
     } else if (phase == ATTACHING)
-        fail("nothing came for %g s; %" PRIu64 " of %" PRIu64 " links attached, %" PRIu64 " with credit", opt.patience, attached,
-             total_links, ready_links);
+        fail("nothing came for %g s; %" PRIu64 " of %" PRIu64 " links attached, %" PRIu64 " with credit", opt.patience,
+             attached, total_links, ready_links);
     else
         fail("nothing came for %g s; %" PRIu64 " of %" PRIu64 " %s, %" PRIu64 " settled", opt.patience, done, opt.count,
              opt.sends ? "sent" : "received", settled);
@@ -1253,8 +1282,9 @@ static void put_rich(octets *o)
     put_text(o, 0xa3, "x-opt-load-key"), put_text(o, 0xa1, "key-7"), list_end(o, at);
     bare_at = o->end;
     at = list_begin(o, 0x73, 7);      /* message-id, user-id, to, subject, reply-to, correlation-id, content-type */
-    put_text(o, 0xa1, "message-0000000001"), put_text(o, 0xa0, "load"), put_text(o, 0xa1, "bench"), put_text(o, 0xa1, "readings");
-    put_text(o, 0xa1, "answers"), put_text(o, 0xa1, "correlation-0001"), put_text(o, 0xa3, "application/octet-stream");
+    put_text(o, 0xa1, "message-0000000001"), put_text(o, 0xa0, "load"), put_text(o, 0xa1, "bench");
+    put_text(o, 0xa1, "readings"), put_text(o, 0xa1, "answers"), put_text(o, 0xa1, "correlation-0001");
+    put_text(o, 0xa3, "application/octet-stream");
     list_end(o, at);
     at = map_begin(o, 0x74, 3);
     put_text(o, 0xa1, "site"), put_text(o, 0xa1, "north-west");
@@ -1370,15 +1400,18 @@ static void parse_sizes(char *text)
 
 static void parse(int argc, char **argv)
 {
-    enum { URL = 256, LISTEN, PORT, ADDRESS, CONNECTIONS, LINKS, COUNT, SIZE, RICH_SHAPE, SETTLED, SECOND_MODE, CREDIT, EACH, RATE,
-           OUTSTANDING, SKIP, HOLD, LOSSY, MAX_FRAME_SIZE, SASL, PATIENCE, WAIT, CERTIFICATE, KEY };
+    enum {
+        URL = 256, LISTEN, PORT, ADDRESS, CONNECTIONS, LINKS, COUNT, SIZE, RICH_SHAPE, SETTLED, SECOND_MODE, CREDIT,
+        EACH, RATE, OUTSTANDING, SKIP, HOLD, LOSSY, MAX_FRAME_SIZE, SASL, PATIENCE, WAIT, CERTIFICATE, KEY,
+    };
     static const struct option known[] = {
-        {"url", 1, 0, URL}, {"listen", 0, 0, LISTEN}, {"port", 1, 0, PORT}, {"address", 1, 0, ADDRESS}, {"connections", 1, 0, CONNECTIONS},
-        {"links", 1, 0, LINKS}, {"count", 1, 0, COUNT}, {"size", 1, 0, SIZE}, {"rich", 0, 0, RICH_SHAPE}, {"settled", 0, 0, SETTLED},
-        {"second", 0, 0, SECOND_MODE}, {"credit", 1, 0, CREDIT}, {"each", 0, 0, EACH}, {"rate", 1, 0, RATE},
-        {"outstanding", 1, 0, OUTSTANDING}, {"skip", 1, 0, SKIP}, {"hold", 0, 0, HOLD}, {"lossy", 0, 0, LOSSY},
-        {"max-frame-size", 1, 0, MAX_FRAME_SIZE}, {"sasl", 0, 0, SASL}, {"patience", 1, 0, PATIENCE}, {"wait", 0, 0, WAIT},
-        {"certificate", 1, 0, CERTIFICATE}, {"key", 1, 0, KEY}, {0, 0, 0, 0},
+        {"url", 1, 0, URL}, {"listen", 0, 0, LISTEN}, {"port", 1, 0, PORT}, {"address", 1, 0, ADDRESS},
+        {"connections", 1, 0, CONNECTIONS}, {"links", 1, 0, LINKS}, {"count", 1, 0, COUNT}, {"size", 1, 0, SIZE},
+        {"rich", 0, 0, RICH_SHAPE}, {"settled", 0, 0, SETTLED}, {"second", 0, 0, SECOND_MODE}, {"credit", 1, 0, CREDIT},
+        {"each", 0, 0, EACH}, {"rate", 1, 0, RATE}, {"outstanding", 1, 0, OUTSTANDING}, {"skip", 1, 0, SKIP},
+        {"hold", 0, 0, HOLD}, {"lossy", 0, 0, LOSSY}, {"max-frame-size", 1, 0, MAX_FRAME_SIZE}, {"sasl", 0, 0, SASL},
+        {"patience", 1, 0, PATIENCE}, {"wait", 0, 0, WAIT}, {"certificate", 1, 0, CERTIFICATE}, {"key", 1, 0, KEY},
+        {0, 0, 0, 0},
     };
     if (argc < 2 || (strcmp(argv[1], "send") && strcmp(argv[1], "receive"))) usage("send or receive?");
     opt.sends = !strcmp(argv[1], "send");
@@ -1417,7 +1450,8 @@ static void parse(int argc, char **argv)
     if (optind != argc) usage(argv[optind]);
     if (opt.listens ? opt.sends || opt.host || opt.sasl : !opt.host) usage("--url or, to receive, --listen?");
     if (opt.listens && opt.tls && (!opt.certificate || !opt.key)) usage("TLS needs --certificate and --key");
-    if (!strchr(opt.address, '%') && opt.connections * (uint64_t)opt.links > 1) usage("an address of several links needs a %");
+    if (!strchr(opt.address, '%') && opt.connections * (uint64_t)opt.links > 1)
+        usage("an address of several links needs a %");
     if (strlen(opt.address) > 200) usage("too long an address");
     if (!opt.links && opt.count) usage("no links, so no messages: --count 0");
     if (opt.settled && (opt.second || opt.outstanding || opt.holds)) usage("what is pre-settled has no outcome");

@@ -14,6 +14,7 @@ from benchmarks.targets import Target, Traffic, leave, pair, router, run
 
 CONNECTIONS = 1_000
 HELD = 10_000
+HOLDING = Traffic(links=10)  # a router may well have a limit for what is unsettled on one link
 FREED = 1.0  # seconds for memory to come back; what does not within them is not coming back
 WARM = 2_000  # messages that a router has carried before it is asked: what it makes once is made
 
@@ -62,7 +63,7 @@ def idle(target: Target, connections: int, links: int) -> Figures:
 
 def unsettled(target: Target, count: int) -> Figures:
     """Octets of each message whose receiver has it and has said nothing of it."""
-    with pair(target, Traffic(), count, "--hold", "--credit", str(count)) as (receiver, sender):
+    with pair(target, HOLDING, count, "--hold", "--credit", str(count)) as (receiver, sender):
         before = resident(target)
         sender.go()
         held = receiver.line()["held"]
