@@ -1,7 +1,8 @@
 # make run    a virtual environment with the base package only, and a router at amqp://127.0.0.1:5672
 # make demo   five routers, one of which is killed while messages cross their mesh
 # make test   everything set up, then all checks but the slow ones; make check is its first part, without clients
-# make slow   loads and soaks, minutes each
+# make slow   loads and soaks, minutes each, and all unit tests with the kernel uncompiled
+# make wheel  what people install, with the kernel compiled, in dist/
 PYTHON ?= python3
 BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest -q
@@ -10,24 +11,30 @@ PARALLEL := -n auto --maxprocesses 4 --dist worksteal
 # A path, not an import hook: type checkers follow the one and do not see the other.
 EDITABLE := --config-settings editable_mode=compat
 STAGE := .ci/stage
+# Where there is a C compiler, the tests are those of the compiled kernel, or fail.
+TESTED := AMQPMESH_KERNEL=$(if $(shell command -v $(CC)),compiled)
+PURE := AMQPMESH_KERNEL=pure
+# What runs the kernel; what only rests on that, and whatever is a process of its own, `make slow` runs with it uncompiled.
+REACHING := tests/router/kernel tests/router/amqp tests/hostile tests/fuzz tests/router/test_*.py
 
-.PHONY: run demo test check slow lint format types imports unit interop bench docs clean begin
+.PHONY: run demo test check slow lint format types imports unit pure interop bench docs wheel clean begin
 .NOTPARALLEL:
 
-run: .venv/base
+run: .venv/base .venv/kernel
 	@$(BIN)/amqpmesh run $(ARGS)
 
-demo: .venv/base
+demo: .venv/base .venv/kernel
 	@$(BIN)/amqpmesh demo $(ARGS)
 
-test: begin lint types imports unit interop
+test: begin lint types imports unit pure interop
 	@$(STAGE)
 
-check: begin lint types imports unit
+check: begin lint types imports unit pure
 	@$(STAGE)
 
-slow: begin .venv/test tests/interop/node_modules
-	@$(STAGE) slow $(PYTEST) -m slow --junit-xml=build/slow.xml
+slow: begin .venv/test .venv/kernel tests/interop/node_modules
+	@$(TESTED) $(STAGE) slow $(PYTEST) -m slow --junit-xml=build/slow.xml
+	@$(PURE) $(STAGE) all-pure $(PYTEST) $(PARALLEL) --junit-xml=build/all-pure.xml
 	@$(STAGE)
 
 begin:
@@ -45,26 +52,36 @@ types: .venv/test
 imports: .venv/test
 	@$(STAGE) imports $(BIN)/lint-imports --no-cache --no-logo
 
-unit: .venv/test
-	@$(STAGE) unit $(PYTEST) $(PARALLEL) --junit-xml=build/unit.xml
+unit: .venv/test .venv/kernel
+	@$(TESTED) $(STAGE) unit $(PYTEST) $(PARALLEL) --junit-xml=build/unit.xml
 
-interop: .venv/test tests/interop/node_modules
-	@$(STAGE) interop $(PYTEST) $(PARALLEL) -m interop --junit-xml=build/interop.xml
+pure: .venv/test
+	@$(PURE) $(STAGE) pure $(PYTEST) $(PARALLEL) $(REACHING) --junit-xml=build/pure.xml
 
-bench: .venv/test
+interop: .venv/test .venv/kernel tests/interop/node_modules
+	@$(TESTED) $(STAGE) interop $(PYTEST) $(PARALLEL) -m interop --junit-xml=build/interop.xml
+
+bench: .venv/test .venv/kernel
 	for each in run hops large_beside_small faults control_plane lanes; do $(BIN)/python -m benchmarks.$$each $(ARGS) || exit; done
 
 docs: .venv/test # the pages in build/docs; then what they say is compared with the code, and run
 	$(BIN)/python -m sphinx -q -W --keep-going -n -d build/doctrees docs build/docs
 	$(PYTEST) tests/docs tests/examples -m "not slow"
 
+wheel: .venv/test # the source distribution, the wheel that is built from it, and whether that one runs
+	rm -rf dist build/wheel
+	$(BIN)/python -m build -o dist .
+	$(PYTHON) -m venv build/wheel
+	build/wheel/bin/python -m pip install -q dist/*.whl
+	cd build/wheel && $(TESTED) bin/amqpmesh --version
+
 clean:
-	rm -rf .venv build tests/interop/node_modules
+	rm -rf .venv build dist tests/interop/node_modules router/kernel/*.so
 
 .venv/bin/python:
 	$(PYTHON) -m venv .venv
 
-.venv/base: pyproject.toml | .venv/bin/python
+.venv/base: pyproject.toml setup.py | .venv/bin/python
 	$(BIN)/python -m pip install -q $(EDITABLE) -e .
 	touch $@
 
@@ -74,6 +91,12 @@ clean:
 	[ ! -e /usr/include/sasl/sasl.h ] || $(BIN)/python -m pip install -q --no-cache-dir --no-deps --force-reinstall \
 		--no-binary python-qpid-proton python-qpid-proton
 	touch .venv/base $@
+
+# What is installed above is compiled, too; but not again by that, when its source has changed.
+.venv/kernel: router/kernel/relay.py router/kernel/relay.pxd | .venv/base
+	@AMQPMESH_KERNEL=compiled $(BIN)/python -c 'import amqpmesh.router.kernel' 2>/dev/null || $(BIN)/python -m pip install -q \
+		--no-deps $$($(BIN)/python -c 'import Cython, setuptools; print("--no-build-isolation")' 2>/dev/null) $(EDITABLE) -e .
+	touch $@
 
 tests/interop/node_modules: tests/interop/package.json | .venv/test
 	cd tests/interop && PATH="$(CURDIR)/$(BIN):$$PATH" npm install --no-audit --no-fund --no-package-lock

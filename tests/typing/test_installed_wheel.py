@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 import shutil
 import site
 import subprocess
@@ -29,26 +30,29 @@ SOURCES = (
 )
 
 
-def run(*arguments: str | Path, cwd: Path) -> str:
+def run(*arguments: str | Path, cwd: Path, **environment: str) -> str:
     """What a program prints. Raises: AssertionError: it ended otherwise than well; with what it said."""
-    done = subprocess.run(arguments, capture_output=True, text=True, timeout=120, cwd=cwd, check=False)
+    env = {name: value for name, value in os.environ.items() if not name.startswith("AMQPMESH")} | environment
+    done = subprocess.run(arguments, capture_output=True, text=True, timeout=120, cwd=cwd, env=env, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
 
-@pytest.fixture(scope="module")
-def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The interpreter of an environment that has the wheel; what the package needs it has from this one."""
-    folder = tmp_path_factory.mktemp("wheel")
+def installed(folder: Path, **building: str) -> Path:
+    """The interpreter of an environment that has the wheel; what the package needs it has from this one.
+
+    Args: building: variables of the environment in which the wheel is built.
+    """
     source, environment = folder / "source", folder / "environment"
     source.mkdir()
     for name in SOURCES:  # a copy, since a build leaves things behind
         if (ROOT / name).is_dir():
-            shutil.copytree(ROOT / name, source / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
+            ignored = shutil.ignore_patterns("__pycache__", "*.so")
+            shutil.copytree(ROOT / name, source / name, symlinks=True, ignore=ignored)
         else:
             shutil.copy(ROOT / name, source / name)
     pip = (sys.executable, "-m", "pip", "--disable-pip-version-check", "-q")
-    run(*pip, "wheel", source, "--no-deps", "--no-build-isolation", "--no-index", "-w", folder, cwd=folder)
+    run(*pip, "wheel", source, "--no-deps", "--no-build-isolation", "--no-index", "-w", folder, cwd=folder, **building)
     (wheel,) = folder.glob("*.whl")
     venv.create(environment, symlinks=True)
     (packages,) = environment.glob("lib/python*/site-packages")
@@ -57,6 +61,12 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
     found = run(environment / "bin" / "python", "-c", "import amqpmesh; print(amqpmesh.__file__)", cwd=folder)
     assert found.startswith(str(packages)), "the checkout is not what is tested"
     return environment / "bin" / "python"
+
+
+@pytest.fixture(scope="module")
+def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The interpreter of an environment that has the wheel as people install it."""
+    return installed(tmp_path_factory.mktemp("wheel"), CFLAGS="-O0")  # nobody waits for the kernel here
 
 
 def test_the_program_uses_every_public_name() -> None:
@@ -84,3 +94,16 @@ def test_that_program_runs(python: Path, tmp_path: Path) -> None:
     assert said[0] == amqpmesh.__version__
     assert any("rejected: amqp:not-allowed spam" in line for line in said)
     assert any("refused" in line for line in said)
+
+
+@pytest.mark.interop
+def test_its_kernel_is_compiled_where_there_is_a_compiler(python: Path, tmp_path: Path) -> None:
+    if shutil.which("cc") is None:
+        pytest.skip("NOT TESTED, missing: a C compiler")
+    assert run(python, "-m", "amqpmesh", "--version", cwd=tmp_path).endswith(" (kernel: compiled)\n")
+
+
+@pytest.mark.interop
+def test_without_a_compiler_its_kernel_runs_as_it_is(tmp_path: Path) -> None:
+    python = installed(tmp_path, CC="/nowhere/cc")
+    assert run(python, "-m", "amqpmesh", "--version", cwd=tmp_path).endswith(" (kernel: pure Python)\n")
