@@ -2,6 +2,7 @@
 # make demo   five routers, one of which is killed while messages cross their mesh
 # make test   everything set up, then all checks but the slow ones; make check is its first part, without clients
 # make slow   loads and soaks, minutes each, and all unit tests with the kernel uncompiled
+# make bench  what a router costs, beside byte forwarders; make bench-mesh: what a mesh takes
 # make wheel  what people install, with the kernel compiled, in dist/
 PYTHON ?= python3
 BIN := .venv/bin
@@ -17,7 +18,7 @@ PURE := AMQPMESH_KERNEL=pure
 # What runs the kernel; what only rests on that, and whatever is a process of its own, `make slow` runs with it uncompiled.
 REACHING := tests/router/kernel tests/router/amqp tests/hostile tests/fuzz tests/router/test_*.py
 
-.PHONY: run demo test check slow lint format types imports unit pure interop bench docs wheel clean begin
+.PHONY: run demo test check slow lint format types imports unit pure interop bench bench-mesh docs wheel clean begin
 .NOTPARALLEL:
 
 run: .venv/base .venv/kernel
@@ -61,8 +62,14 @@ pure: .venv/test
 interop: .venv/test .venv/kernel tests/interop/node_modules
 	@$(TESTED) $(STAGE) interop $(PYTEST) $(PARALLEL) -m interop --junit-xml=build/interop.xml
 
-bench: .venv/test .venv/kernel
-	for each in run hops large_beside_small faults control_plane lanes; do $(BIN)/python -m benchmarks.$$each $(ARGS) || exit; done
+bench: .venv/bench .venv/kernel build/loadgen
+	$(BIN)/python -m benchmarks.run $(ARGS)
+
+bench-mesh: .venv/test .venv/kernel build/loadgen
+	for each in hops large_beside_small faults control_plane lanes; do $(BIN)/python -m benchmarks.$$each $(ARGS) || exit; done
+
+build/loadgen: benchmarks/loadgen.c | .venv/test
+	$(BIN)/python -m benchmarks.generator
 
 docs: .venv/test # the pages in build/docs; then what they say is compared with the code, and run
 	$(BIN)/python -m sphinx -q -W --keep-going -n -d build/doctrees docs build/docs
@@ -91,6 +98,10 @@ clean:
 	[ ! -e /usr/include/sasl/sasl.h ] || $(BIN)/python -m pip install -q --no-cache-dir --no-deps --force-reinstall \
 		--no-binary python-qpid-proton python-qpid-proton
 	touch .venv/base $@
+
+.venv/bench: .venv/test
+	$(BIN)/python -m pip install -q $(EDITABLE) -e '.[bench]'
+	touch $@
 
 # What is installed above is compiled, too; but not again by that, when its source has changed.
 .venv/kernel: router/kernel/relay.py router/kernel/relay.pxd | .venv/base
