@@ -28,6 +28,10 @@ WRITABLE: Final[int] = getattr(select, "EPOLLOUT", 0)
 ROUNDS: Final = 4
 """How often in a row the system is asked who is ready, before the other tasks have their turn."""
 
+TOGETHER: Final = 0.0001
+"""Seconds of work after which its results leave. Until then those of several small batches share their writes, which
+cost more than the batches."""
+
 
 class Polled(Protocol):
     """Whom the poller serves."""
@@ -90,12 +94,17 @@ class Poller:
                         ready = list(dict.fromkeys((*busy, *ready)))
                     elif not ready:
                         break
+                    settled = stopwatch()
                     for descriptor in ready:
-                        if stopwatch() > until:
-                            await trio.lowlevel.checkpoint()
-                            until = stopwatch() + BATCH_TIME
+                        now = stopwatch()
+                        if now - settled > TOGETHER:
+                            self._driver.settle()
+                            settled = now
+                            if now > until:
+                                await trio.lowlevel.checkpoint()
+                                until = stopwatch() + BATCH_TIME
                         polled = self._polled.get(descriptor)
                         # It may have left since, and its number may be another's, who finds nothing to do.
                         if polled is not None and polled.serve(until) and descriptor in self._polled:
                             self._busy[descriptor] = None
-                        self._driver.settle()
+                    self._driver.settle()
