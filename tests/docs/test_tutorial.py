@@ -32,5 +32,5 @@ def test_every_program_is_run() -> None:
 
 def test_make_run_is_what_is_run_in_its_place() -> None:
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
-    assert "\nrun: .venv/base\n\t@$(BIN)/amqpmesh run $(ARGS)\n" in makefile
+    assert "\nrun: .venv/base .venv/kernel\n\t@$(BIN)/amqpmesh run $(ARGS)\n" in makefile
     assert "BIN := .venv/bin\n" in makefile
