@@ -1,7 +1,8 @@
 # make run    a virtual environment with the base package only, and a router at amqp://127.0.0.1:5672
 # make demo   five routers, one of which is killed while messages cross their mesh
 # make test   everything set up, then all checks but the slow ones; make check is its first part, without clients
-# make slow   loads and soaks, minutes each, and all unit tests with the kernel uncompiled
+# make slow   loads and soaks, minutes each
+# make uncompiled  unit tests and clients once more, all of them, with the kernel in plain Python
 # make bench  what a router costs, beside byte forwarders; make bench-mesh: what a mesh takes
 # make wheel  what people install, with the kernel compiled, in dist/
 PYTHON ?= python3
@@ -15,10 +16,10 @@ STAGE := .ci/stage
 # Where there is a C compiler, the tests are those of the compiled kernel, or fail.
 TESTED := AMQPMESH_KERNEL=$(if $(shell command -v $(CC)),compiled)
 PURE := AMQPMESH_KERNEL=pure
-# What runs the kernel; what only rests on that, and whatever is a process of its own, `make slow` runs with it uncompiled.
-REACHING := tests/router/kernel tests/router/amqp tests/hostile tests/fuzz tests/router/test_*.py
+# What runs the kernel itself; what rests on that, and whatever is a process of its own, `make uncompiled` repeats, too.
+REACHING := tests/router/kernel tests/router/amqp tests/router/io tests/router/test_*.py tests/hostile tests/fuzz
 
-.PHONY: run demo test check slow lint format types imports unit pure interop bench bench-mesh docs wheel clean begin
+.PHONY: run demo test check slow uncompiled lint format types imports unit pure interop bench bench-mesh docs wheel clean begin
 .NOTPARALLEL:
 
 run: .venv/base .venv/kernel
@@ -35,7 +36,11 @@ check: begin lint types imports unit pure
 
 slow: begin .venv/test .venv/kernel tests/interop/node_modules
 	@$(TESTED) $(STAGE) slow $(PYTEST) -m slow --junit-xml=build/slow.xml
-	@$(PURE) $(STAGE) all-pure $(PYTEST) $(PARALLEL) --junit-xml=build/all-pure.xml
+	@$(STAGE)
+
+uncompiled: begin .venv/test tests/interop/node_modules
+	@$(PURE) $(STAGE) unit $(PYTEST) $(PARALLEL) --junit-xml=build/unit-uncompiled.xml
+	@$(PURE) $(STAGE) interop $(PYTEST) $(PARALLEL) -m interop --junit-xml=build/interop-uncompiled.xml
 	@$(STAGE)
 
 begin:
