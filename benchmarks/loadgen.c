@@ -348,6 +348,7 @@ struct connection {
     octets out, rest;
     const uint8_t *tail;              /* content that follows `out`, written from where it is */
     size_t tail_length;
+    octets later;                     /* frames that follow the tail */
     uint32_t frame_size;              /* the largest that the peer takes */
     uint32_t frames_out, frames_in;   /* transfers; the second as a transfer-id of the peer */
     uint32_t peer_in, peer_window;    /* the peer's next-incoming-id and incoming-window */
@@ -490,10 +491,17 @@ static ssize_t write_some(connection *c)
     return wrote;
 }
 
+/* Where the next frame is to be put: never between a frame's head and its tail. */
+static octets *next_frame(connection *c) { return c->tail_length ? &c->later : &c->out; }
+
 /* Whether all is written. */
 static bool flush_output(connection *c)
 {
-    while (c->out.end > c->out.begin || c->tail_length) {
+    while (c->out.end > c->out.begin || c->tail_length || c->later.end) {
+        if (!c->tail_length && c->later.end) {
+            put(&c->out, c->later.at, c->later.end);
+            c->later.end = 0;
+        }
         ssize_t wrote = write_some(c);
         if (wrote < 0) {
             watch(c, !awaits_input(c));
@@ -767,7 +775,10 @@ static void on_outcome(connection *c, fields *f)
         }
     }
     while (c->oldest_id != c->next_id && c->sent[c->oldest_id % c->ring].settled) c->oldest_id++;
-    if (!settles && code >= ACCEPTED && code <= MODIFIED) put_disposition(&c->out, false, first, last, true), list(c);
+    if (!settles && code >= ACCEPTED && code <= MODIFIED) {
+        put_disposition(next_frame(c), false, first, last, true);
+        list(c);
+    }
 }
 
 /* ---- a receiver ------------------------------------------------------------------------------------------------- */
@@ -1228,9 +1239,9 @@ static void look_at_clock(uint64_t now)
 {
     for (unsigned i = 0; i < opt.connections; i++) {
         connection *c = &connections[i];
-        if (!c->beat_every || now < c->beat_at || c->tail_length) continue;
+        if (!c->beat_every || now < c->beat_at) continue;
         c->beat_at = now + c->beat_every;
-        put(&c->out, "\0\0\0\x08\2\0\0\0", 8), list(c);
+        put(next_frame(c), "\0\0\0\x08\2\0\0\0", 8), list(c);
     }
     if (now < moved + (uint64_t)(opt.patience * 1e9) || (phase != RUNNING && phase != ATTACHING)) return;
     if (opt.lossy && done) {

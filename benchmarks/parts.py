@@ -63,6 +63,19 @@ def full_speed(bench: Bench, part: str, title: str, targets: list[Target], all_t
     table(title, COLUMNS + ([""] if bench.router is not None else []), rows)
 
 
+def generator(bench: Bench) -> None:
+    """The load generator itself, sender straight to receiver: what it can do at most, and what it takes."""
+    modes = tuple(MODES) if bench.extent else ("unsettled",)
+    rows = []
+    for traffic in [Traffic(shape, mode) for shape in SHAPES for mode in modes]:
+        progress(f"generator: {traffic.name}")
+        figures = bench.compare("generator", [direct()], traffic)["direct"]
+        took = [f"{figures[name]:,.2f} s" for name in ("sender_cpu_us", "receiver_cpu_us")]
+        rate = f"{figures['messages_per_second']:,.0f}/s", f"{figures['megabytes_per_second']:,.0f} MB/s"
+        rows.append((traffic.name, [*rate, *took]))
+    table("the load generator", ["at most", "", "sender's CPU/million", "receiver's"], rows)
+
+
 def throughput(bench: Bench) -> None:
     """Each shape of message in each mode, one pair, one hop."""
     some = [Traffic(mode="settled"), Traffic(), Traffic("400 B"), Traffic("64 KiB")]
@@ -180,6 +193,7 @@ def uncompiled(bench: Bench) -> None:
 
 
 PARTS: dict[str, Callable[[Bench], None]] = {
+    "generator": generator,
     "throughput": throughput,
     "latency": latency,
     "sparse": sparse,

@@ -117,13 +117,26 @@ def run(target: Target, traffic: Traffic, count: int) -> Figures:
     with pair(target, traffic, count) as (receiver, sender):
         before = sum(map(cpu_seconds, target.pids))
         sender.go()
-        sent, received = sender.line(), receiver.line()
+        sent, received = both(sender, receiver)
         busy = sum(map(cpu_seconds, target.pids)) - before
         memory = sum(map(resident_bytes, target.pids))
         leave(sender, receiver)
     if traffic.mode != "settled" and sent["outcomes"] != {"accepted": count}:
         raise Failed(f"{target.name}, {traffic.name}: not all accepted: {sent['outcomes']}")
     return figures(target, count, sent, received) | {"cpu_us": busy / count * 1e6, "resident_mib": memory / MIB}
+
+
+def both(sender: Load, receiver: Load) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What they say next. Raises: Failed, with the reasons of both: who fails first takes the other one with it."""
+    said, reasons = [], []
+    for each in (sender, receiver):
+        try:
+            said.append(each.line())
+        except Failed as error:
+            reasons.append(str(error))
+    if reasons:
+        raise Failed("; ".join(reasons))
+    return said[0], said[1]
 
 
 def leave(*loads: Load) -> None:
