@@ -75,6 +75,14 @@ def test_values_are_skipped_and_descriptors_read(kernels: Kernels, data: bytes, 
     agreed(kernels, lambda kernel: kernel.descriptor_code(data, at, end))
 
 
+@pytest.mark.parametrize(("data", "error"), [(None, TypeError), (b"\xa0", IndexError)])
+def test_memory_that_is_not_the_message_is_never_read(kernels: Kernels, data: bytes, error: type[Exception]) -> None:
+    """Whatever a caller does wrong: what is read is checked, where it is compiled, too."""
+    for kernel in kernels:
+        with pytest.raises(error):
+            kernel.skip(data, 0, 2**16)
+
+
 @given(hostile(), st.booleans())
 def test_heads_are_read(kernels: Kernels, data: bytes, complete: bool) -> None:
     agreed(kernels, lambda kernel: kernel.read_head(data, complete))
