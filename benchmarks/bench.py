@@ -15,6 +15,10 @@ LEAST = {"64 KiB": 200, "1 MiB": 20}
 
 ENOUGH = 0.1  # seconds that say how fast a target is
 MOST = 1 << 22  # messages of one run
+LONGER, FEWEST = (
+    3,
+    3_000,
+)  # a run at a rate takes so much longer, for the slowest of a thousand; messages, or 2 s of them
 KEEPING_UP = 0.9  # who does this part of a rate at most as fast as it can has no latency to speak of: a queue grows
 
 Results = dict[str, dict[str, dict[str, Figures]]]
@@ -53,8 +57,7 @@ class Bench:
     def count(self, target: Target, traffic: Traffic) -> int:
         """Messages of a run."""
         if traffic.rate:
-            # Some thousand at least: the slowest one of a hundred is looked for.
-            return int(traffic.rate * max(self.seconds, min(2.0, 3_000 / traffic.rate)))
+            return int(traffic.rate * max(LONGER * self.seconds, min(2.0, FEWEST / traffic.rate)))
         pairs = traffic.connections * traffic.links
         return min(MOST, max(int(self.speed(target, traffic) * self.seconds), 2 * pairs, 20))
 

@@ -22,6 +22,7 @@ SPARSE = Traffic(connections=20, outstanding=1)
 def beside(bench: Bench, hops: int = 1, *, tls: bool = False) -> Iterator[list[Target]]:
     """(router, forwarder, direct), at work."""
     with ExitStack() as stack:
+        tls = tls or (bench.router is not None and bench.router.send_url.startswith("amqps:"))
         files = stack.enter_context(certificate()) if tls else None
         if bench.router is not None:
             measured, hops = bench.router, bench.router.hops
