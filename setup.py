@@ -1,6 +1,7 @@
 """The one extension: the kernel, compiled where there is a C compiler. Everything else is in pyproject.toml."""
 
 import runpy
+from pathlib import Path
 from typing import Any
 
 from setuptools import Extension, setup
@@ -20,18 +21,15 @@ class BuildKernel(build_ext):
         """Translate, then compile. Raises: what `optional` forgives: there is no compiler."""
         from Cython.Build import cythonize
 
-        ext.define_macros.append(("AMQPMESH_KERNEL_SOURCE", f'"{mark()}"'))
         (translated,) = cythonize(
             Extension(ext.name, ext.sources), build_dir=self.build_temp, compiler_directives=DIRECTIVES, force=True
         )
-        ext.sources = translated.sources
+        # At import it is compared with the source that lies beside it.
+        mark = Path(self.build_temp, "mark.c")
+        of_source: bytes = runpy.run_path(f"{KERNEL}/binding.py")["mark"]()
+        mark.write_text(f'const char amqpmesh_kernel_mark[] = "{of_source.decode()}";\n', encoding="ascii")
+        ext.sources = [*translated.sources, str(mark)]
         super().build_extension(ext)
-
-
-def mark() -> str:
-    """What tells the source that is compiled from any other."""
-    found: bytes = runpy.run_path(f"{KERNEL}/binding.py")["mark"]()
-    return found.decode()
 
 
 setup(

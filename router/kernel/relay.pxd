@@ -1,13 +1,5 @@
 # The types that `relay.py` has in C, where it is compiled. Whatever is not named here is Python's there, too.
 
-cdef extern from *:
-    """
-    /* Compared at import with the source that lies beside it: binding.py. */
-    #ifdef AMQPMESH_KERNEL_SOURCE
-    const char amqpmesh_kernel_source[] = AMQPMESH_KERNEL_SOURCE;
-    #endif
-    """
-
 cpdef long serial_add(long value, long increment)
 cpdef long serial_distance(long start, long end)
 cpdef Py_ssize_t skip(bytes data, Py_ssize_t at, Py_ssize_t end) except -1
