@@ -16,7 +16,10 @@ if TYPE_CHECKING:
 RECORD: Final = 16 * 2**10
 """Octets of content in a record of TLS at most (RFC 8446, 5.1)."""
 
-PIECE: Final = 128 * 2**10
+FETCHED: Final = 2 * RECORD
+"""Octets that are handed to OpenSSL at once: what its memory has grown to for them it keeps, for each connection."""
+
+PIECE: Final = 8 * RECORD
 """Octets that are encrypted before the system is asked whether it takes them."""
 
 
@@ -76,7 +79,7 @@ class TlsStream(DirectStream):
         """As of `DirectStream`. Args: size: octets of content, and of what the system is asked for, at most."""
         parts: list[bytes] = []
         room = size
-        has_asked = False
+        is_exhausted = False
         self.pending = False
         while room > 0:
             part = self._decrypted(min(RECORD, room))
@@ -88,9 +91,9 @@ class TlsStream(DirectStream):
                     return b""
                 break
             else:
-                data = None if has_asked else self.transport_stream.receive_nowait(size)
-                has_asked = True
+                data = None if is_exhausted else self.transport_stream.receive_nowait(FETCHED)
                 if data:
+                    is_exhausted = len(data) < FETCHED
                     self._incoming.write(data)
                     continue
                 if data is not None and not parts:
@@ -114,12 +117,7 @@ class TlsStream(DirectStream):
                     written, self._owed = written + self._owed, 0
                 if written == len(view):
                     return written
-                piece = view[written : written + PIECE]
-                try:
-                    self._tls.write(piece)
-                except ssl.SSLError as error:
-                    raise trio.BrokenResourceError from error
-                self._unsent, self._owed = memoryview(self._outgoing.read()), len(piece)
+                self._encrypt(view[written : written + PIECE])
 
     async def wait_readable(self) -> None:
         """As of `DirectStream`."""
@@ -167,6 +165,16 @@ class TlsStream(DirectStream):
             with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
                 self._answer()
             raise trio.BrokenResourceError from error
+
+    def _encrypt(self, piece: memoryview) -> None:
+        records = []
+        try:
+            for at in range(0, len(piece), RECORD):
+                self._tls.write(piece[at : at + RECORD])
+                records.append(self._outgoing.read())
+        except ssl.SSLError as error:
+            raise trio.BrokenResourceError from error
+        self._unsent, self._owed = memoryview(b"".join(records)), len(piece)
 
     def _answer(self) -> None:
         """Send what TLS itself has to say; it must not wait for the next that the caller does."""

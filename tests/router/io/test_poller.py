@@ -1,0 +1,121 @@
+"""One task for all sockets: what it does for several of them before others have their turn."""
+
+import socket
+from itertools import pairwise
+
+import pytest
+import trio
+
+from amqpmesh.router.amqp.definitions import Role
+from amqpmesh.router.amqp.frames import EMPTY_FRAME
+from amqpmesh.router.amqp.performatives import Open, Transfer
+from amqpmesh.router.connections import ConnectionRecord
+from amqpmesh.router.core import Core
+from amqpmesh.router.io import poller
+from amqpmesh.router.io.node import Router
+from tests.support.peer import AMQP, Peer, attached, begun, connect, credit, frame
+from tests.support.stopwatches import measure
+
+pytestmark = pytest.mark.skipif(poller.EPOLL is None, reason="this system has no epoll")
+
+LOOPBACK = "amqp://127.0.0.1:0"
+SENDERS = 12
+
+
+class Work:
+    """A stopwatch, by which each part that the core is told of takes as long as a test says."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.seconds = 0.0
+        self.takes = 0.0
+        self.done = 0
+        receive = Core.receive
+
+        def working(core: Core, record: ConnectionRecord, data: bytes, now: float) -> bool:
+            self.seconds += self.takes
+            self.done += 1
+            return receive(core, record, data, now)
+
+        monkeypatch.setattr(Core, "receive", working)
+
+
+@pytest.fixture
+def work(monkeypatch: pytest.MonkeyPatch) -> Work:
+    return Work(monkeypatch)
+
+
+def at_once(peer: Peer, data: bytes) -> None:
+    """Write without giving the router a turn."""
+    assert isinstance(peer.stream, trio.SocketStream)
+    with socket.socket(fileno=socket.dup(peer.stream.socket.fileno())) as raw:
+        assert raw.send(data) == len(data)
+
+
+@pytest.mark.parametrize(
+    ("takes", "least", "most"), [(0.0, 1, 2), (0.001, SENDERS // 2, SENDERS)], ids=["fast", "slow"]
+)
+async def test_quick_batches_share_a_write_and_slow_ones_wait_for_no_other(
+    takes: float, least: int, most: int, work: Work, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written = 0
+    data_to_send = Core.data_to_send
+
+    def noted(core: Core, record: ConnectionRecord, now: float) -> bytes:
+        nonlocal written
+        data = data_to_send(core, record, now)
+        written += bool(data) and record.peer.container_id == "peer-RECEIVER"
+        return data
+
+    monkeypatch.setattr(Core, "data_to_send", noted)
+    measure(lambda: work.seconds)
+    async with Router(listeners=[LOOPBACK]) as router:
+        receiver = await connect(router)
+        await receiver.attach(Role.RECEIVER, "q")
+        await receiver.write(credit(1000))
+        senders = [await connect(router) for _ in range(SENDERS)]
+        for number, each in enumerate(senders):
+            await each.write(AMQP, Open(container_id=f"sender {number}"), begun(), attached(Role.SENDER, "q"))
+            assert await each.expect_header() == AMQP
+            while not each.limit:
+                await each.next_frame()
+        work.takes = takes
+        written = 0
+        transfer = frame(
+            Transfer(handle=0, delivery_id=0, delivery_tag=b"0", message_format=0, settled=True), b"\x00\x53\x77\x40"
+        )
+        for each in senders:
+            at_once(each, transfer)
+        for _ in senders:
+            await receiver.expect(Transfer)
+        assert least <= written <= most
+        work.takes = 0.0
+        for peer in (receiver, *senders):
+            await peer.close()
+    assert router.statistics().is_empty
+
+
+async def test_the_thread_is_given_back_however_many_connections_are_ready(work: Work) -> None:
+    turns: list[int] = []
+
+    async def take_turns() -> None:
+        while True:
+            turns.append(work.done)
+            await trio.lowlevel.checkpoint()
+
+    measure(lambda: work.seconds)
+    async with Router(listeners=[LOOPBACK]) as router, trio.open_nursery() as nursery:
+        peers = [await connect(router) for _ in range(20)]
+        for peer in peers:
+            await peer.open()
+        work.takes, work.done = 0.002, 0
+        for peer in peers:
+            at_once(peer, EMPTY_FRAME)
+        nursery.start_soon(take_turns)
+        while work.done < len(peers):
+            await trio.lowlevel.checkpoint()
+        work.takes = 0.0
+        nursery.cancel_scope.cancel()
+    # 5 ms are three of those parts. Trio runs who is ready in any order, so they may have come twice between two turns.
+    assert max(later - earlier for earlier, later in pairwise(turns)) <= 6
+    for peer in peers:
+        await peer.stream.aclose()
