@@ -15,10 +15,8 @@ LEAST = {"64 KiB": 200, "1 MiB": 20}
 
 ENOUGH = 0.1  # seconds that say how fast a target is
 MOST = 1 << 22  # messages of one run
-LONGER, FEWEST = (
-    3,
-    3_000,
-)  # a run at a rate takes so much longer, for the slowest of a thousand; messages, or 2 s of them
+LONGER = 3  # times that a run at a rate takes longer: the slowest of a thousand are looked for
+FEWEST = 3_000  # messages of a run at a rate, or as many as two seconds have
 KEEPING_UP = 0.9  # who does this part of a rate at most as fast as it can has no latency to speak of: a queue grows
 
 Results = dict[str, dict[str, dict[str, Figures]]]
