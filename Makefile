@@ -17,7 +17,7 @@ STAGE := .ci/stage
 TESTED := AMQPMESH_KERNEL=$(if $(shell command -v $(CC)),compiled)
 PURE := AMQPMESH_KERNEL=pure
 # What runs the kernel itself; what rests on that, and whatever is a process of its own, `make uncompiled` repeats, too.
-REACHING := tests/router/kernel tests/router/amqp tests/router/io tests/router/test_*.py tests/hostile tests/fuzz
+REACHING := tests/router/kernel tests/router/amqp tests/router/test_*.py tests/hostile tests/fuzz
 
 .PHONY: run demo test check slow uncompiled lint format types imports unit pure interop bench bench-mesh docs wheel clean begin
 .NOTPARALLEL:
