@@ -35,6 +35,8 @@ class Bench:
     router: Target | None = None
     """One that runs already, in the place of those that would be started."""
     results: Results = field(default_factory=dict)
+    failed: list[str] = field(default_factory=list)
+    """What could not be measured, and why."""
     _speeds: dict[tuple[object, ...], float] = field(default_factory=dict)
 
     def speed(self, target: Target, traffic: Traffic) -> float:

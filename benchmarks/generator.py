@@ -20,7 +20,7 @@ PROGRAM = ROOT / "build" / "loadgen"
 OPTIONS = ("-std=c11", "-O2", "-Wall", "-Wextra")
 
 
-def _has_tls(compiler: str) -> bool:
+def has_tls(compiler: str) -> bool:
     """Whether OpenSSL's headers are there."""
     asked = subprocess.run([compiler, "-E", "-"], input=b"#include <openssl/ssl.h>\n", capture_output=True, check=False)
     return asked.returncode == 0
@@ -39,7 +39,7 @@ def program() -> Path:
     PROGRAM.parent.mkdir(exist_ok=True)
     # Several processes may do this at a time: each writes a file of its own, the last one stays.
     made = PROGRAM.with_name(f"{PROGRAM.name}.{os.getpid()}")
-    tls = ("-DWITH_TLS", "-lssl", "-lcrypto") if _has_tls(compiler) else ()
+    tls = ("-DWITH_TLS", "-lssl", "-lcrypto") if has_tls(compiler) else ()
     done = subprocess.run(
         [compiler, *OPTIONS, "-o", str(made), str(SOURCE), *tls], capture_output=True, text=True, check=False
     )

@@ -444,10 +444,10 @@ static ssize_t tls_pause(connection *c, int result)
     }
 }
 
-/* Whether a handshake is what a write waits for. */
-static bool awaits_input(const connection *c) { return c->ssl && SSL_want_read(c->ssl); }
+/* A handshake goes on with what is read: by a write it might take in what follows, and nobody would be told of that. */
+static bool shakes_hands(const connection *c) { return c->ssl && !SSL_is_init_finished(c->ssl); }
 #else
-static bool awaits_input(const connection *c) { return c->ssl; }
+static bool shakes_hands(const connection *c) { return c->ssl; }
 #endif
 
 /* Octets read; 0: the peer has ended the stream; -1: nothing is there. */
@@ -497,6 +497,10 @@ static octets *next_frame(connection *c) { return c->tail_length ? &c->later : &
 /* Whether all is written. */
 static bool flush_output(connection *c)
 {
+    if (shakes_hands(c)) {
+        watch(c, false);
+        return false;
+    }
     while (c->out.end > c->out.begin || c->tail_length || c->later.end) {
         if (!c->tail_length && c->later.end) {
             put(&c->out, c->later.at, c->later.end);
@@ -504,7 +508,7 @@ static bool flush_output(connection *c)
         }
         ssize_t wrote = write_some(c);
         if (wrote < 0) {
-            watch(c, !awaits_input(c));
+            watch(c, true);
             return false;
         }
         size_t some = (size_t)wrote, copied = c->out.end - c->out.begin;
@@ -1001,7 +1005,7 @@ static void take_input(connection *c)
 {
     size_t room, have;
     ssize_t got;
-    if (c->ssl) list(c);              /* a write may have waited for the handshake */
+    if (c->ssl) list(c);              /* what is to be written waits for the handshake */
     do {
         have = c->rest.end;
         if (have) memcpy(incoming, c->rest.at, have);
@@ -1106,6 +1110,7 @@ static void on_connected(connection *c)
     getsockopt(c->fd, SOL_SOCKET, SO_ERROR, &error, &length);
     if (error) fail("connect: %s", strerror(error));
     greet(c);
+    if (c->ssl) take_input(c);        /* which begins the handshake */
 }
 
 /* From now on a line on stdin, or its end, is an event. */

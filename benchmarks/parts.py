@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from benchmarks.bench import Bench, progress
 from benchmarks.memory import memory, storm
+from benchmarks.processes import Failed
 from benchmarks.tables import Figures, table
 from benchmarks.targets import MODES, SHAPES, Target, Traffic, certificate, direct, forwarders, router, routers, under
 
@@ -57,10 +58,16 @@ def full_speed(bench: Bench, part: str, title: str, targets: list[Target], all_t
     rows = []
     for traffic in all_traffic:
         progress(f"{part}: {traffic.name}")
-        found = bench.compare(part, targets, traffic)
+        try:
+            found = bench.compare(part, targets, traffic)
+        except Failed as error:  # the others are worth having
+            bench.failed.append(f"{part}, {traffic.name}: {error}")
+            continue
         lost = found["router"]["lost"]
         note = [f"{lost:,.0f} dropped" if lost else ""] if bench.router is not None else []
         rows.append((traffic.name, cells(found, traffic) + note))
+    if not rows:
+        raise Failed("nothing was measured")
     table(title, COLUMNS + ([""] if bench.router is not None else []), rows)
 
 

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import figures, goals
-from benchmarks.bench import Bench, progress
+from benchmarks.bench import Bench
 from benchmarks.generator import program
 from benchmarks.parts import PARTS
 from benchmarks.processes import ROOT, Failed
@@ -101,13 +101,11 @@ def main() -> int:
         sys.exit(str(error))
     bench = bench_of(options)
     begun = time.monotonic()
-    failed = []
     for name in options.only or PARTS:
         try:
             PARTS[name](bench)
         except Failed as error:  # the others are worth having
-            failed.append(name)
-            progress(f"{name} failed: {error}")
+            bench.failed.append(f"{name}: {error}")
     said = machine() | {"seconds": round(time.monotonic() - begun), "rounds": bench.rounds, "load": os.getloadavg()}
     if bench.router is None:
         goals.show(bench.results)
@@ -117,8 +115,9 @@ def main() -> int:
     draw(bench, options.output.with_suffix(""))
     if options.commit_figures:
         figures.commit(bench.results, said)
+    print(*(f"\nFAILED: {each}" for each in bench.failed), sep="")
     print(f"\nwritten to {options.output} after {said['seconds']} s")
-    return 1 if failed else 0
+    return 1 if bench.failed else 0
 
 
 if __name__ == "__main__":

@@ -14,10 +14,12 @@ from typing import Any
 import pytest
 
 from benchmarks import wire
-from benchmarks.generator import generate, program
+from benchmarks.generator import generate, has_tls, program
 from benchmarks.processes import Failed
+from benchmarks.targets import certificate
 
 pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="the generator is written in C")
+HAS_TLS = shutil.which("cc") is not None and has_tls("cc")
 
 COUNT = 40
 VICTIM = 20  # the message that a faulty peer does something to
@@ -89,11 +91,11 @@ def through(code: int, fault: Fault, *options: str) -> Iterator[tuple[Any, Any]]
         yield receiver, sender
 
 
-def pair(*options: str, receiving: tuple[str, ...] = (), sending: tuple[str, ...] = ()) -> tuple[Any, Any]:
+def pair(*options: str, receiving: tuple[str, ...] = ()) -> tuple[Any, Any]:
     """What a receiver and the sender that is connected straight to it say at their end."""
     with generate("receive", "--listen", *PATIENCE, *options, *receiving) as receiver:
         url = receiver.line()["url"]
-        with generate("send", "--url", url, *PATIENCE, *options, *sending) as sender:
+        with generate("send", "--url", url, *PATIENCE, *options) as sender:
             sender.line()
             return receiver.result(), sender.result()
 
@@ -138,6 +140,15 @@ def test_what_is_sent_comes_and_has_an_outcome(mode: tuple[str, ...], shape: tup
     assert received["octets"] == sent["octets"]
     assert sent["outcomes"] == ({} if mode == ("--settled",) else {"accepted": COUNT})
     assert received["latency_us"]["count"] == COUNT
+
+
+@pytest.mark.skipif(not HAS_TLS, reason="OpenSSL's headers are not here")
+def test_tls_carries_the_same() -> None:
+    with certificate() as files:
+        options = ["--count", str(COUNT), "--connections", "20", "--size", "100,100000"]
+        received, sent = pair(*options, receiving=("--certificate", files.certificate, "--key", files.key))
+    assert received["count"] == COUNT
+    assert sent["outcomes"] == {"accepted": COUNT}
 
 
 @pytest.mark.parametrize(
