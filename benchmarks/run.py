@@ -115,7 +115,8 @@ def main() -> int:
     draw(bench, options.output.with_suffix(""))
     if options.commit_figures:
         figures.commit(bench.results, said)
-    print(*(f"\nFAILED: {each}" for each in bench.failed), sep="")
+    for each in bench.failed:
+        print(f"\nFAILED: {each}")
     print(f"\nwritten to {options.output} after {said['seconds']} s")
     return 1 if bench.failed else 0
 
