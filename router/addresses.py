@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from amqpmesh.policies.patterns import PatternTable
     from amqpmesh.router.connections import ConnectionRecord
     from amqpmesh.router.elsewhere import FarNode
-    from amqpmesh.router.kernel.relay import Relay
+    from amqpmesh.router.kernel.relay import Exits, Relay
     from amqpmesh.router.lanes import Lane
     from amqpmesh.router.links import IncomingLink, OutgoingLink
     from amqpmesh.router.shares import Share
@@ -128,6 +128,7 @@ class Address:
         "copies",
         "creditors",
         "draining",
+        "exits",
         "far",
         "held",
         "idle_since",
@@ -193,6 +194,8 @@ class Address:
         self.kept = False
         #: What a dynamic node outlives (§3.5.10 to §3.5.13).
         self.lifetime: LifetimePolicy = DELETE_ON_CLOSE
+        #: Where deliveries leave, as far as nothing is to be decided; None: nobody has asked.
+        self.exits: Exits | None = None
         self.incoming: Few[IncomingLink] = ()
         self.outgoing: Few[OutgoingLink] = ()
         #: Those of them that have credit.

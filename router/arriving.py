@@ -15,6 +15,7 @@ from amqpmesh.router.amqp.definitions import AmqpCondition
 from amqpmesh.router.amqp.messaging import Rejected
 from amqpmesh.router.attaching import RefusedError
 from amqpmesh.router.departures import fail_link
+from amqpmesh.router.exits import open_input
 from amqpmesh.router.forwarding import send_on
 from amqpmesh.router.kernel.relay import (
     DECLARED,
@@ -85,6 +86,8 @@ def transfer_received(core: Core, event: TransferReceived) -> None:
         close_if_done(core, relay)
         return
     _append(core, relay, event.payload, session)
+    if event.first and delivery.complete:
+        open_input(core, incoming)
 
 
 def _append(core: Core, relay: Relay, payload: bytes, session: SessionFlow) -> None:

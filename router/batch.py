@@ -6,6 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from amqpmesh.router.amqp.definitions import AmqpCondition, Error
+from amqpmesh.router.exits import catch_up, reopen
 from amqpmesh.router.few import excluding, including
 from amqpmesh.router.forwarding import dispatch
 from amqpmesh.router.links import IncomingLink
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 def finish_batch(core: Core) -> None:
     """Send what can go, and divide the credit that there is."""
+    if core.flow_state.touched:
+        catch_up(core)
     _check_budget(core)
     while core.touched or core.touched_windows:
         addresses, core.touched = core.touched, {}
@@ -50,6 +53,8 @@ def finish_batch(core: Core) -> None:
         windows, core.touched_windows = core.touched_windows, {}
         for window in windows:
             _grant(core, window.grants(core.now))
+    if core.closed:
+        reopen(core)
 
 
 def _update_branch(core: Core, outgoing: OutgoingLink) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from amqpmesh.policies.access import Peer
+from amqpmesh.router.kernel.relay import Delivery, unfold_link
 from amqpmesh.router.links import IncomingLink
 from amqpmesh.router.settings.connector import ConnectorConfig
 
@@ -48,7 +49,6 @@ class ConnectionRecord:
         "own",
         "peer",
         "role",
-        "sending",
         "stalled",
         "stands_by",
         "strict_annotations",
@@ -108,8 +108,6 @@ class ConnectionRecord:
         self.octets_out = 0
         #: TLS is to be negotiated in this stream now, beginning with these bytes.
         self.tls_requested: bytes | None = None
-        #: Octets that were taken to be sent and are not written yet.
-        self.sending = 0
         #: Its output was over the limit, and links of it may stand still for that.
         self.congested = False
         #: Links that could not send for that.
@@ -129,6 +127,17 @@ class ConnectionRecord:
         #: Detached without being closed: their deliveries live until the session ends (§2.7.6).
         self.lingering: dict[IncomingLink | OutgoingLink, None] = {}
 
+        engine.flow_state.backlog = config.output_backlog
+
+    @property
+    def sending(self) -> int:
+        """Octets that were taken to be sent and are not written yet."""
+        return self.engine.flow_state.sending
+
+    @sending.setter
+    def sending(self, octets: int) -> None:
+        self.engine.flow_state.sending = octets
+
     @property
     def origin(self) -> dict[str, str]:
         """How it came about, for logs: the name of its listener, or of its connector."""
@@ -145,11 +154,13 @@ class ConnectionRecord:
     @property
     def unwritten(self) -> int:
         """Octets that wait to be written."""
-        return self.sending + len(self.engine.out)
+        flow_state = self.engine.flow_state
+        return flow_state.sending + len(flow_state.out)
 
     def is_congested(self, part: int = 1) -> bool:
         """More waits to be written than should. Args: part: 1 / n of it is too much for who asks."""
-        if (self.sending + len(self.engine.out)) * part > self.limits.output_backlog:
+        flow_state = self.engine.flow_state
+        if (flow_state.sending + len(flow_state.out)) * part > flow_state.backlog:
             self.congested = True
             return True
         return False
@@ -167,8 +178,9 @@ def brought_by(core: Core, name: str, tag: bytes) -> ConnectionRecord | None:
     """
     address = core.addresses.find("", name)
     for outgoing in address.outgoing if address is not None else ():
+        unfold_link(outgoing.link.flow_state)
         delivery = outgoing.link.terminus.unsettled.get(tag)
-        source = delivery.leg.relay.source if delivery is not None and delivery.leg is not None else None
+        source = delivery.leg.relay.source if isinstance(delivery, Delivery) and delivery.leg is not None else None
         if isinstance(source, IncomingLink) and source.lane is None:
             return source.connection
     return None

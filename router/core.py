@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Final
 from weakref import ref
 
 from amqpmesh.router.addresses import Address, AddressTable
-from amqpmesh.router.amqp import events
 from amqpmesh.router.amqp.definitions import Error
 from amqpmesh.router.amqp.negotiation import Negotiation
 from amqpmesh.router.attaching import Attaching
@@ -22,8 +21,9 @@ from amqpmesh.router.containers import Containers
 from amqpmesh.router.costs import set_cost
 from amqpmesh.router.departures import connection_gone
 from amqpmesh.router.elsewhere import Elsewhere
+from amqpmesh.router.exits import catch_up, close, reopen, unfolded
 from amqpmesh.router.handlers import handle
-from amqpmesh.router.kernel.relay import Budget, Relay, serial_distance
+from amqpmesh.router.kernel.relay import Budget, Relay, RouterFlow, serial_distance
 from amqpmesh.router.leaving import go_on
 from amqpmesh.router.links import IncomingLink, OutgoingLink
 from amqpmesh.router.logs import EventLog
@@ -75,14 +75,15 @@ class Core:
         self.containers = Containers(self)
         self.elsewhere = Elsewhere(self)
         self.mesh: Mesh | None = None
+        self.flow_state = RouterFlow()
+        self.flow_state.on_unfold = unfolded
         self.draining = False
         self.started_at = now
         #: What links that are gone have counted.
         self.past = Tally()
         self.octets_in = 0
         self.octets_out = 0
-        #: Live relays, and counters over the router's life.
-        self.relays = 0
+        #: Counters over the router's life.
         self.undelivered = 0
         self.expired = 0
         self.stolen = 0
@@ -98,6 +99,8 @@ class Core:
         self._timer_at: dict[ConnectionRecord | Address, float] = {}
         #: What the batch has touched.
         self.touched: dict[Address, None] = {}
+        #: Where deliveries were relayed without a decision, until something changed.
+        self.closed: dict[Address, None] = {}
         self.touched_outgoing: dict[OutgoingLink, None] = {}
         self.touched_windows: dict[FixedWindow, None] = {}
 
@@ -179,6 +182,7 @@ class Core:
     def _add(self, record: ConnectionRecord, now: float) -> None:
         self.now = now
         record.engine.context = record
+        record.engine.flow_state.router = self.flow_state
         record.engine.on_wake = lambda: self.on_output(record)
         self.connections[record] = None
         self.set_timer(record, record.engine.next_timer())
@@ -210,18 +214,24 @@ class Core:
 
         Returns: False, if it means so much work that others should come first: then call again, without data.
         """
-        self.now = now
+        self.now = self.flow_state.now = now
         record.octets_in += len(data)
         self.octets_in += len(data)
-        work = 0
-        unfinished = record.unfinished or record.engine.receive(data, now)
+        engine = record.engine
+        flow_state = engine.flow_state
+        flow_state.work = WORK_LIMIT
+        unfinished = record.unfinished or engine.receive(data, now)
         record.unfinished = None
         for event in unfinished:
+            if self.flow_state.touched:
+                catch_up(self)
             handle(self, record, event)
-            work += len(event.deliveries) if isinstance(event, events.DispositionReceived) else 1
-            if work >= WORK_LIMIT:
+            flow_state.work -= 1
+            if flow_state.work <= 0:
                 record.unfinished = unfinished
                 break
+            if self.closed:
+                reopen(self)
         finish_batch(self)
         return record.unfinished is None
 
@@ -359,19 +369,29 @@ class Core:
 
     # ----------------------------------------------------------------------------------------------------- the batch
 
+    @property
+    def relays(self) -> int:
+        """Live relays."""
+        return self.flow_state.relays
+
+    @relays.setter
+    def relays(self, relays: int) -> None:
+        self.flow_state.relays = relays
+
     def touch(self, address: Address) -> None:
         """Something changed at an address: it is looked at when the batch is done."""
         self.touched[address] = None
+        close(self, address)
 
     def touch_outgoing(self, outgoing: OutgoingLink) -> None:
         """What an outgoing link can take has changed."""
         self.touched_outgoing[outgoing] = None
-        self.touched[outgoing.address] = None
+        self.touch(outgoing.address)
 
     def touch_input(self, incoming: IncomingLink) -> None:
         """An incoming link may be due credit."""
         if incoming.address is not None:
-            self.touched[incoming.address] = None
+            self.touch(incoming.address)
         if isinstance(incoming.pool, FixedWindow):
             self.touched_windows[incoming.pool] = None
 
@@ -412,6 +432,11 @@ class Core:
         """Whether a delivery by a tree is one that this router has not had."""
         assert self.mesh is not None
         return self.mesh.ways.hearing.is_new(incoming, tag)
+
+    def hops_to(self, lane: Lane) -> int:
+        """How many hops deliveries may make that begin their way by `lane` here."""
+        assert self.mesh is not None
+        return self.mesh.ways.hops_to(lane)
 
     def new_key(self, lane: Lane) -> bytes:
         """The delivery-tag of a delivery that begins its way by `lane` here."""

@@ -229,6 +229,25 @@ class Pool:
         i.waiting -= 1
         self._waiting -= 1
 
+    def relayed(self, i: Input, count: int, now: float) -> None:
+        """So many deliveries came, and left in the same moment: as `received` and `forwarded` for each."""
+        i.delivery_count = (i.delivery_count + count) & SERIAL
+        i._used_at = now
+        i.available = max(0, i.available - count)
+        spent = min(count, i.granted)
+        if not spent:
+            return
+        left = i.granted - i._revoked - spent
+        i.granted -= spent
+        self._granted -= spent
+        if left < 0:  # within the old limit, sent before the lower one was seen
+            i._revoked += left
+            self._revoked += left
+        if left <= i._renew_at or i._idle:
+            self._lines.used(i, now)
+            if left <= 0 and (i.draining or not i.drains):
+                self._answered(i)
+
     def flow_received(
         self, i: Input, delivery_count: int, link_credit: int | None, available: int | None, now: float
     ) -> None:

@@ -8,7 +8,7 @@ from amqpmesh.router.accounts import keep_count, no_longer_lingers
 from amqpmesh.router.amqp.definitions import AmqpCondition, Error
 from amqpmesh.router.amqp.messaging import DeleteOnClose, DeleteOnNoMessages, Source, Target
 from amqpmesh.router.few import excluding
-from amqpmesh.router.kernel.relay import forget
+from amqpmesh.router.kernel.relay import Delivery, close_input, forget, unfold_link
 from amqpmesh.router.leaving import abort
 from amqpmesh.router.links import OutgoingLink
 from amqpmesh.router.waiting import unqueue
@@ -42,6 +42,7 @@ def connection_gone(core: Core, record: ConnectionRecord) -> None:
 
 def suspend(core: Core, record: ConnectionRecord, taken: IncomingLink | OutgoingLink) -> None:
     """Detached, not closed: nothing more is sent, but what was sent lives until the session ends (§2.7.6)."""
+    unfold_link(taken.link.flow_state)
     _withdraw(core, taken)
     if taken.link.terminus.unsettled:
         record.lingering[taken] = None
@@ -53,9 +54,10 @@ def suspend(core: Core, record: ConnectionRecord, taken: IncomingLink | Outgoing
 
 def link_over(core: Core, taken: IncomingLink | OutgoingLink) -> None:
     """A link is over: each of its deliveries ends with what is true of it."""
+    unfold_link(taken.link.flow_state)
     _withdraw(core, taken)
     no_longer_lingers(core, taken)
-    unsettled = list(taken.link.terminus.unsettled.values())
+    unsettled = [each for each in taken.link.terminus.unsettled.values() if isinstance(each, Delivery)]
     if isinstance(taken, OutgoingLink):
         for delivery in unsettled:
             if delivery.leg is not None:
@@ -96,6 +98,7 @@ def _withdraw(core: Core, taken: IncomingLink | OutgoingLink) -> None:
         elif address.config.redeliver:
             core.settlement.end_excluded(address)
     else:
+        close_input(taken.link.flow_state)
         if record.incoming.pop(taken, 0) == 0:
             return
         if taken.current is not None:

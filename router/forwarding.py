@@ -113,11 +113,15 @@ def _by_lane(core: Core, way: Address, relay: Relay) -> list[OutgoingLink]:
     return ready[:1]
 
 
+def room(outgoing: OutgoingLink) -> int:
+    """Octets of payload that certainly leave in one frame."""
+    size = outgoing.link.session.connection.remote_max_frame_size
+    return max(size - FRAME_HEAD, size // 2)
+
+
 def _is_one_frame(relay: Relay, outgoing: OutgoingLink) -> bool:
     """Whether what has come of a delivery is all of it, and leaves in one frame."""
-    size = outgoing.link.session.connection.remote_max_frame_size
-    room = max(size - FRAME_HEAD, size // 2)
-    return relay.complete and sum(len(chunk.data) for chunk in relay.chunks) <= room
+    return relay.complete and sum(len(chunk.data) for chunk in relay.chunks) <= room(outgoing)
 
 
 def _everyone(core: Core, address: Address) -> list[OutgoingLink]:

@@ -78,6 +78,8 @@ def _opened(core: Core, record: ConnectionRecord, event: events.ConnectionOpened
     if record.listener is not None and record.listener.redirect is not None:
         _redirect(core, record, record.listener.redirect.place)
         return
+    if record.role == "mesh":
+        engine.flow_state.container = event.open.container_id
     if core.mesh is not None:
         core.mesh.opened(record)
     core.containers.opened(record)
@@ -250,6 +252,10 @@ def _window_opened(core: Core, _record: ConnectionRecord, event: events.WindowOp
         core.mesh.window_opened(session)
 
 
+def _relayed(_core: Core, _record: ConnectionRecord, _event: events.Relayed) -> None:
+    """Nothing: that there is an event lets others come first."""
+
+
 _HANDLERS: Final[dict[type, Callable[..., None]]] = {
     events.TlsRequested: _tls_requested,
     events.ConnectionOpened: _opened,
@@ -264,4 +270,5 @@ _HANDLERS: Final[dict[type, Callable[..., None]]] = {
     events.CreditChanged: _credited,
     events.DrainRequested: _drain_requested,
     events.WindowOpened: _window_opened,
+    events.Relayed: _relayed,
 }

@@ -15,6 +15,7 @@ from urllib.parse import quote, unquote
 from amqpmesh.router.amqp.definitions import Role
 from amqpmesh.router.amqp.messaging import Source, Target
 from amqpmesh.router.amqp.performatives import Attach
+from amqpmesh.router.kernel.relay import RouterFlow
 
 PREFIX: Final = "$lane/"
 """What the target addresses of lanes begin with."""
@@ -87,22 +88,25 @@ class Keys:
     and one octet more: how many hops are left.
     """
 
-    def __init__(self, router: str) -> None:
+    def __init__(self, router: str, flow_state: RouterFlow) -> None:
+        """Args: flow_state: of the router, which counts."""
         self._number = blake2b(router.encode(), digest_size=_NUMBER).digest()
         self._epoch = -1
-        self._prefix = b""
-        self._count = 0
+        self._flow_state = flow_state
 
     def tag(self, epoch: int, hops: int) -> bytes:
         """The delivery-tag of a delivery that begins its way through the mesh here.
 
         Args: epoch: of this router, now: it never falls. hops: 1..255, what the delivery may make.
         """
+        self.begin(epoch)
+        return self._flow_state.next_key(hops)
+
+    def begin(self, epoch: int) -> None:
+        """Keys are of this epoch from now on."""
         if epoch != self._epoch:
             self._epoch = epoch
-            self._prefix = self._number + (epoch & (1 << 8 * _EPOCH) - 1).to_bytes(_EPOCH, "big")
-        self._count += 1
-        return self._prefix + self._count.to_bytes(_COUNTER, "big") + bytes((hops,))
+            self._flow_state.key_prefix = self._number + (epoch & (1 << 8 * _EPOCH) - 1).to_bytes(_EPOCH, "big")
 
 
 def age(tag: bytes) -> bytes:

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Final
 from amqpmesh.router.amqp.errors import CommandError
 from amqpmesh.router.amqp.states import LinkEndpointState
 from amqpmesh.router.departures import link_over
+from amqpmesh.router.exits import close
 from amqpmesh.router.few import excluding
+from amqpmesh.router.kernel.relay import unfold_link
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -88,6 +90,8 @@ class LanesOut:
         """Links that nothing new leaves by."""
         for outgoing in list(links):
             node = outgoing.address
+            unfold_link(outgoing.link.flow_state)
+            close(self._core, node)
             outgoing.retired = True
             node.outgoing = excluding(node.outgoing, outgoing)
             node.creditors = excluding(node.creditors, outgoing)

@@ -48,7 +48,6 @@ class IncomingLink:
         "last_delivery_at",
         "link",
         "number",
-        "owed",
         "pool",
         "stranger",
         "to",
@@ -93,19 +92,34 @@ class IncomingLink:
         #: By way out, the leg of its last large relay, on a bulk link: what comes behind it may not pass it.
         #: To be read; see `begin_bulk`.
         self.bulk: dict[Address, kernel.Leg] = _NOTHING_LARGE
-        #: Deliveries of mode second that it was told the outcome of, and has not settled.
-        self.owed = 0
         #: A tree's lane of a neighbour that is not the parent any more: what still comes would come twice.
         self.stranger = False
         #: Anonymous: how many deliveries wait, by address.
         self.waiting: dict[Address, int] = {} if address is None else _NOTHING_WAITS
         self.key: LinkKey | None = None
+        flow_state = link.flow_state
+        flow_state.record = self
+        flow_state.lane = lane is not None
+        # On a lane it is many senders who owe, each of them bounded where it is attached.
+        flow_state.max_outstanding = connection.limits.max_owed if lane is None else kernel.MANY
+        source = link.remote.source if link.remote is not None else None
+        flow_state.selective = source is not None and bool(source.outcomes)
 
     def begin_bulk(self, way: Address, leg: kernel.Leg) -> None:
         """A large relay leaves by a bulk link of `way`."""
         if self.bulk is _NOTHING_LARGE:
             self.bulk = {}
         self.bulk[way] = leg
+        kernel.close_input(self.link.flow_state)
+
+    @property
+    def owed(self) -> int:
+        """Deliveries of mode second that it was told the outcome of, and has not settled."""
+        return self.link.flow_state.outstanding
+
+    @owed.setter
+    def owed(self, owed: int) -> None:
+        self.link.flow_state.outstanding = owed
 
     def time_credit(self, now: float) -> None:
         """Whether it has credit may have changed."""
@@ -128,23 +142,18 @@ class OutgoingLink:
         "copies",
         "copy",
         "cost",
-        "current",
         "default_outcome",
         "drain_by",
         "gone",
         "key",
         "lane",
         "last_delivery_at",
-        "last_tag",
         "left_out",
         "link",
-        "max_unsettled",
         "missed",
         "number",
         "retired",
         "stalled_since",
-        "turn",
-        "unsettled",
         "zero_credit_since",
     )
 
@@ -178,10 +187,7 @@ class OutgoingLink:
         self.copy = copy
         #: The encoded outcome that stands where the receiver gave none; never `accepted`.
         self.default_outcome = default_outcome
-        self.max_unsettled = max_unsettled
         self.branch: Branch | None = None
-        #: The leg whose frames are being written.
-        self.current: kernel.Leg | None = None
         #: Copies that wait for credit.
         self.backlog: deque[kernel.Leg] = deque() if copy else _NO_BACKLOG
         #: Octets of copies that wait, if it sees copies.
@@ -190,25 +196,61 @@ class OutgoingLink:
         self.missed = 0
         #: Until when its drain waits for the senders, seconds, if it has asked for one.
         self.drain_by = 0.0
-        self.last_tag = 0
-        #: Deliveries given to it that are not settled.
-        self.unsettled = 0
         #: A multicast waits for its credit since then.
         self.stalled_since: float | None = None
         #: A multicast goes on without it until it gives credit again.
         self.left_out = False
-        self.turn = 0
         #: A further link of a lane, for deliveries of more than one frame, in a session that no small one waits for.
         self.bulk = False
         #: A lane that another has taken the place of: it is detached once nothing on it is unsettled.
         self.retired = False
         self.gone = False
         self.key: LinkKey | None = None
+        flow_state = link.flow_state
+        flow_state.record = self
+        flow_state.lane = lane is not None
+        flow_state.max_outstanding = max_unsettled
+
+    @property
+    def current(self) -> kernel.Leg | None:
+        """The leg whose frames are being written."""
+        return self.link.flow_state.leg
+
+    @current.setter
+    def current(self, leg: kernel.Leg | None) -> None:
+        self.link.flow_state.leg = leg
+
+    @property
+    def unsettled(self) -> int:
+        """Deliveries given to it that are not settled."""
+        return self.link.flow_state.outstanding
+
+    @unsettled.setter
+    def unsettled(self, unsettled: int) -> None:
+        self.link.flow_state.outstanding = unsettled
+
+    @property
+    def max_unsettled(self) -> int:
+        """How many there may be."""
+        return self.link.flow_state.max_outstanding
+
+    @max_unsettled.setter
+    def max_unsettled(self, most: int) -> None:
+        self.link.flow_state.max_outstanding = most
 
     @property
     def outstanding(self) -> int:
         """Deliveries given to it that it has not settled."""
-        return self.unsettled
+        return self.link.flow_state.outstanding
+
+    @property
+    def turn(self) -> int:
+        """The number of the choice that took it last."""
+        return self.link.flow_state.turn
+
+    @turn.setter
+    def turn(self, turn: int) -> None:
+        self.link.flow_state.turn = turn
 
     @property
     def busy(self) -> bool:
@@ -274,5 +316,6 @@ class OutgoingLink:
         """A delivery-tag that no unsettled delivery of this link has. Args: key: what it should be on a lane."""
         if key is not None and self.lane is not None and key not in self.link.flow_state.unsettled:
             return key
-        self.last_tag += 1
-        return b"%x" % self.last_tag  # python-qpid-proton reads tags as text, and fails if they are none
+        flow_state = self.link.flow_state
+        flow_state.last_tag += 1
+        return b"%x" % flow_state.last_tag  # python-qpid-proton reads tags as text, and fails if they are none

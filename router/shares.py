@@ -66,6 +66,11 @@ class Share:
         self.pool.received(self.input, now)
         self._tell(now)
 
+    def relayed(self, count: int, now: float) -> None:
+        """So many deliveries were given to the way, and left it in the same moment."""
+        self.pool.relayed(self.input, count, now)
+        self._tell(now)
+
     def set_cost(self, cost: int, now: float) -> None:
         """What reaching consumers by it costs from now on."""
         if cost != self.cost:

@@ -56,7 +56,7 @@ class Ways:
         self._core = core
         self._mesh = mesh
         self._topology = mesh.topology
-        self._keys = Keys(core.id)
+        self._keys = Keys(core.id, core.flow_state)
         self._idle_time = core.config.mesh.lane_idle if core.config.mesh is not None else 0.0
         #: What leaves by lanes, by the lane; not the trees that begin here.
         self._nodes: dict[Lane, Address] = {}
@@ -119,14 +119,23 @@ class Ways:
 
     def new_key(self, lane: Lane) -> bytes:
         """The delivery-tag of a delivery that begins its way by a lane here."""
-        far = None if lane.kind is LaneKind.TREE else self._topology.length(lane.far)
         # The epoch is what the mesh has found it to be: after a start with a clock that was set back that is higher.
-        return self._keys.tag(self._topology.epoch, MAX_HOPS if far is None else min(MAX_HOPS, far + EXTRA_HOPS))
+        return self._keys.tag(self._topology.epoch, self._hops(lane))
+
+    def hops_to(self, lane: Lane) -> int:
+        """How many hops deliveries may make that begin their way by a lane here; keys of them may be asked for now."""
+        self._keys.begin(self._topology.epoch)
+        return self._hops(lane)
+
+    def _hops(self, lane: Lane) -> int:
+        far = None if lane.kind is LaneKind.TREE else self._topology.length(lane.far)
+        return MAX_HOPS if far is None else min(MAX_HOPS, far + EXTRA_HOPS)
 
     # -------------------------------------------------------------------------------------------------- what changes
 
     def refresh(self, addresses: Iterable[tuple[str, str]] = ()) -> None:
         """The graph has changed, and with it who has consumers of these."""
+        self._core.flow_state.generation += 1
         within_reach = {router for router in self._topology.routers() if self._topology.distance(router) is not None}
         if self._outages.update(within_reach):
             limit_windows(self._core)

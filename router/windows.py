@@ -129,6 +129,14 @@ class FixedWindow:
         if i in self._inputs and ((i.granted + i.waiting) * 2 <= self.window or not i.granted):
             self._renewing[i] = None
 
+    def relayed(self, i: Input, count: int, now: float) -> None:  # noqa: ARG002 - as a pool's
+        """As `Pool.relayed`."""
+        i.delivery_count = (i.delivery_count + count) & SERIAL
+        i.available = max(0, i.available - count)
+        i.granted = max(0, i.granted - count)
+        if i in self._inputs and ((i.granted + i.waiting) * 2 <= self.window or not i.granted):
+            self._renewing[i] = None
+
     def flow_received(
         self,
         i: Input,

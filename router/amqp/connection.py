@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING, Final
 from amqpmesh.router.amqp.channels import Channels
 from amqpmesh.router.amqp.definitions import AmqpCondition, ConnectionCondition, Error, LinkCondition, SessionCondition
 from amqpmesh.router.amqp.errors import CommandError, ProtocolError, Scope
-from amqpmesh.router.amqp.events import ConnectionClosed, ConnectionOpened, Event, TlsRequested
+from amqpmesh.router.amqp.events import (
+    RELAYED,
+    ConnectionClosed,
+    ConnectionOpened,
+    DispositionReceived,
+    Event,
+    TlsRequested,
+)
 from amqpmesh.router.amqp.fitting import short_farewell
 from amqpmesh.router.amqp.frames import (
     AMQP_FRAME,
@@ -124,13 +131,13 @@ class Connection:
         self.state = S.START
         #: The peer's `open`.
         self.remote: Open | None = None
-        self.remote_max_frame_size = MIN_MAX_FRAME_SIZE
+        #: What changes with each transfer: the bytes to be sent, and the sessions.
+        self.flow_state = kernel.ConnectionFlow()
+        self.flow_state.max_frame_size = max_frame_size
         #: The peer leaves nothing out, and may need the same of us.
         self.in_full = False
         #: It is of our make, and needs no field that has its default.
         self.compact = False
-        #: Bytes to be sent, in order.
-        self.out = bytearray()
         #: Called when there is something to flush that was not there before.
         self.on_wake: Callable[[], None] | None = None
         #: Nothing more will be read or written: close the transport once `out` is empty.
@@ -154,6 +161,16 @@ class Connection:
         self._take_negotiation()
 
     # ---------------------------------------------------------------------------------------------------- commands
+
+    @property
+    def out(self) -> bytearray:
+        """Bytes to be sent, in order."""
+        return self.flow_state.out
+
+    @property
+    def remote_max_frame_size(self) -> int:
+        """Octets of a frame that the peer takes."""
+        return self.flow_state.remote_max_frame_size
 
     @property
     def can_send(self) -> bool:
@@ -236,6 +253,9 @@ class Connection:
                     self._liveness.received_at = now
                     events = self._receive_header(header)
                 else:
+                    if self.state is S.OPENED and self._reader.relay(self.flow_state):
+                        self._liveness.received_at = now
+                        yield from self._after_relaying()
                     frame = self._reader.next_frame()
                     if frame is None:
                         return
@@ -248,6 +268,17 @@ class Connection:
                     ProtocolError(Scope.CONNECTION, self.condition(violation.condition), violation.description)
                 )
             yield from events
+
+    def _after_relaying(self) -> Iterator[Event]:
+        """What the kernel could not decide of what it has read, and whether it has done enough for once."""
+        flow_state = self.flow_state
+        undecided, flow_state.undecided = flow_state.undecided, None
+        if undecided is not None:
+            session = undecided.session.owner
+            assert isinstance(session, Session)
+            yield DispositionReceived(session, undecided.deliveries, undecided.state, undecided.settled)
+        if flow_state.work <= 0:
+            yield RELAYED
 
     def receive_eof(self) -> tuple[Event, ...]:
         """The transport has ended: nothing more will come, and nothing can be sent."""
@@ -290,7 +321,7 @@ class Connection:
         due = self._liveness.due(now)
         if due is Due.HEARTBEAT:
             if not self.out:
-                self.out += EMPTY_FRAME
+                self.out.extend(EMPTY_FRAME)
             self._liveness.sent(now)
             self._wake()
         elif due is Due.SILENCE:
@@ -320,7 +351,8 @@ class Connection:
                 )
             body = encode_performative(short_farewell(performative))
         size = HEADER_SIZE + len(body)
-        self.out += size.to_bytes(4, "big") + bytes((2, AMQP_FRAME)) + channel.to_bytes(2, "big") + body
+        out = self.out
+        out += size.to_bytes(4, "big") + bytes((2, AMQP_FRAME)) + channel.to_bytes(2, "big") + body
         self._wake()
 
     def report(self, events: Iterable[Event]) -> None:
@@ -457,7 +489,7 @@ class Connection:
                 f"idle-time-out of {idle_time_out_ms} ms is not supported: {self.minimum_idle_time_out * 1000:g} ms is",
             )
         self.remote = remote
-        self.remote_max_frame_size = remote.max_frame_size
+        self.flow_state.remote_max_frame_size = remote.max_frame_size
         self._become(after)
         return (ConnectionOpened(remote),)
 
@@ -578,7 +610,7 @@ class Connection:
     def _take_negotiation(self) -> None:
         negotiation = self.negotiation
         if negotiation.out:
-            self.out += negotiation.out
+            self.out.extend(negotiation.out)
             is_amqp = negotiation.out.endswith(protocol_header(AMQP_ID))
             negotiation.out.clear()
             self._wake()

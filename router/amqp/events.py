@@ -130,6 +130,13 @@ class WindowOpened:
     session: Session
 
 
+@dataclass(slots=True)
+class Relayed:
+    """Much was relayed without a decision: others should come first."""
+
+
+RELAYED = Relayed()
+
 Event = (
     TlsRequested
     | ConnectionOpened
@@ -144,4 +151,5 @@ Event = (
     | CreditChanged
     | DrainRequested
     | WindowOpened
+    | Relayed
 )

@@ -4,6 +4,7 @@ from typing import Final, NamedTuple
 
 from amqpmesh.router.amqp.definitions import ConnectionCondition
 from amqpmesh.router.amqp.errors import ProtocolError, Scope
+from amqpmesh.router.kernel import relay as kernel
 
 #: Every peer takes frames of this size, and no other limit holds before `open` (§2.4.1).
 MIN_MAX_FRAME_SIZE: Final = 512
@@ -37,26 +38,37 @@ class FrameReader:
     def __init__(self, max_frame_size: int) -> None:
         """Args: max_frame_size: octets, the largest frame that is taken; it may be changed between frames."""
         self.max_frame_size = max_frame_size
-        self._buffer = bytearray()
+        self._data = b""
         self._at = 0
+        # The begin of a frame that has not come whole: joined once, however many parts it comes in; and its size.
+        self._begun = bytearray()
+        self._wanted = 0
 
     def feed(self, data: bytes | bytearray | memoryview) -> None:
         """Take the next bytes of the stream."""
-        if self._at:
-            del self._buffer[: self._at]
-            self._at = 0
-        self._buffer += data
+        if self._at < len(self._data):
+            self._begun += memoryview(self._data)[self._at :]
+        self._at = 0
+        if not self._begun:
+            self._data = bytes(data)
+            return
+        self._begun += data
+        if len(self._begun) >= self._wanted:
+            self._data = bytes(self._begun)
+            self._begun.clear()
+        else:
+            self._data = b""
 
     def starts_with(self, data: bytes) -> bool:
         """Whether what was not handed out yet begins so."""
-        return self._buffer.startswith(data, self._at)
+        return self._data.startswith(data, self._at)
 
     def next_header(self) -> bytes | None:
         """The next 8 octets, a protocol header as it seems; None until they are here.
 
         Whatever cannot become one is handed out as far as that is plain, so garbage is answered without delay.
         """
-        available = bytes(self._buffer[self._at : self._at + HEADER_SIZE])
+        available = self._data[self._at : self._at + HEADER_SIZE]
         for length in range(1, min(len(available), 4) + 1):
             if not b"AMQP".startswith(available[:length]):
                 self._at += length
@@ -66,13 +78,20 @@ class FrameReader:
         self._at += HEADER_SIZE
         return available
 
+    def relay(self, wire: kernel.ConnectionFlow) -> bool:
+        """Have the frames relayed of which nothing is to be decided, up to the first other; whether there were any."""
+        at = self._at
+        self._at = kernel.relay(wire, self._data, at, len(self._data))
+        return self._at != at
+
     def next_frame(self) -> Frame | None:
         """The next whole frame; None until it is here.
 
         Raises: ProtocolError(CONNECTION, framing-error): a size, offset or type that no frame can have (§2.3.1).
         """
-        buffer = self._buffer
+        buffer = self._data
         at = self._at
+        self._wanted = 0
         if len(buffer) - at < HEADER_SIZE:
             return None
         size = int.from_bytes(buffer[at : at + 4], "big")
@@ -85,15 +104,17 @@ class FrameReader:
         if kind not in (AMQP_FRAME, SASL_FRAME):
             raise _framing_error(f"frame of unknown type {kind}")
         if len(buffer) - at < size:
+            self._wanted = size
             return None
         channel = (buffer[at + 6] << 8) | buffer[at + 7] if kind == AMQP_FRAME else 0
         self._at = at + size
-        return Frame(kind, channel, bytes(buffer[at + body_at : at + size]))
+        return Frame(kind, channel, buffer[at + body_at : at + size])
 
     def take_rest(self) -> bytes:
         """What was read and belongs to no frame yet, taken out: another layer (TLS) goes on with it."""
-        rest = bytes(self._buffer[self._at :])
-        self._buffer.clear()
+        rest = bytes(self._begun) + self._data[self._at :]
+        self._begun.clear()
+        self._data = b""
         self._at = 0
         return rest
 

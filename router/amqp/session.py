@@ -55,8 +55,10 @@ class Session:
         """Args: window: transfer frames that may be here unreleased. handle_max: the highest that the peer may use."""
         self.connection = connection
         self.state = S.UNMAPPED
-        self.flow_state = kernel.SessionFlow(window, initial_outgoing_id, initial_delivery_id)
-        self.flow_state.wake = self.wake
+        self.flow_state = kernel.SessionFlow(
+            window, initial_outgoing_id, initial_delivery_id, connection.flow_state, self
+        )
+        self.flow_state.wake = self._to_be_flushed
         self.handle_max = handle_max
         self.incoming_channel: int | None = None
         #: The peer's `begin`.
@@ -72,7 +74,6 @@ class Session:
         self._awaiting: dict[tuple[str, Role], Link] = {}
         #: Links that the peer has attached, and we have not answered.
         self._owed: set[Link] = set()
-        self._waking = False
         #: That we sent our `end` on.
         self._ended_channel = -1
         #: The peer's handles of links that we detached with an error.
@@ -128,7 +129,7 @@ class Session:
                 handle_max=self.handle_max,
             ),
         )
-        self.state = after
+        self._become(after)
 
     def attach(self, terminus: Terminus, **fields: object) -> Link:
         """Initiate a link of `terminus`; `fields` as `Link.attach` takes them (§2.6.3).
@@ -151,7 +152,7 @@ class Session:
         self.write_dispositions()
         self.write(End(error=error))
         self._ended_channel, self.flow_state.channel = self.flow_state.channel, -1
-        self.state = after
+        self._become(after)
         if after is S.UNMAPPED:
             self._free_channel()
 
@@ -172,9 +173,7 @@ class Session:
 
     def wake(self) -> None:
         """Something of this session is to be flushed."""
-        if not self._waking:
-            self._waking = True
-            self.connection.wake(self)
+        self.flow_state.stir()
 
     def allocate_handle(self, link: Link) -> int:
         """The lowest free output handle, now `link`'s. Raises: CommandError: the peer takes no more (§2.7.2)."""
@@ -241,7 +240,7 @@ class Session:
 
     def flush(self) -> None:
         """Write what has gathered since the last flush: dispositions, then flows."""
-        self._waking = False
+        self.flow_state.woken = False
         if not self.can_send:
             self.flow_state.dispositions.clear()
             self.flow_state.progress.clear()
@@ -264,7 +263,7 @@ class Session:
         if self._ended_channel != -1:
             # We gave it up before this answer came: only its `end` matters now.
             return ()
-        self.state = SESSION[self.state][Step.RECEIVED_BEGIN]
+        self._become(SESSION[self.state][Step.RECEIVED_BEGIN])
         flow_state = self.flow_state
         flow_state.next_incoming_id = begin.next_outgoing_id
         flow_state.incoming_limit = kernel.serial_add(begin.next_outgoing_id, flow_state.incoming_window)
@@ -336,6 +335,18 @@ class Session:
             return ()
         self.end(error)
         return (SessionEnded(self, error, by_peer=False),)
+
+    def _become(self, state: SessionState) -> None:
+        self.state = state
+        sessions = self.connection.flow_state.sessions
+        if state is S.MAPPED:
+            assert self.incoming_channel is not None
+            sessions[self.incoming_channel] = self.flow_state
+        elif self.incoming_channel is not None and sessions.get(self.incoming_channel) is self.flow_state:
+            del sessions[self.incoming_channel]
+
+    def _to_be_flushed(self) -> None:
+        self.connection.wake(self)
 
     def _answer_begin(self) -> None:
         """Send our `begin` if it is due, and our `open`: nothing else can be said before them."""
@@ -459,6 +470,7 @@ class Session:
         link = self._attached(detach.handle)
         closed = detach.closed or detach.error is not None
         del self.links[detach.handle]
+        kernel.close_input(link.flow_state)
         self._owed.discard(link)
         link.input_handle = None
         if link.state is LinkEndpointState.DISCARDING:
@@ -479,8 +491,8 @@ class Session:
     def _receive_end(self, end: End) -> tuple[Event, ...]:
         # The peer may end it before we have answered its begin: both answers are due.
         self._answer_begin()
-        self.state = SESSION[self.state][Step.RECEIVED_END]
         assert self.incoming_channel is not None
+        self._become(SESSION[self.state][Step.RECEIVED_END])
         del self.connection.channels.incoming[self.incoming_channel]
         self.incoming_channel = None
         if self.state is S.UNMAPPED:

@@ -1,41 +1,247 @@
 # The types that `relay.py` has in C, where it is compiled. Whatever is not named here is Python's there, too.
 
+cimport cython
+
+cdef long _MASK
+cdef long _HALF
+cdef long _SMALLEST
+cdef long _TRANSFER_CODE
+cdef long _DISPOSITION_CODE
+cdef long _COPIED
+cdef long _MAX_TAG
+cdef long _HEADER
+cdef long _DELIVERY_ANNOTATIONS
+cdef long _MESSAGE_ANNOTATIONS
+cdef long _ACCEPTED
+cdef long _REJECTED
+cdef long _RELEASED
+cdef long _MODIFIED
+cdef long _FIRST
+cdef long _LEAST
+cdef bytes _ACCEPTED_STATE
+cdef bytes _OURS
+cdef bytes _DIGITS
+cdef tuple _HEADS
+cdef tuple _BLANKS
+cdef tuple _OCTETS
+cdef dict _STATES
+
 cpdef long serial_add(long value, long increment)
 cpdef long serial_distance(long start, long end)
-cpdef Py_ssize_t skip(bytes data, Py_ssize_t at, Py_ssize_t end) except -1
 
 cdef class Delivery:
     cdef public LinkFlow link
-    cdef public bytes tag, state, remote_state
-    cdef public long message_format, delivery_id, size
+    cdef public bytes tag
+    cdef public long message_format
     cdef public bint settled, remote_settled, second, complete, aborted, ignored
-    cdef public int rcv_settle_mode
-    cdef public object relay, leg
+    cdef public long rcv_settle_mode, delivery_id, size
+    cdef public bytes state, remote_state
+    cdef public Relay relay
+    cdef public Leg leg
 
+@cython.final
 cdef class Ledger:
     cdef public dict deliveries
+    @cython.locals(offset=long, span=long, found=list)
+    cpdef list select(self, long first, long last)
 
+@cython.final
 cdef class DispositionRun:
     cdef public bint receiver, settled
     cdef public long first, last
     cdef public bytes state
 
+@cython.final
+cdef class RouterFlow:
+    cdef public double now
+    cdef public long relays, generation, key_count
+    cdef public list touched
+    cdef public bytes key_prefix
+    cdef public TransferFrame came, leaving
+    cdef public DispositionFrame said
+    cdef public object on_unfold
+    cpdef void touch(self, LinkFlow link) except *
+    cpdef bytes next_key(self, long hops)
+
+@cython.final
+cdef class ConnectionFlow:
+    cdef public RouterFlow router
+    cdef public object container
+    cdef public bytearray out
+    cdef public long sending, backlog, max_frame_size, remote_max_frame_size, work
+    cdef public dict sessions
+    cdef public Undecided undecided
+
+@cython.final
+cdef class Undecided:
+    cdef public SessionFlow session
+    cdef public list deliveries
+    cdef public bytes state
+    cdef public bint settled
+
+@cython.final
 cdef class SessionFlow:
-    cdef public long channel, window_size, held
-    cdef public long initial_outgoing_id, next_outgoing_id, next_incoming_id, incoming_limit, next_delivery_id
-    cdef public long remote_incoming_window, remote_outgoing_window
-    cdef public bint in_full, flow_due
+    cdef public ConnectionFlow wire
+    cdef public object owner, wake
+    cdef public dict inputs, progress
+    cdef public bint woken, in_full, flow_due
+    cdef public long channel, window_size, initial_outgoing_id, next_outgoing_id, next_incoming_id, incoming_limit, held
+    cdef public long remote_incoming_window, remote_outgoing_window, next_delivery_id
     cdef public Ledger incoming, outgoing
     cdef public list dispositions
-    cdef public dict progress
-    cdef public object wake
+    @cython.locals(gathered=long)
+    cpdef void release(self, long frames) except *
+    cpdef void stir(self) except *
+    @cython.locals(run=DispositionRun)
+    cpdef void dispose(self, bint receiver, long delivery_id, bint settled, bytes state) except *
 
+@cython.final
 cdef class LinkFlow:
     cdef public SessionFlow session
-    cdef public Delivery current
-    cdef public object owner
-    cdef public dict unsettled
-    cdef public bint sender, lowered, drain, second
-    cdef public int snd_settle_mode
-    cdef public long handle, delivery_count, link_credit, available, granted_limit, max_message_size
+    cdef public bint sender, lowered, drain, second, lane, touched, selective
+    cdef public object owner, record
+    cdef public long handle, delivery_count, link_credit, available, granted_limit, max_message_size, snd_settle_mode
+    cdef public long relayed, input_handle, outstanding, max_outstanding, last_tag, turn
     cdef public long received, octets, presettled, accepted, rejected, released, modified
+    cdef public Delivery current
+    cdef public dict unsettled
+    cdef public Exits exits
+    cdef public Leg leg
+    @cython.locals(kind=long)
+    cpdef void count_outcome(self, bytes state) except *
+
+@cython.final
+cdef class Budget:
+    cdef public long limit, used
+    cdef public Budget whole
+    cpdef void add(self, long octets) except *
+
+@cython.final
+cdef class Chunk:
+    cdef public object data
+    cdef public long holders
+    cdef SessionFlow _session
+    cdef long _size
+    cdef Budget _budget
+    cpdef void absorb(self, Chunk other) except *
+    cpdef void release(self) except *
+
+cpdef Delivery receive_transfer(LinkFlow link, TransferFrame frame, long payload_size)
+@cython.locals(settled=bint, second=bint, message_format=long)
+cdef Delivery _first_transfer(SessionFlow session, LinkFlow link, TransferFrame frame, long payload_size)
+cdef void _check_first_transfer(SessionFlow session, LinkFlow link, TransferFrame frame, long payload_size) except *
+cdef void _count_first_transfer(SessionFlow session, LinkFlow link, bint settled, long payload_size) except *
+cpdef void discard_transfer(SessionFlow session) except *
+@cython.locals(session=SessionFlow, size=long, taken=long, settled=long, first=bint, delivery_id=long, frame=TransferFrame)
+cpdef long send_transfer(LinkFlow link, bytearray out, Delivery delivery, object payload, bint more, bint aborted, bytes state,
+                         long limit) except? -1
+cdef void _count_first_sent(SessionFlow session, LinkFlow link, bint settled) except *
+@cython.locals(link=LinkFlow)
+cpdef void dispose(Delivery delivery, bytes state, bint settled) except *
+@cython.locals(ledger=Ledger, delivery=Delivery)
+cpdef list receive_disposition(SessionFlow session, DispositionFrame frame)
+cdef void _note(Delivery delivery, DispositionFrame frame) except *
+cdef Delivery _delivery(object entry, bint sent)
+@cython.locals(link=LinkFlow, ledger=Ledger)
+cpdef void forget(Delivery delivery) except *
+
+cdef class Leg:
+    cdef public Relay relay
+    cdef public object branch, chunks
+    cdef public bint copy, started, aborting, counted, done
+    cdef public Delivery delivery
+    cdef public long offset
+    cdef public bytes outcome
+
+cdef class Relay:
+    cdef public object source, head, address, share, chunks, to, kept, excluded
+    cdef public Delivery incoming
+    cdef public long message_format, priority, queued, section_shift, attempts
+    cdef public bint settled, second, complete, dropped, waiting, answered, failed, closed
+    cdef public list legs
+    cdef public bytes key
+    cdef public double arrived
+
+@cython.final
+cdef class Exits:
+    cdef public long generation, order, room, lent, hops
+    cdef public list links
+    cdef public bint drops
+
+@cython.final
+@cython.no_gc
+@cython.freelist(256)
+cdef class Passage:
+    cdef public LinkFlow incoming, outgoing
+    cdef public object incoming_id, outgoing_id
+    cdef public bytes incoming_tag, outgoing_tag, outcome
+    cdef public long number
+    cdef public bint second, over
+    cdef public double arrived
+
+@cython.locals(router=RouterFlow, came=TransferFrame, sessions=dict, size=long, after=Py_ssize_t, session=SessionFlow, code=long,
+               payload_at=Py_ssize_t, link=LinkFlow, p="const unsigned char *")
+cpdef Py_ssize_t relay(ConnectionFlow wire, bytes data, Py_ssize_t at, Py_ssize_t end) except -1
+@cython.locals(exits=Exits, size=long, out=LinkFlow, came_with=bytes, target=SessionFlow, sink=ConnectionFlow, tag=bytes,
+               hops=long, settled=bint, second=bint, delivery_id=long, mode=long, leaving=TransferFrame, passage=Passage,
+               number=long, key=object, p="const unsigned char *")
+cdef bint _relay_transfer(RouterFlow router, SessionFlow session, LinkFlow link, TransferFrame frame, bytes data,
+                          Py_ssize_t payload_at, Py_ssize_t end) except -1
+@cython.locals(at=Py_ssize_t, digits=long, rest=long, tail=long, octets=Py_ssize_t)
+cdef void _write_whole(bytearray out, long channel, long handle, long delivery_id, bytes tag, long number, bint settled,
+                       long mode, long size) except *
+cdef long _uint_octets(long value) noexcept
+cdef Py_ssize_t _put_uint(bytearray out, Py_ssize_t at, long value) except -1
+@cython.locals(link=LinkFlow, best=LinkFlow, turn=long)
+cdef LinkFlow _ready_exit(Exits exits)
+@cython.locals(session=SessionFlow, wire=ConnectionFlow)
+cdef bint _is_ready(LinkFlow link) except -1
+@cython.locals(last=long, code=long, form=long, after=Py_ssize_t)
+cdef bint _passes_as_it_is(bytes data, Py_ssize_t at, Py_ssize_t end, bint drops) except -1
+@cython.locals(count=long, code=long)
+cdef bint _is_plain_header(bytes data, Py_ssize_t at, Py_ssize_t end, long form) except -1
+@cython.locals(ledger=Ledger, undecided=list, passage=Passage, delivery=Delivery)
+cdef bint _relay_disposition(RouterFlow router, ConnectionFlow wire, SessionFlow session, DispositionFrame frame) except -1
+@cython.locals(incoming=LinkFlow, outgoing=LinkFlow)
+cdef bint _receiver_said(RouterFlow router, Passage passage, bytes state, bint settled) except -1
+cdef void _sender_settled(RouterFlow router, Passage passage, bytes state) except *
+@cython.locals(link=LinkFlow)
+cdef void _end_received(RouterFlow router, Passage passage) except *
+@cython.locals(link=LinkFlow)
+cdef void _end_sent(RouterFlow router, Passage passage) except *
+
+@cython.locals(width=long, after=Py_ssize_t)
+cpdef Py_ssize_t skip(bytes data, Py_ssize_t at, Py_ssize_t end) except -1
+cpdef long state_kind(bytes state) except? -1
+cpdef bint is_terminal(bytes state) except -1
+
+@cython.final
+cdef class TransferFrame:
+    cdef public long handle, delivery_id, message_format, settled, rcv_settle_mode
+    cdef public bytes delivery_tag, state
+    cdef public bint more, resume, aborted
+
+@cython.final
+cdef class DispositionFrame:
+    cdef public bint receiver, settled
+    cdef public long first, last
+    cdef public bytes state
+
+@cython.locals(payload_at=Py_ssize_t, count=long, code=long, after=Py_ssize_t, field=long, p="const unsigned char *")
+cpdef Py_ssize_t read_transfer(TransferFrame frame, bytes data, Py_ssize_t at, Py_ssize_t end) except? -1
+@cython.locals(value=long)
+cpdef long uint32(bytes data, Py_ssize_t at) except? -1
+cpdef long uint_width(long code)
+cpdef long uint_value(bytes data, Py_ssize_t at, long code) except? -1
+@cython.locals(list_end=Py_ssize_t, count=long, code=long, after=Py_ssize_t, state=bytes)
+cpdef bint read_disposition(DispositionFrame frame, bytes data, Py_ssize_t at, Py_ssize_t end) except -1
+
+cdef void _append_uint(bytearray out, long value) except *
+@cython.locals(start=Py_ssize_t, taken=Py_ssize_t, room=Py_ssize_t)
+cpdef Py_ssize_t write_transfer(bytearray out, long channel, TransferFrame frame, object payload, Py_ssize_t limit, bint in_full=*) except? -1
+@cython.locals(start=Py_ssize_t, count=long, tag=bytes)
+cdef void _write_transfer_head(bytearray out, long channel, TransferFrame frame, bint in_full) except *
+@cython.locals(size=Py_ssize_t)
+cdef void _close_list(bytearray out, Py_ssize_t start, long count) except *
+@cython.locals(start=Py_ssize_t, count=long)
+cpdef void write_disposition(bytearray out, long channel, DispositionRun run) except *

@@ -14,8 +14,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-MASK: Final = 0xFFFFFFFF
-HALF: Final = 0x80000000
+_MASK: Final = 0xFFFFFFFF
+_HALF: Final = 0x80000000
 
 LINK: Final = "link"
 SESSION: Final = "session"
@@ -44,6 +44,20 @@ UNDELIVERABLE_STATE: Final = b"\x00\x53\x27\xc0\x03\x02\x41\x41"
 
 #: The longest delivery-tag (§2.8.7).
 MAX_TAG: Final = 32
+#: More than there will be of anything that is counted.
+MANY: Final = 0x7FFFFFFF
+
+
+# The same for this file alone: compiled, they are plain numbers of C, which nobody else can see.
+_HEADER: Final = HEADER
+_DELIVERY_ANNOTATIONS: Final = DELIVERY_ANNOTATIONS
+_MESSAGE_ANNOTATIONS: Final = MESSAGE_ANNOTATIONS
+_ACCEPTED: Final = ACCEPTED
+_REJECTED: Final = REJECTED
+_RELEASED: Final = RELEASED
+_MODIFIED: Final = MODIFIED
+_ACCEPTED_STATE: Final = ACCEPTED_STATE
+_MAX_TAG: Final = MAX_TAG
 
 
 class Violation(Exception):  # noqa: N818 - the name says what happened; what it becomes is a ProtocolError
@@ -62,12 +76,12 @@ class Incomplete(Exception):  # noqa: N818 - no error: more bytes may come
 
 def serial_add(value: int, increment: int) -> int:
     """The serial number `increment` after (or, negative, before) `value` (RFC 1982, 3.1)."""
-    return (value + increment) & MASK
+    return (value + increment) & _MASK
 
 
 def serial_distance(start: int, end: int) -> int:
     """How far `end` lies after `start`: -2**31 .. 2**31-1 (RFC 1982, 3.2; exactly half round counts as before)."""
-    return ((end - start + HALF) & MASK) - HALF
+    return ((end - start + _HALF) & _MASK) - _HALF
 
 
 # ------------------------------------------------------------------------------------------------ counters and ledger
@@ -127,18 +141,19 @@ class Delivery:
 class Ledger:
     """The live deliveries of one session and direction, by delivery-id, in the order of their ids.
 
-    A delivery is here from its first frame until it is settled at this end.
+    A delivery is here from its first frame until it is settled at this end; one that was relayed without a decision as
+    the `Passage` that it is part of.
     """
 
     __slots__ = ("deliveries",)
 
     def __init__(self) -> None:
-        self.deliveries: dict[int, Delivery] = {}
+        self.deliveries: dict[int, Delivery | Passage] = {}
 
     def __len__(self) -> int:
         return len(self.deliveries)
 
-    def select(self, first: int, last: int) -> list[Delivery]:
+    def select(self, first: int, last: int) -> list[Delivery | Passage]:
         """The live deliveries from `first` to `last`, both included, in order (§2.7.6).
 
         Ids that are unknown, unused or settled are skipped. The cost is bounded by the smaller of the range and the
@@ -152,8 +167,12 @@ class Ledger:
         if span < 0:
             return []
         if span < len(deliveries):
-            ids = ((first + offset) & MASK for offset in range(span + 1))
-            return [deliveries[each] for each in ids if each in deliveries]
+            found: list[Delivery | Passage] = []
+            for offset in range(span + 1):
+                entry = deliveries.get((first + offset) & _MASK)
+                if entry is not None:
+                    found.append(entry)
+            return found
         return [each for key, each in deliveries.items() if 0 <= serial_distance(first, key) <= span]
 
 
@@ -168,6 +187,104 @@ class DispositionRun:
         self.last = delivery_id
         self.settled = settled
         self.state = state
+
+
+class RouterFlow:
+    """What changes in a router with each transfer and disposition."""
+
+    __slots__ = (
+        "came",
+        "generation",
+        "key_count",
+        "key_prefix",
+        "leaving",
+        "now",
+        "on_unfold",
+        "relays",
+        "said",
+        "touched",
+    )
+
+    def __init__(self) -> None:
+        #: Called with what was unfolded: the router knows more of it.
+        self.on_unfold: Callable[[Relay], None] | None = None
+        #: Seconds, of the batch that is handled.
+        self.now = 0.0
+        #: Live relays.
+        self.relays = 0
+        #: What was decided before this changed holds no more (`Exits`).
+        self.generation = 1
+        #: Links that were relayed on, or settled, since their records were told (`LinkFlow.touched`).
+        self.touched: list[LinkFlow] = []
+        #: The keys of deliveries that begin their way through the mesh here: what they begin with, and how many there
+        #: were.
+        self.key_prefix = b""
+        self.key_count = 0
+        # The frames that are read and written now.
+        self.came = TransferFrame(0)
+        self.leaving = TransferFrame(0)
+        self.said = DispositionFrame(False, 0, 0, False, None)
+
+    def touch(self, link: LinkFlow) -> None:
+        """Something changed on a link that its record is to be told of."""
+        if not link.touched:
+            link.touched = True
+            self.touched.append(link)
+
+    def next_key(self, hops: int) -> bytes:
+        """The delivery-tag of one more delivery on a lane: its key, and how many hops it may make."""
+        self.key_count += 1
+        return self.key_prefix + self.key_count.to_bytes(6, "big") + bytes((hops,))
+
+
+class ConnectionFlow:
+    """What changes in a connection with each transfer and disposition."""
+
+    __slots__ = (
+        "backlog",
+        "container",
+        "max_frame_size",
+        "out",
+        "remote_max_frame_size",
+        "router",
+        "sending",
+        "sessions",
+        "undecided",
+        "work",
+    )
+
+    def __init__(self) -> None:
+        #: Whose relays it carries; None: it is a client's own.
+        self.router: RouterFlow | None = None
+        #: The peer's container-id, if it is a router of the same mesh: nothing goes back to it.
+        self.container: str | None = None
+        #: Bytes to be sent, in order.
+        self.out = bytearray()
+        #: Octets that were taken to be sent and are not written yet; and how many may wait in all before no delivery
+        #: is written.
+        self.sending = 0
+        self.backlog = 0
+        #: Octets of a frame that we take, and that the peer does.
+        self.max_frame_size = 512
+        self.remote_max_frame_size = 512
+        #: Sessions that both sides have begun and not ended, by the channel that the peer sends on.
+        self.sessions: dict[int, SessionFlow] = {}
+        #: What `relay` has read and cannot decide: a disposition, as far as others than passages are meant.
+        self.undecided: Undecided | None = None
+        #: Deliveries that may be looked at before others come first.
+        self.work = 0
+
+
+class Undecided:
+    """What a disposition says of deliveries that are not the kernel's alone."""
+
+    __slots__ = ("deliveries", "session", "settled", "state")
+
+    def __init__(self, session: SessionFlow, deliveries: list[Delivery], state: bytes | None, settled: bool) -> None:
+        self.session = session
+        self.deliveries = deliveries
+        self.state = state
+        self.settled = settled
 
 
 class SessionFlow:
@@ -186,18 +303,36 @@ class SessionFlow:
         "incoming",
         "incoming_limit",
         "initial_outgoing_id",
+        "inputs",
         "next_delivery_id",
         "next_incoming_id",
         "next_outgoing_id",
         "outgoing",
+        "owner",
         "progress",
         "remote_incoming_window",
         "remote_outgoing_window",
         "wake",
         "window_size",
+        "wire",
+        "woken",
     )
 
-    def __init__(self, window_size: int, initial_outgoing_id: int = 0, initial_delivery_id: int = 0) -> None:
+    def __init__(
+        self,
+        window_size: int,
+        initial_outgoing_id: int = 0,
+        initial_delivery_id: int = 0,
+        wire: ConnectionFlow | None = None,
+        owner: object = None,
+    ) -> None:
+        #: The connection's part; and the engine's session endpoint.
+        self.wire = wire if wire is not None else ConnectionFlow()
+        self.owner = owner
+        #: Links whose deliveries may be relayed without asking, by the peer's handle (`open_input`).
+        self.inputs: dict[int, LinkFlow] = {}
+        #: It will be flushed.
+        self.woken = False
         #: The outgoing channel; -1 while unmapped.
         self.channel = -1
         self.window_size = window_size
@@ -244,33 +379,36 @@ class SessionFlow:
         if self.flow_due:
             return
         # How much wider the window is than the peer may know.
-        gathered = (self.next_incoming_id + self.window_size - self.held - self.incoming_limit) & MASK
+        gathered = (self.next_incoming_id + self.window_size - self.held - self.incoming_limit) & _MASK
         if gathered * 2 >= self.window_size or (gathered and self.next_incoming_id == self.incoming_limit):
             self.flow_due = True
-            if self.wake is not None:
-                self.wake()
+            self.stir()
+
+    def stir(self) -> None:
+        """Something of it is to be flushed."""
+        if not self.woken and self.wake is not None:
+            self.woken = True
+            self.wake()
 
     def dispose(self, receiver: bool, delivery_id: int, settled: bool, state: bytes | None) -> None:
         """Queue a disposition, joined to the one before where they say the same of consecutive ids (§2.7.6)."""
         runs = self.dispositions
         if not settled and state is not None and not is_terminal(state):
             self.progress[receiver, delivery_id] = state
-            if self.wake is not None:
-                self.wake()
+            self.stir()
             return
         if runs:
             run = runs[-1]
             if (
                 run.receiver == receiver
                 and run.settled == settled
-                and (run.last + 1) & MASK == delivery_id
-                and run.state == state
+                and (run.last + 1) & _MASK == delivery_id
+                and (run.state is state or run.state == state)
             ):
                 run.last = delivery_id
                 return
         runs.append(DispositionRun(receiver, delivery_id, settled, state))
-        if len(runs) == 1 and self.wake is not None:
-            self.wake()
+        self.stir()
 
 
 class LinkFlow:
@@ -282,26 +420,40 @@ class LinkFlow:
         "current",
         "delivery_count",
         "drain",
+        "exits",
         "granted_limit",
         "handle",
+        "input_handle",
+        "lane",
+        "last_tag",
+        "leg",
         "link_credit",
         "lowered",
         "max_message_size",
+        "max_outstanding",
         "modified",
         "octets",
+        "outstanding",
         "owner",
         "presettled",
         "received",
+        "record",
         "rejected",
+        "relayed",
         "released",
         "second",
+        "selective",
         "sender",
         "session",
         "snd_settle_mode",
+        "touched",
+        "turn",
         "unsettled",
     )
 
-    def __init__(self, session: SessionFlow, sender: bool, owner: object, unsettled: dict[bytes, Delivery]) -> None:
+    def __init__(
+        self, session: SessionFlow, sender: bool, owner: object, unsettled: dict[bytes, Delivery | Passage]
+    ) -> None:
         self.session = session
         #: True: we are the sending endpoint.
         self.sender = sender
@@ -320,14 +472,36 @@ class LinkFlow:
         self.granted_limit = 0
         #: The delivery that is in the middle of its frames; transfers of one link never interleave (§2.6.14).
         self.current: Delivery | None = None
-        #: The terminus' unsettled map, by delivery-tag (§2.6.13).
+        #: The terminus' unsettled map, by delivery-tag (§2.6.13). Of what was relayed without a decision a sender's map
+        #: has only what left by a lane: other tags are ours, and new.
         self.unsettled = unsettled
-        #: What our side takes at most, in bytes; 0: no limit (§2.7.3).
+        #: What our side takes at most, in bytes, of a sender what the peer takes; 0: no limit (§2.7.3).
         self.max_message_size = 0
         #: The link's rcv-settle-mode is second.
         self.second = False
         #: 0 unsettled, 1 settled, 2 mixed (§2.8.2).
         self.snd_settle_mode = 2
+        #: The router's record of the link.
+        self.record: object = None
+        #: It is a lane, to or from a neighbour.
+        self.lane = False
+        #: Something changed that the record was not told of; and how many deliveries were relayed since it was.
+        self.touched = False
+        self.relayed = 0
+        #: Receivers: where what comes leaves, and the handle under which it is asked for; None, -1: it is decided anew
+        #: for each delivery.
+        self.exits: Exits | None = None
+        self.input_handle = -1
+        #: Their source does not permit each outcome (§3.5.3, outcomes).
+        self.selective = False
+        #: Receivers: deliveries that their sender was told the outcome of, and has not settled. Senders: deliveries
+        #: that are not settled; and how many there may be of either.
+        self.outstanding = 0
+        self.max_outstanding = 0
+        #: Senders: the leg whose frames are being written, the last tag, and the number of the choice that took it.
+        self.leg: Leg | None = None
+        self.last_tag = 0
+        self.turn = 0
         self.reset_counters()
 
     def reset_counters(self) -> None:
@@ -345,14 +519,29 @@ class LinkFlow:
     def count_outcome(self, state: bytes | None) -> None:
         """Count a delivery that ended with `state`."""
         kind = state_kind(state)
-        if kind == ACCEPTED:
+        if kind == _ACCEPTED:
             self.accepted += 1
-        elif kind == RELEASED:
+        elif kind == _RELEASED:
             self.released += 1
-        elif kind == MODIFIED:
+        elif kind == _MODIFIED:
             self.modified += 1
-        elif kind == REJECTED:
+        elif kind == _REJECTED:
             self.rejected += 1
+
+
+def open_input(link: LinkFlow, handle: int, exits: Exits) -> None:
+    """What comes on a receiver may be relayed by `exits`, as long as they hold. Args: handle: the peer's."""
+    link.exits = exits
+    link.input_handle = handle
+    link.session.inputs[handle] = link
+
+
+def close_input(link: LinkFlow) -> None:
+    """What comes on a link is decided anew for each delivery."""
+    link.exits = None
+    if link.input_handle != -1:
+        del link.session.inputs[link.input_handle]
+        link.input_handle = -1
 
 
 #: Octets that count for each chunk besides its payload: the objects around it.
@@ -439,7 +628,7 @@ def receive_transfer(link: LinkFlow, frame: TransferFrame, payload_size: int) ->
         raise Violation(LINK, "amqp:invalid-field", "settled transfer on a link of snd-settle-mode unsettled")
     if link.snd_settle_mode == 1 and not (frame.settled == 1 or delivery.remote_settled or frame.aborted or frame.more):
         raise Violation(LINK, "amqp:invalid-field", "unsettled delivery on a link of snd-settle-mode settled")
-    session.next_incoming_id = (session.next_incoming_id + 1) & MASK
+    session.next_incoming_id = (session.next_incoming_id + 1) & _MASK
     session.held += 1
     if session.remote_outgoing_window > 0:
         session.remote_outgoing_window -= 1
@@ -461,48 +650,19 @@ def receive_transfer(link: LinkFlow, frame: TransferFrame, payload_size: int) ->
 
 def _first_transfer(session: SessionFlow, link: LinkFlow, frame: TransferFrame, payload_size: int) -> Delivery:
     """The first frame of a delivery: it needs an id and a tag of its own, and credit."""
-    delivery_id = frame.delivery_id
-    tag = frame.delivery_tag
-    if delivery_id == -1:
-        raise Violation(SESSION, "amqp:invalid-field", "first transfer of a delivery without delivery-id")
-    if tag is None:
-        raise Violation(SESSION, "amqp:invalid-field", "first transfer of a delivery without delivery-tag")
-    if serial_distance(link.delivery_count, link.granted_limit) <= 0:
-        raise Violation(LINK, "amqp:link:transfer-limit-exceeded", "transfer without link credit")
-    if delivery_id in session.incoming.deliveries:
-        raise Violation(SESSION, "amqp:invalid-field", f"delivery-id {delivery_id} is in use")
-    known = link.unsettled.get(tag)
-    if known is not None:
-        raise Violation(LINK, "amqp:not-allowed", "delivery-tag is in use by an unsettled delivery")
-    if frame.rcv_settle_mode == 1 and not link.second:
-        raise Violation(LINK, "amqp:invalid-field", "rcv-settle-mode second on a link of mode first")
-    settled = frame.settled == 1
-    if settled and link.snd_settle_mode == 0 and not frame.aborted:
-        raise Violation(LINK, "amqp:invalid-field", "settled transfer on a link of snd-settle-mode unsettled")
-    if not settled and link.snd_settle_mode == 1 and not frame.aborted and not frame.more:
-        raise Violation(LINK, "amqp:invalid-field", "unsettled delivery on a link of snd-settle-mode settled")
+    _check_first_transfer(session, link, frame, payload_size)
     if frame.aborted:
         payload_size = 0
-    elif link.max_message_size and payload_size > link.max_message_size:
-        raise Violation(LINK, "amqp:link:message-size-exceeded", f"more than {link.max_message_size} bytes")
-    session.next_incoming_id = (session.next_incoming_id + 1) & MASK
+    settled = frame.settled == 1
+    _count_first_transfer(session, link, settled, payload_size)
     session.held += 1
-    if session.remote_outgoing_window > 0:
-        session.remote_outgoing_window -= 1
-    link.delivery_count = (link.delivery_count + 1) & MASK
-    if link.link_credit > 0:
-        link.link_credit -= 1
-    if link.available > 0:
-        link.available -= 1
+    assert frame.delivery_tag is not None
     second = link.second and frame.rcv_settle_mode != 0
-    delivery = Delivery(link, tag, frame.message_format if frame.message_format != -1 else 0, settled, second)
-    delivery.delivery_id = delivery_id
+    message_format = frame.message_format if frame.message_format != -1 else 0
+    delivery = Delivery(link, frame.delivery_tag, message_format, settled, second)
+    delivery.delivery_id = frame.delivery_id
     delivery.size = payload_size
     delivery.remote_state = frame.state
-    link.received += 1
-    link.octets += payload_size
-    if settled:
-        link.presettled += 1
     if frame.aborted:
         delivery.aborted = True
         delivery.settled = delivery.remote_settled = True
@@ -512,8 +672,8 @@ def _first_transfer(session: SessionFlow, link: LinkFlow, frame: TransferFrame, 
         delivery.ignored = True
         delivery.settled = delivery.remote_settled = True
     elif not settled:
-        session.incoming.deliveries[delivery_id] = delivery
-        link.unsettled[tag] = delivery
+        session.incoming.deliveries[delivery.delivery_id] = delivery
+        link.unsettled[delivery.tag] = delivery
     if frame.more:
         link.current = delivery
     else:
@@ -521,11 +681,50 @@ def _first_transfer(session: SessionFlow, link: LinkFlow, frame: TransferFrame, 
     return delivery
 
 
+def _check_first_transfer(session: SessionFlow, link: LinkFlow, frame: TransferFrame, payload_size: int) -> None:
+    """Whether a delivery may begin so. Raises: Violation."""
+    if frame.delivery_id == -1:
+        raise Violation(SESSION, "amqp:invalid-field", "first transfer of a delivery without delivery-id")
+    if frame.delivery_tag is None:
+        raise Violation(SESSION, "amqp:invalid-field", "first transfer of a delivery without delivery-tag")
+    if serial_distance(link.delivery_count, link.granted_limit) <= 0:
+        raise Violation(LINK, "amqp:link:transfer-limit-exceeded", "transfer without link credit")
+    if frame.delivery_id in session.incoming.deliveries:
+        raise Violation(SESSION, "amqp:invalid-field", f"delivery-id {frame.delivery_id} is in use")
+    if frame.delivery_tag in link.unsettled:
+        raise Violation(LINK, "amqp:not-allowed", "delivery-tag is in use by an unsettled delivery")
+    if frame.rcv_settle_mode == 1 and not link.second:
+        raise Violation(LINK, "amqp:invalid-field", "rcv-settle-mode second on a link of mode first")
+    if frame.settled == 1:
+        if link.snd_settle_mode == 0 and not frame.aborted:
+            raise Violation(LINK, "amqp:invalid-field", "settled transfer on a link of snd-settle-mode unsettled")
+    elif link.snd_settle_mode == 1 and not frame.aborted and not frame.more:
+        raise Violation(LINK, "amqp:invalid-field", "unsettled delivery on a link of snd-settle-mode settled")
+    if link.max_message_size and payload_size > link.max_message_size and not frame.aborted:
+        raise Violation(LINK, "amqp:link:message-size-exceeded", f"more than {link.max_message_size} bytes")
+
+
+def _count_first_transfer(session: SessionFlow, link: LinkFlow, settled: bool, payload_size: int) -> None:
+    """A delivery begins: its frame is counted in the session, and it on the link."""
+    session.next_incoming_id = (session.next_incoming_id + 1) & _MASK
+    if session.remote_outgoing_window > 0:
+        session.remote_outgoing_window -= 1
+    link.delivery_count = (link.delivery_count + 1) & _MASK
+    if link.link_credit > 0:
+        link.link_credit -= 1
+    if link.available > 0:
+        link.available -= 1
+    link.received += 1
+    link.octets += payload_size
+    if settled:
+        link.presettled += 1
+
+
 def discard_transfer(session: SessionFlow) -> None:
     """Account a transfer that nobody looks at: its link is being detached. Raises: as `receive_transfer`."""
     if serial_distance(session.next_incoming_id, session.incoming_limit) <= 0:
         raise Violation(SESSION, "amqp:session:window-violation", "transfer beyond the incoming window")
-    session.next_incoming_id = (session.next_incoming_id + 1) & MASK
+    session.next_incoming_id = (session.next_incoming_id + 1) & _MASK
     session.held += 1
     session.release(1)
 
@@ -567,19 +766,15 @@ def send_transfer(
             frame = TransferFrame(link.handle, settled=settled, more=more, aborted=aborted)
         rest = memoryview(payload)[taken:] if taken else payload
         taken += write_transfer(out, session.channel, frame, rest, limit, session.in_full)
-        session.next_outgoing_id = (session.next_outgoing_id + 1) & MASK
-        session.remote_incoming_window -= 1
         if first:
             delivery.delivery_id = delivery_id
-            session.next_delivery_id = (delivery_id + 1) & MASK
-            link.delivery_count = (link.delivery_count + 1) & MASK
-            link.link_credit -= 1
-            link.received += 1
-            if delivery.settled:
-                link.presettled += 1
-            else:
+            _count_first_sent(session, link, delivery.settled)
+            if not delivery.settled:
                 session.outgoing.deliveries[delivery_id] = delivery
                 link.unsettled[delivery.tag] = delivery
+        else:
+            session.next_outgoing_id = (session.next_outgoing_id + 1) & _MASK
+            session.remote_incoming_window -= 1
         if frame.more:
             link.current = delivery
         else:
@@ -592,6 +787,18 @@ def send_transfer(
     delivery.size += taken
     link.octets += taken
     return taken
+
+
+def _count_first_sent(session: SessionFlow, link: LinkFlow, settled: bool) -> None:
+    """The first frame of a delivery is written: it is counted in the session, and the delivery on the link."""
+    session.next_outgoing_id = (session.next_outgoing_id + 1) & _MASK
+    session.remote_incoming_window -= 1
+    session.next_delivery_id = (session.next_delivery_id + 1) & _MASK
+    link.delivery_count = (link.delivery_count + 1) & _MASK
+    link.link_credit -= 1
+    link.received += 1
+    if settled:
+        link.presettled += 1
 
 
 def dispose(delivery: Delivery, state: bytes | None, settled: bool) -> None:
@@ -614,19 +821,35 @@ def dispose(delivery: Delivery, state: bytes | None, settled: bool) -> None:
 def receive_disposition(session: SessionFlow, frame: DispositionFrame) -> list[Delivery]:
     """The live deliveries that an incoming disposition speaks of, with what it says noted on them (§2.7.6)."""
     ledger = session.outgoing if frame.receiver else session.incoming
-    deliveries = ledger.select(frame.first, frame.last)
+    deliveries = [_delivery(each, frame.receiver) for each in ledger.select(frame.first, frame.last)]
     for delivery in deliveries:
-        if frame.state is not None:
-            delivery.remote_state = frame.state
-        if frame.settled:
-            delivery.remote_settled = True
+        _note(delivery, frame)
     return deliveries
+
+
+def _note(delivery: Delivery, frame: DispositionFrame) -> None:
+    """What the peer says of a delivery."""
+    if frame.state is not None:
+        delivery.remote_state = frame.state
+    if frame.settled:
+        delivery.remote_settled = True
+
+
+def _delivery(entry: Delivery | Passage, sent: bool) -> Delivery:
+    """What an entry of a ledger is, to those who decide. Args: sent: it is a ledger of deliveries that we sent."""
+    if isinstance(entry, Delivery):
+        return entry
+    incoming, outgoing = unfold(entry)
+    return outgoing if sent else incoming
 
 
 def abandon(link: LinkFlow) -> None:
     """The link endpoint is destroyed: none of its deliveries can be spoken of any more (§2.6.5, §2.6.6)."""
+    close_input(link)
+    unfold_link(link)
     ledger = link.session.outgoing if link.sender else link.session.incoming
     for delivery in link.unsettled.values():
+        assert isinstance(delivery, Delivery)
         ledger.deliveries.pop(delivery.delivery_id, None)
         delivery.delivery_id = -1
     if link.current is not None:
@@ -761,6 +984,578 @@ class Relay:
         self.closed = False
 
 
+# ------------------------------------------------------------------------------------------ relayed without a decision
+
+
+#: In which order exits are taken: the first that is ready, the one with the least unsettled, or by turns.
+FIRST: Final = 0
+LEAST: Final = 1
+TURNS: Final = 2
+_FIRST: Final = FIRST
+_LEAST: Final = LEAST
+
+
+class Exits:
+    """Where what comes to a node leaves, decided once: `relay` asks nobody as long as it holds.
+
+    It holds while `generation` is the router's; whatever changes something of a node sets it to 0.
+    """
+
+    __slots__ = ("drops", "generation", "hops", "lent", "links", "order", "room")
+
+    def __init__(self) -> None:
+        self.generation = 0
+        #: Those that may take a delivery, if they are ready for it.
+        self.links: list[LinkFlow] = []
+        self.order = _FIRST
+        #: Octets of payload that certainly fit into one frame.
+        self.room = 0
+        #: How many more deliveries the way out may be given; -1: it lends nothing, and asks nothing.
+        self.lent = -1
+        #: How many hops a delivery may make that begins its way through the mesh here.
+        self.hops = 0
+        #: Delivery annotations do not pass.
+        self.drops = False
+
+
+class Passage:
+    """One delivery that is relayed without a decision: the incoming and the outgoing one, while either is unsettled.
+
+    It is written whole, by one link. Whatever else is asked of it is asked of what `unfold` makes of it.
+    """
+
+    __slots__ = (
+        "arrived",
+        "incoming",
+        "incoming_id",
+        "incoming_tag",
+        "number",
+        "outcome",
+        "outgoing",
+        "outgoing_id",
+        "outgoing_tag",
+        "over",
+        "second",
+    )
+
+    def __init__(self) -> None:
+        # Compiled, what is made without arguments is made much quicker: `_relay_transfer` sets all of it.
+        self.incoming: LinkFlow
+        self.incoming_id = -1
+        self.incoming_tag = b""
+        self.second = False
+        self.arrived = 0.0
+        self.outgoing: LinkFlow
+        #: The receiver has settled it.
+        self.over = False
+        self.outgoing_id = -1
+        #: Empty: it is the number of the tag, in hexadecimal digits.
+        self.outgoing_tag = b""
+        self.number = 0
+        #: What the receiver has said, and the sender was told; only in mode second it is not the end.
+        self.outcome: bytes | None = None
+
+
+def unfold(passage: Passage) -> tuple[Delivery, Delivery]:
+    """Make of a passage the relay that it is, for those who decide. Returns: what came, and what left."""
+    incoming, outgoing = passage.incoming, passage.outgoing
+    came = Delivery(incoming, passage.incoming_tag, 0, False, passage.second)
+    came.delivery_id = passage.incoming_id
+    came.complete = True
+    came.state = passage.outcome
+    left = Delivery(outgoing, passage.outgoing_tag or b"%x" % passage.number, 0, False, False)
+    left.complete = True
+    came.relay = relay = Relay(incoming.record, came, 0, passage.arrived)
+    relay.complete = True
+    relay.waiting = False
+    relay.attempts = 1
+    relay.answered = passage.outcome is not None
+    left.leg = leg = Leg(relay, outgoing.record, False)
+    leg.delivery = left
+    leg.started = True
+    leg.outcome = passage.outcome
+    relay.legs.append(leg)
+    incoming.session.incoming.deliveries[came.delivery_id] = came
+    incoming.unsettled[came.tag] = came
+    if passage.over:
+        leg.done = left.settled = left.remote_settled = True
+    else:
+        left.delivery_id = passage.outgoing_id
+        leg.counted = True
+        outgoing.session.outgoing.deliveries[left.delivery_id] = left
+        outgoing.unsettled[left.tag] = left
+    router = incoming.session.wire.router
+    if router is not None and router.on_unfold is not None:
+        router.on_unfold(relay)
+    return came, left
+
+
+def unfold_link(link: LinkFlow) -> None:
+    """Make of each passage on a link the relay that it is: the link is going, or somebody looks at what is on it."""
+    if not link.outstanding and not link.unsettled:
+        return
+    ledger = link.session.outgoing if link.sender else link.session.incoming
+    for entry in list(ledger.deliveries.values()):
+        if isinstance(entry, Passage) and (entry.outgoing is link or entry.incoming is link):
+            unfold(entry)
+
+
+def relay(wire: ConnectionFlow, data: bytes, at: int, end: int) -> int:
+    """Relay what comes on a connection, frame by frame, as far as nothing is to be decided.
+
+    Every frame is done with entirely, or is left as if it had not been looked at.
+
+    Args: data: of which `at` is where a frame begins, of a connection that both sides have opened.
+    Returns: where the first frame begins that is not done with: it is not here whole, it is for others to read, or
+        `wire.work` is used up. `wire.undecided` is what is left of the one before.
+    """
+    router = wire.router
+    if router is None:
+        return at
+    came = router.came
+    sessions = wire.sessions
+    while end - at >= _SMALLEST:
+        size = uint32(data, at)
+        after = at + size
+        if size < _SMALLEST or after > end or size > wire.max_frame_size or data[at + 4] != 2 or data[at + 5]:
+            break
+        session = sessions.get(data[at + 6] << 8 | data[at + 7])
+        if session is None:
+            break
+        code = data[at + 10]
+        if code == _TRANSFER_CODE:
+            payload_at = read_transfer(came, data, at + 8, after)
+            if payload_at < 0:
+                break
+            link = session.inputs.get(came.handle)
+            if link is None or not _relay_transfer(router, session, link, came, data, payload_at, after):
+                break
+            wire.work -= 1
+        elif code == _DISPOSITION_CODE:
+            if not read_disposition(router.said, data, at + 8, after):
+                break
+            if not _relay_disposition(router, wire, session, router.said):
+                return after
+        else:
+            break
+        at = after
+        if wire.work <= 0:
+            break
+    return at
+
+
+#: Octets of the smallest frame that is relayed.
+_SMALLEST: Final = 15
+_TRANSFER_CODE: Final = 0x14
+_DISPOSITION_CODE: Final = 0x15
+
+
+def _relay_transfer(
+    router: RouterFlow,
+    session: SessionFlow,
+    link: LinkFlow,
+    frame: TransferFrame,
+    data: bytes,
+    payload_at: int,
+    end: int,
+) -> bool:
+    """Relay a delivery that comes in one frame and leaves in one, now; whether it was."""
+    exits = link.exits
+    size = end - payload_at
+    if (
+        exits is None
+        or exits.generation != router.generation
+        or frame.more
+        or link.current is not None
+        or exits.lent == 0
+        or size > exits.room
+        or serial_distance(session.next_incoming_id, session.incoming_limit) <= 0
+    ):
+        return False
+    out = _ready_exit(exits)
+    if out is None or (out.max_message_size and size > out.max_message_size):
+        return False
+    if frame.message_format <= 0 and not _passes_as_it_is(data, payload_at, end, exits.drops):
+        return False
+    try:
+        _check_first_transfer(session, link, frame, size)
+    except Violation:
+        return False  # who reads it anew finds the same, and answers
+    came_with = frame.delivery_tag
+    assert came_with is not None
+    target = out.session
+    sink = target.wire
+    tag = b""
+    number = 0
+    if not out.lane:
+        out.last_tag += 1
+        number = out.last_tag
+    elif not link.lane:
+        tag = router.next_key(exits.hops)
+    else:
+        hops = came_with[len(came_with) - 1] if came_with else 0
+        if hops < 2 or sink.container == session.wire.container:
+            return False
+        tag = came_with[:-1] + _OCTETS[hops - 1]
+        if tag in out.unsettled:
+            return False
+    settled = frame.settled == 1
+    second = link.second and frame.rcv_settle_mode != 0
+    delivery_id = target.next_delivery_id
+    # Lanes are of mode second, for those that need it (§2.7.5).
+    mode = 0 if out.lane and not second else -1
+    p = data
+    if target.in_full or frame.message_format > 0:
+        leaving = router.leaving
+        leaving.handle = out.handle
+        leaving.delivery_id = delivery_id
+        leaving.delivery_tag = tag or b"%x" % number
+        leaving.message_format = frame.message_format if frame.message_format > 0 else 0
+        leaving.settled = 1 if settled else -1
+        leaving.more = False
+        leaving.rcv_settle_mode = mode
+        write_transfer(sink.out, target.channel, leaving, p[payload_at:end], sink.remote_max_frame_size, target.in_full)
+    else:
+        _write_whole(sink.out, target.channel, out.handle, delivery_id, tag, number, settled, mode, size)
+        if size < _COPIED:
+            sink.out += p[payload_at:end]
+        else:
+            sink.out += memoryview(data)[payload_at:end]
+    _count_first_transfer(session, link, settled, size)
+    session.release(0)
+    _count_first_sent(target, out, settled)
+    out.octets += size
+    if exits.lent > 0:
+        exits.lent -= 1
+    link.relayed += 1
+    if not link.touched:
+        router.touch(link)
+    if not out.touched:
+        router.touch(out)
+    if not settled:
+        passage = Passage()
+        passage.incoming = link
+        passage.incoming_tag = came_with
+        passage.second = second
+        passage.arrived = router.now
+        passage.outgoing = out
+        passage.outgoing_tag = tag
+        passage.number = number
+        key: int = frame.delivery_id
+        passage.incoming_id = key
+        session.incoming.deliveries[key] = passage
+        link.unsettled[came_with] = passage
+        key = delivery_id
+        passage.outgoing_id = key
+        target.outgoing.deliveries[key] = passage
+        if out.lane:
+            out.unsettled[tag] = passage
+        out.outstanding += 1
+        router.relays += 1
+    if not target.woken:
+        target.stir()
+    return True
+
+
+#: Each octet as bytes.
+_OCTETS: Final = tuple(bytes((octet,)) for octet in range(256))
+
+
+def _write_whole(
+    out: bytearray,
+    channel: int,
+    handle: int,
+    delivery_id: int,
+    tag: bytes,
+    number: int,
+    settled: bool,
+    mode: int,
+    size: int,
+) -> None:
+    """Append the only frame of a delivery of format 0, without its payload: the same octets as `write_transfer`.
+
+    Args: tag: empty, if it is `number` in hexadecimal digits. mode: 0 for rcv-settle-mode first; -1: none is said.
+        size: of the payload.
+    """
+    digits = len(tag)
+    if not digits:
+        digits = 1
+        rest = number >> 4
+        while rest:
+            digits += 1
+            rest >>= 4
+    tail = 5 if mode == 0 else 2 if settled else 1
+    octets = 16 + _uint_octets(handle) + _uint_octets(delivery_id)
+    at = len(out)
+    if tag:
+        out += _HEADS[octets]
+        out += tag
+        out += _BLANKS[tail]
+    else:
+        out += _HEADS[octets + digits + tail]
+    octets += digits + tail
+    out[at + 12] = octets - 13
+    out[at + 13] = 7 if mode == 0 else 5 if settled else 4
+    if channel:
+        out[at + 6] = channel >> 8
+        out[at + 7] = channel & 255
+    size += octets
+    if size > 0xFFFF:
+        out[at] = size >> 24
+        out[at + 1] = size >> 16 & 255
+    out[at + 2] = size >> 8 & 255
+    out[at + 3] = size & 255
+    at = _put_uint(out, at + 14, handle)
+    at = _put_uint(out, at, delivery_id)
+    out[at] = 0xA0
+    out[at + 1] = digits
+    at += 2 + digits
+    if not tag:
+        rest = at - 1
+        while digits:
+            out[rest] = _DIGITS[number & 15]
+            number >>= 4
+            rest -= 1
+            digits -= 1
+    # Message format, settled, more, rcv-settle-mode.
+    out[at] = 0x43
+    if tail > 1:
+        out[at + 1] = 0x41 if settled else 0x40
+    if mode == 0:
+        out[at + 2] = 0x40
+        out[at + 3] = 0x50
+
+
+def _uint_octets(value: int) -> int:
+    """Octets that a uint takes, compact."""
+    return 1 if value == 0 else 2 if value < 256 else 5
+
+
+_DIGITS: Final = b"0123456789abcdef"
+
+
+def _put_uint(out: bytearray, at: int, value: int) -> int:
+    """Put a uint where there is room for it, compact. Returns: where it ends."""
+    if value == 0:
+        out[at] = 0x43
+        return at + 1
+    if value < 256:
+        out[at] = 0x52
+        out[at + 1] = value
+        return at + 2
+    out[at] = 0x70
+    out[at + 1] = value >> 24 & 255
+    out[at + 2] = value >> 16 & 255
+    out[at + 3] = value >> 8 & 255
+    out[at + 4] = value & 255
+    return at + 5
+
+
+#: Octets of a payload that is copied on its way, as a view of it costs more.
+_COPIED: Final = 4096
+
+
+def _ready_exit(exits: Exits) -> LinkFlow | None:
+    """The exit that the next delivery takes; None: none is ready for the first frame of one."""
+    if len(exits.links) == 1:
+        link = exits.links[0]
+        return link if _is_ready(link) else None
+    best: LinkFlow | None = None
+    turn = 0
+    for link in exits.links:
+        if not _is_ready(link):
+            continue
+        if exits.order == _FIRST:
+            return link
+        if link.turn > turn:
+            turn = link.turn
+        if (
+            best is None
+            or (exits.order == _LEAST and link.outstanding < best.outstanding)
+            or ((exits.order != _LEAST or link.outstanding == best.outstanding) and link.turn < best.turn)
+        ):
+            best = link
+    if best is not None:
+        best.turn = turn + 1
+    return best
+
+
+def _is_ready(link: LinkFlow) -> bool:
+    """A sender can take the first frame of a delivery now."""
+    session = link.session
+    wire = session.wire
+    return (
+        link.link_credit > 0
+        and session.remote_incoming_window > 0
+        and link.outstanding < link.max_outstanding
+        and link.current is None
+        and link.leg is None
+        and wire.sending + len(wire.out) <= wire.backlog
+    )
+
+
+#: What the keys of the mesh's own delivery annotations begin with.
+_OURS: Final = b"x-opt-mesh-"
+
+
+def _passes_as_it_is(data: bytes, at: int, end: int, drops: bool) -> bool:
+    """Whether the head sections of a whole message of format 0 leave as they came, and are nothing out of the ordinary.
+
+    Its ttl does: no time has passed.
+    Args: drops: delivery annotations do not pass.
+    """
+    last = 0
+    while end - at >= 4:
+        if data[at] != 0 or data[at + 1] != 0x53:
+            return False
+        code = data[at + 2]
+        if code < _HEADER or code > _MESSAGE_ANNOTATIONS:
+            return True
+        if code <= last:
+            return False
+        last = code
+        form = data[at + 3]
+        if form == 0x45:
+            after = at + 4
+        elif form == 0xC0 or form == 0xC1:
+            if end - at < 5:
+                return False
+            after = at + 5 + data[at + 4]
+        elif form == 0xD0 or form == 0xD1:
+            if end - at < 8:
+                return False
+            after = at + 8 + uint32(data, at + 4)
+        else:
+            return False
+        if after > end:
+            return False
+        if code == _HEADER:
+            if form != 0x45 and not _is_plain_header(data, at + 4, after, form):
+                return False
+        elif code == _DELIVERY_ANNOTATIONS and (drops or data.find(_OURS, at, after) >= 0):
+            return False
+        at = after
+    return at == end
+
+
+def _is_plain_header(data: bytes, at: int, end: int, form: int) -> bool:
+    """Whether the fields of a header's list are the usual ones. Args: at: where its size is."""
+    if form != 0xC0 or end - at < 2:
+        return False
+    count = data[at + 1]
+    at += 2
+    if count > 0:
+        if at >= end or not 0x40 <= data[at] <= 0x42:
+            return False
+        at += 1
+    if count > 1:
+        if at >= end:
+            return False
+        if data[at] == 0x50:
+            at += 2
+        elif data[at] == 0x40:
+            at += 1
+        else:
+            return False
+    if count > 2:
+        if at >= end:
+            return False
+        code = data[at]
+        at += 5 if code == 0x70 else 2 if code == 0x52 else 1
+        if code not in (0x70, 0x52, 0x43, 0x40):
+            return False
+    return at <= end
+
+
+def _relay_disposition(router: RouterFlow, wire: ConnectionFlow, session: SessionFlow, frame: DispositionFrame) -> bool:
+    """Pass on what a peer says of passages. Returns: False, if it says it of others, too, or something unusual: what
+    there is to be decided then is `wire.undecided`.
+    """
+    ledger = session.outgoing if frame.receiver else session.incoming
+    undecided: list[Delivery] | None = None
+    for entry in ledger.select(frame.first, frame.last):
+        wire.work -= 1
+        if isinstance(entry, Passage):
+            passage = entry
+            if frame.receiver:
+                if _receiver_said(router, passage, frame.state, frame.settled):
+                    continue
+            elif frame.settled and passage.outcome is not None:
+                _sender_settled(router, passage, frame.state)
+                continue
+        delivery = _delivery(entry, frame.receiver)
+        _note(delivery, frame)
+        if undecided is None:
+            undecided = []
+        undecided.append(delivery)
+    if undecided is None:
+        return True
+    wire.undecided = Undecided(session, undecided, frame.state, frame.settled)
+    return False
+
+
+def _receiver_said(router: RouterFlow, passage: Passage, state: bytes | None, settled: bool) -> bool:
+    """Pass an outcome up, as it is; whether it was."""
+    incoming, outgoing = passage.incoming, passage.outgoing
+    if passage.outcome is not None:
+        # It is known, and cannot change (§2.6.12): only that it is settled may be new.
+        if settled:
+            _end_sent(router, passage)
+        return True
+    if state is None or not is_terminal(state):
+        return False
+    if incoming.selective and state_kind(state) != _ACCEPTED:
+        return False
+    if passage.second and incoming.outstanding >= incoming.max_outstanding:
+        return False
+    outgoing.count_outcome(state)
+    incoming.count_outcome(state)
+    if settled:
+        _end_sent(router, passage)
+    if passage.second:
+        passage.outcome = state
+        incoming.outstanding += 1
+        incoming.session.dispose(True, passage.incoming_id, False, state)
+        return True
+    if not settled:
+        _end_sent(router, passage)
+        outgoing.session.dispose(False, passage.outgoing_id, True, state)
+    _end_received(router, passage)
+    incoming.session.dispose(True, passage.incoming_id, True, state)
+    return True
+
+
+def _sender_settled(router: RouterFlow, passage: Passage, state: bytes | None) -> None:
+    """The sender has heard the outcome, and settles: so may the receiver (mode second, §2.6.12)."""
+    passage.incoming.outstanding -= 1
+    _end_received(router, passage)
+    if not passage.over:
+        _end_sent(router, passage)
+        passage.outgoing.session.dispose(False, passage.outgoing_id, True, state)
+
+
+def _end_received(router: RouterFlow, passage: Passage) -> None:
+    """The incoming delivery is settled here, and the passage with it."""
+    link = passage.incoming
+    del link.session.incoming.deliveries[passage.incoming_id]
+    del link.unsettled[passage.incoming_tag]
+    router.relays -= 1
+
+
+def _end_sent(router: RouterFlow, passage: Passage) -> None:
+    """The outgoing delivery is settled here."""
+    link = passage.outgoing
+    if passage.over:
+        return
+    passage.over = True
+    del link.session.outgoing.deliveries[passage.outgoing_id]
+    if link.lane:
+        del link.unsettled[passage.outgoing_tag]
+    if link.outstanding >= link.max_outstanding:
+        router.touch(link)
+    link.outstanding -= 1
+
+
 # -------------------------------------------------------------------------------------------------- skipping of values
 
 # Sizes by the high nibble of a format code (§1.2): fixed widths, then the width of the size field of variable ones.
@@ -826,9 +1621,9 @@ def descriptor_code(data: bytes, at: int, end: int) -> tuple[int, int]:
 
 #: The same by symbolic descriptor.
 _SECTIONS: Final = {
-    b"amqp:header:list": HEADER,
-    b"amqp:delivery-annotations:map": DELIVERY_ANNOTATIONS,
-    b"amqp:message-annotations:map": MESSAGE_ANNOTATIONS,
+    b"amqp:header:list": _HEADER,
+    b"amqp:delivery-annotations:map": _DELIVERY_ANNOTATIONS,
+    b"amqp:message-annotations:map": _MESSAGE_ANNOTATIONS,
     b"amqp:properties:list": PROPERTIES,
 }
 
@@ -843,7 +1638,7 @@ def state_kind(state: bytes | None) -> int:
 
 def is_terminal(state: bytes | None) -> bool:
     """Whether `state` is an outcome: accepted, rejected, released or modified (§3.4)."""
-    return ACCEPTED <= state_kind(state) <= MODIFIED
+    return _ACCEPTED <= state_kind(state) <= _MODIFIED
 
 
 # ------------------------------------------------------------------------------------------------------------- frames
@@ -933,60 +1728,150 @@ def _uint(data: bytes, at: int) -> tuple[int, int]:
 def skim_transfer(data: bytes, at: int, end: int) -> tuple[TransferFrame, int] | None:
     """Read the `transfer` that begins at `at`, and say where its payload begins; None hands it to the decoder.
 
-    Only the common shape is read: descriptor 0x14 as smallulong, list8, compact fields, nothing rare in them. Nothing
+    Only the common shape is read: descriptor 0x14 as smallulong, a list, compact fields, nothing rare in them. Nothing
     is judged here: what is not exactly that shape, malformed bytes included, is the generic decoder's to judge.
     """
-    if end - at < 6 or data[at : at + 4] != _TRANSFER_LIST8:
-        return None
-    payload_at = at + 5 + data[at + 4]
-    count = data[at + 5]
-    at += 6
+    frame = TransferFrame(-1)
+    payload_at = read_transfer(frame, data, at, end)
+    return None if payload_at < 0 else (frame, payload_at)
+
+
+def read_transfer(frame: TransferFrame, data: bytes, at: int, end: int) -> int:
+    """As `skim_transfer`, into a frame that there is, whose rare fields keep their defaults.
+
+    Returns: where the payload begins; -1: the frame holds nothing of use.
+    """
+    if end - at < 7 or data[at] or data[at + 1] != 0x53 or data[at + 2] != _TRANSFER_CODE:
+        return -1
+    if data[at + 3] == 0xC0:
+        payload_at = at + 5 + data[at + 4]
+        count = data[at + 5]
+        at += 6
+    elif data[at + 3] == 0xD0 and end - at > 12:
+        payload_at = at + 8 + uint32(data, at + 4)
+        count = uint32(data, at + 8)
+        at += 12
+    else:
+        return -1
+    # Behind the last field there is nothing to be read: its octets are looked at as far as the list goes.
     if payload_at > end or count < 1 or count > 11:
-        return None
-    delivery_id = message_format = settled = -1
-    tag: bytes | None = None
-    more = 0
-    try:
-        handle, at = _uint(data, at)
-        if count > 1:
-            delivery_id, at = _uint(data, at)
-        if count > 2:
-            code = data[at]
-            if code == 0xA0 and data[at + 1] <= MAX_TAG:
-                tag_at = at + 2
-                at = tag_at + data[at + 1]
-                tag = data[tag_at:at]
-            elif code == 0x40:
-                at += 1
-            else:
-                return None
-        if count > 3:
-            message_format, at = _uint(data, at)
-        if count > 4:
-            settled = _BOOLEAN[data[at]]
+        return -1
+    frame.delivery_id = frame.message_format = frame.settled = frame.rcv_settle_mode = -1
+    frame.delivery_tag = None
+    frame.more = False
+    code = data[at]
+    after = at + uint_width(code)
+    if after > payload_at or code == 0x40 or after == at:
+        return -1
+    frame.handle = uint_value(data, at, code)
+    at = after
+    if count > 1:
+        if at >= payload_at:
+            return -1
+        code = data[at]
+        after = at + uint_width(code)
+        if after > payload_at or after == at:
+            return -1
+        frame.delivery_id = uint_value(data, at, code)
+        at = after
+    if count > 2:
+        if at + 1 >= payload_at and (at >= payload_at or data[at] != 0x40):
+            return -1
+        code = data[at]
+        if code == 0xA0:
+            after = at + 2 + data[at + 1]
+            if after > payload_at or data[at + 1] > _MAX_TAG:
+                return -1
+            p = data
+            frame.delivery_tag = p[at + 2 : after]
+            at = after
+        elif code == 0x40:
             at += 1
-        if count > 5:
-            more = _BOOLEAN[data[at]]
+        else:
+            return -1
+    if count > 3:
+        if at >= payload_at:
+            return -1
+        code = data[at]
+        after = at + uint_width(code)
+        if after > payload_at or after == at:
+            return -1
+        frame.message_format = uint_value(data, at, code)
+        at = after
+    if count > 4:
+        if at >= payload_at:
+            return -1
+        code = data[at]
+        if code == 0x41:
+            frame.settled = 1
+        elif code == 0x42:
+            frame.settled = 0
+        elif code != 0x40:
+            return -1
+        at += 1
+    if count > 5:
+        if at >= payload_at:
+            return -1
+        code = data[at]
+        if code == 0x41:
+            frame.more = True
+        elif code != 0x42 and code != 0x40:
+            return -1
+        at += 1
+    if count > 6:
+        if at >= payload_at:
+            return -1
+        code = data[at]
+        if code == 0x50 and at + 1 < payload_at and data[at + 1] < 2:
+            frame.rcv_settle_mode = data[at + 1]
+            at += 2
+        elif code == 0x40:
             at += 1
-        # Some write the whole list: rcv-settle-mode and state null, the flags behind them false.
-        if count > 6:
-            for field in range(6, count):
-                if data[at] != 0x40 and (data[at] != 0x42 or field < 8):
-                    return None
-                at += 1
-    except _UNCOMMON:
-        return None
-    if at != payload_at or handle == -1:
-        return None
-    return TransferFrame(handle, delivery_id, tag, message_format, settled, more == 1), payload_at
+        else:
+            return -1
+        # Some write the whole list: the state null, the flags behind it false.
+        if at + count - 7 != payload_at:
+            return -1
+        for field in range(7, count):
+            if data[at] != 0x40 and (data[at] != 0x42 or field < 8):
+                return -1
+            at += 1
+    return payload_at if at == payload_at else -1
+
+
+def uint32(data: bytes, at: int) -> int:
+    """The four octets at `at`."""
+    # Compiled, an octet shifted by 24 would be negative: each step is of the wide type.
+    value = data[at]
+    value = value << 8 | data[at + 1]
+    value = value << 8 | data[at + 2]
+    return value << 8 | data[at + 3]
+
+
+def uint_width(code: int) -> int:
+    """Octets of a uint with this format code, or of null; 0: it is neither (§1.6.5)."""
+    if code == 0x52:
+        return 2
+    if code == 0x43 or code == 0x40:
+        return 1
+    return 5 if code == 0x70 else 0
+
+
+def uint_value(data: bytes, at: int, code: int) -> int:
+    """The uint at `at`, whose octets are there; null is -1."""
+    if code == 0x52:
+        return data[at + 1]
+    if code == 0x70:
+        return uint32(data, at + 1)
+    return 0 if code == 0x43 else -1
 
 
 #: The states that the skimmer knows, as peers write them: to what the decoder makes of them.
 _STATES: Final = {
     b"\x40": None,
-    ACCEPTED_STATE: ACCEPTED_STATE,
+    _ACCEPTED_STATE: _ACCEPTED_STATE,
     RELEASED_STATE: RELEASED_STATE,
-    b"\x00\x53\x24\xc0\x01\x00": ACCEPTED_STATE,
+    b"\x00\x53\x24\xc0\x01\x00": _ACCEPTED_STATE,
     b"\x00\x53\x26\xc0\x01\x00": RELEASED_STATE,
     FAILED_STATE: FAILED_STATE,
     UNDELIVERABLE_STATE: UNDELIVERABLE_STATE,
@@ -995,33 +1880,82 @@ _STATES: Final = {
 
 def skim_disposition(data: bytes, at: int, end: int) -> DispositionFrame | None:
     """Read the `disposition` that begins at `at`; None hands it to the decoder (see `skim_transfer`)."""
-    if end - at < 6 or data[at : at + 4] != _DISPOSITION_LIST8:
-        return None
-    count = data[at + 5]
-    if at + 5 + data[at + 4] != end or count < 2 or count > 6:
-        return None
-    at += 6
-    last = settled = -1
-    state: bytes | None = None
-    try:
-        receiver = _BOOLEAN[data[at]]
-        first, at = _uint(data, at + 1)
-        if count > 2:
-            last, at = _uint(data, at)
-        if count > 3:
-            settled = _BOOLEAN[data[at]]
-            at += 1
-        if count > 5:
-            end -= 1
-            _BOOLEAN[data[end]]  # batchable: a hint that nobody here needs
-        if count > 4:
-            state = _STATES[data[at:end]]
-            at = end
-    except _UNCOMMON:
-        return None
-    if at != end or receiver == -1 or first == -1:
-        return None
-    return DispositionFrame(receiver == 1, first, first if last == -1 else last, settled == 1, state)
+    frame = DispositionFrame(False, 0, 0, False, None)
+    return frame if read_disposition(frame, data, at, end) else None
+
+
+def read_disposition(frame: DispositionFrame, data: bytes, at: int, end: int) -> bool:
+    """As `skim_disposition`, into a frame that there is; whether it was read."""
+    if end - at < 9 or data[at] or data[at + 1] != 0x53 or data[at + 2] != _DISPOSITION_CODE:
+        return False
+    if data[at + 3] == 0xC0:
+        list_end = at + 5 + data[at + 4]
+        count = data[at + 5]
+        at += 6
+    elif data[at + 3] == 0xD0 and end - at > 13:
+        list_end = at + 8 + uint32(data, at + 4)
+        count = uint32(data, at + 8)
+        at += 12
+    else:
+        return False
+    if list_end != end or count < 2 or count > 6:
+        return False
+    code = data[at]
+    if code != 0x41 and code != 0x42:
+        return False
+    frame.receiver = code == 0x41
+    at += 1
+    code = data[at]
+    after = at + uint_width(code)
+    if after > end or after == at or code == 0x40:
+        return False
+    frame.first = frame.last = uint_value(data, at, code)
+    at = after
+    frame.settled = False
+    frame.state = None
+    if count > 2:
+        if at >= end:
+            return False
+        code = data[at]
+        after = at + uint_width(code)
+        if after > end or after == at:
+            return False
+        if code != 0x40:
+            frame.last = uint_value(data, at, code)
+        at = after
+    if count > 3:
+        if at >= end:
+            return False
+        code = data[at]
+        if code == 0x41:
+            frame.settled = True
+        elif code != 0x42 and code != 0x40:
+            return False
+        at += 1
+    if count > 5:
+        # Batchable: a hint that nobody here needs.
+        end -= 1
+        code = data[end]
+        if code < 0x40 or code > 0x42:
+            return False
+    if count > 4:
+        if at >= end:
+            return False
+        if (
+            end - at == 4
+            and data[at + 2] == _ACCEPTED
+            and data[at] == 0
+            and data[at + 1] == 0x53
+            and data[at + 3] == 0x45
+        ):
+            frame.state = _ACCEPTED_STATE
+        else:
+            state = data[at:end]
+            if state not in _STATES:
+                return False
+            frame.state = _STATES[state]
+        at = end
+    return at == end
 
 
 def _append_uint(out: bytearray, value: int) -> None:
@@ -1071,6 +2005,12 @@ def write_transfer(
 #: Frame header, descriptor and list8 header; the sizes, the channel and the count are filled in.
 _TRANSFER_START: Final = b"\x00\x00\x00\x00\x02\x00\x00\x00" + _TRANSFER_LIST8 + b"\x00\x00"
 _DISPOSITION_START: Final = b"\x00\x00\x00\x00\x02\x00\x00\x00" + _DISPOSITION_LIST8 + b"\x00\x00"
+
+#: The begin of a frame by its octets: what follows is put in its place.
+_HEADS: Final = tuple(_TRANSFER_START + bytes(max(0, octets - 14)) for octets in range(100))
+
+#: So many octets that are put there later.
+_BLANKS: Final = tuple(bytes(octets) for octets in range(6))
 
 #: [count:n] are the nulls that stand between the fields written so far and field n.
 _NULLS: Final = b"\x40" * 11
@@ -1214,16 +2154,16 @@ def read_head(data: bytes, complete: bool) -> Head | None:
     while at < end:
         try:
             code, value_at = descriptor_code(data, at, end)
-            if code < HEADER or code > MESSAGE_ANNOTATIONS:
+            if code < _HEADER or code > _MESSAGE_ANNOTATIONS:
                 break
             if code <= last:
                 head.irregular = True
                 break
             after = skip(data, value_at, end)
-            if code == HEADER:
+            if code == _HEADER:
                 _read_header(head, data, value_at, after)
                 head.header = (at, after)
-            elif code == DELIVERY_ANNOTATIONS:
+            elif code == _DELIVERY_ANNOTATIONS:
                 head.delivery_annotations = (at, after)
             else:
                 head.message_annotations = (at, after)

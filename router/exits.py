@@ -1,0 +1,134 @@
+"""Where deliveries may leave without anybody being asked: decided once for a node, and again when something changes.
+
+As long as nothing changes the kernel relays what comes by what was decided here (`Exits`), and counts. What it has
+counted is told to links and pools before anybody looks at them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from amqpmesh.policies.annotations import DeliveryAnnotationsRule
+from amqpmesh.policies.distribution import Distribution
+from amqpmesh.router.forwarding import room
+from amqpmesh.router.kernel import relay as kernel
+from amqpmesh.router.lanes import LaneKind
+from amqpmesh.router.links import IncomingLink, OutgoingLink
+
+if TYPE_CHECKING:
+    from amqpmesh.router.addresses import Address
+    from amqpmesh.router.core import Core
+
+_ORDER: Final = {Distribution.BALANCED: kernel.LEAST, Distribution.CLOSEST: kernel.TURNS}
+
+
+def close(core: Core, address: Address) -> None:
+    """Something changes at a node: nothing leaves it, or a node that leads there, without a decision."""
+    exits = address.exits
+    if exits is not None:
+        exits.generation = 0
+        core.closed[address] = None
+    for share in address.borrowers:
+        exits = share.ingress.exits
+        if exits is not None:
+            exits.generation = 0
+            core.closed[share.ingress] = None
+
+
+def reopen(core: Core) -> None:
+    """Decide anew where something has changed."""
+    closed, core.closed = core.closed, {}
+    for address in closed:
+        _decide(core, address)
+
+
+def open_input(core: Core, incoming: IncomingLink) -> None:
+    """A delivery came by a link and was decided: those that follow may be relayed as it was."""
+    address, link = incoming.address, incoming.link
+    if (
+        address is None
+        or link.flow_state.exits is not None
+        or link.input_handle is None
+        or not link.is_attached
+        or incoming.connection.strict_annotations
+        or incoming.bulk
+        or (incoming.lane is not None and incoming.lane.kind is not LaneKind.ANYCAST)
+    ):
+        return
+    if address.exits is None:
+        address.exits = kernel.Exits()
+        core.closed[address] = None
+    kernel.open_input(link.flow_state, link.input_handle, address.exits)
+
+
+def _decide(core: Core, address: Address) -> None:
+    """Whether what comes to a node leaves it always in the same way, and by which links."""
+    exits = address.exits
+    assert exits is not None
+    node = address
+    exits.lent = -1
+    if address.shares:
+        if len(address.shares) > 1:
+            return
+        share = address.shares[0] if isinstance(address.shares, tuple) else next(iter(address.shares))
+        node, exits.lent = share.node, share.input.credit
+        if address.copies or address.waiting.size or address.outgoing or node.shares:
+            return
+    config = address.config
+    distribution = node.config.distribution
+    if node.waiting.size or node.copies or config.redeliver or address.far is not None or node.far is not None:
+        return
+    if address.is_multicast or node.is_multicast or distribution not in _ORDER:
+        return
+    links = [each for each in node.creditors if not each.bulk]
+    if not links or any(each.cost != links[0].cost or each.connection.held.get(node) for each in links):
+        return
+    if node.lane is None and any(each.lane is not None for each in links):
+        return  # consumers at other routers of what is served here: what goes there begins its way here
+    if node.lane is not None:
+        if node.lane.kind is not LaneKind.ANYCAST:
+            return
+        exits.hops = core.hops_to(node.lane)
+        exits.order = kernel.FIRST
+    else:
+        exits.order = _ORDER[distribution]
+    exits.links = [each.link.flow_state for each in links]
+    for each in links:
+        each.link.flow_state.max_message_size = each.link.remote_max_message_size
+    exits.room = min(room(each) for each in node.outgoing)
+    exits.drops = config.delivery_annotations is DeliveryAnnotationsRule.DROP
+    exits.generation = core.flow_state.generation
+
+
+def catch_up(core: Core) -> None:
+    """Tell links, pools and shares what was relayed since they were told last."""
+    touched, core.flow_state.touched = core.flow_state.touched, []
+    now = core.now
+    for link in touched:
+        link.touched = False
+        record = link.record
+        if isinstance(record, OutgoingLink):
+            record.last_delivery_at = now
+            if not link.link_credit:
+                record.note_credit()
+            core.touched_outgoing[record] = None
+            core.touched[record.address] = None
+        elif isinstance(record, IncomingLink):
+            count, link.relayed = link.relayed, 0
+            address = record.address
+            assert address is not None
+            record.last_delivery_at = now
+            if not link.link_credit:
+                record.time_credit(now)
+            record.pool.relayed(record.input, count, now)
+            core.touched[address] = None
+            for share in address.shares:
+                share.relayed(count, now)
+                core.touched[share.node] = None
+
+
+def unfolded(relay: kernel.Relay) -> None:
+    """What the kernel does not know of a relay that was its own."""
+    outgoing = relay.legs[0].branch
+    assert isinstance(outgoing, OutgoingLink)
+    relay.address = outgoing.address
