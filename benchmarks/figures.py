@@ -13,7 +13,9 @@ from benchmarks.tables import table
 FILE = ROOT / "benchmarks" / "figures.json"
 DIGITS = 4  # that are kept: more are noise
 NOTABLE = 0.1  # the least change that is shown
-COMPARED = ("cpu_us", "messages_per_second", "p50_us", "p99_us", "kib", "octets", "seconds")
+COMPARED = ("cpu_us", "messages_per_second", "kib", "octets", "seconds")
+AT_A_RATE = {"latency": ("cpu_us", "p50_us", "p99_us"), "scaling": ("cpu_us",)}
+"""What is compared of these parts: how fast they were is given."""
 
 
 def committed(file: Path = FILE) -> dict[str, Any]:
@@ -47,7 +49,7 @@ def changes(before: Results, now: Results) -> list[tuple[str, float, float, floa
                 if not target.startswith("router") or target not in then:
                     continue
                 beside = target.replace("router", "forwarder")
-                for name in COMPARED:
+                for name in AT_A_RATE.get(part, COMPARED):
                     if not figures.get(name) or not then[target].get(name):
                         continue
                     yardstick = targets.get(beside, {}).get(name, 0) / (then.get(beside, {}).get(name, 0) or 1) or 1.0
