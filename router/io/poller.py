@@ -108,3 +108,5 @@ class Poller:
                         if polled is not None and polled.serve(until) and descriptor in self._polled:
                             self._busy[descriptor] = None
                     self._driver.settle()
+                    if stopwatch() > until:
+                        break

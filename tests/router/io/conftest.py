@@ -28,16 +28,14 @@ ON_BOTH = frozenset(
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Run those twice."""
     if Path(metafunc.module.__file__ or "").name in ON_BOTH:
-        metafunc.fixturenames.append("sockets")
         metafunc.parametrize("sockets", ["polled", "streamed"], indirect=True)
 
 
-@pytest.fixture
-def sockets(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """How the sockets of this test's routers are waited for."""
-    way: str = request.param
+@pytest.fixture(autouse=True)
+def sockets(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """How the sockets of this test's routers are waited for; if it does not say, as they are anywhere else."""
+    way = getattr(request, "param", None)
     if way == "streamed":
         monkeypatch.setattr(poller, "EPOLL", None)
-    elif poller.EPOLL is None:
+    elif way == "polled" and poller.EPOLL is None:
         pytest.skip("this system has no epoll")
-    return way

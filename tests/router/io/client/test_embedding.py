@@ -306,7 +306,7 @@ async def test_a_client_gives_the_thread_back_in_the_middle_of_a_batch(
 async def test_links_within_the_process_give_the_thread_back_too(
     nursery: trio.Nursery, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    number = 100
+    number = 200
     async with AsyncExitStack() as stack:
         router = await stack.enter_async_context(Router())
         ends = [f"{each}" for each in range(20)]
