@@ -76,7 +76,7 @@ bench-mesh: .venv/test .venv/kernel build/loadgen
 build/loadgen: benchmarks/loadgen.c | .venv/test
 	$(BIN)/python -m benchmarks.generator
 
-docs: .venv/test # the pages in build/docs; then what they say is compared with the code, and run
+docs: .venv/test .venv/kernel # the pages in build/docs; then what they say is compared with the code, and run
 	$(BIN)/python -m sphinx -q -W --keep-going -n -d build/doctrees docs build/docs
 	$(PYTEST) tests/docs tests/examples -m "not slow"
 
