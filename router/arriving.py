@@ -61,7 +61,7 @@ def transfer_received(core: Core, event: TransferReceived) -> None:
         delivery.relay = relay
         incoming.current = relay
         core.relays += 1
-        incoming.last_delivery_at = core.now
+        delivery.link.last_at = core.now
         if not delivery.link.link_credit:
             incoming.time_credit(core.now)
         incoming.pool.received(incoming.input, core.now)

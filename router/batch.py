@@ -98,6 +98,7 @@ def _grant(core: Core, grants: Iterable[Grant]) -> None:
             core.touch(incoming.ingress)
         elif isinstance(incoming, IncomingLink) and incoming.link.is_attached:
             incoming.link.flow(grant.credit, drain=grant.drain, echo=grant.echo)
+            incoming.link.flow_state.quiet = grant.input.quiet
             incoming.time_credit(core.now)
 
 

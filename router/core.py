@@ -220,7 +220,13 @@ class Core:
         engine = record.engine
         flow_state = engine.flow_state
         flow_state.work = WORK_LIMIT
-        unfinished = record.unfinished or engine.receive(data, now)
+        unfinished = record.unfinished
+        if unfinished is None:
+            if engine.relay(data, now):
+                if self.flow_state.due or self.touched:
+                    finish_batch(self)
+                return True
+            unfinished = engine.receive(b"", now)
         record.unfinished = None
         for event in unfinished:
             if self.flow_state.touched:
@@ -235,9 +241,15 @@ class Core:
         finish_batch(self)
         return record.unfinished is None
 
+    def _begin(self, now: float) -> None:
+        """Something is to be done: all know what was relayed before it."""
+        self.now = self.flow_state.now = now
+        if self.flow_state.touched:
+            catch_up(self)
+
     def receive_eof(self, record: ConnectionRecord, now: float) -> None:
         """The transport is gone."""
-        self.now = now
+        self._begin(now)
         for event in record.engine.receive_eof():
             handle(self, record, event)
         connection_gone(self, record)
@@ -258,7 +270,7 @@ class Core:
         """What was taken to be sent is written."""
         record.sending = 0
         if record.congested:
-            self.now = now
+            self._begin(now)
             record.congested = False
             stalled, record.stalled = record.stalled, {}
             go_on(self, stalled)
@@ -272,7 +284,7 @@ class Core:
 
     def handle_timer(self, now: float) -> None:
         """Do what is due."""
-        self.now = now
+        self._begin(now)
         timers = self._timers
         while timers and timers[0][0] <= now:
             heappop(timers)[2]()
@@ -325,7 +337,7 @@ class Core:
 
     def start_drain(self, now: float) -> None:
         """Take nothing new: producers get no more credit, and unused credit is taken back."""
-        self.now = now
+        self._begin(now)
         self.draining = True
         if self.mesh is not None:
             self.mesh.drain()
@@ -351,7 +363,7 @@ class Core:
 
     def close_all(self, now: float, error: Error) -> None:
         """Send `close` with `error` on every connection; nothing new is begun."""
-        self.now = now
+        self._begin(now)
         self.draining = True
         for record in list(self.connections):
             if record.engine.can_send:
@@ -380,6 +392,8 @@ class Core:
 
     def touch(self, address: Address) -> None:
         """Something changed at an address: it is looked at when the batch is done."""
+        if self.flow_state.touched:
+            catch_up(self)
         self.touched[address] = None
         close(self, address)
 
@@ -424,7 +438,7 @@ class Core:
 
     def set_cost(self, told: Costly, cost: int, now: float) -> None:
         """Change what sending to neighbours costs. Raises: LookupError: there is nothing such."""
-        self.now = now
+        self._begin(now)
         set_cost(self, told, cost)
         finish_batch(self)
 

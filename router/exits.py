@@ -67,11 +67,12 @@ def _decide(core: Core, address: Address) -> None:
     assert exits is not None
     node = address
     exits.lent = -1
+    exits.quiet = 0
     if address.shares:
         if len(address.shares) > 1:
             return
         share = address.shares[0] if isinstance(address.shares, tuple) else next(iter(address.shares))
-        node, exits.lent = share.node, share.input.credit
+        node, exits.lent, exits.quiet = share.node, share.input.credit, share.input.quiet
         if address.copies or address.waiting.size or address.outgoing or node.shares:
             return
     config = address.config
@@ -102,13 +103,14 @@ def _decide(core: Core, address: Address) -> None:
 
 def catch_up(core: Core) -> None:
     """Tell links, pools and shares what was relayed since they were told last."""
-    touched, core.flow_state.touched = core.flow_state.touched, []
+    flow_state = core.flow_state
+    touched, flow_state.touched = flow_state.touched, []
+    flow_state.due = False
     now = core.now
     for link in touched:
         link.touched = False
         record = link.record
         if isinstance(record, OutgoingLink):
-            record.last_delivery_at = now
             if not link.link_credit:
                 record.note_credit()
             core.touched_outgoing[record] = None
@@ -117,14 +119,16 @@ def catch_up(core: Core) -> None:
             count, link.relayed = link.relayed, 0
             address = record.address
             assert address is not None
-            record.last_delivery_at = now
             if not link.link_credit:
                 record.time_credit(now)
-            record.pool.relayed(record.input, count, now)
+            record.pool.relayed(record.input, count, link.last_at)
+            link.quiet = record.input.quiet
             core.touched[address] = None
             for share in address.shares:
-                share.relayed(count, now)
+                share.relayed(count, link.last_at)
                 core.touched[share.node] = None
+                if address.exits is not None:
+                    address.exits.quiet = share.input.quiet
 
 
 def unfolded(relay: kernel.Relay) -> None:

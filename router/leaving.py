@@ -222,7 +222,7 @@ def _write(core: Core, outgoing: OutgoingLink, leg: Leg) -> bool:
         taken = sender.transfer(delivery, data, more=not last, settled=settles, state=said)
         if delivery.delivery_id != -1 and not leg.started:
             leg.started = True
-            outgoing.last_delivery_at = core.now
+            sender.flow_state.last_at = core.now
             outgoing.note_credit()
         if settles and delivery.settled:
             uncount(core, leg)

@@ -45,7 +45,6 @@ class IncomingLink:
         "input",
         "key",
         "lane",
-        "last_delivery_at",
         "link",
         "number",
         "pool",
@@ -78,7 +77,6 @@ class IncomingLink:
         #: Seconds, as all times here. None: it has credit; no delivery has come.
         self.attached_at = now
         self.zero_credit_since: float | None = now
-        self.last_delivery_at: float | None = None
         self.connection = connection
         self.link = link
         #: Where its deliveries go; None: each by its own `to` (the anonymous terminus).
@@ -111,6 +109,12 @@ class IncomingLink:
             self.bulk = {}
         self.bulk[way] = leg
         kernel.close_input(self.link.flow_state)
+
+    @property
+    def last_delivery_at(self) -> float | None:
+        """When the last delivery came, seconds; None: none has."""
+        at = self.link.flow_state.last_at
+        return None if at < 0 else at
 
     @property
     def owed(self) -> int:
@@ -147,7 +151,6 @@ class OutgoingLink:
         "gone",
         "key",
         "lane",
-        "last_delivery_at",
         "left_out",
         "link",
         "missed",
@@ -179,7 +182,6 @@ class OutgoingLink:
         #: Seconds, as all times here. None: it has credit; no delivery has left.
         self.attached_at = now
         self.zero_credit_since: float | None = now
-        self.last_delivery_at: float | None = None
         self.connection = connection
         self.link = link
         self.address = address
@@ -210,6 +212,12 @@ class OutgoingLink:
         flow_state.record = self
         flow_state.lane = lane is not None
         flow_state.max_outstanding = max_unsettled
+
+    @property
+    def last_delivery_at(self) -> float | None:
+        """When the last delivery left, seconds; None: none has."""
+        at = self.link.flow_state.last_at
+        return None if at < 0 else at
 
     @property
     def current(self) -> kernel.Leg | None:

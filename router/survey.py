@@ -16,6 +16,7 @@ from amqpmesh.router.amqp.messaging import (
     DeleteOnNoLinksOrMessages,
     DeleteOnNoMessages,
 )
+from amqpmesh.router.exits import catch_up
 from amqpmesh.router.links import IncomingLink, OutgoingLink
 from amqpmesh.router.outlook import Compass, look_around
 from amqpmesh.router.reasons import Reason, Whereabouts, why_address, why_incoming, why_node, why_outgoing
@@ -54,6 +55,7 @@ def survey(core: Core) -> Steps[Statistics]:
     The router's own connection, its links, and what nobody but they use are left out: they are always there. So are
     links that go between two steps, and what they have counted, until the next time.
     """
+    catch_up(core)
     total = core.past.copy()
     by_address: dict[Address, Tally] = {}
     why: dict[Address, Reason | None] = {}

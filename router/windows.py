@@ -56,6 +56,13 @@ class Input:
         """The latest delivery-limit announced: delivery-count + link-credit, a serial number."""
         return (self.delivery_count + self.granted - self._revoked) & SERIAL
 
+    @property
+    def quiet(self) -> int:
+        """How many more deliveries may come and leave at once before anybody has to know: they change sums alone."""
+        if self._idle or self.draining or self._revoked:
+            return 0
+        return max(0, self.granted - self._renew_at - 1)
+
     def announce(self) -> int:
         """The link-credit that a flow says now: what it holds, and if it is firm no less than it was told before."""
         if not self.firm:

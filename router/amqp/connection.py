@@ -232,6 +232,18 @@ class Connection:
 
     # ------------------------------------------------------------------------------------------------ bytes and time
 
+    def relay(self, data: bytes | bytearray | memoryview, now: float) -> bool:
+        """Take the next bytes, and have relayed what needs no decision; whether that was all.
+
+        If not, exhaust `receive` of nothing more.
+        """
+        if not (self.finished or self._is_deaf):
+            self._reader.feed(data)
+        if self.state is not S.OPENED or self._events or not self._reader.relay(self.flow_state):
+            return False
+        self._liveness.received_at = now
+        return self._reader.is_empty and self.flow_state.undecided is None
+
     def receive(self, data: bytes | bytearray | memoryview, now: float) -> Iterator[Event]:
         """Take the next bytes, and yield what the peer did, one frame at a time.
 
@@ -253,8 +265,9 @@ class Connection:
                     self._liveness.received_at = now
                     events = self._receive_header(header)
                 else:
-                    if self.state is S.OPENED and self._reader.relay(self.flow_state):
-                        self._liveness.received_at = now
+                    if self.state is S.OPENED:
+                        if self.flow_state.undecided is None and self._reader.relay(self.flow_state):
+                            self._liveness.received_at = now
                         yield from self._after_relaying()
                     frame = self._reader.next_frame()
                     if frame is None:

@@ -46,6 +46,8 @@ class FrameReader:
 
     def feed(self, data: bytes | bytearray | memoryview) -> None:
         """Take the next bytes of the stream."""
+        if not data:
+            return
         if self._at < len(self._data):
             self._begun += memoryview(self._data)[self._at :]
         self._at = 0
@@ -77,6 +79,11 @@ class FrameReader:
             return None
         self._at += HEADER_SIZE
         return available
+
+    @property
+    def is_empty(self) -> bool:
+        """All that was taken was handed out, or relayed."""
+        return self._at == len(self._data) and not self._begun
 
     def relay(self, wire: kernel.ConnectionFlow) -> bool:
         """Have the frames relayed of which nothing is to be decided, up to the first other; whether there were any."""

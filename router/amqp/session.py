@@ -217,6 +217,8 @@ class Session:
     def write_dispositions(self) -> None:
         """Write the dispositions that have gathered (§2.7.6)."""
         flow_state = self.flow_state
+        if flow_state.channel != -1 and kernel.write_dispositions(flow_state):
+            return
         if flow_state.progress:
             if flow_state.channel != -1:
                 for (receiver, delivery_id), state in flow_state.progress.items():

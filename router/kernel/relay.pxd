@@ -8,6 +8,7 @@ cdef long _SMALLEST
 cdef long _TRANSFER_CODE
 cdef long _DISPOSITION_CODE
 cdef long _COPIED
+cdef long _SHORT
 cdef long _MAX_TAG
 cdef long _HEADER
 cdef long _DELIVERY_ANNOTATIONS
@@ -54,6 +55,7 @@ cdef class DispositionRun:
 @cython.final
 cdef class RouterFlow:
     cdef public double now
+    cdef public bint due
     cdef public long relays, generation, key_count
     cdef public list touched
     cdef public bytes key_prefix
@@ -101,7 +103,8 @@ cdef class LinkFlow:
     cdef public bint sender, lowered, drain, second, lane, touched, selective
     cdef public object owner, record
     cdef public long handle, delivery_count, link_credit, available, granted_limit, max_message_size, snd_settle_mode
-    cdef public long relayed, input_handle, outstanding, max_outstanding, last_tag, turn
+    cdef public double last_at
+    cdef public long quiet, relayed, input_handle, outstanding, max_outstanding, last_tag, turn
     cdef public long received, octets, presettled, accepted, rejected, released, modified
     cdef public Delivery current
     cdef public dict unsettled
@@ -164,7 +167,7 @@ cdef class Relay:
 
 @cython.final
 cdef class Exits:
-    cdef public long generation, order, room, lent, hops
+    cdef public long generation, order, room, lent, quiet, hops
     cdef public list links
     cdef public bint drops
 
@@ -243,5 +246,7 @@ cpdef Py_ssize_t write_transfer(bytearray out, long channel, TransferFrame frame
 cdef void _write_transfer_head(bytearray out, long channel, TransferFrame frame, bint in_full) except *
 @cython.locals(size=Py_ssize_t)
 cdef void _close_list(bytearray out, Py_ssize_t start, long count) except *
+@cython.locals(wire=ConnectionFlow, run=DispositionRun)
+cpdef bint write_dispositions(SessionFlow session) except -1
 @cython.locals(start=Py_ssize_t, count=long)
 cpdef void write_disposition(bytearray out, long channel, DispositionRun run) except *

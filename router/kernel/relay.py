@@ -194,6 +194,7 @@ class RouterFlow:
 
     __slots__ = (
         "came",
+        "due",
         "generation",
         "key_count",
         "key_prefix",
@@ -214,8 +215,10 @@ class RouterFlow:
         self.relays = 0
         #: What was decided before this changed holds no more (`Exits`).
         self.generation = 1
-        #: Links that were relayed on, or settled, since their records were told (`LinkFlow.touched`).
+        #: Links that were relayed on since their records were told (`LinkFlow.touched`), and whether that is due:
+        #: credit is to be given again, or is spent.
         self.touched: list[LinkFlow] = []
+        self.due = False
         #: The keys of deliveries that begin their way through the mesh here: what they begin with, and how many there
         #: were.
         self.key_prefix = b""
@@ -425,6 +428,7 @@ class LinkFlow:
         "handle",
         "input_handle",
         "lane",
+        "last_at",
         "last_tag",
         "leg",
         "link_credit",
@@ -436,6 +440,7 @@ class LinkFlow:
         "outstanding",
         "owner",
         "presettled",
+        "quiet",
         "received",
         "record",
         "rejected",
@@ -488,6 +493,10 @@ class LinkFlow:
         #: Something changed that the record was not told of; and how many deliveries were relayed since it was.
         self.touched = False
         self.relayed = 0
+        #: Receivers: how many more may be relayed before it is due.
+        self.quiet = 0
+        #: When the last delivery came or left, seconds; -1: none has.
+        self.last_at = -1.0
         #: Receivers: where what comes leaves, and the handle under which it is asked for; None, -1: it is decided anew
         #: for each delivery.
         self.exits: Exits | None = None
@@ -1001,7 +1010,7 @@ class Exits:
     It holds while `generation` is the router's; whatever changes something of a node sets it to 0.
     """
 
-    __slots__ = ("drops", "generation", "hops", "lent", "links", "order", "room")
+    __slots__ = ("drops", "generation", "hops", "lent", "links", "order", "quiet", "room")
 
     def __init__(self) -> None:
         self.generation = 0
@@ -1012,6 +1021,8 @@ class Exits:
         self.room = 0
         #: How many more deliveries the way out may be given; -1: it lends nothing, and asks nothing.
         self.lent = -1
+        #: How many of those may be given before the way out is to be told.
+        self.quiet = 0
         #: How many hops a delivery may make that begins its way through the mesh here.
         self.hops = 0
         #: Delivery annotations do not pass.
@@ -1225,9 +1236,16 @@ def _relay_transfer(
     session.release(0)
     _count_first_sent(target, out, settled)
     out.octets += size
+    link.relayed += 1
+    link.last_at = out.last_at = router.now
+    link.quiet -= 1
     if exits.lent > 0:
         exits.lent -= 1
-    link.relayed += 1
+        exits.quiet -= 1
+        if exits.quiet < 0:
+            router.due = True
+    if link.quiet < 0 or not out.link_credit:
+        router.due = True
     if not link.touched:
         router.touch(link)
     if not out.touched:
@@ -1553,6 +1571,7 @@ def _end_sent(router: RouterFlow, passage: Passage) -> None:
         del link.unsettled[passage.outgoing_tag]
     if link.outstanding >= link.max_outstanding:
         router.touch(link)
+        router.due = True
     link.outstanding -= 1
 
 
@@ -2078,6 +2097,26 @@ def _close_list(out: bytearray, start: int, count: int) -> None:
     else:
         # A large state: an error with its info, annotations to merge.
         out[start + 11 : start + 14] = b"\xd0" + (size + 3).to_bytes(4, "big") + count.to_bytes(4, "big")
+
+
+def write_dispositions(session: SessionFlow) -> bool:
+    """Write the dispositions that have gathered on a session, as far as they are certain to fit into a frame; whether
+    those were all.
+    """
+    if session.progress:
+        return False
+    wire = session.wire
+    for run in session.dispositions:
+        if run.state is not None and len(run.state) > _SHORT:
+            return False
+    for run in session.dispositions:
+        write_disposition(wire.out, session.channel, run)
+    session.dispositions.clear()
+    return True
+
+
+#: Octets of a state that fit into the smallest frame, with all else.
+_SHORT: Final = 400
 
 
 def write_disposition(out: bytearray, channel: int, run: DispositionRun) -> None:
