@@ -229,7 +229,8 @@ def await_that(is_so: Callable[[], bool], what_else: str, patience: float = PATI
     """Wait for something that only asking can tell. Returns: seconds. Raises: Failed: it does not come about."""
     began = time.monotonic()
     while True:
-        with suppress(AmqpMeshError, OSError):  # a router that has no listener yet, or none any more
+        # It may have no listener yet, or none any more, or not answer.
+        with suppress(AmqpMeshError, OSError, trio.TooSlowError):
             if is_so():
                 return time.monotonic() - began
         if time.monotonic() > began + patience:

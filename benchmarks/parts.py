@@ -41,7 +41,15 @@ def speed(figures: Figures, traffic: Traffic) -> str:
     return f"{figures['messages_per_second']:,.0f}/s"
 
 
-COLUMNS = ["router", "its CPU/million", "forwarder", "its CPU/million", "direct", "generator's CPU/million"]
+COLUMNS = [
+    "router",
+    "its CPU/million",
+    "its memory",
+    "forwarder",
+    "its CPU/million",
+    "direct",
+    "generator's CPU/million",
+]
 
 
 def cells(found: dict[str, Figures], traffic: Traffic) -> list[str]:
@@ -49,6 +57,7 @@ def cells(found: dict[str, Figures], traffic: Traffic) -> list[str]:
     row = []
     for name in ("router", "forwarder"):
         row += [speed(found[name], traffic), f"{found[name]['cpu_us']:,.2f} s"]
+    row.insert(2, f"{found['router']['resident_mib']:,.0f} MiB")
     generator = found["router"]["sender_cpu_us"], found["router"]["receiver_cpu_us"]
     return [*row, speed(found["direct"], traffic), "{:,.2f} + {:,.2f} s".format(*generator)]
 
