@@ -101,12 +101,15 @@ def main() -> int:
         sys.exit(str(error))
     bench = bench_of(options)
     begun = time.monotonic()
+    said = machine()
+    if bench.router is None:
+        print(said["version"], flush=True)  # whether its kernel is compiled decides what follows
     for name in options.only or PARTS:
         try:
             PARTS[name](bench)
         except Failed as error:  # the others are worth having
             bench.failed.append(f"{name}: {error}")
-    said = machine() | {"seconds": round(time.monotonic() - begun), "rounds": bench.rounds, "load": os.getloadavg()}
+    said |= {"seconds": round(time.monotonic() - begun), "rounds": bench.rounds, "load": os.getloadavg()}
     if bench.router is None:
         goals.show(bench.results)
         figures.show_changes(bench.results, figures.committed())
