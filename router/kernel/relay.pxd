@@ -167,7 +167,7 @@ cdef class Relay:
 
 @cython.final
 cdef class Exits:
-    cdef public long generation, order, room, lent, quiet, hops
+    cdef public long generation, order, room, lent, quiet, hops, turn
     cdef public list links
     cdef public bint drops
 
@@ -195,7 +195,7 @@ cdef void _write_whole(bytearray out, long channel, long handle, long delivery_i
                        long mode, long size) except *
 cdef long _uint_octets(long value) noexcept
 cdef Py_ssize_t _put_uint(bytearray out, Py_ssize_t at, long value) except -1
-@cython.locals(link=LinkFlow, best=LinkFlow, turn=long)
+@cython.locals(link=LinkFlow, best=LinkFlow, turn=long, ready=long)
 cdef LinkFlow _ready_exit(Exits exits)
 @cython.locals(session=SessionFlow, wire=ConnectionFlow)
 cdef bint _is_ready(LinkFlow link) except -1

@@ -1010,13 +1010,15 @@ class Exits:
     It holds while `generation` is the router's; whatever changes something of a node sets it to 0.
     """
 
-    __slots__ = ("drops", "generation", "hops", "lent", "links", "order", "quiet", "room")
+    __slots__ = ("drops", "generation", "hops", "lent", "links", "order", "quiet", "room", "turn")
 
     def __init__(self) -> None:
         self.generation = 0
         #: Those that may take a delivery, if they are ready for it.
         self.links: list[LinkFlow] = []
         self.order = _FIRST
+        #: The turn of who was chosen last, if it is given the delivery; 0: there was nobody else.
+        self.turn = 0
         #: Octets of payload that certainly fit into one frame.
         self.room = 0
         #: How many more deliveries the way out may be given; -1: it lends nothing, and asks nothing.
@@ -1232,6 +1234,8 @@ def _relay_transfer(
             sink.out += p[payload_at:end]
         else:
             sink.out += memoryview(data)[payload_at:end]
+    if exits.turn:
+        out.turn = exits.turn
     _count_first_transfer(session, link, settled, size)
     session.release(0)
     _count_first_sent(target, out, settled)
@@ -1374,17 +1378,19 @@ _COPIED: Final = 4096
 
 
 def _ready_exit(exits: Exits) -> LinkFlow | None:
-    """The exit that the next delivery takes; None: none is ready for the first frame of one."""
+    """The exit that the next delivery takes, and `exits.turn`; None: none is ready for the first frame of one."""
+    exits.turn = 0
     if len(exits.links) == 1:
         link = exits.links[0]
         return link if _is_ready(link) else None
     best: LinkFlow | None = None
-    turn = 0
+    ready = turn = 0
     for link in exits.links:
         if not _is_ready(link):
             continue
         if exits.order == _FIRST:
             return link
+        ready += 1
         if link.turn > turn:
             turn = link.turn
         if (
@@ -1393,8 +1399,8 @@ def _ready_exit(exits: Exits) -> LinkFlow | None:
             or ((exits.order != _LEAST or link.outstanding == best.outstanding) and link.turn < best.turn)
         ):
             best = link
-    if best is not None:
-        best.turn = turn + 1
+    if ready > 1:
+        exits.turn = turn + 1
     return best
 
 
