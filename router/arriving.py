@@ -65,6 +65,7 @@ def transfer_received(core: Core, event: TransferReceived) -> None:
         if not delivery.link.link_credit:
             incoming.time_credit(core.now)
         incoming.pool.received(incoming.input, core.now)
+        delivery.link.quiet = incoming.input.quiet
         core.touch_input(incoming)
     else:
         assert delivery.relay is not None

@@ -220,6 +220,7 @@ def _credited(core: Core, _record: ConnectionRecord, event: events.CreditChanged
             pump(core, taken)
     elif isinstance(taken, IncomingLink) and flow.delivery_count is not None:
         taken.pool.flow_received(taken.input, flow.delivery_count, flow.link_credit, flow.available, core.now)
+        taken.link.flow_state.quiet = taken.input.quiet
         taken.time_credit(core.now)
         core.touch_input(taken)
     elif isinstance(taken, Neighbour):

@@ -222,7 +222,8 @@ def _link(
         deliveries=counted.received,
         octets=counted.octets,
         undelivered=undelivered,
-        unsettled=len(counted.unsettled),
+        # A map of deliveries that we sent has not those that the kernel relayed; of those that we took, all.
+        unsettled=counted.outstanding if counted.sender and link.is_attached else len(counted.unsettled),
         missed=missed,
         available=counted.available,
         credit=counted.link_credit,
