@@ -1051,22 +1051,23 @@ class Passage:
         "second",
     )
 
-    def __init__(self) -> None:
-        # Compiled, what is made without arguments is made much quicker: `_relay_transfer` sets all of it.
-        self.incoming: LinkFlow
-        self.incoming_id = -1
-        self.incoming_tag = b""
-        self.second = False
-        self.arrived = 0.0
-        self.outgoing: LinkFlow
-        #: The receiver has settled it.
-        self.over = False
-        self.outgoing_id = -1
-        #: Empty: it is the number of the tag, in hexadecimal digits.
-        self.outgoing_tag = b""
-        self.number = 0
-        #: What the receiver has said, and the sender was told; only in mode second it is not the end.
-        self.outcome: bytes | None = None
+    # Made by `__new__` alone, which compiled is much quicker: `_relay_transfer` sets all of it.
+    incoming: LinkFlow
+    incoming_id: int
+    incoming_tag: bytes
+    #: rcv-settle-mode second is in force.
+    second: bool
+    #: When it came, seconds.
+    arrived: float
+    outgoing: LinkFlow
+    outgoing_id: int
+    #: Empty: it is the number, in hexadecimal digits.
+    outgoing_tag: bytes
+    number: int
+    #: The receiver has settled it.
+    over: bool
+    #: What the receiver has said, and the sender was told; only in mode second it is not the end.
+    outcome: bytes | None
 
 
 def unfold(passage: Passage) -> tuple[Delivery, Delivery]:
@@ -1255,7 +1256,7 @@ def _relay_transfer(
     if not out.touched:
         router.touch(out)
     if not settled:
-        passage = Passage()
+        passage = Passage.__new__(Passage)
         passage.incoming = link
         passage.incoming_tag = came_with
         passage.second = second
@@ -1263,6 +1264,8 @@ def _relay_transfer(
         passage.outgoing = out
         passage.outgoing_tag = tag
         passage.number = number
+        passage.over = False
+        passage.outcome = None
         key: int = frame.delivery_id
         passage.incoming_id = key
         session.incoming.deliveries[key] = passage
@@ -1464,10 +1467,14 @@ def _passes_as_it_is(data: bytes, at: int, end: int, drops: bool) -> bool:
 
 def _is_plain_header(data: bytes, at: int, end: int, form: int) -> bool:
     """Whether the fields of a header's list are the usual ones. Args: at: where its size is."""
-    if form != 0xC0 or end - at < 2:
+    if form == 0xC0 and end - at >= 2:
+        count = data[at + 1]
+        at += 2
+    elif form == 0xD0 and end - at >= 8:
+        count = uint32(data, at + 4)
+        at += 8
+    else:
         return False
-    count = data[at + 1]
-    at += 2
     if count > 0:
         if at >= end or not 0x40 <= data[at] <= 0x42:
             return False
