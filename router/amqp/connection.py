@@ -265,9 +265,9 @@ class Connection:
                     self._liveness.received_at = now
                     events = self._receive_header(header)
                 else:
-                    if self.state is S.OPENED:
-                        if self.flow_state.undecided is None and self._reader.relay(self.flow_state):
-                            self._liveness.received_at = now
+                    undecided = self.flow_state.undecided is not None  # of what `relay` has taken
+                    if undecided or (self.state is S.OPENED and self._reader.relay(self.flow_state)):
+                        self._liveness.received_at = now
                         yield from self._after_relaying()
                     frame = self._reader.next_frame()
                     if frame is None:
