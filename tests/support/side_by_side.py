@@ -18,7 +18,7 @@ from amqpmesh.router import core as core_module
 from amqpmesh.router import exits
 from amqpmesh.router.amqp.composite import encode_composite
 from amqpmesh.router.amqp.definitions import Role
-from amqpmesh.router.amqp.events import Event
+from amqpmesh.router.amqp.events import Event, TransferReceived
 from amqpmesh.router.amqp.frames import FrameReader
 from amqpmesh.router.amqp.performatives import (
     Attach,
@@ -38,6 +38,7 @@ from amqpmesh.router.connections import ConnectionRecord
 from amqpmesh.router.core import Core
 from amqpmesh.router.handlers import handle
 from amqpmesh.router.kernel.relay import DispositionRun, TransferFrame, write_disposition, write_transfer
+from amqpmesh.router.links import IncomingLink
 from tests.support.script import AMQP, WINDOW, begun, flow, frame
 
 M: Final = 2**32
@@ -45,11 +46,15 @@ M: Final = 2**32
 
 @contextmanager
 def relaying(*, alone: bool) -> Iterator[Counter[type[Event]]]:
-    """Count the events that routers handle. Args: alone: the kernel relays what it can; else nothing is left to it."""
+    """Count the events that routers handle, but for what they tell each other of the mesh.
+
+    Args: alone: the kernel relays what it can; else nothing is left to it.
+    """
     counts: Counter[type[Event]] = Counter()
 
     def counted(core: Core, record: ConnectionRecord, event: Event) -> None:
-        counts[type(event)] += 1
+        if not isinstance(event, TransferReceived) or isinstance(event.link.context, IncomingLink):
+            counts[type(event)] += 1
         handle(core, record, event)
 
     with patch.object(core_module, "handle", counted):
@@ -255,20 +260,21 @@ class Wired:
         return noted
 
 
-#: What statistics say that depends on how dispositions are joined and when flows go; and on when those who divide
-#: credit are told of what was relayed, which is as soon as it matters to them.
-_OCTETS: Final = frozenset({"octets_out", "octets_in", "demand"})
+#: What statistics say that depends on how dispositions are joined and when flows go.
+_OCTETS: Final = frozenset({"octets_out", "octets_in"})
+#: And on when those who divide credit are told of what was relayed, which is as soon as it matters to them.
+_DEMAND: Final = frozenset({"demand", "reason"})
 
 
-def counted(value: Any) -> Any:
-    """Statistics as plain values, without what depends on when flows went."""
+def statistics(core: Core) -> dict[str, Any]:
+    """What a router tells of itself, but for those."""
+    told = _without(asdict(core.statistics()), _OCTETS)
+    return {key: _without(each, _DEMAND) if key in ("addresses", "lanes") else each for key, each in told.items()}
+
+
+def _without(value: Any, keys: frozenset[str]) -> Any:
     if isinstance(value, dict):
-        return {key: counted(each) for key, each in value.items() if key not in _OCTETS}
+        return {key: _without(each, keys) for key, each in value.items() if key not in keys}
     if isinstance(value, list | tuple):
-        return [counted(each) for each in value]
+        return [_without(each, keys) for each in value]
     return value
-
-
-def statistics(core: Core) -> Any:
-    """All that a router tells of itself."""
-    return counted(asdict(core.statistics()))
