@@ -101,10 +101,12 @@ cdef class SessionFlow:
 cdef class LinkFlow:
     cdef public SessionFlow session
     cdef public bint sender, lowered, drain, second, lane, touched, selective
-    cdef public object owner, record
-    cdef public long handle, delivery_count, link_credit, available, granted_limit, max_message_size, snd_settle_mode
+    # A router has a hundred thousand of these: what fits into an int is one.
+    cdef public int snd_settle_mode, quiet, relayed, outstanding, max_outstanding
+    cdef public object record
+    cdef public long handle, delivery_count, link_credit, available, granted_limit, max_message_size
     cdef public double last_at
-    cdef public long quiet, relayed, input_handle, outstanding, max_outstanding, last_tag, turn
+    cdef public long input_handle, last_tag, turn
     cdef public long received, octets, presettled, accepted, rejected, released, modified
     cdef public Delivery current
     cdef public dict unsettled

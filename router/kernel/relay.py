@@ -438,7 +438,6 @@ class LinkFlow:
         "modified",
         "octets",
         "outstanding",
-        "owner",
         "presettled",
         "quiet",
         "received",
@@ -457,13 +456,13 @@ class LinkFlow:
     )
 
     def __init__(
-        self, session: SessionFlow, sender: bool, owner: object, unsettled: dict[bytes, Delivery | Passage]
+        self, session: SessionFlow, sender: bool, record: object, unsettled: dict[bytes, Delivery | Passage]
     ) -> None:
         self.session = session
         #: True: we are the sending endpoint.
         self.sender = sender
-        #: The engine's link endpoint.
-        self.owner = owner
+        #: What is known of the link elsewhere: to the engine, or to the router.
+        self.record = record
         #: The output handle; -1 while unassigned.
         self.handle = -1
         self.delivery_count = 0
@@ -486,8 +485,6 @@ class LinkFlow:
         self.second = False
         #: 0 unsettled, 1 settled, 2 mixed (§2.8.2).
         self.snd_settle_mode = 2
-        #: The router's record of the link.
-        self.record: object = None
         #: It is a lane, to or from a neighbour.
         self.lane = False
         #: Something changed that the record was not told of; and how many deliveries were relayed since it was.

@@ -244,7 +244,7 @@ class Conversation:
 
     def _disposed(self, event: events.DispositionReceived) -> None:
         for delivery in event.deliveries:
-            end: LinkEnd | None = delivery.link.owner.context  # type: ignore[attr-defined]  # the engine's link
+            end: LinkEnd | None = delivery.link.record.context  # type: ignore[attr-defined]  # the engine's link
             if end is not None:
                 end.disposed(delivery, event.state, event.settled)
 
