@@ -146,34 +146,38 @@ def test_consumers_of_one_address_get_equal_shares_without_a_decision(events: Ev
     network.leave()
 
 
-@pytest.mark.parametrize("odd", [False, True])
+@pytest.mark.parametrize("consumers", [2, 3])
+@pytest.mark.parametrize("pattern", ["-", "o", "-o", "oo-"])
 @pytest.mark.parametrize("distribution", [Distribution.CLOSEST, Distribution.BALANCED])
-def test_consumers_take_turns_whether_it_is_decided_or_not(distribution: Distribution, odd: bool) -> None:
+def test_consumers_take_turns_whether_it_is_decided_or_not(
+    distribution: Distribution, pattern: str, consumers: int
+) -> None:
     network = Network(AddressConfig(pattern="q", distribution=distribution))
-    clients = [network.client() for _ in range(3)]
+    clients = [network.client() for _ in range(consumers)]
     for client in clients:
         client.receiver("q", credit=50)
     producer = network.client()
     link = producer.sender("q")
-    for _ in range(6):
+    for number in range(12):
+        odd = pattern[number % len(pattern)] == "o"
         send(producer, link, ODD if odd else message(), settled=True)
-        send(producer, link, message(), settled=True)
-    assert [len(client.take()) for client in clients] == [4, 4, 4]
+    assert [len(client.take()) for client in clients] == [12 // consumers] * consumers
     network.leave()
 
 
-@pytest.mark.parametrize("decisions", [1, 3, 8, 20, 60])
+@pytest.mark.parametrize("decisions", [0, 1, 2, 3])
 def test_a_sender_is_never_left_without_credit_whatever_of_it_was_decided(decisions: int) -> None:
-    network = Network(AddressConfig(pattern="q", max_credit=16))
-    consumer, producer = network.client(), network.client()
-    consumer.receiver("q", credit=1000)
-    link = producer.sender("q")
-    for number in range(200):
-        odd = number % (decisions + 30) < decisions
-        assert link.credit, number
-        producer.send(link, ODD if odd else message(), settled=True)
-    assert len(consumer.take()) == 200
-    network.leave()
+    for most in (2, 3, 5, 16):
+        network = Network(AddressConfig(pattern="q", max_credit=most))
+        consumer, producer = network.client(), network.client()
+        consumer.receiver("q", credit=1000)
+        link = producer.sender("q")
+        for number in range(40):
+            assert link.credit, (most, number)
+            odd = number % 4 < decisions
+            producer.send(link, ODD if odd else message(), settled=True)
+        assert len(consumer.take()) == 40
+        network.leave()
 
 
 @pytest.mark.parametrize("message_format", [0, 1, 7])

@@ -138,6 +138,8 @@ class Wired:
         self.first_id = first_id
         self._reader = FrameReader(2**20)
         self._in_frames = False
+        #: Whatever was relayed is told at once to those who divide credit.
+        self.at_once = False
         #: It has stopped reading.
         self.stopped = False
         self.lost = False
@@ -193,6 +195,8 @@ class Wired:
             piece = octets[start:end]
             while not self.core.receive(self.record, piece, self._now()):
                 piece = b""
+        if self.at_once:
+            self.core.handle_timer(self._now())
 
     def lose(self) -> None:
         """The connection is cut."""
@@ -266,10 +270,10 @@ _OCTETS: Final = frozenset({"octets_out", "octets_in"})
 _DEMAND: Final = frozenset({"demand", "reason"})
 
 
-def statistics(core: Core) -> dict[str, Any]:
-    """What a router tells of itself, but for those."""
+def statistics(core: Core, *, at_once: bool) -> dict[str, Any]:
+    """What a router tells of itself, but for those. Args: at_once: who divides credit was told."""
     told = _without(asdict(core.statistics()), _OCTETS)
-    return {key: _without(each, _DEMAND) if key in ("addresses", "lanes") else each for key, each in told.items()}
+    return told if at_once else _without(told, _DEMAND)
 
 
 def _without(value: Any, keys: frozenset[str]) -> Any:
