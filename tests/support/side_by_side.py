@@ -265,7 +265,7 @@ class Wired:
 
 
 #: What statistics say that depends on how dispositions are joined and when flows go.
-_OCTETS: Final = frozenset({"octets_out", "octets_in"})
+_OCTETS: Final = frozenset({"octets_out", "octets_in", "unwritten"})
 #: And on when those who divide credit are told of what was relayed, which is as soon as it matters to them.
 _DEMAND: Final = frozenset({"demand", "reason"})
 
