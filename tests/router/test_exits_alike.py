@@ -33,8 +33,10 @@ from amqpmesh.router.kernel.relay import (
     RELEASED_STATE,
     UNDELIVERABLE_STATE,
 )
+from tests.support.encodings import mutated
 from tests.support.meshes import World
 from tests.support.network import OUTCOMES, Network, message
+from tests.support.passages import FRAMES, frames
 from tests.support.script import frame
 from tests.support.side_by_side import M, Wired, disposition, relaying, statistics, transfer
 
@@ -364,6 +366,9 @@ class Bench:
             )
         return octets
 
+    def raw(self, number: int, octets: bytes, cuts: list[int]) -> None:
+        self.peers[number].write(octets, cuts)
+
     def say(self, number: int, sayings: list[tuple[Any, ...]], cuts: list[int]) -> None:
         peer = self.peers[number]
         octets = b""
@@ -481,6 +486,35 @@ def test_one_router_relays_what_it_would_have_decided(at_once: bool, seed: int, 
 def test_so_do_several(seed: int, count: int, odd: float) -> None:
     dice = Dice(seed, odd)
     check(dice.world(at_once=False), dice.steps(count, at_once=False), mesh=True)
+
+
+@settings(max_examples=40)
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from([0, 0, 2]), st.sampled_from(FRAMES).flatmap(mutated) | frames() | st.binary(max_size=12)
+        ),
+        min_size=1,
+        max_size=6,
+    ),
+    st.lists(st.integers(0, 200), max_size=3),
+)
+def test_whatever_bytes_come_they_are_read_as_they_would_have_been(
+    parts: list[tuple[int, bytes]], cuts: list[int]
+) -> None:
+    world = {**Dice(0, 0.0).world(at_once=False), "first_id": 0, "consumers": []}
+    usual = {**Dice(0, 0.0).delivery(), "handle": 0, "settled": -1, "style": "compact", "payload": PAYLOADS[0]}
+    octets = {number: b"".join(part for to, part in parts if to == number) for number in (0, 2)}
+    check(
+        world,
+        [
+            ("send", 0, [usual] * 3, []),
+            ("raw", 0, octets[0], cuts),
+            ("raw", 2, octets[2], cuts),
+            ("send", 0, [usual] * 2, []),
+        ],
+        mesh=False,
+    )
 
 
 def test_a_sender_whose_credit_is_relayed_away_is_given_more_as_soon_as_it_would_have_been() -> None:
