@@ -38,22 +38,36 @@ class Router:
     """What comes on `source` from one sender leaves on `sink`."""
 
     def __init__(
-        self, kernel: Any, *, first: int = 0, second: bool = False, consumers: int = 1, room: int = 400
+        self,
+        kernel: Any,
+        *,
+        first: int = 0,
+        second: bool = False,
+        consumers: int = 1,
+        room: int = 400,
+        lanes: str = "",
     ) -> None:
-        """Args: kernel: the module. first: of transfer-ids and delivery-ids. room: octets of a frame's payload."""
+        """Args:
+        kernel: the module. first: of transfer-ids and delivery-ids. room: octets of a frame's payload.
+        lanes: "in", "out" or both: which links are lanes.
+        """
         self.flow = kernel.RouterFlow()
+        self.flow.key_prefix = b"prefix"
         self.source, self.sink = kernel.ConnectionFlow(), kernel.ConnectionFlow()
         for wire in (self.source, self.sink):
             wire.router = self.flow
             wire.backlog = 2**20
             wire.max_frame_size = wire.remote_max_frame_size = 2**20
             wire.work = 1000
+        if lanes:
+            self.source.container, self.sink.container = "B", "C"
         self.source_session = self._session(kernel, self.source, first)
         self.sink_session = self._session(kernel, self.sink, first)
         self.incoming = kernel.LinkFlow(self.source_session, False, None, {})
         self.incoming.link_credit = CREDIT
         self.incoming.granted_limit = CREDIT
         self.incoming.second = second
+        self.incoming.lane = "in" in lanes
         self.incoming.max_outstanding = 2**20
         self.outgoing = []
         for handle in range(consumers):
@@ -61,12 +75,14 @@ class Router:
             link.handle = handle
             link.link_credit = CREDIT
             link.max_outstanding = CREDIT
+            link.lane = "out" in lanes
             self.outgoing.append(link)
         self.exits = kernel.Exits()
         self.exits.generation = self.flow.generation
         self.exits.order = kernel.LEAST
         self.exits.links = list(self.outgoing)
         self.exits.room = room
+        self.exits.hops = 3
         kernel.open_input(self.incoming, 0, self.exits)
         self._kernel = kernel
 

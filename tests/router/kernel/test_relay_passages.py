@@ -163,6 +163,43 @@ def test_in_mode_second_the_senders_word_ends_it() -> None:
     assert router.is_empty
 
 
+def test_a_key_is_made_where_the_way_through_the_mesh_begins() -> None:
+    router = Router(bound, lanes="out")
+    router.relay(transfer(0, b"t", PAYLOAD))
+    router.relay(transfer(1, b"u", PAYLOAD, settled=1))
+    keys = [b"prefix" + number.to_bytes(6, "big") + b"\x03" for number in (1, 2)]
+    # Where mode second is not in force, the lane is told so.
+    assert bytes(router.sink.out) == (
+        transfer(0, keys[0], PAYLOAD, settled=-1, second=0) + transfer(1, keys[1], PAYLOAD, settled=1, second=0)
+    )
+    assert list(router.outgoing[0].unsettled) == [keys[0]]
+    router.hear(disposition(0, 0, ACCEPTED_STATE))
+    assert router.outgoing[0].unsettled == {}
+    assert router.is_empty
+
+
+def test_from_lane_to_lane_a_key_has_one_hop_less_and_mode_second_stays() -> None:
+    router = Router(bound, second=True, lanes="in and out")
+    router.relay(transfer(0, b"key\x05", PAYLOAD))
+    assert bytes(router.sink.out) == transfer(0, b"key\x04", PAYLOAD)
+    assert list(router.outgoing[0].unsettled) == [b"key\x04"]
+
+
+@pytest.mark.parametrize("tag", [b"key\x01", b"key\x00", b""])
+def test_what_has_no_hop_left_is_for_the_router_to_decide(tag: bytes) -> None:
+    _is_refused(Router(bound, lanes="in and out"), transfer(0, tag, PAYLOAD))
+
+
+def test_nothing_goes_back_to_the_neighbour_that_it_came_from_nor_under_a_key_that_is_on_its_way() -> None:
+    router = Router(bound, lanes="in and out")
+    router.source.container = router.sink.container = "B"
+    _is_refused(router, transfer(0, b"key\x05", PAYLOAD))
+    router.sink.container = "C"
+    router.relay(transfer(0, b"key\x05", PAYLOAD))
+    router.incoming.unsettled.clear()
+    _is_refused(router, transfer(1, b"key\x05", PAYLOAD))
+
+
 def test_what_is_said_of_others_too_is_passed_on_as_far_as_it_is_the_kernels() -> None:
     router = Router(bound)
     for number in range(3):
@@ -236,12 +273,19 @@ def streams(draw: st.DrawFn) -> bytes:
 
 
 @settings(max_examples=200)
-@given(streams(), streams(), st.lists(st.integers(0, 400), max_size=4), st.sampled_from([0, M - 1]), st.booleans())
+@given(
+    streams(),
+    streams(),
+    st.lists(st.integers(0, 400), max_size=4),
+    st.sampled_from([0, M - 1]),
+    st.booleans(),
+    st.sampled_from(["", "", "in", "out", "in and out"]),
+)
 def test_both_kernels_relay_the_same_whatever_bytes_come(
-    kernels: Kernels, up: bytes, down: bytes, cuts: list[int], first: int, second: bool
+    kernels: Kernels, up: bytes, down: bytes, cuts: list[int], first: int, second: bool, lanes: str
 ) -> None:
     def play(kernel: object) -> object:
-        router = Router(kernel, first=first, second=second, consumers=2)
+        router = Router(kernel, first=first, second=second, consumers=2, lanes=lanes)
         said = []
         for wire, data in ((router.source, up), (router.sink, down), (router.source, down), (router.sink, up)):
             at = 0
