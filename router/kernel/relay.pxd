@@ -205,7 +205,7 @@ cdef bint _is_ready(LinkFlow link) except -1
 cdef bint _passes_as_it_is(bytes data, Py_ssize_t at, Py_ssize_t end, bint drops) except -1
 @cython.locals(count=long, code=long)
 cdef bint _is_plain_header(bytes data, Py_ssize_t at, Py_ssize_t end, long form) except -1
-@cython.locals(ledger=Ledger, undecided=list, passage=Passage, delivery=Delivery)
+@cython.locals(ledger=Ledger, found=list, undecided=list, passage=Passage, delivery=Delivery)
 cdef bint _relay_disposition(RouterFlow router, ConnectionFlow wire, SessionFlow session, DispositionFrame frame) except -1
 @cython.locals(incoming=LinkFlow, outgoing=LinkFlow)
 cdef bint _receiver_said(RouterFlow router, Passage passage, bytes state, bint settled) except -1

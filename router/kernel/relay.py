@@ -1501,8 +1501,10 @@ def _relay_disposition(router: RouterFlow, wire: ConnectionFlow, session: Sessio
     """
     ledger = session.outgoing if frame.receiver else session.incoming
     undecided: list[Delivery] | None = None
-    for entry in ledger.select(frame.first, frame.last):
-        wire.work -= 1
+    found = ledger.select(frame.first, frame.last)
+    # To find nothing is work, too.
+    wire.work -= len(found) or 1
+    for entry in found:
         if isinstance(entry, Passage):
             passage = entry
             if frame.receiver:

@@ -67,6 +67,13 @@ def test_no_more_is_done_at_once_than_may_be() -> None:
     assert router.flow.relays == 10
 
 
+def test_to_find_nothing_that_is_spoken_of_is_work_too() -> None:
+    router = Router(bound)
+    said = disposition(5, 9, ACCEPTED_STATE)
+    router.sink.work = 4
+    assert relay(router.sink, 10 * said, 0, 10 * len(said)) == 4 * len(said)
+
+
 def _is_refused(router: Router, data: bytes) -> None:
     """It is left as if it had not been looked at."""
     before = router.state()
