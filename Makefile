@@ -13,8 +13,9 @@ PARALLEL := -n auto --maxprocesses 4 --dist worksteal
 # A path, not an import hook: type checkers follow the one and do not see the other.
 EDITABLE := --config-settings editable_mode=compat
 STAGE := .ci/stage
-# Where there is a C compiler, the tests are those of the compiled kernel, or fail.
-TESTED := AMQPMESH_KERNEL=$(if $(shell command -v $(CC)),compiled)
+# Where there is a C compiler, with Python's headers, the tests are those of the compiled kernel, or fail.
+HEADERS = $(shell $(PYTHON) -c 'import sysconfig; print(sysconfig.get_path("include"))')/Python.h
+TESTED = AMQPMESH_KERNEL=$(if $(shell command -v $(CC)),$(if $(wildcard $(HEADERS)),compiled))
 PURE := AMQPMESH_KERNEL=pure
 # What runs the kernel itself; what rests on that, and whatever is a process of its own, `make uncompiled` repeats, too.
 REACHING := tests/router/kernel tests/router/amqp tests/router/test_*.py tests/hostile tests/fuzz
