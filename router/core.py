@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 from weakref import ref
 
 from amqpmesh.router.addresses import Address, AddressTable
+from amqpmesh.router.amqp import events
 from amqpmesh.router.amqp.definitions import Error
 from amqpmesh.router.amqp.negotiation import Negotiation
 from amqpmesh.router.attaching import Attaching
@@ -232,7 +233,7 @@ class Core:
             if self.flow_state.touched:
                 catch_up(self)
             handle(self, record, event)
-            flow_state.work -= 1
+            flow_state.work -= len(event.deliveries) if isinstance(event, events.DispositionReceived) else 1
             if flow_state.work <= 0:
                 record.unfinished = unfinished
                 break
