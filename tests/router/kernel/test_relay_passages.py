@@ -102,7 +102,6 @@ def _is_refused(router: Router, data: bytes) -> None:
         lambda router: setattr(router.sink_session, "remote_incoming_window", 0),
         lambda router: setattr(router.sink, "sending", router.sink.backlog + 1),
     ],
-    ids=str,
 )
 def test_whatever_is_to_be_decided_is_left_alone_and_changes_nothing(change: object) -> None:
     router = Router(bound)
