@@ -237,6 +237,8 @@ cpdef Py_ssize_t read_transfer(TransferFrame frame, bytes data, Py_ssize_t at, P
 @cython.locals(value=long)
 cpdef long uint32(bytes data, Py_ssize_t at) except? -1
 cpdef long uint_width(long code)
+@cython.locals(width=long)
+cpdef Py_ssize_t uint_end(bytes data, Py_ssize_t at, Py_ssize_t end) except? -1
 cpdef long uint_value(bytes data, Py_ssize_t at, long code) except? -1
 @cython.locals(list_end=Py_ssize_t, count=long, code=long, after=Py_ssize_t, state=bytes)
 cpdef bint read_disposition(DispositionFrame frame, bytes data, Py_ssize_t at, Py_ssize_t end) except -1

@@ -1731,29 +1731,9 @@ class DispositionFrame:
         self.state = state
 
 
-#: Format code to tri-state. The two-octet boolean is among what the decoder reads.
-_BOOLEAN: Final = {0x41: 1, 0x42: 0, 0x40: -1}
-
-#: What is raised where a frame has not the common shape.
-_UNCOMMON: Final = (IndexError, KeyError, Violation)
-
 #: Descriptor and format code of the usual encodings.
 _TRANSFER_LIST8: Final = b"\x00\x53\x14\xc0"
 _DISPOSITION_LIST8: Final = b"\x00\x53\x15\xc0"
-
-
-def _uint(data: bytes, at: int) -> tuple[int, int]:
-    """The uint at `at` (any encoding; null is -1), and where it ends. Raises: Violation: it is none."""
-    code = data[at]
-    if code == 0x52:
-        return data[at + 1], at + 2
-    if code == 0x43:
-        return 0, at + 1
-    if code == 0x70:
-        return int.from_bytes(data[at + 1 : at + 5], "big"), at + 5
-    if code == 0x40:
-        return -1, at + 1
-    raise Violation(LINK, "amqp:decode-error", "not a uint")
 
 
 def skim_transfer(data: bytes, at: int, end: int) -> tuple[TransferFrame, int] | None:
@@ -1790,20 +1770,16 @@ def read_transfer(frame: TransferFrame, data: bytes, at: int, end: int) -> int:
     frame.delivery_id = frame.message_format = frame.settled = frame.rcv_settle_mode = -1
     frame.delivery_tag = None
     frame.more = False
-    code = data[at]
-    after = at + uint_width(code)
-    if after > payload_at or code == 0x40 or after == at:
+    after = uint_end(data, at, payload_at)
+    if after < 0 or data[at] == 0x40:
         return -1
-    frame.handle = uint_value(data, at, code)
+    frame.handle = uint_value(data, at, data[at])
     at = after
     if count > 1:
-        if at >= payload_at:
+        after = uint_end(data, at, payload_at)
+        if after < 0:
             return -1
-        code = data[at]
-        after = at + uint_width(code)
-        if after > payload_at or after == at:
-            return -1
-        frame.delivery_id = uint_value(data, at, code)
+        frame.delivery_id = uint_value(data, at, data[at])
         at = after
     if count > 2:
         if at + 1 >= payload_at and (at >= payload_at or data[at] != 0x40):
@@ -1821,13 +1797,10 @@ def read_transfer(frame: TransferFrame, data: bytes, at: int, end: int) -> int:
         else:
             return -1
     if count > 3:
-        if at >= payload_at:
+        after = uint_end(data, at, payload_at)
+        if after < 0:
             return -1
-        code = data[at]
-        after = at + uint_width(code)
-        if after > payload_at or after == at:
-            return -1
-        frame.message_format = uint_value(data, at, code)
+        frame.message_format = uint_value(data, at, data[at])
         at = after
     if count > 4:
         if at >= payload_at:
@@ -1888,6 +1861,14 @@ def uint_width(code: int) -> int:
     return 5 if code == 0x70 else 0
 
 
+def uint_end(data: bytes, at: int, end: int) -> int:
+    """Where the uint at `at`, or null, ends; -1: there is none, or it ends beyond `end`."""
+    if at >= end:
+        return -1
+    width = uint_width(data[at])
+    return at + width if width and at + width <= end else -1
+
+
 def uint_value(data: bytes, at: int, code: int) -> int:
     """The uint at `at`, whose octets are there; null is -1."""
     if code == 0x52:
@@ -1936,23 +1917,19 @@ def read_disposition(frame: DispositionFrame, data: bytes, at: int, end: int) ->
         return False
     frame.receiver = code == 0x41
     at += 1
-    code = data[at]
-    after = at + uint_width(code)
-    if after > end or after == at or code == 0x40:
+    after = uint_end(data, at, end)
+    if after < 0 or data[at] == 0x40:
         return False
-    frame.first = frame.last = uint_value(data, at, code)
+    frame.first = frame.last = uint_value(data, at, data[at])
     at = after
     frame.settled = False
     frame.state = None
     if count > 2:
-        if at >= end:
+        after = uint_end(data, at, end)
+        if after < 0:
             return False
-        code = data[at]
-        after = at + uint_width(code)
-        if after > end or after == at:
-            return False
-        if code != 0x40:
-            frame.last = uint_value(data, at, code)
+        if data[at] != 0x40:
+            frame.last = uint_value(data, at, data[at])
         at = after
     if count > 3:
         if at >= end:
@@ -2266,7 +2243,9 @@ def _read_header(head: Head, data: bytes, at: int, end: int) -> None:
         if count > 2:
             skip(data, at, end)
             ttl_at = at
-            ttl, _ = _uint(data, at)
+            if not uint_width(data[at]):
+                raise Violation(LINK, "amqp:decode-error", "the ttl is not a uint")
+            ttl = uint_value(data, at, data[at])
     except Incomplete:
         raise Violation(LINK, "amqp:decode-error", "the header is shorter than its fields") from None
     head.priority = priority
