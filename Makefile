@@ -1,7 +1,8 @@
 # make run    a virtual environment with the base package only, and a router at amqp://127.0.0.1:5672
 # make demo   five routers, one of which is killed while messages cross their mesh
 # make test   everything set up, then all checks but the slow ones; make check is its first part, without clients
-# make slow   loads and soaks, minutes each
+# make spark  what runs on Spark, in one session; a part of make test
+# make slow   loads and soaks, minutes each, and a Spark cluster
 # make uncompiled  unit tests and clients once more, all of them, with the kernel in plain Python
 # make bench  what a router costs, beside byte forwarders; make bench-mesh: what a mesh takes
 # make wheel  what people install, with the kernel compiled, in dist/
@@ -17,10 +18,11 @@ STAGE := .ci/stage
 HEADERS = $(shell $(PYTHON) -c 'import sysconfig; print(sysconfig.get_path("include"))')/Python.h
 TESTED = AMQPMESH_KERNEL=$(if $(shell command -v $(CC)),$(if $(wildcard $(HEADERS)),compiled))
 PURE := AMQPMESH_KERNEL=pure
-# What runs the kernel itself; what rests on that, and whatever is a process of its own, `make uncompiled` repeats, too.
-REACHING := tests/router/kernel tests/router/amqp tests/router/test_*.py tests/hostile tests/fuzz
+# What the kernel is asked directly, and whether it is asked or not; what rests on that, `make uncompiled` repeats, too.
+ASKED := exits exits_alike exits_partings forwarding recording settlement
+REACHING := tests/router/kernel tests/router/amqp tests/hostile $(ASKED:%=tests/router/test_%.py)
 
-.PHONY: run demo test check slow uncompiled lint format types imports unit pure interop bench bench-mesh docs wheel clean begin
+.PHONY: run demo test check slow uncompiled lint format types imports unit spark pure interop bench bench-mesh docs wheel clean begin
 .NOTPARALLEL:
 
 run: .venv/base .venv/kernel
@@ -29,7 +31,7 @@ run: .venv/base .venv/kernel
 demo: .venv/base .venv/kernel
 	@$(BIN)/amqpmesh demo $(ARGS)
 
-test: begin lint types imports unit pure interop
+test: begin lint types imports unit spark pure interop
 	@$(STAGE)
 
 check: begin lint types imports unit pure
@@ -61,6 +63,10 @@ imports: .venv/test
 
 unit: .venv/test .venv/kernel
 	@$(TESTED) $(STAGE) unit $(PYTEST) $(PARALLEL) --junit-xml=build/unit.xml
+
+# One process, since a session takes some seconds and a gigabyte.
+spark: .venv/test .venv/kernel
+	@$(TESTED) $(STAGE) spark $(PYTEST) -m "spark and not slow" --junit-xml=build/spark.xml
 
 pure: .venv/test
 	@$(PURE) $(STAGE) pure $(PYTEST) $(PARALLEL) $(REACHING) --junit-xml=build/pure.xml

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 def leg_sent(core: Core, leg: Leg) -> None:
     """The last frame of a leg is written, or it was aborted."""
     delivery = leg.delivery
+    if core.recording is not None:
+        core.recording.sent(leg)
     if leg.aborting or (delivery is not None and delivery.settled):
         finish(core, leg)
 
@@ -66,6 +68,8 @@ def close_if_done(core: Core, relay: Relay) -> None:
     if isinstance(relay.source, IncomingLink):
         _let_linger(core, relay.source)
     drop_kept(core, relay)
+    if core.recording is not None:
+        core.recording.over(relay)
     # Relays and deliveries refer to each other: the circles end here.
     for leg in relay.legs:
         if leg.delivery is not None:
@@ -101,6 +105,8 @@ def keep_count(core: Core, taken: IncomingLink | OutgoingLink) -> None:
     """A link is gone: what it has counted stays, once."""
     if not taken.link.flow_state.received:
         return
+    if core.recording is not None:
+        core.recording.last_counts(taken)
     core.past.add(taken)
     if taken.address is not None:
         seen_as(core, taken.address).count(taken)

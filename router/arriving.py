@@ -27,6 +27,7 @@ from amqpmesh.router.kernel.relay import (
     read_head,
     read_to,
     state_kind,
+    told,
 )
 from amqpmesh.router.lanes import LaneKind, next_tag
 from amqpmesh.router.leaving import abort, abort_leg, give_copy, keep, pump
@@ -87,7 +88,7 @@ def transfer_received(core: Core, event: TransferReceived) -> None:
         close_if_done(core, relay)
         return
     _append(core, relay, event.payload, session)
-    if event.first and delivery.complete:
+    if event.first:
         open_input(core, incoming)
 
 
@@ -162,6 +163,8 @@ def _route(core: Core, relay: Relay) -> None:
             core.irregular_heads += 1
         relay.head = head
         relay.priority = head.priority
+        if core.recording is not None and head.header[1]:
+            relay.told = told(data, *head.header)
     elif anonymous:
         state = rejected(AmqpCondition.NOT_IMPLEMENTED, "an anonymous terminus needs messages of format 0")
         core.settlement.end_unsent(relay, state)

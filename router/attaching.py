@@ -138,8 +138,12 @@ class Attaching:
                 reason=refusal.error.description,
             )
             link.refuse(refusal.error)
+            if self._core.recording is not None:
+                self._core.recording.refused(link, record, refusal.error)
             return
         link.context = taken
+        if self._core.recording is not None:
+            self._core.recording.up(taken)
         key = self._key(record, link)
         robbed = self.links.get(key)
         if robbed is not None:
@@ -305,6 +309,8 @@ class Attaching:
         way.outgoing = including(way.outgoing, outgoing)
         outgoing.branch = way.pool.add_branch(0, cost, True, outgoing)
         core.touch_outgoing(outgoing)
+        if core.recording is not None:
+            core.recording.up(outgoing)
         return outgoing
 
     def lane_in(
@@ -331,6 +337,8 @@ class Attaching:
         if way is not None:
             way.incoming = including(way.incoming, incoming)
         core.touch_input(incoming)
+        if core.recording is not None:
+            core.recording.up(incoming)
         return incoming
 
     def next_number(self) -> int:
@@ -411,6 +419,8 @@ class Attaching:
             "link stolen", connection=robbed.connection.number, by=record.number, peer=record.host, link=link.name
         )
         core.stolen += 1
+        if core.recording is not None:
+            core.recording.stolen(robbed)
         error = Error(condition=LinkCondition.STOLEN, description="the link was attached again")
         fail_link(core, robbed, error)
         return key

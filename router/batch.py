@@ -6,7 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from amqpmesh.router.amqp.definitions import AmqpCondition, Error
-from amqpmesh.router.exits import catch_up, reopen
+from amqpmesh.router.exits import catch_up, reopen, stay_quiet
 from amqpmesh.router.few import excluding, including
 from amqpmesh.router.forwarding import dispatch
 from amqpmesh.router.links import IncomingLink
@@ -40,6 +40,7 @@ def finish_batch(core: Core) -> None:
             _check_share(core, address)
             if address.has_pool:
                 _grant(core, address.pool.grants(core.now))
+                stay_quiet(address)
             if address.draining or address.lenders:
                 _answer_drains(core, address)
             if address.is_multicast:
@@ -61,6 +62,8 @@ def _update_branch(core: Core, outgoing: OutgoingLink) -> None:
     branch = outgoing.branch
     if branch is not None and not outgoing.gone:
         flow_state = outgoing.link.flow_state
+        if core.recording is not None:
+            core.recording.may_have_waited(outgoing)
         outgoing.time_credit(core.now)
         withdrawn = flow_state.lowered and flow_state.link_credit == 0
         usable = outgoing.usable
@@ -98,7 +101,9 @@ def _grant(core: Core, grants: Iterable[Grant]) -> None:
             core.touch(incoming.ingress)
         elif isinstance(incoming, IncomingLink) and incoming.link.is_attached:
             incoming.link.flow(grant.credit, drain=grant.drain, echo=grant.echo)
-            incoming.link.flow_state.quiet = grant.input.quiet
+            incoming.link.flow_state.quiet = incoming.pool.quiet(grant.input)
+            if core.recording is not None:
+                core.recording.may_have_waited(incoming)
             incoming.time_credit(core.now)
 
 

@@ -24,6 +24,8 @@ from amqpmesh.router.settings.limits import Limits
 from amqpmesh.router.settings.listener import MECHANISMS, ListenerConfig, TlsConfig
 from amqpmesh.router.settings.mesh import MeshConfig
 from amqpmesh.router.settings.redirect import PlaceConfig, RedirectConfig
+from amqpmesh.router.settings.telemetry import TelemetryConfig
+from amqpmesh.router.settings.worker import WorkerConfig
 from amqpmesh.router.tables import Table, declared, read, setting, table, written
 from amqpmesh.router.users import Users
 
@@ -44,7 +46,9 @@ __all__ = [
     "PlaceConfig",
     "RedirectConfig",
     "RouterConfig",
+    "TelemetryConfig",
     "TlsConfig",
+    "WorkerConfig",
     "default_id",
     "lines",
     "load",
@@ -86,8 +90,8 @@ class LogConfig(Table):
 
 @table
 class RouterConfig(Limits):
-    """A whole configuration. `mesh`, `listeners`, `connectors`, `container_links`, `addresses`, `elsewhere` and `log`
-    are tables of their own in the file.
+    """A whole configuration. `mesh`, `listeners`, `connectors`, `container_links`, `addresses`, `elsewhere`, `log`
+    and `telemetry` are tables of their own in the file; `worker` is not in it: see `router.workers`.
     """
 
     id: str = setting(factory=default_id, check=_id_refusal)
@@ -101,6 +105,8 @@ class RouterConfig(Limits):
     addresses: tuple[AddressConfig, ...] = setting(default=(), apart=True)
     elsewhere: ElsewhereConfig = setting(factory=ElsewhereConfig, apart=True)
     log: LogConfig = setting(factory=LogConfig, apart=True)
+    telemetry: TelemetryConfig | None = setting(default=None, apart=True)
+    worker: WorkerConfig | None = setting(default=None, apart=True)
 
     def __post_init__(self) -> None:
         """Check, and name what has no name: listeners after their scheme, `amqp`, `amqp-2`, connectors after their
@@ -117,6 +123,11 @@ class RouterConfig(Limits):
             object.__setattr__(self, key, _named(getattr(self, key), stem))
         for key, reason in unbound(self):
             raise ConfigError(type(self).__name__, key, reason)
+
+    @property
+    def names(self) -> frozenset[str]:
+        """What addresses call this router: its id; a worker by that of the router that it is part of, too."""
+        return frozenset({self.id} if self.worker is None else {self.id, self.worker.name})
 
     def address_table(self) -> PatternTable[AddressConfig]:
         """The addresses' configurations, to be looked up; an address under no pattern has `AddressConfig`'s defaults.
@@ -199,6 +210,9 @@ def parse(raw: Mapping[str, object], file: Path) -> RouterConfig:
             router,
             log=read(LogConfig, raw.get("log", {}), file=file, where="log"),
             mesh=read(MeshConfig, raw["mesh"], file=file, where="mesh") if "mesh" in raw else None,
+            telemetry=(
+                read(TelemetryConfig, raw["telemetry"], file=file, where="telemetry") if "telemetry" in raw else None
+            ),
             listeners=rows(ListenerConfig, "listener", connections=router.connections, **limits),
             connectors=rows(ConnectorConfig, "connector", **limits),
             container_links=rows(LinkConfig, "link"),
@@ -210,7 +224,7 @@ def parse(raw: Mapping[str, object], file: Path) -> RouterConfig:
         raise ConfigError(str(file), error.key, error.reason) from None
 
 
-_TABLES = ("router", "log", "mesh", "listener", "connector", "link", "address", "elsewhere")
+_TABLES = ("router", "log", "telemetry", "mesh", "listener", "connector", "link", "address", "elsewhere")
 
 
 def _rows(raw: Mapping[str, object], name: str, file: Path) -> list[object]:
@@ -250,6 +264,8 @@ def lines(config: RouterConfig) -> Iterator[str]:
     yield from written(config, "[router]")
     yield from written(config.log, "\n[log]")
     yield from written(config.elsewhere, "\n[elsewhere]")
+    if config.telemetry is not None:
+        yield from written(config.telemetry, "\n[telemetry]")
     if config.mesh is not None:
         yield from written(config.mesh, "\n[mesh]")
     for heading, tables in (

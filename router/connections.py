@@ -130,15 +130,6 @@ class ConnectionRecord:
         engine.flow_state.backlog = config.output_backlog
 
     @property
-    def sending(self) -> int:
-        """Octets that were taken to be sent and are not written yet."""
-        return self.engine.flow_state.sending
-
-    @sending.setter
-    def sending(self, octets: int) -> None:
-        self.engine.flow_state.sending = octets
-
-    @property
     def origin(self) -> dict[str, str]:
         """How it came about, for logs: the name of its listener, or of its connector."""
         if self.connector is not None:

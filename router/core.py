@@ -7,6 +7,7 @@ One `Core` is one container. It is driven by whoever owns sockets and clock: `re
 from __future__ import annotations
 
 import secrets
+from functools import partial
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Final
 from weakref import ref
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from amqpmesh.router.costs import Costly
     from amqpmesh.router.lanes import Lane
     from amqpmesh.router.mesh import Mesh
+    from amqpmesh.router.recording import Recording
     from amqpmesh.router.statistics import Statistics
     from amqpmesh.router.users import Users
 
@@ -63,7 +65,7 @@ class Core:
         #: Seconds, as the last call told.
         self.now = now
         self.log = EventLog("amqpmesh.router")
-        #: Set by the owner: a connection has something to be sent; the next timer may be earlier.
+        #: Set by the owner, before there are connections: one has something to be sent; the next timer may be earlier.
         self.on_output: Callable[[ConnectionRecord], None] = lambda _: None
         self.on_timer: Callable[[], None] = lambda: None
         self.connections: dict[ConnectionRecord, None] = {}
@@ -76,6 +78,7 @@ class Core:
         self.containers = Containers(self)
         self.elsewhere = Elsewhere(self)
         self.mesh: Mesh | None = None
+        self.recording: Recording | None = None
         self.flow_state = RouterFlow()
         self.flow_state.on_unfold = unfolded
         self.draining = False
@@ -170,7 +173,9 @@ class Core:
         sasl = client_sasl(
             connector, host, secured=secured, password=password, hostname=hostname, redirected=redirected
         )
-        engine = endpoint(self.id, connector, Negotiation(server=False, sasl=sasl), now, hostname=hostname)
+        engine = endpoint(
+            self._id_for(connector), connector, Negotiation(server=False, sasl=sasl), now, hostname=hostname
+        )
         self._numbers += 1
         record = ConnectionRecord(self._numbers, engine, connector, host, now)
         record.certificate = certificate
@@ -180,11 +185,19 @@ class Core:
         self._add(record, now)
         return record
 
+    def _id_for(self, connector: ConnectorConfig) -> str:
+        """Who we are where a connector leads. Of workers only one has its links: they are those of the router, whatever
+        its number is.
+        """
+        worker = self.config.worker
+        has_links = any(each.connector == connector.name for each in self.config.container_links)
+        return self.id if worker is None or not has_links else worker.name
+
     def _add(self, record: ConnectionRecord, now: float) -> None:
         self.now = now
         record.engine.context = record
         record.engine.flow_state.router = self.flow_state
-        record.engine.on_wake = lambda: self.on_output(record)
+        record.engine.on_wake = partial(self.on_output, record)
         self.connections[record] = None
         self.set_timer(record, record.engine.next_timer())
 
@@ -210,14 +223,15 @@ class Core:
         )
         record.engine.secured()
 
-    def receive(self, record: ConnectionRecord, data: bytes, now: float) -> bool:
+    def receive(self, record: ConnectionRecord, data: bytes | bytearray, now: float) -> bool:
         """A batch of bytes came from the peer; what follows from it is done when this returns.
 
         Returns: False, if it means so much work that others should come first: then call again, without data.
         """
         self.now = self.flow_state.now = now
-        record.octets_in += len(data)
-        self.octets_in += len(data)
+        size = len(data)
+        record.octets_in += size
+        self.octets_in += size
         engine = record.engine
         flow_state = engine.flow_state
         flow_state.work = WORK_LIMIT
@@ -259,17 +273,19 @@ class Core:
         self.forget_timer(record)
         finish_batch(self)
 
-    def data_to_send(self, record: ConnectionRecord, now: float) -> bytes:
-        """All that is to be sent to the peer now."""
-        data = record.engine.data_to_send(now)
-        record.sending += len(data)
-        record.octets_out += len(data)
-        self.octets_out += len(data)
+    def data_to_send(self, record: ConnectionRecord, now: float) -> bytearray:
+        """All that is to be sent to the peer now, which is the caller's."""
+        engine = record.engine
+        data = engine.data_to_send(now)
+        size = len(data)
+        engine.flow_state.sending += size
+        record.octets_out += size
+        self.octets_out += size
         return data
 
     def sent(self, record: ConnectionRecord, now: float) -> None:
         """What was taken to be sent is written."""
-        record.sending = 0
+        record.engine.flow_state.sending = 0
         if record.congested:
             self._begin(now)
             record.congested = False

@@ -13,7 +13,9 @@ router, and not when it is settled, or the link would pause for a round trip.
 The spare delivery keeps an input that holds nothing from waiting for ever behind idle ones that hold everything, and a
 consumer that takes one message at a time from costing a flow in each direction and for each producer. It is the
 whole overcommitment, besides grants that a consumer outdated when it left or lowered its credit: no more deliveries
-than there are inputs wait here for that. Without a consumer there is no spare either, and no credit at all.
+than there are inputs wait here for that. Without a consumer there is no spare either, and no credit at all. Who is used
+to large shares is given it only when no other has come for a while: else it would cost a flow and a wait in each round
+of a consumer that takes all that comes.
 
 Chained, an input of one router's pool being a branch of another's, the same rule holds on every hop, and nothing but
 ordinary flows is exchanged. Time comes in as `now`, seconds of any monotonic clock; nothing here does I/O.
@@ -32,6 +34,13 @@ from amqpmesh.router.lines import Lines
 from amqpmesh.router.windows import SERIAL, FixedWindow, Grant, Input, ahead
 
 __all__ = ["Branch", "FixedWindow", "Grant", "Input", "Pool"]
+
+
+PLENTY: Final = 32
+"""Deliveries that are many to be given at a time: who was is expected to be given more."""
+
+FEW: Final = 32
+"""Inputs of a pool that are looked at one by one while they wait for what is spare."""
 
 
 class Pace(NamedTuple):
@@ -68,13 +77,13 @@ class Pool:
 
     __slots__ = ("_changed", "_demand", "_floored", "_granted", "_hasty", "_held_until", "_lines",
                  "_lower_at", "_lowered", "_next_check", "_pace", "_reclaiming", "_revoked", "_round", "_round_asked",
-                 "_round_until", "_short_since", "_suspended", "_waiting")  # fmt: skip
+                 "_round_until", "_short_since", "_spare_at", "_suspended", "_waiting")  # fmt: skip
 
     def __init__(
         self,
         distribution: Distribution,
         *,
-        max_credit: int = 250,
+        max_credit: int = 500,
         starve_time: float = 0.02,
         reclaim_time: float = 1.0,
         drain_time: float = 0.25,
@@ -98,6 +107,7 @@ class Pool:
         self._round_until: float | None = None
         self._changed: Few[Input] = ()  # whom a flow must be sent
         self._next_check = 0.0  # when starving is looked at again, at the earliest
+        self._spare_at: float | None = None  # when the spare delivery is given to who expected more
         self._lower_at: float | None = None  # when limits are lowered, if it is still necessary then
         self._hasty = False  # lower them without waiting
         self._held_until = 0.0  # not before that, whatever else
@@ -268,6 +278,27 @@ class Pool:
         if i._idle and i.available > i.credit:
             self._lines.used(i, now)  # it would use more than it holds
 
+    @property
+    def only(self) -> Input | None:
+        """The input, if there is one alone."""
+        inputs = self._lines.inputs
+        return first(inputs) if len(inputs) == 1 else None
+
+    def quiet(self, i: Input) -> int:
+        """How many more deliveries of an input may come and leave at once before anybody has to know: they change sums
+        alone.
+
+        Nobody is given less than half a share, and what is free stays as it is, while the demand sinks: so one that is
+        alone gets nothing before a share is that small, or all that it holds is used up.
+        """
+        quiet = i.quiet
+        if i._idle or i.draining or i._revoked or self.only is not i:
+            return quiet
+        free = self._free()
+        if self._pace.max_credit * i.times <= 2 * free:
+            return quiet
+        return max(quiet, min(i.granted, self.demand - 2 * free) - 1)
+
     # A consumer drains.
 
     def drain(self, now: float) -> None:  # noqa: ARG002 - every event has its time
@@ -290,6 +321,7 @@ class Pool:
     def grants(self, now: float) -> list[Grant]:
         """The flows to send now, one per input at most; call it once after each batch of events."""
         lines = self._lines
+        self._spare_at = None
         free = self._free() + self._revoked
         if free >= 0:
             self._lower_at = None
@@ -319,7 +351,7 @@ class Pool:
     def next_timer(self) -> float | None:
         """When `handle_timer` wants to be called, None if nothing depends on time."""
         soonest = self._lower_at
-        for at in (self._round_until, self._starves_at()):
+        for at in (self._round_until, self._starves_at(), self._spare_at):
             if at is not None and (soonest is None or at < soonest):
                 soonest = at
         if self._reclaiming and (soonest is None or first(self._reclaiming)._answer_by < soonest):
@@ -349,6 +381,8 @@ class Pool:
             self._settle_down(i)
         while self._lowered and first(self._lowered)._confirm_by <= now:
             self._write_off(first(self._lowered))
+        if self._spare_at is not None and now >= self._spare_at:
+            self._spare_at = None
         if self._lower_at is not None and now >= self._lower_at:
             self._lower_at = None
             self._hasty = True
@@ -365,8 +399,8 @@ class Pool:
             return (0 if self._suspended else demand.credit) - taken
         return demand.credit + len(self._lines.inputs) - taken
 
-    def _share(self) -> int:
-        return max(1, min(self._pace.max_credit, -(-self.demand // max(1, self._lines.active))))
+    def _share(self, times: int = 1) -> int:
+        return max(1, min(self._pace.max_credit * times, -(-self.demand // max(1, self._lines.active))))
 
     def _deal(self, now: float) -> None:
         lines = self._lines
@@ -380,23 +414,37 @@ class Pool:
             i = first(lines.hungry)
             lines.hungry = excluding(lines.hungry, i)
             # Free may be only what others have not confirmed to have given back.
-            (served if self._give(i, 1) else passed).append(i)
+            (served if not self._expects_more(i, now) and self._give(i, 1) else passed).append(i)
         for i in reversed(passed):
             lines.hungry = preceding(lines.hungry, i)
         lines.served(served, share, now)
         # Then up to a share each.
-        half = share // 2
         while lines.renewing:
             i = first(lines.renewing)
+            share = self._share(i.times)
+            half = share // 2
             told = i in self._changed  # a flow goes out anyway
             if told or i.credit <= half:  # else the share has shrunk meanwhile
                 if not told and self._free() + self._revoked < share - half:
                     break
-                self._give(i, share - i.credit)
+                if self._give(i, share - i.credit) >= PLENTY:
+                    i._plenty = True
                 if i.credit <= half:
                     break
             lines.renewing = excluding(lines.renewing, i)
             i._renew_at = half
+
+    def _expects_more(self, i: Input, now: float) -> bool:
+        """Whether an input that may have the spare delivery is not given it yet: it was given much before, so more is
+        likely to come soon, and this one would only cost a flow, and wait here."""
+        if not i._plenty or len(self._lines.inputs) > FEW or self._free() + self._revoked > self.spare:
+            return False
+        until = i._used_at + self._pace.starve_time
+        if now >= until:
+            i._plenty = False
+            return False
+        self._spare_at = until if self._spare_at is None else min(until, self._spare_at)
+        return True
 
     def _give(self, i: Input, most: int) -> int:
         """Raises the limit of an input by what is free, at most `most`: by how much."""

@@ -8,7 +8,7 @@ from amqpmesh.router.accounts import keep_count, no_longer_lingers
 from amqpmesh.router.amqp.definitions import AmqpCondition, Error
 from amqpmesh.router.amqp.messaging import DeleteOnClose, DeleteOnNoMessages, Source, Target
 from amqpmesh.router.few import excluding
-from amqpmesh.router.kernel.relay import Delivery, close_input, forget, unfold_link
+from amqpmesh.router.kernel.relay import Delivery, forget, recall, unfold_link
 from amqpmesh.router.leaving import abort
 from amqpmesh.router.links import OutgoingLink
 from amqpmesh.router.waiting import unqueue
@@ -74,12 +74,15 @@ def link_over(core: Core, taken: IncomingLink | OutgoingLink) -> None:
 def _withdraw(core: Core, taken: IncomingLink | OutgoingLink) -> None:
     """A link takes part in nothing new, and what is in the middle of its frames is given up."""
     core.attaching.forget(taken)
+    recall(taken.link.flow_state)
     record = taken.connection
     if isinstance(taken, OutgoingLink):
         if taken.gone:
             return
         taken.gone = True
         record.outgoing.pop(taken, None)
+        if core.recording is not None:
+            core.recording.down(taken)
         address = taken.address
         address.copies = excluding(address.copies, taken)
         address.outgoing = excluding(address.outgoing, taken)
@@ -98,9 +101,10 @@ def _withdraw(core: Core, taken: IncomingLink | OutgoingLink) -> None:
         elif address.config.redeliver:
             core.settlement.end_excluded(address)
     else:
-        close_input(taken.link.flow_state)
         if record.incoming.pop(taken, 0) == 0:
             return
+        if core.recording is not None:
+            core.recording.down(taken)
         if taken.current is not None:
             relay, taken.current = taken.current, None
             abort(core, relay)

@@ -14,6 +14,7 @@ from amqpmesh.router.forwarding import room
 from amqpmesh.router.kernel import relay as kernel
 from amqpmesh.router.lanes import LaneKind
 from amqpmesh.router.links import IncomingLink, OutgoingLink
+from amqpmesh.router.shares import Share
 
 if TYPE_CHECKING:
     from amqpmesh.router.addresses import Address
@@ -43,22 +44,23 @@ def reopen(core: Core) -> None:
 
 
 def open_input(core: Core, incoming: IncomingLink) -> None:
-    """A delivery came by a link and was decided: those that follow may be relayed as it was."""
+    """A delivery came by a link and was decided: those that follow may be relayed as it was, and what is left of it."""
     address, link = incoming.address, incoming.link
-    if (
-        address is None
-        or link.flow_state.exits is not None
-        or link.input_handle is None
-        or not link.is_attached
-        or incoming.connection.strict_annotations
-        or incoming.bulk
-        or (incoming.lane is not None and incoming.lane.kind is not LaneKind.ANYCAST)
-    ):
+    flow_state = link.flow_state
+    if flow_state.exits is not None or link.input_handle is None or not link.is_attached:
         return
-    if address.exits is None:
-        address.exits = kernel.Exits()
-        core.closed[address] = None
-    kernel.open_input(link.flow_state, link.input_handle, address.exits)
+    exits = None
+    if (
+        address is not None
+        and not incoming.connection.strict_annotations
+        and not incoming.bulk
+        and (incoming.lane is None or incoming.lane.kind is LaneKind.ANYCAST)
+    ):
+        if address.exits is None:
+            address.exits = kernel.Exits()
+            core.closed[address] = None
+        exits = address.exits
+    kernel.entrust(flow_state, link.input_handle, exits)
 
 
 def _decide(core: Core, address: Address) -> None:
@@ -72,7 +74,7 @@ def _decide(core: Core, address: Address) -> None:
         if len(address.shares) > 1:
             return
         share = address.shares[0] if isinstance(address.shares, tuple) else next(iter(address.shares))
-        node, exits.lent, exits.quiet = share.node, share.input.credit, share.input.quiet
+        node, exits.lent, exits.quiet = share.node, share.input.credit, share.pool.quiet(share.input)
         if address.copies or address.waiting.size or address.outgoing or node.shares:
             return
     config = address.config
@@ -95,7 +97,9 @@ def _decide(core: Core, address: Address) -> None:
         exits.order = _ORDER[distribution]
     exits.links = [each.link.flow_state for each in links]
     for each in links:
-        each.link.flow_state.max_message_size = each.link.remote_max_message_size
+        link = each.link
+        if link.input_handle is not None:
+            kernel.entrust(link.flow_state, link.input_handle, exits)
     exits.room = min(room(each) for each in node.outgoing)
     exits.drops = config.delivery_annotations is DeliveryAnnotationsRule.DROP
     exits.generation = core.flow_state.generation
@@ -111,8 +115,10 @@ def catch_up(core: Core) -> None:
         link.touched = False
         record = link.record
         if isinstance(record, OutgoingLink):
-            if not link.link_credit:
+            if (link.link_credit > 0) is not (record in record.address.creditors):
                 record.note_credit()
+                if link.link_credit:  # it may take deliveries again
+                    close(core, record.address)
             core.touched_outgoing[record] = None
             core.touched[record.address] = None
         elif isinstance(record, IncomingLink):
@@ -122,13 +128,26 @@ def catch_up(core: Core) -> None:
             if not link.link_credit:
                 record.time_credit(now)
             record.pool.relayed(record.input, count, link.last_at)
-            link.quiet = record.input.quiet
+            link.quiet = record.pool.quiet(record.input)
             core.touched[address] = None
             for share in address.shares:
                 share.relayed(count, link.last_at)
                 core.touched[share.node] = None
                 if address.exits is not None:
-                    address.exits.quiet = share.input.quiet
+                    address.exits.quiet = share.pool.quiet(share.input)
+
+
+def stay_quiet(address: Address) -> None:
+    """The credit of a node was divided: find out anew when its only input, if it has one alone, is to be looked at."""
+    pool = address.pool
+    only = pool.only
+    if only is None:
+        return
+    owner = only.owner
+    if isinstance(owner, IncomingLink):
+        owner.link.flow_state.quiet = pool.quiet(only)
+    elif isinstance(owner, Share) and owner.ingress.exits is not None:
+        owner.ingress.exits.quiet = pool.quiet(only)
 
 
 def unfolded(relay: kernel.Relay) -> None:

@@ -135,9 +135,12 @@ def _closed(core: Core, record: ConnectionRecord, event: events.ConnectionClosed
     core.set_timer(record, record.engine.next_timer())
 
 
-def _begun(core: Core, _record: ConnectionRecord, event: events.SessionBegun) -> None:
-    if not event.session.can_send:  # else it is the answer to our own
-        event.session.begin()
+def _begun(core: Core, record: ConnectionRecord, event: events.SessionBegun) -> None:
+    session = event.session
+    if session.can_send:  # it is the answer to our own
+        return
+    if core.mesh is None or not core.mesh.begun(record, session):
+        session.begin()
 
 
 def _ended(core: Core, record: ConnectionRecord, event: events.SessionEnded) -> None:

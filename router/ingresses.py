@@ -14,11 +14,13 @@ from amqpmesh.router.lanes_out import LOCAL_COST
 from amqpmesh.router.names import as_known_at, split
 from amqpmesh.router.shares import Share
 from amqpmesh.router.waiting import unqueue
+from amqpmesh.topology.workers import name_of
 
 if TYPE_CHECKING:
     from amqpmesh.router.core import Core
     from amqpmesh.router.settings.address import AddressConfig
     from amqpmesh.router.ways import Ways
+    from amqpmesh.topology.workers import Members
 
 
 def to_one(config: AddressConfig) -> AddressConfig:
@@ -31,9 +33,10 @@ def to_one(config: AddressConfig) -> AddressConfig:
 class Ingresses:
     """The ways out that each ingress has."""
 
-    def __init__(self, core: Core, ways: Ways) -> None:
+    def __init__(self, core: Core, ways: Ways, members: Members) -> None:
         self._core = core
         self._ways = ways
+        self._members = members
         #: What has producers here and is another router's, by the (tenant, name) that it has there.
         self._routed: dict[tuple[str, str], dict[Address, None]] = {}
 
@@ -69,17 +72,7 @@ class Ingresses:
         if ingress.is_multicast:
             self._ways.lead(ingress)
             return
-        name, only = split(address.name)
-        if only is None:
-            wanted: dict[Address, int] = {address: LOCAL_COST} if address.outgoing else {}
-        else:
-            # What has this name here are consumers of it: they wait at that router, among its own.
-            name, wanted = as_known_at(only, name), {}
-        for router, cost in self._ways.hops.egresses(address.tenant, name).items():
-            if only in (None, router):
-                node = self._ways.leading(Lane(LaneKind.ANYCAST, router, address.tenant, name))
-                if node is not None:
-                    wanted[node] = LOCAL_COST + cost
+        wanted = self._wanted(address)
         gone = []
         leads, moved = bool(wanted), False
         for share in ingress.shares:
@@ -99,6 +92,30 @@ class Ingresses:
         if not ingress.has_consumers:
             send_back(core, ingress)
 
+    def _wanted(self, address: Address) -> dict[Address, int]:
+        """The ways out that an ingress is to have, and what reaching consumers by each costs."""
+        core, ways, tenant = self._core, self._ways, address.tenant
+        name, only = split(address.name)
+        if only is None:
+            wanted = {address: LOCAL_COST} if address.outgoing else {}
+            leading = [(router, name, cost) for router, cost in ways.hops.egresses(tenant, name).items()]
+        else:
+            # What has this name here are consumers of it: they wait at that router, among its own.
+            wanted, leading = {}, []
+            for router in self._members.of(only):
+                there = as_known_at(router, name)
+                cost = ways.hops.egresses(tenant, there).get(router)
+                if cost is not None:
+                    leading.append((router, there, cost))
+                elif router == core.id != only:  # one of those that are this one
+                    here = core.addresses.find(tenant, there)
+                    wanted |= {here: LOCAL_COST} if here is not None and here.outgoing else {}
+        for router, there, cost in leading:
+            node = ways.leading(Lane(LaneKind.ANYCAST, router, tenant, there))
+            if node is not None:
+                wanted[node] = LOCAL_COST + cost
+        return wanted
+
     def end_share(self, share: Share) -> None:
         """An ingress has this way no longer: what waits in it looks for another."""
         core = self._core
@@ -114,8 +131,15 @@ class Ingresses:
 
     def supply_routed(self, tenant: str, name: str) -> None:
         """The producers of `name@router` here, whichever router it is, that knows its address as `name`."""
+        if not self._routed:
+            return
         for address in list(self._routed.get((tenant, name), ())):
             self.supply(address)
+        local, router = split(name)
+        shared = None if router is None else name_of(router)
+        if shared is not None:  # of several that are one each knows it by another name
+            for address in list(self._routed.get((tenant, as_known_at(shared, local)), ())):
+                self.supply(address)
 
     def end_routed(self, address: Address) -> None:
         """Nobody here sends to a name at another router any more."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from amqpmesh.router.few import excluding, including, sharing
 from amqpmesh.router.kernel import relay as kernel
+from amqpmesh.router.windows import MANY_SENDERS
 
 if TYPE_CHECKING:
     from amqpmesh.router.addresses import Address
@@ -41,7 +42,6 @@ class IncomingLink:
         "bulk",
         "connection",
         "container",
-        "current",
         "input",
         "key",
         "lane",
@@ -85,8 +85,8 @@ class IncomingLink:
         self.input: Input = pool.add_input(link.delivery_count, self)
         #: Routers know what a lower limit is.
         self.input.firm = lane is None
-        #: The relay whose frames are coming in.
-        self.current: kernel.Relay | None = None
+        if lane is not None:
+            self.input.times = MANY_SENDERS
         #: By way out, the leg of its last large relay, on a bulk link: what comes behind it may not pass it.
         #: To be read; see `begin_bulk`.
         self.bulk: dict[Address, kernel.Leg] = _NOTHING_LARGE
@@ -97,6 +97,7 @@ class IncomingLink:
         self.key: LinkKey | None = None
         flow_state = link.flow_state
         flow_state.record = self
+        flow_state.number = number
         flow_state.lane = lane is not None
         # On a lane it is many senders who owe, each of them bounded where it is attached.
         flow_state.max_outstanding = connection.limits.max_owed if lane is None else kernel.MANY
@@ -108,7 +109,16 @@ class IncomingLink:
         if self.bulk is _NOTHING_LARGE:
             self.bulk = {}
         self.bulk[way] = leg
-        kernel.close_input(self.link.flow_state)
+        self.link.flow_state.exits = None
+
+    @property
+    def current(self) -> kernel.Relay | None:
+        """The relay whose frames are coming in."""
+        return self.link.flow_state.relay
+
+    @current.setter
+    def current(self, relay: kernel.Relay | None) -> None:
+        self.link.flow_state.relay = relay
 
     @property
     def last_delivery_at(self) -> float | None:
@@ -141,7 +151,6 @@ class OutgoingLink:
         "attached_at",
         "backlog",
         "branch",
-        "bulk",
         "connection",
         "copies",
         "copy",
@@ -202,16 +211,24 @@ class OutgoingLink:
         self.stalled_since: float | None = None
         #: A multicast goes on without it until it gives credit again.
         self.left_out = False
-        #: A further link of a lane, for deliveries of more than one frame, in a session that no small one waits for.
-        self.bulk = False
         #: A lane that another has taken the place of: it is detached once nothing on it is unsettled.
         self.retired = False
         self.gone = False
         self.key: LinkKey | None = None
         flow_state = link.flow_state
         flow_state.record = self
+        flow_state.number = number
         flow_state.lane = lane is not None
         flow_state.max_outstanding = max_unsettled
+
+    @property
+    def bulk(self) -> bool:
+        """A further link of a lane, for deliveries of more than one frame, in a session that no small one waits for."""
+        return self.link.flow_state.part != 1
+
+    @bulk.setter
+    def bulk(self, bulk: bool) -> None:
+        self.link.flow_state.part = BULK_PART if bulk else 1
 
     @property
     def last_delivery_at(self) -> float | None:
@@ -318,7 +335,7 @@ class OutgoingLink:
     @property
     def is_held_up(self) -> bool:
         """Too much waits to be written to the peer. What is large stops first, so that the small pass it."""
-        return self.connection.is_congested(BULK_PART if self.bulk else 1)
+        return self.connection.is_congested(self.link.flow_state.part)
 
     def next_tag(self, key: bytes | None = None) -> bytes:
         """A delivery-tag that no unsettled delivery of this link has. Args: key: what it should be on a lane."""

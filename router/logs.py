@@ -180,19 +180,34 @@ class RepeatFilter(logging.Filter):
         return True
 
 
+class Bearing(logging.Filter):
+    """Has every record bear some more fields, before its own."""
+
+    def __init__(self, **fields: object) -> None:
+        super().__init__()
+        self._bearing = fields
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Add them. Returns: True: it is written."""
+        setattr(record, _FIELDS, {**self._bearing, **getattr(record, _FIELDS, {})})
+        return True
+
+
 LogFormat = Literal["text", "json"]
 FORMATTERS: Mapping[LogFormat, type[logging.Formatter]] = {"text": TextFormatter, "json": JsonFormatter}
 
 
-def configure(level: str, format: LogFormat, stream: TextIO) -> logging.Handler:
+def configure(level: str, format: LogFormat, stream: TextIO, **bearing: object) -> logging.Handler:
     """Send everything below `amqpmesh.` to `stream`, and nothing of it further up.
 
-    Args: level: debug, info, warning or error; stream: usually standard error.
+    Args: level: debug, info, warning or error; stream: usually standard error; bearing: fields of every line.
     Returns: the handler, so that it can be taken off again.
     """
     handler = logging.StreamHandler(stream)
     handler.setFormatter(FORMATTERS[format]())
     handler.addFilter(RepeatFilter())
+    if bearing:
+        handler.addFilter(Bearing(**bearing))
     root = logging.getLogger(ROOT)
     root.handlers[:] = [handler]
     root.setLevel(level.upper())

@@ -62,6 +62,7 @@ class Lookup:
 
     def __init__(self, core: Core) -> None:
         self._core = core
+        self._own = core.config.names
         self._places: dict[str, Place] = {}
 
     @property
@@ -91,7 +92,7 @@ class Lookup:
                 raise RefusedError(AmqpCondition.INVALID_FIELD, f"the address {fault}")
             name, container = split(address)
             config = core.addresses.config(name)
-            if config.alias is None or container not in (None, core.id):
+            if config.alias is None or not (container is None or container in self._own):
                 return Place(name, container, config)
             # The configuration has no circles.
             address = config.alias
@@ -106,12 +107,16 @@ class Lookup:
         core, container = self._core, place.container
         if not place.name:
             assert container is not None
-            if container != core.id and not self._is_router(container):
+            if container not in self._own and not self._is_router(container):
                 raise RefusedError(AmqpCondition.NOT_FOUND, f"no container {container!r} is known here")
             return None
-        if container == core.id:
+        # The other workers of this router have no more of those than this one.
+        is_alike = place.is_reserved or place.config.redirect is not None
+        if container == core.id or (is_alike and container in self._own):
             address = self._local(record, attach, place)
             return address if address.far is None else core.ingress(address)
+        if container is not None and container in self._own:
+            return core.ingress(self._use(record.peer.tenant, place, place.address))
         if container is not None and place.is_reserved and self._is_router(container):
             return None
         return core.ingress(self.source(record, attach, place))
@@ -125,7 +130,7 @@ class Lookup:
         if not place.name:
             description = "the whole of a container can be sent to, and not received from"
             raise RefusedError(AmqpCondition.NOT_IMPLEMENTED, description)
-        if container is None or container == self._core.id:
+        if container is None or container in self._own:
             return self._local(record, attach, place)
         if self._is_router(container):
             if place.is_reserved:
@@ -159,16 +164,17 @@ class Lookup:
         return address
 
     def _is_router(self, container: str) -> bool:
-        """Whether a container is another router of this mesh, within reach or not."""
+        """Whether a container is another router of this mesh, or several that are one, within reach or not."""
         mesh = self._core.mesh
-        return mesh is not None and container in mesh.topology.graph
+        return mesh is not None and bool(mesh.members.of(container))
 
     def is_cut_off(self, incoming: IncomingLink) -> bool:
         """Whether no path leads to the one router that a link's messages go to, now."""
         core, container = self._core, incoming.container
-        if container is None or container == core.id:
+        if container is None or container in self._own:
             return False
-        return core.mesh is None or core.mesh.topology.distance(container) is None
+        mesh = core.mesh
+        return mesh is None or all(mesh.topology.distance(each) is None for each in mesh.members.of(container))
 
     # ------------------------------------------------------------------------------------------------------ of messages
 
@@ -192,7 +198,7 @@ class Lookup:
             description = "the message's `to` is a whole container, and no address in it"
             raise RefusedError(AmqpCondition.INVALID_FIELD, description)
         tenant = incoming.connection.peer.tenant
-        if place.container in (None, self._core.id) and place.config.redirect is not None:
+        if self._is_here(place) and place.config.redirect is not None:
             return self._redirected(incoming, tenant, place), place.address
         return self.way(tenant, place), place.address
 
@@ -205,9 +211,9 @@ class Lookup:
         mesh, name, container = core.mesh, place.name, place.container
         if not place.is_available:
             return None
-        if container is not None and container != core.id:
+        if container is not None and container != core.id and not (container in self._own and place.is_reserved):
             if mesh is not None and self._is_router(container):
-                found = mesh.ways.transit(tenant, container)
+                found = mesh.ways.way_to(tenant, name, container)
             else:
                 node = core.elsewhere.node(tenant, name, container)
                 found = None if node is None else core.ingress(node)
@@ -221,11 +227,15 @@ class Lookup:
         """Where a message goes that the router sends itself, as `resolve`; nobody is there to be told of a refusal."""
         place, core = self.place(address), self._core
         try:
-            if place.container in (None, core.id) and place.config.redirect is not None:
+            if self._is_here(place) and place.config.redirect is not None:
                 return core.elsewhere.ingress(tenant, place.name), place.address
             return self.way(tenant, place), place.address
         except RefusedError:
             return None, place.address
+
+    def _is_here(self, place: Place) -> bool:
+        """Whether a name is one of this router's as well."""
+        return place.container is None or place.container in self._own
 
     def _redirected(self, incoming: IncomingLink, tenant: str, place: Place) -> Address:
         """The node of an address that is elsewhere, where this router goes there. Raises: RefusedError: it does not."""
@@ -239,7 +249,7 @@ class Lookup:
         """What came by a lane has arrived: it is for who is here, or for nobody. Aliases are for clients."""
         core = self._core
         name, container = split(to)
-        if container not in (None, core.id):
+        if not (container is None or container in self._own):
             core.no_path += 1
             return None
         place = Place(name, container, core.addresses.config(name))

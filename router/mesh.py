@@ -14,9 +14,11 @@ from amqpmesh.router.amqp.link import Receiver
 from amqpmesh.router.amqp.messaging import Target
 from amqpmesh.router.lanes import PREFIX, Lane
 from amqpmesh.router.neighbours import CONTROL, Neighbour
+from amqpmesh.router.urls import Endpoint
 from amqpmesh.router.ways import Ways
 from amqpmesh.topology import changes
 from amqpmesh.topology.book import Advert
+from amqpmesh.topology.workers import Members, covers
 
 if TYPE_CHECKING:
     from amqpmesh.router.amqp.events import LinkAttached, TransferReceived
@@ -33,6 +35,13 @@ def _origin(record: ConnectionRecord) -> tuple[type, str]:
     config = record.connector or record.listener
     assert config is not None, "a connection has one or the other"
     return type(config), config.name
+
+
+def is_within(record: ConnectionRecord) -> bool:
+    """Whether it is a connection between two workers of one router."""
+    if record.listener is not None:
+        return record.listener.endpoint.is_unix
+    return record.connector is not None and any(isinstance(e, Endpoint) and e.is_unix for e in record.connector.places)
 
 
 #: Seconds after which a connection to a neighbour is no longer new.
@@ -67,7 +76,9 @@ class Mesh:
         """Args: recognizer: None: anybody is believed."""
         self._core = core
         self._recognizer = recognizer
+        self._lane_window = core.config.mesh.lane_window if core.config.mesh is not None else 0
         self.topology = topology
+        self.members = Members(topology.graph)
         self.neighbours: dict[ConnectionRecord, Neighbour] = {}
         #: What sending costs on the connections of connectors and listeners, by kind and name: changed while running.
         self._costs: dict[tuple[type, str], int] = {}
@@ -86,12 +97,12 @@ class Mesh:
         if record.role != "mesh" or record in self.neighbours or not record.engine.can_send:
             return
         router = record.peer.container_id
-        refusal = self._recognizer.refusal(record.certificate, router) if self._recognizer is not None else None
+        refusal = self._doubt(record)
         if refusal is not None:
             self._refuse(record, AmqpCondition.UNAUTHORIZED_ACCESS, refusal)
             return
         try:
-            neighbour = Neighbour(record, self._core.now)
+            neighbour = Neighbour(record, self._core.now, self._lane_window)
         except CommandError as error:  # it takes no second session, or only frames that are too small
             self._refuse(record, AmqpCondition.RESOURCE_LIMIT_EXCEEDED, str(error))
             return
@@ -99,6 +110,15 @@ class Mesh:
         record.cost = self._costs.get(_origin(record), record.cost)
         self._apply(self.topology.connected(neighbour, record.cost, self._core.now, expected=router))
         self._stand_by(router)
+
+    def _doubt(self, record: ConnectionRecord) -> str | None:
+        """Why a peer is not the router that it says it is; None: it is, as far as anybody can know."""
+        router, worker = record.peer.container_id, self._core.config.worker
+        if is_within(record):
+            # Who has come so far is of this user: the system says so, and the folder's permissions.
+            is_other = worker is not None and router != self._core.id and covers(worker.name, router)
+            return None if is_other else "it is no worker of this router"
+        return None if self._recognizer is None else self._recognizer.refusal(record.certificate, router)
 
     def _refuse(self, record: ConnectionRecord, condition: AmqpCondition, reason: str) -> None:
         """Whoever it is, it is no neighbour."""
@@ -173,6 +193,13 @@ class Mesh:
         """A control link is gone: without it a connection is of no use."""
         self._close(neighbour, Error(condition=AmqpCondition.NOT_ALLOWED, description="the control link was detached"))
 
+    def begun(self, record: ConnectionRecord, session: Session) -> bool:
+        """Answer a session of a neighbour; whether the peer is one."""
+        neighbour = self.neighbours.get(record)
+        if neighbour is not None:
+            neighbour.begun(session)
+        return neighbour is not None
+
     def ended(self, record: ConnectionRecord, session: Session) -> None:
         """A session is over, and with it the control link that may have been attached there."""
         neighbour = self.neighbours.get(record)
@@ -218,7 +245,7 @@ class Mesh:
         """Part from neighbours who are not believed any more."""
         if self._recognizer is None:
             return
-        for neighbour in list(self.neighbours.values()):
+        for neighbour in [each for each in self.neighbours.values() if not is_within(each.record)]:
             refusal = self._recognizer.parting(neighbour.record.certificate, neighbour.router)
             if refusal is not None:
                 self._refuse(neighbour.record, AmqpCondition.UNAUTHORIZED_ACCESS, refusal)
@@ -294,6 +321,8 @@ class Mesh:
                     pass
             self._log(change)
         if graph_changed:
+            if self._core.recording is not None:
+                self._core.recording.graph_changed()
             self.ways.refresh(sorted(addresses))
         elif addresses:
             self.ways.follow(sorted(addresses))

@@ -15,8 +15,11 @@ from amqpmesh.router.amqp.errors import ProtocolError, Scope
 from amqpmesh.router.amqp.link import Receiver, Sender
 from amqpmesh.router.amqp.messaging import Data, Source, Target
 from amqpmesh.router.amqp.terminus import Terminus
+from amqpmesh.router.amqp.types import Symbol
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from amqpmesh.router.amqp.events import TransferReceived
     from amqpmesh.router.amqp.performatives import Attach
     from amqpmesh.router.amqp.session import Session
@@ -32,6 +35,10 @@ CREDIT: Final = 1000
 MAX_MESSAGE: Final = 96 * 1024
 """Octets of a message on a control link: the topology's messages have 64 KiB at most."""
 
+WHOLE: Final = Symbol("amqpmesh:whole-deliveries")
+"""A capability of a session: each delivery on it comes in one frame. A neighbour that we desire it of in the `begin` of
+a session for lanes gives it a wide window, and says so by offering it (§2.7.2)."""
+
 BULK_SESSIONS: Final = 16
 """Sessions for large deliveries to one neighbour."""
 
@@ -42,15 +49,17 @@ MAX_QUEUE: Final = 32 * 2**20
 class Neighbour:
     """The other end of a mesh connection."""
 
-    def __init__(self, record: ConnectionRecord, now: float) -> None:
+    def __init__(self, record: ConnectionRecord, now: float, lane_window: int) -> None:
+        """Args: now: seconds. lane_window: transfer frames that it may send in sessions for what is small."""
         self.record = record
+        self._lane_window = lane_window
         #: When it became up, or ceased to be; seconds.
         self.since = now
         #: What our control link is attached in, and no lane: whatever lanes carry, neighbours hear of each other.
         self.session: Session = record.engine.begin()
         #: What lanes are attached in: those for what is small, those for what is large, and those for either that have
         #: no other link.
-        self._shared: deque[Session] = deque((record.engine.begin(),))
+        self._shared: deque[Session] = deque((self._begin_shared(),))
         self._bulk: deque[Session] = deque()
         self._apart: deque[Session] = deque()
         link = self.session.attach(
@@ -75,6 +84,21 @@ class Neighbour:
         """Its id."""
         return self.record.peer.container_id
 
+    def begun(self, session: Session) -> None:
+        """Answer a session of its own. What comes whole leaves at once, or waits for credit that was given for it: a
+        wide window for that makes nothing gather here, and a narrow one would close again and again."""
+        assert session.remote is not None
+        if WHOLE in session.remote.desired_capabilities:
+            sessions = self.record.engine.channels.sessions
+            wide = sum(each.window for each in sessions if each.window > each.part)
+            window = max(session.part, (self._lane_window - wide) // 2)
+            session.begin(window=window, offered_capabilities=(WHOLE,))
+        else:
+            session.begin()
+
+    def _begin_shared(self) -> Session:
+        return self.record.engine.begin(desired_capabilities=(WHOLE,))
+
     def send(self, body: bytes) -> bool:
         """Tell it something, as soon as it can be told; False: so much waits that it must have stopped reading."""
         message = encode_composite(Data(value=body))
@@ -85,7 +109,7 @@ class Neighbour:
 
     def session_with_room(self) -> Session:
         """A session that one more lane can be attached in. Raises: CommandError: the neighbour takes no session."""
-        session = self._with_room(self._shared, 1)
+        session = self._with_room(self._shared, 1, self._begin_shared)
         self._shared.rotate()  # until it is full, nobody need look at those that are
         return session
 
@@ -98,14 +122,16 @@ class Neighbour:
         Raises: CommandError: the neighbour takes no session.
         """
         sessions = self._apart if alone else self._bulk
-        session = self._with_room(sessions, BULK_SESSIONS)
+        begin = self.record.engine.begin
+        session = self._with_room(sessions, BULK_SESSIONS, begin)
         for _ in range(BULK_SESSIONS - 1):
             if not session.is_closed:
                 break
-            session = self._with_room(sessions, BULK_SESSIONS)
+            session = self._with_room(sessions, BULK_SESSIONS, begin)
         return session
 
-    def _with_room(self, sessions: deque[Session], fewest: int) -> Session:
+    @staticmethod
+    def _with_room(sessions: deque[Session], fewest: int, begin: Callable[[], Session]) -> Session:
         """The next of some sessions that has room; a new one, if none has, or there are fewer than so many."""
         for _ in range(len(sessions) if len(sessions) >= fewest else 0):
             session = sessions.popleft()
@@ -114,7 +140,7 @@ class Neighbour:
             sessions.append(session)
             if session.has_room:
                 return session
-        sessions.append(self.record.engine.begin())
+        sessions.append(begin())
         return sessions[-1]
 
     def is_told_in(self, session: Session) -> bool:

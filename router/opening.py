@@ -42,6 +42,7 @@ def endpoint(
         channel_max=limits.channel_max,
         handle_max=limits.handle_max,
         window=limits.session_window,
+        small_window=limits.small_window,
         connection_window=limits.connection_window,
         idle_time_out=limits.idle_time_out or None,
         minimum_idle_time_out=limits.minimum_idle_time_out,

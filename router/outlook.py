@@ -37,8 +37,9 @@ class Compass:
         self._topology = mesh.topology if mesh is not None else None
         self._split = False
         self._out_of_reach: dict[tuple[str, str], list[str]] = {}
-        if self._topology is None:
+        if self._topology is None or mesh is None:
             return
+        self._members = mesh.members
         for router in self._topology.routers():
             if self._topology.distance(router) is None:
                 self._split = True
@@ -52,11 +53,12 @@ class Compass:
             return Whereabouts()
         own = self._topology.router
         local, only = split(name)
-        if only not in (None, own):
-            assert only is not None
-            advert = self._topology.lookup(tenant, as_known_at(only, local)).get(only)
-            reachable = self._topology.distance(only) is not None
-            return Whereabouts((only,) if advert is not None and advert.consumers else (), () if reachable else (only,))
+        if only is not None and only != own:
+            members = self._members.of(only) or (only,)
+            adverts = ((each, self._topology.lookup(tenant, as_known_at(each, local)).get(each)) for each in members)
+            there = tuple(each for each, advert in adverts if advert is not None and advert.consumers)
+            lost = tuple(each for each in members if self._topology.distance(each) is None)
+            return Whereabouts(there, lost if len(lost) == len(members) else ())
         told = self._topology.lookup(tenant, name)
         return Whereabouts(
             tuple(sorted(router for router, advert in told.items() if advert.consumers and router != own)),

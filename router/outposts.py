@@ -34,6 +34,7 @@ class Outposts:
         self._core = core
         self._mesh = mesh
         self._ways = ways
+        self._own = core.config.names
         #: By (tenant, `name@THIS-ROUTER`), the lane to each router that has consumers of it.
         self._lanes: dict[tuple[str, str], dict[Lane, OutgoingLink]] = {}
         self._most = core.config.mesh.outposts if core.config.mesh is not None else 0
@@ -52,7 +53,7 @@ class Outposts:
         """See to it that there is a lane to each router that has consumers of `name@THIS-ROUTER`, and to no other."""
         core = self._core
         name, container = split(address)
-        if container != core.id:
+        if container not in self._own:
             return
         wanted = self._wanted(tenant, address, name)
         had = self._lanes.pop((tenant, address), {})

@@ -59,6 +59,8 @@ def redeliver(core: Core, relay: Relay, outcome: bytes) -> bytes | None:
     if not leg.done and leg.delivery is not None:
         dispose(leg.delivery, outcome, True)
         uncount_or_abort(core, leg)
+    if core.recording is not None:
+        core.recording.tried_again(relay, leg)
     relay.failed = relay.failed or failed
     # Copies go on by themselves; a browser sees the message once, however often it is tried.
     relay.legs = [each for each in relay.legs if each.copy and not each.done]

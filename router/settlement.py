@@ -29,9 +29,11 @@ from amqpmesh.router.kernel.relay import (
 )
 from amqpmesh.router.leaving import abort_leg, may_pass, uncount_or_abort
 from amqpmesh.router.links import IncomingLink, OutgoingLink
+from amqpmesh.router.recording import outcome_of
 from amqpmesh.router.redelivery import dead_letter, is_excluded
 from amqpmesh.router.sayings import senders_state, unknown_transaction
 from amqpmesh.router.shares import Share
+from amqpmesh.router.telemetry import Outcome
 from amqpmesh.router.waiting import forwarded, requeue, unqueue
 
 if TYPE_CHECKING:
@@ -70,6 +72,7 @@ class Settlement:
             return
         if leg.outcome is None:
             leg.outcome = state if is_terminal(state) else outgoing.default_outcome or FAILED_STATE
+            leg.said = core.now
             outgoing.link.flow_state.count_outcome(leg.outcome)
             answers = not leg.copy
         else:
@@ -115,9 +118,14 @@ class Settlement:
 
     # -------------------------------------------------------------------------------------------- the router's own part
 
-    def end_unsent(self, relay: Relay, state: bytes) -> None:
-        """Nothing of it was sent, and nothing will be: `state` is its outcome. Pre-settled, it is dropped."""
+    def end_unsent(self, relay: Relay, state: bytes, why: Outcome | None = None) -> None:
+        """Nothing of it was sent, and nothing will be: `state` is its outcome. Pre-settled, it is dropped.
+
+        Args: why: as it is recorded; None: as `state` says.
+        """
         core = self._core
+        if core.recording is not None:
+            core.recording.unsent(relay, why if why is not None else outcome_of(state))
         unqueue(core, relay)
         forwarded(core, relay)
         drop_chunks(relay)
@@ -129,7 +137,7 @@ class Settlement:
     def undelivered(self, relay: Relay, address: Address | None, state: bytes = RELEASED_STATE) -> None:
         """It goes to nobody. Args: address: where it should have gone; None: there is no such address."""
         count_undelivered(self._core, address)
-        self.end_unsent(relay, state)
+        self.end_unsent(relay, state, Outcome.UNDELIVERED)
 
     def expired(self, relay: Relay) -> None:
         """Its ttl is over before it was sent (§3.2.1)."""
@@ -137,7 +145,7 @@ class Settlement:
         core.expired += 1
         if relay.complete:
             dead_letter(core, relay, b"".join(chunk.data for chunk in relay.chunks))
-        self.end_unsent(relay, UNDELIVERABLE_STATE)
+        self.end_unsent(relay, UNDELIVERABLE_STATE, Outcome.EXPIRED)
 
     def too_large(self, leg: Leg, limit: int) -> None:
         """The receiver takes no message of that size (§2.7.3, max-message-size)."""
@@ -145,6 +153,7 @@ class Settlement:
         description = f"the receiver takes messages of at most {limit} octets"
         error = Error(condition=LinkCondition.MESSAGE_SIZE_EXCEEDED, description=description)
         leg.outcome = encode_composite(Rejected(error=error))
+        leg.said = core.now
         relay = leg.relay
         abort_leg(core, leg)
         if not leg.copy:
@@ -175,6 +184,7 @@ class Settlement:
         leg.done = True
         if leg.outcome is None:
             leg.outcome = (outgoing.default_outcome or FAILED_STATE) if leg.started else RELEASED_STATE
+            leg.said = core.now
             outgoing.link.flow_state.count_outcome(leg.outcome)
             if not leg.copy:
                 answer(core, relay)

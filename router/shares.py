@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from amqpmesh.router.few import excluding, including
-from amqpmesh.router.windows import SERIAL
+from amqpmesh.router.windows import MANY_SENDERS, SERIAL
 
 if TYPE_CHECKING:
     from amqpmesh.router.addresses import Address
@@ -34,6 +34,7 @@ class Share:
         #: The way's pool, and this share's place in it: as an incoming link has them.
         self.pool = node.pool
         self.input = node.pool.add_input(0, self)
+        self.input.times = MANY_SENDERS
         self.branch = ingress.pool.add_branch(0, cost, True, self)
         #: The way wants back what is not used, and by when: seconds.
         self.draining = False

@@ -7,12 +7,16 @@ from urllib.parse import SplitResult, urlsplit
 
 DEFAULT_PORTS = {"amqp": 5672, "amqps": 5671}
 
+UNIX = "amqp+unix"
+"""The scheme of Unix sockets: by them the workers of one router reach each other, and nobody else comes in."""
+
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
     """Where to listen or to connect.
 
-    `host` is a name or an address, an IPv6 one without brackets; `port` 0 lets the system choose.
+    `host` is a name or an address, an IPv6 one without brackets; `port` 0 lets the system choose. Of a Unix socket
+    (`is_unix`) the host is its path, and there is no port.
     """
 
     scheme: str
@@ -33,17 +37,24 @@ class Endpoint:
         return cls(parts.scheme, parts.hostname, DEFAULT_PORTS[parts.scheme] if port is None else port)
 
     @property
+    def is_unix(self) -> bool:
+        """Whether it is a Unix socket."""
+        return self.scheme == UNIX
+
+    @property
     def secure(self) -> bool:
         """Whether TLS comes first, before any AMQP (§5.2.1: a pure TLS port)."""
         return self.scheme == "amqps"
 
     @property
     def loopback(self) -> bool:
-        """Whether only this machine can reach it: an address of the loopback networks, or `localhost`."""
-        return is_loopback(self.host)
+        """Whether only this machine can reach it: an address of the loopback networks, `localhost`, a Unix socket."""
+        return self.is_unix or is_loopback(self.host)
 
     def __str__(self) -> str:
         """The URL, with its port."""
+        if self.is_unix:
+            return f"{UNIX}://{self.host}"
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{self.scheme}://{host}:{self.port}"
 
@@ -96,11 +107,19 @@ class Service:
         return f"{self.scheme}+srv://{self.domain}"
 
 
+def endpoint(url: str) -> Endpoint:
+    """Where to listen: as `Endpoint.parse`, or a Unix socket, `amqp+unix:///PATH`. Raises: ValueError."""
+    path = url.removeprefix(f"{UNIX}://")
+    return Endpoint(UNIX, path, 0) if path != url and path.startswith("/") else Endpoint.parse(url)
+
+
 def place(url: str) -> Endpoint | Service:
-    """Where to connect: an endpoint, or with `amqp+srv://DOMAIN` or `amqps+srv://DOMAIN` a domain that knows some.
+    """Where to connect: as `endpoint`, or with `amqp+srv://DOMAIN` or `amqps+srv://DOMAIN` a domain that knows some.
 
     Raises: ValueError: as `Endpoint.parse`; a domain has no port.
     """
+    if url.startswith(f"{UNIX}:"):
+        return endpoint(url)
     parts, port = _parts(url, (*DEFAULT_PORTS, *SERVICES))
     if parts.scheme not in SERVICES:
         return Endpoint.parse(url)

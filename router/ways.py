@@ -25,6 +25,7 @@ from amqpmesh.router.hops import Hops
 from amqpmesh.router.ingresses import Ingresses, to_one
 from amqpmesh.router.lanes import EXTRA_HOPS, MAX_HOPS, Keys, Lane, LaneKind
 from amqpmesh.router.lanes_out import LOCAL_COST, LanesOut
+from amqpmesh.router.names import as_known_at
 from amqpmesh.router.neighbours import BULK_SESSIONS, Neighbour
 from amqpmesh.router.outages import PATIENCE, Outages
 from amqpmesh.router.outposts import Outposts
@@ -69,7 +70,7 @@ class Ways:
         #: Nodes that no lane leads to or from, since the graph has changed, and whose turn has not come.
         self._leaderless: dict[Address, None] = {}
         self._is_leading = False
-        self.ingresses = Ingresses(core, self)
+        self.ingresses = Ingresses(core, self, mesh.members)
         self.outposts = Outposts(core, mesh, self)
 
     def __len__(self) -> int:
@@ -91,6 +92,20 @@ class Ways:
         if router == self._core.id or self._topology.distance(router) is None:
             return None
         return self.leading(Lane(LaneKind.TRANSIT, router, tenant))
+
+    def way_to(self, tenant: str, name: str, container: str) -> Address | None:
+        """Where a message goes that is for a name at one container; None: there is no path, or nobody serves it."""
+        members = self._mesh.members.of(container)
+        if members == (container,):
+            return self.transit(tenant, container)
+        if name.startswith(RESERVED):
+            # Any of them will do, and the nearest does.
+            near = [(cost, each) for each in members if (cost := self._topology.distance(each)) is not None]
+            return self.transit(tenant, min(near)[1]) if near else None
+        told = ((each, self._topology.lookup(tenant, as_known_at(each, name))) for each in members)
+        if not any(each in adverts and adverts[each].consumers for each, adverts in told):
+            return None
+        return self.ingresses.of(self._core.addresses.use(tenant, f"{name}@{container}"))
 
     def way(self, tenant: str, name: str) -> Address | None:
         """Where a message goes that no link brought to its address; None: nobody serves that."""
@@ -213,6 +228,7 @@ class Ways:
             self._mesh.advertise(address.tenant, address.name, advert)
         if address.ingress is not None:
             self.ingresses.supply(address)
+        self.ingresses.supply_routed(address.tenant, address.name)
         for node in list(self._by_address.get((address.tenant, address.name), ())):
             if address.is_multicast:
                 self.lead(node)

@@ -7,13 +7,16 @@ from amqpmesh.router.amqp.errors import CommandError
 SERIAL = 0xFFFF_FFFF
 _HALF = 0x8000_0000
 
+MANY_SENDERS = 2
+"""How many times as much credit as one sender an input may hold that stands for any number of them."""
+
 
 class Input:
     """A link that deliveries come in by, as its receiver sees it: made by `add_input`, read by anybody."""
 
-    __slots__ = ("_announced", "_answer_by", "_confirm_by", "_doubtful", "_idle", "_placed_at", "_raised", "_renew_at",
-                 "_revoked", "_used_at", "available", "delivery_count", "draining", "drains", "firm", "granted",
-                 "owner", "waiting")  # fmt: skip
+    __slots__ = ("_announced", "_answer_by", "_confirm_by", "_doubtful", "_idle", "_placed_at", "_plenty", "_raised",
+                 "_renew_at", "_revoked", "_used_at", "available", "delivery_count", "draining", "drains", "firm",
+                 "granted", "owner", "times", "waiting")  # fmt: skip
 
     def __init__(self, delivery_count: int, owner: object = None) -> None:
         self.owner = owner
@@ -31,6 +34,8 @@ class Input:
         """No flow lowers its limit: it may be asked to drain. There are clients, all that proton's engine is in, that
         send whatever they have while their credit is not 0, and it is below that when the limit falls below what
         they have sent."""
+        self.times = 1
+        """How many times the most that one sender is given it may hold: it may stand for many."""
         self.draining = False
         """It was asked to use its credit or to give it back, and has done neither."""
         self.waiting = 0
@@ -40,6 +45,7 @@ class Input:
         self._raised = False  # its limit was raised after it was lowered, before that was confirmed
         self._doubtful = False  # and lowered again: a flow that shows this limit may be from before the raise
         self._renew_at = 0  # when no more than this is left, more is looked for
+        self._plenty = False  # it was given much at a time, and since then never waited long for more
         self._used_at = 0.0  # when it last used credit, or got some after having none
         self._idle = False  # it has not used what it holds for a while
         self._placed_at = 0.0  # when it was found not to be idle
@@ -143,6 +149,10 @@ class FixedWindow:
         i.granted = max(0, i.granted - count)
         if i in self._inputs and ((i.granted + i.waiting) * 2 <= self.window or not i.granted):
             self._renewing[i] = None
+
+    def quiet(self, i: Input) -> int:
+        """As `Pool.quiet`."""
+        return i.quiet
 
     def flow_received(
         self,

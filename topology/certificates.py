@@ -24,6 +24,7 @@ from cryptography.utils import CryptographyDeprecationWarning
 from cryptography.x509.oid import ExtendedKeyUsageOID, ExtensionOID
 
 from amqpmesh.topology.records import ROUTER_ID, UnreadableError
+from amqpmesh.topology.workers import covers
 
 MAX_CERTIFICATE: Final = 4096
 """Octets; one with the longest router id takes 1,400."""
@@ -35,7 +36,6 @@ _SIGNATURE_SIZE: Final = 64  # octets (RFC 8032, 5.1.6)
 _SIGNATURE: Final = bytes((0x03, 1 + _SIGNATURE_SIZE, 0))  # BIT STRING, its length, no unused bits (X.690, 8.6.2)
 _SCHEME: Final = "amqpmesh://"
 _MESH: Final = re.compile(rf"[a-z0-9](?:[a-z0-9.-]{{0,{MAX_MESH - 2}}}[a-z0-9])?")
-_WORKER: Final = re.compile(r"\.[1-9][0-9]{0,5}")
 _KNOWN_CRITICAL: Final = frozenset(
     {
         ExtensionOID.BASIC_CONSTRAINTS,
@@ -94,13 +94,6 @@ class RouterCertificate:
     def covers(self, router: str) -> bool:
         """Whether it speaks for this router: the one that it names, or a worker of that one."""
         return covers(self.router, router)
-
-
-def covers(certified: str, router: str) -> bool:
-    """Whether a certificate for one id speaks for the other: it is the same one, or `certified.N`, N from 1."""
-    return router == certified or (
-        router.startswith(certified) and _WORKER.fullmatch(router, len(certified)) is not None
-    )
 
 
 def mesh_refusal(mesh: str) -> str | None:

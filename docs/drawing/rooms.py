@@ -20,7 +20,7 @@ ROOMS = {
     room.name: room
     for room in (
         Room("router.cli", "the command line", 250, 76),
-        Room("pipeline", "jobs on what was recorded", 560, 76),
+        Room("pipeline", "jobs on what was recorded", 540, 76),
         Room("router.io", "sockets, TLS, clocks, Trio", 250, 176),
         Room("router", "the relay, without I/O", 250, 276),
         Room("router.amqp", "the protocol, without I/O", 130, 376),
@@ -34,6 +34,7 @@ ROOMS = {
 ARROWS = (
     ("router.cli", "router.io"),
     ("router.cli", "pipeline"),
+    ("pipeline", "router.io"),
     ("router.io", "router"),
     ("router", "router.amqp"),
     ("router", "policies"),

@@ -15,6 +15,7 @@ from amqpmesh.router.amqp.events import (
     RELAYED,
     ConnectionClosed,
     ConnectionOpened,
+    DeliveriesGathered,
     DispositionReceived,
     Event,
     TlsRequested,
@@ -30,6 +31,7 @@ from amqpmesh.router.amqp.frames import (
     FrameReader,
     protocol_header,
 )
+from amqpmesh.router.amqp.link import Receiver
 from amqpmesh.router.amqp.liveness import Due, Liveness
 from amqpmesh.router.amqp.negotiation import AMQP_ID, Negotiation, Progress
 from amqpmesh.router.amqp.performatives import (
@@ -92,6 +94,7 @@ class Connection:
         channel_max: int = 255,
         handle_max: int = 4_095,
         window: int = 256,
+        small_window: int = 0,
         connection_window: int = 1024,
         idle_time_out: float | None = 16.0,
         minimum_idle_time_out: float = 0.1,
@@ -106,7 +109,8 @@ class Connection:
         """Args:
         negotiation: the layers below (part 5). hostname: of the peer, as `open` names it.
         max_frame_size: octets we take; 512 at least. channel_max, handle_max: the highest the peer may use.
-        window: transfer frames of one session that may be here unreleased; connection_window: of all together, but for
+        window: transfer frames of one session that may be here unreleased; small_window: of the first, while they are
+            small and leave at once, if that is more; connection_window: of all together, but for that and
             a few that each one has in any case.
         idle_time_out: seconds without a frame after which we close; we announce half of it (§2.4.5); None: never.
         minimum_idle_time_out: seconds; a peer that demands shorter ones is refused.
@@ -120,6 +124,7 @@ class Connection:
         self.max_frame_size = max_frame_size
         self.handle_max = handle_max
         self.window = window
+        self.small_window = small_window
         self.connection_window = connection_window
         self.minimum_idle_time_out = minimum_idle_time_out
         self.properties = properties
@@ -136,10 +141,6 @@ class Connection:
         self.flow_state.max_frame_size = max_frame_size
         #: The peer leaves nothing out, and may need the same of us.
         self.in_full = False
-        #: It is of our make, and needs no field that has its default.
-        self.compact = False
-        #: Called when there is something to flush that was not there before.
-        self.on_wake: Callable[[], None] | None = None
         #: Nothing more will be read or written: close the transport once `out` is empty.
         self.finished = False
         self.channels = Channels(channel_max)
@@ -149,7 +150,6 @@ class Connection:
         self._reader = FrameReader(MIN_MAX_FRAME_SIZE)
         self._in_frames = False
         self._waiting_for_tls = False
-        self._to_flush: list[Session] = []
         self._events: deque[Event] = deque()
         self._liveness = Liveness(
             now, idle_time_out=idle_time_out, open_time_out=open_time_out, close_time_out=close_time_out
@@ -161,6 +161,15 @@ class Connection:
         self._take_negotiation()
 
     # ---------------------------------------------------------------------------------------------------- commands
+
+    @property
+    def on_wake(self) -> Callable[[], None] | None:
+        """Called when there is something to be sent, once until `data_to_send` has given it."""
+        return self.flow_state.on_wake
+
+    @on_wake.setter
+    def on_wake(self, on_wake: Callable[[], None] | None) -> None:
+        self.flow_state.on_wake = on_wake
 
     @property
     def out(self) -> bytearray:
@@ -206,14 +215,15 @@ class Connection:
         )
         self._become(after)
 
-    def begin(self, window: int | None = None) -> Session:
+    def begin(self, window: int | None = None, *, desired_capabilities: Sequence[Symbol] = ()) -> Session:
         """Initiate a session (§2.5.1).
 
         Args: window: transfer frames that may be here unreleased; None: what the connection divides among sessions.
+            desired_capabilities: of the session (§2.7.2).
         Raises: CommandError: the connection is not open, or no channel is free.
         """
         session = self._new_session(window)
-        session.begin()
+        session.begin(desired_capabilities=desired_capabilities)
         return session
 
     def close(self, error: Error | None = None) -> None:
@@ -232,17 +242,23 @@ class Connection:
 
     # ------------------------------------------------------------------------------------------------ bytes and time
 
-    def relay(self, data: bytes | bytearray | memoryview, now: float) -> bool:
+    def relay(self, data: bytes | bytearray, now: float) -> bool:
         """Take the next bytes, and have relayed what needs no decision; whether that was all.
 
         If not, exhaust `receive` of nothing more.
         """
-        if not (self.finished or self._is_deaf):
-            self._reader.feed(data)
-        if self.state is not S.OPENED or self._events or not self._reader.relay(self.flow_state):
-            return False
-        self._liveness.received_at = now
-        return self._reader.is_empty and self.flow_state.undecided is None
+        reader, flow_state = self._reader, self.flow_state
+        if flow_state.is_open and reader.is_empty and not self._events:
+            data = bytes(data)
+            at = kernel.relay(flow_state, data, 0, len(data))
+            if at:
+                self._liveness.received_at = now
+                if at == len(data) and flow_state.undecided is None:
+                    return True
+            reader.feed(data, at)
+        elif not (self.finished or self._is_deaf):
+            reader.feed(data)
+        return False
 
     def receive(self, data: bytes | bytearray | memoryview, now: float) -> Iterator[Event]:
         """Take the next bytes, and yield what the peer did, one frame at a time.
@@ -265,10 +281,14 @@ class Connection:
                     self._liveness.received_at = now
                     events = self._receive_header(header)
                 else:
-                    undecided = self.flow_state.undecided is not None  # of what `relay` has taken
-                    if undecided or (self.state is S.OPENED and self._reader.relay(self.flow_state)):
+                    flow_state = self.flow_state
+                    undecided = flow_state.undecided is not None  # of what `relay` has taken
+                    if undecided or (flow_state.is_open and self._reader.relay(flow_state)):
                         self._liveness.received_at = now
+                        is_next = flow_state.undecided is None and flow_state.work > 0
                         yield from self._after_relaying()
+                        if not is_next:  # what stopped it was not the next frame, which may be relayed, too
+                            continue
                     frame = self._reader.next_frame()
                     if frame is None:
                         return
@@ -285,6 +305,13 @@ class Connection:
     def _after_relaying(self) -> Iterator[Event]:
         """What the kernel could not decide of what it has read, and whether it has done enough for once."""
         flow_state = self.flow_state
+        gathering = flow_state.gathering
+        if gathering is not None and gathering.deliveries:
+            link = gathering.deliveries[0].link.record
+            assert isinstance(link, Receiver)
+            came = DeliveriesGathered(link, gathering.deliveries, gathering.payloads)
+            gathering.deliveries, gathering.payloads = [], []
+            yield came
         undecided, flow_state.undecided = flow_state.undecided, None
         if undecided is not None:
             session = undecided.session.owner
@@ -299,19 +326,13 @@ class Connection:
 
     def flush(self) -> None:
         """Write what sessions and links have gathered: dispositions and flows."""
-        for session in self._to_flush:
-            session.flush()
-        self._to_flush.clear()
+        self.flow_state.flush()
 
-    def data_to_send(self, now: float) -> bytes:
-        """The bytes to be sent now, after a flush; they count as sent."""
-        if self._to_flush:
-            self.flush()
-        if not self.out:
-            return b""
-        data = bytes(self.out)
-        self.out.clear()
-        self._liveness.sent(now)
+    def data_to_send(self, now: float) -> bytearray:
+        """The bytes to be sent now, after a flush; they are the caller's, and count as sent."""
+        data = self.flow_state.take()
+        if data:
+            self._liveness.sent(now)
         return data
 
     @property
@@ -336,7 +357,7 @@ class Connection:
             if not self.out:
                 self.out.extend(EMPTY_FRAME)
             self._liveness.sent(now)
-            self._wake()
+            self.flow_state.wake()
         elif due is Due.SILENCE:
             events += self._give_up(f"no frame came for {self._liveness.idle_time_out:g} s (idle time-out)")
         elif due is Due.OURS_LATE:
@@ -354,7 +375,7 @@ class Connection:
 
         Raises: CommandError: the frame is too large for the peer; nothing was written.
         """
-        body = encode_performative(performative, compact=self.compact)
+        body = encode_performative(performative, compact=self.flow_state.compact)
         limit = self.remote_max_frame_size - HEADER_SIZE
         if len(body) > limit:
             if not isinstance(performative, Detach | End | Close):
@@ -366,16 +387,11 @@ class Connection:
         size = HEADER_SIZE + len(body)
         out = self.out
         out += size.to_bytes(4, "big") + bytes((2, AMQP_FRAME)) + channel.to_bytes(2, "big") + body
-        self._wake()
+        self.flow_state.wake()
 
     def report(self, events: Iterable[Event]) -> None:
         """Something happened outside of `receive`: it is told there, or by `handle_timer`."""
         self._events.extend(events)
-
-    def wake(self, session: Session) -> None:
-        """`session` has something to flush."""
-        self._to_flush.append(session)
-        self._wake()
 
     def answer_open(self) -> None:
         """Send our `open` if it is due: nothing else can be said before it."""
@@ -445,8 +461,9 @@ class Connection:
         performative, payload_at = decode_performative(body)
         if isinstance(performative, Open):
             # One of ours names all fields, too, for the same peers, and reads any.
-            self.compact = (performative.properties or {}).get(PRODUCT) == OURS
-            self.in_full = names_all_fields(body) and not self.compact
+            compact = (performative.properties or {}).get(PRODUCT) == OURS
+            self.flow_state.compact = compact
+            self.in_full = names_all_fields(body) and not compact
         if payload_at != len(body) and not isinstance(performative, Transfer):
             raise ProtocolError(
                 Scope.CONNECTION, AmqpCondition.DECODE_ERROR, f"bytes behind a {type(performative).__name__.lower()}"
@@ -556,6 +573,7 @@ class Connection:
 
     def _end(self, error: Error | None, *, by_peer: bool) -> tuple[Event, ...]:
         """Nothing more will come or go."""
+        self.flow_state.is_open = False
         self.finished = True
         self.state = S.END
         return self._tell_closed(error, by_peer=by_peer)
@@ -578,6 +596,7 @@ class Connection:
     # ------------------------------------------------------------------------------------------------------- helpers
 
     def _new_session(self, window: int | None = None) -> Session:
+        first = not self.channels.sessions
         session = Session(
             self,
             window=self._window_for_one_more() if window is None else window,
@@ -585,12 +604,15 @@ class Connection:
             initial_outgoing_id=self.initial_outgoing_id,
             initial_delivery_id=self.initial_delivery_id,
         )
-        session.flow_state.in_full = self.in_full
+        flow_state = session.flow_state
+        flow_state.in_full = self.in_full
+        if first:
+            flow_state.widest = max(flow_state.window_size, self.small_window)
         return session
 
     def _window_for_one_more(self) -> int:
         """A session's window: what a connection may make us hold is divided, and not multiplied by its sessions."""
-        announced = sum(session.flow_state.window_size for session in self.channels.sessions)
+        announced = sum(session.part for session in self.channels.sessions)
         return min(self.window, max(MIN_WINDOW, (self.connection_window - announced) // 2))
 
     def _mapped(self, channel: int) -> Session:
@@ -609,6 +631,7 @@ class Connection:
 
     def _become(self, state: ConnectionState) -> None:
         self.state = state
+        self.flow_state.is_open = state is S.OPENED
         if state is S.OPENED:
             assert self.remote is not None
             self.channels.agree(self.remote.channel_max)
@@ -626,13 +649,9 @@ class Connection:
             self.out.extend(negotiation.out)
             is_amqp = negotiation.out.endswith(protocol_header(AMQP_ID))
             negotiation.out.clear()
-            self._wake()
+            self.flow_state.wake()
             if is_amqp and not negotiation.server:
                 self._header_sent()
-
-    def _wake(self) -> None:
-        if self.on_wake is not None:
-            self.on_wake()
 
 
 def _framing_error(description: str) -> ProtocolError:

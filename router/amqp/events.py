@@ -91,6 +91,15 @@ class TransferReceived:
 
 
 @dataclass(slots=True)
+class DeliveriesGathered:
+    """Whole deliveries came on a link that was entrusted to the kernel, and their octets, in order (§2.7.5)."""
+
+    link: Receiver
+    deliveries: list[Delivery]
+    payloads: list[bytes]
+
+
+@dataclass(slots=True)
 class DeliveryIgnored:
     """A resumed delivery that our unsettled map does not hold (§2.6.13): nothing came but one less of the credit."""
 
@@ -146,6 +155,7 @@ Event = (
     | LinkAttached
     | LinkDetached
     | TransferReceived
+    | DeliveriesGathered
     | DeliveryIgnored
     | DispositionReceived
     | CreditChanged

@@ -44,13 +44,13 @@ class FrameReader:
         self._begun = bytearray()
         self._wanted = 0
 
-    def feed(self, data: bytes | bytearray | memoryview) -> None:
-        """Take the next bytes of the stream."""
+    def feed(self, data: bytes | bytearray | memoryview, at: int = 0) -> None:
+        """Take the next bytes of the stream. Args: at: where they begin in `data`; not 0 only if `is_empty`."""
         if not data:
             return
         if self._at < len(self._data):
             self._begun += memoryview(self._data)[self._at :]
-        self._at = 0
+        self._at = at
         if not self._begun:
             self._data = bytes(data)
             return

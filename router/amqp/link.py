@@ -205,22 +205,15 @@ class Link:
         """Have the link's flow state written with the next flush."""
         if not self.flow_due and self.flow_state.handle != -1:
             self.flow_due = True
-            self.session.flow_links.append(self)
+            self.session.flow_state.flows.append(self)
             self.session.wake()
 
-    def flow_frame(self) -> Flow:
-        """The `flow` that tells the peer this session's and this link's state now (§2.7.4)."""
+    def write_flow(self) -> None:
+        """Tell the peer this session's and this link's state now (§2.7.4)."""
         flow_state = self.flow_state
         echo, self.owes_echo = self.owes_echo, False
         self.flow_due = False
-        return self.session.flow_frame(
-            handle=flow_state.handle,
-            delivery_count=flow_state.delivery_count if flow_state.sender or self.remote is not None else None,
-            link_credit=flow_state.link_credit,
-            available=flow_state.available,
-            drain=flow_state.drain,
-            echo=echo,
-        )
+        kernel.write_flow(self.session.flow_state, flow_state, echo, flow_state.sender or self.remote is not None)
 
 
 class Sender(Link):

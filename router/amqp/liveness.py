@@ -65,7 +65,8 @@ class Liveness:
     def sent(self, now: float) -> None:
         """Bytes go out."""
         self.sent_at = now
-        self._waiting_for_close(now)
+        if self._closing:
+            self._waiting_for_close(now)
 
     def next_timer(self) -> float | None:
         """When `due` is to be asked at the latest; None: there is nothing to wait for."""
@@ -81,7 +82,8 @@ class Liveness:
 
     def due(self, now: float) -> Due:
         """What is to be done now."""
-        self._waiting_for_close(now)
+        if self._closing:
+            self._waiting_for_close(now)
         if self._deadline is not None and now >= self._deadline:
             return Due.CLOSE_LATE if self._closing else Due.OPEN_LATE
         if self._opened:
@@ -94,5 +96,5 @@ class Liveness:
         return Due.NOTHING
 
     def _waiting_for_close(self, now: float) -> None:
-        if self._closing and self._deadline is None:
+        if self._deadline is None:
             self._deadline = now + self._close_time_out

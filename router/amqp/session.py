@@ -28,13 +28,15 @@ from amqpmesh.router.amqp.terminus import Terminus
 from amqpmesh.router.kernel import relay as kernel
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from amqpmesh.router.amqp.connection import Connection
     from amqpmesh.router.amqp.performatives import Performative
+    from amqpmesh.router.amqp.types import Symbol
 
 S = SessionState
 
 #: We never wait for an outgoing window of our own: the peer's incoming window is what holds us back.
-OUTGOING_WINDOW: Final = 2**31 - 1
 
 #: Links that no longer look at their input: it is accounted and dropped until the peer's detach has come.
 _DEAF: Final = frozenset({LinkEndpointState.DETACH_SENT, LinkEndpointState.DISCARDING})
@@ -55,10 +57,11 @@ class Session:
         """Args: window: transfer frames that may be here unreleased. handle_max: the highest that the peer may use."""
         self.connection = connection
         self.state = S.UNMAPPED
+        #: What it takes of the connection's window.
+        self.part = window
         self.flow_state = kernel.SessionFlow(
             window, initial_outgoing_id, initial_delivery_id, connection.flow_state, self
         )
-        self.flow_state.wake = self._to_be_flushed
         self.handle_max = handle_max
         self.incoming_channel: int | None = None
         #: The peer's `begin`.
@@ -66,8 +69,6 @@ class Session:
         #: Links by the peer's handle, and by ours.
         self.links: dict[int, Link] = {}
         self.output_links: dict[int, Link] = {}
-        #: Links that have a flow to write.
-        self.flow_links: list[Link] = []
         #: For the owner of the connection: what waits for the peer to open its window.
         self.stalled: dict[Any, None] = {}
         self._handles = LowestFree(handle_max)
@@ -93,6 +94,11 @@ class Session:
         return self.remote is not None and self.flow_state.remote_incoming_window <= 0
 
     @property
+    def window(self) -> int:
+        """Transfer frames that may be here unreleased."""
+        return self.flow_state.window_size
+
+    @property
     def has_room(self) -> bool:
         """One more link can be attached from here, and answered: both sides have a free handle for it (§2.7.2)."""
         return self._handles.in_use <= min(self._handles.maximum, self.handle_max)
@@ -104,9 +110,17 @@ class Session:
 
     # ---------------------------------------------------------------------------------------------------- commands
 
-    def begin(self) -> None:
+    def begin(
+        self,
+        *,
+        window: int | None = None,
+        offered_capabilities: Sequence[Symbol] = (),
+        desired_capabilities: Sequence[Symbol] = (),
+    ) -> None:
         """Send our `begin`: the first, or the answer to the peer's (§2.5.1).
 
+        Args: window: transfer frames that may be here unreleased, beside what the connection divides among sessions;
+            None: what this one got of that. offered_capabilities, desired_capabilities: of the session (§2.7.2).
         Raises: CommandError: it was sent already, or no channel is free.
         """
         after = SESSION[self.state].get(Step.SENT_BEGIN)
@@ -115,6 +129,8 @@ class Session:
         channel = self.connection.channels.allocate(self)
         flow_state = self.flow_state
         flow_state.channel = channel
+        if window is not None:
+            flow_state.window_size = window
         if self.remote is None:
             # Until it says what it allows here, it is taken to allow what it does elsewhere (§2.7.2, handle-max).
             told = (each.remote.handle_max for each in self.connection.channels.sessions if each.remote is not None)
@@ -125,8 +141,10 @@ class Session:
                 remote_channel=self.incoming_channel,
                 next_outgoing_id=flow_state.next_outgoing_id,
                 incoming_window=flow_state.announce(),
-                outgoing_window=OUTGOING_WINDOW,
+                outgoing_window=kernel.OUTGOING_WINDOW,
                 handle_max=self.handle_max,
+                offered_capabilities=tuple(offered_capabilities),
+                desired_capabilities=tuple(desired_capabilities),
             ),
         )
         self._become(after)
@@ -189,31 +207,6 @@ class Session:
         del self.output_links[handle]
         self._handles.give_back(handle)
 
-    def flow_frame(
-        self,
-        handle: int | None = None,
-        delivery_count: int | None = None,
-        link_credit: int | None = None,
-        available: int | None = None,
-        drain: bool = False,
-        echo: bool = False,
-    ) -> Flow:
-        """A `flow` with this session's state, and a link's where `handle` is given (§2.7.4)."""
-        flow_state = self.flow_state
-        window = flow_state.announce()
-        return Flow(
-            next_incoming_id=flow_state.next_incoming_id if self.remote is not None else None,
-            incoming_window=window,
-            next_outgoing_id=flow_state.next_outgoing_id,
-            outgoing_window=OUTGOING_WINDOW,
-            handle=handle,
-            delivery_count=delivery_count,
-            link_credit=link_credit,
-            available=available,
-            drain=drain,
-            echo=echo,
-        )
-
     def write_dispositions(self) -> None:
         """Write the dispositions that have gathered (§2.7.6)."""
         flow_state = self.flow_state
@@ -242,19 +235,19 @@ class Session:
 
     def flush(self) -> None:
         """Write what has gathered since the last flush: dispositions, then flows."""
-        self.flow_state.woken = False
+        flow_state = self.flow_state
+        flows, flow_state.flows = flow_state.flows, []
         if not self.can_send:
-            self.flow_state.dispositions.clear()
-            self.flow_state.progress.clear()
-            self.flow_links.clear()
+            flow_state.dispositions.clear()
+            flow_state.progress.clear()
             return
         self.write_dispositions()
-        for link in self.flow_links:
+        for link in flows:
+            assert isinstance(link, Link)
             if link.flow_due and link.flow_state.handle != -1:
-                self.write(link.flow_frame())
-        self.flow_links.clear()
-        if self.flow_state.flow_due:
-            self.write(self.flow_frame())
+                link.write_flow()
+        if flow_state.flow_due:
+            kernel.write_flow(flow_state, None, False)
 
     # ------------------------------------------------------------------------------------------------------ receiving
 
@@ -267,6 +260,7 @@ class Session:
             return ()
         self._become(SESSION[self.state][Step.RECEIVED_BEGIN])
         flow_state = self.flow_state
+        flow_state.begun = True
         flow_state.next_incoming_id = begin.next_outgoing_id
         flow_state.incoming_limit = kernel.serial_add(begin.next_outgoing_id, flow_state.incoming_window)
         flow_state.remote_incoming_window = begin.incoming_window
@@ -347,9 +341,6 @@ class Session:
         elif self.incoming_channel is not None and sessions.get(self.incoming_channel) is self.flow_state:
             del sessions[self.incoming_channel]
 
-    def _to_be_flushed(self) -> None:
-        self.connection.wake(self)
-
     def _answer_begin(self) -> None:
         """Send our `begin` if it is due, and our `open`: nothing else can be said before them."""
         if self.state is S.BEGIN_RCVD:
@@ -407,6 +398,7 @@ class Session:
             flow_state.snd_settle_mode = attach.snd_settle_mode.value
         else:
             flow_state.second = attach.rcv_settle_mode.value == 1
+            flow_state.max_message_size = attach.max_message_size or 0
         return () if link.state in _DEAF else (LinkAttached(link, attach),)
 
     def _check_room(self) -> None:
@@ -472,7 +464,7 @@ class Session:
         link = self._attached(detach.handle)
         closed = detach.closed or detach.error is not None
         del self.links[detach.handle]
-        kernel.close_input(link.flow_state)
+        kernel.recall(link.flow_state)
         self._owed.discard(link)
         link.input_handle = None
         if link.state is LinkEndpointState.DISCARDING:

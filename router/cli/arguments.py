@@ -2,7 +2,11 @@
 
 import argparse
 import math
+import os
+import re
+from collections.abc import Mapping
 from contextlib import suppress
+from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from amqpmesh.policies.redirect import pattern_refusal
@@ -18,6 +22,16 @@ MAX_CREDIT: Final = 2**31 - 1
 
 MAX_SIZE: Final = 256 * 2**20
 """Octets: it is made, encoded and sent in one piece."""
+
+
+UNITS: Final[Mapping[str, timedelta]] = {
+    "s": timedelta(seconds=1),
+    "m": timedelta(minutes=1),
+    "h": timedelta(hours=1),
+    "d": timedelta(days=1),
+    "w": timedelta(weeks=1),
+}
+"""Of a time that is told from now on backwards."""
 
 
 def seconds(text: str) -> float:
@@ -62,6 +76,31 @@ def host(text: str) -> str:
     if refusal is not None:
         raise argparse.ArgumentTypeError(refusal)
     return text
+
+
+def moment(text: str) -> datetime:
+    """A time: as ISO 8601 has it, of UTC if it names no zone, or so long before now. Returns: in UTC."""
+    with suppress(ValueError, OverflowError):
+        if before := re.fullmatch(r"-(\d+(?:\.\d+)?)([a-z])", text):
+            return datetime.now(UTC) - float(before[1]) * UNITS.get(before[2], timedelta.max)
+        named = datetime.fromisoformat(text)
+        return named.replace(tzinfo=UTC) if named.tzinfo is None else named.astimezone(UTC)
+    raise argparse.ArgumentTypeError(
+        f"must be a time such as 2026-05-01T12:00:00Z, or such as -1h ({', '.join(UNITS)}), not {text!r}"
+    )
+
+
+def place(text: str) -> str:
+    """A directory: a URI as it is, a path as an absolute one."""
+    return text if re.match(r"[a-z][a-z0-9+.-]*://", name(text)) else os.path.abspath(text)
+
+
+def setting(text: str) -> tuple[str, str]:
+    """A name, `=`, and what is set."""
+    key, equals, value = text.partition("=")
+    if not key or not equals:
+        raise argparse.ArgumentTypeError(f"must be KEY=VALUE, not {text!r}")
+    return key, value
 
 
 def _whole(text: str, low: int, high: int) -> int:

@@ -15,10 +15,11 @@ from amqpmesh.router.cli import arguments, columns, passwords
 from amqpmesh.router.cli.exits import EPILOG, Exit
 from amqpmesh.router.cli.folder import NAME, Folder, write_certificate, write_key
 from amqpmesh.topology.authority import AUTHORITY_DAYS, MAX_DAYS, ROUTER_DAYS, Authority, key_pem
-from amqpmesh.topology.certificates import CertificateError, RouterCertificate, covers, mesh_refusal
+from amqpmesh.topology.certificates import CertificateError, RouterCertificate, mesh_refusal
 from amqpmesh.topology.records import MAX_ID, ROUTER_ID, UnreadableError
 from amqpmesh.topology.revocations import Revocations
 from amqpmesh.topology.trust import CLOCK_TOLERANCE
+from amqpmesh.topology.workers import covers
 
 _WIDE: Final = 10**4  # columns: nothing is cut, since serials are copied from here
 _HEADINGS: Final = ("ROUTER", "FROM", "UNTIL", "STATE", "SERIAL")
@@ -163,6 +164,7 @@ def renew_one(given: argparse.Namespace) -> int:
         before = [each for each in issued if each.router == given.router]
         if not before:
             raise CommandError(f"{given.router} has no certificate yet: `amqpmesh ca issue` makes one")
+        _demand_apart(given.router, issued)
         key = before[-1].key
         if any(each.key == key and each.serial in revoked for each in before):
             raise CommandError(f"{given.router} was revoked: `amqpmesh ca issue --force` makes a new key")

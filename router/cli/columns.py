@@ -9,17 +9,19 @@ GAP: Final = "  "
 NARROWEST: Final = 8
 """Columns that a name keeps, whatever else there is."""
 
-Cell = str | int | None
+Cell = str | int | float | None
 
 
 def table(headings: Sequence[str], rows: Sequence[Sequence[Cell]], width: int, cut: Collection[str]) -> list[str]:
     """Lines of at most `width` columns, if that can be had by cutting words under the headings `cut`.
 
-    Numbers stand at the right of their column, words at the left; None is a hyphen. What is cut ends with an ellipsis.
+    Numbers stand at the right of their column, words at the left; None is a hyphen. Fractions have two digits. What is
+    cut ends with an ellipsis.
     """
     texts = [[_text(cell) for cell in row] for row in rows]
     numeric = [
-        all(isinstance(row[at], int) or row[at] is None for row in rows) and any(row[at] is not None for row in rows)
+        all(isinstance(row[at], int | float) or row[at] is None for row in rows)
+        and any(row[at] is not None for row in rows)
         for at in range(len(headings))
     ]
     widths = [
@@ -47,6 +49,8 @@ def _narrow(widths: list[int], words: Sequence[int], width: int) -> None:
 def _text(cell: Cell) -> str:
     if cell is None:
         return "-"
+    if isinstance(cell, float):
+        return f"{cell:,.2f}"
     return f"{cell:,}" if isinstance(cell, int) else cell
 
 

@@ -20,6 +20,7 @@ COMMANDS: Final[Mapping[str, str]] = {
     "status": "show how a running router stands",
     "user": "who may connect with a password",
     "ca": "who may be a router of a mesh",
+    "pipeline": "answer questions from what routers have recorded",
     "demo": "watch five routers, one of which is killed",
     "completion": "print a script for the shell",
 }

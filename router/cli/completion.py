@@ -4,6 +4,7 @@ import argparse
 from collections.abc import Iterator
 from pathlib import Path
 
+from amqpmesh.router.cli import arguments
 from amqpmesh.router.cli.commands import Parser, parser
 from amqpmesh.router.cli.exits import Exit
 
@@ -27,7 +28,7 @@ def complete(given: argparse.Namespace) -> int:
 
     top = parser()
     for action in _actions(top):
-        if action.type is Path:
+        if action.type in (Path, arguments.place):
             action.complete = shtab.FILE  # type: ignore[attr-defined]  # where shtab looks for it
     print(shtab.complete(top, given.shell))
     return Exit.DONE

@@ -1,6 +1,7 @@
 """Routers as processes: each is `amqpmesh run`, with a configuration and a log of its own."""
 
 import ctypes
+import os
 import re
 import signal
 import subprocess
@@ -156,5 +157,13 @@ def _die_with_us() -> Callable[[], object] | None:
 
     Not for threads: the child dies with the thread that started it.
     """
-    prctl = getattr(ctypes.CDLL(None), "prctl", None)
-    return None if prctl is None else lambda: prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    prctl, us = getattr(ctypes.CDLL(None), "prctl", None), os.getpid()
+    if prctl is None:
+        return None
+
+    def die_with_us() -> None:
+        prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != us:  # this one was killed before the system was told, which tells nobody any more
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    return die_with_us

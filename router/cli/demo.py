@@ -91,6 +91,7 @@ class _Middle:
     def __init__(self, id: str) -> None:
         self.id = id
         self.state = STARTS
+        self._lives = 0
         #: Deliveries, all its lives together; those of a second.
         self.relayed = 0
         self.rate = 0.0
@@ -103,6 +104,7 @@ class _Middle:
     async def watch(self, url: str) -> None:
         """Ask its `$management`, again and again, until it is killed. Raises: AmqpMeshError: it was not."""
         self.state = ""
+        life = self._lives
         counts: dict[int, int] = {}
         try:
             async with connect(url) as connection, connection.requester(MANAGEMENT) as management:
@@ -115,10 +117,15 @@ class _Middle:
                     await trio.sleep(PERIOD)
                     self.rate = (self.relayed - before) / (time.monotonic() - began)
         except AmqpMeshError:
-            if self.state != KILLED:
+            if self._lives == life:
                 raise
         finally:
             self.rate = 0.0
+
+    def end(self) -> None:
+        """It is being killed. Who watches it may hear of that only when it is started again."""
+        self.state = KILLED
+        self._lives += 1
 
 
 class _Demo:
@@ -201,7 +208,7 @@ class _Demo:
         (other,) = (each for each in middle if each is not victim)
         say(f"they go by {victim.id}: its {MANAGEMENT} says that it has relayed {victim.relayed:,}")
         before = other.relayed
-        victim.state = KILLED
+        victim.end()
         traffic.mark()
         process, hit = routers.kill(victim.id), traffic.on_their_way
         # Not before: all that were sent may have passed the victim, outcomes too.

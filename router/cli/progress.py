@@ -23,6 +23,18 @@ class Progress:
         if self._bar is not None:
             self._bar.update()
 
+    @property
+    def is_shown(self) -> bool:
+        """Whether there is a bar."""
+        return self._bar is not None
+
+    def show(self, verb: str, done: int, total: int) -> None:
+        """So much of so much is done, of something else than before."""
+        if self._bar is not None:
+            self._bar.total = total or None
+            self._bar.n = done
+            self._bar.set_description(verb)
+
     def say(self, text: str) -> None:
         """A line of its own."""
         if self._bar is not None:

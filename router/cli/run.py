@@ -1,24 +1,53 @@
-"""`amqpmesh run [CONFIG]`: a router as a daemon, which ends on SIGTERM or SIGINT and reads again on SIGHUP."""
+"""`amqpmesh run [CONFIG]`: a router as a daemon, which ends on SIGTERM or SIGINT and reads again on SIGHUP.
+
+With `--workers` it is several, in a process each: `supervisor.py` has those.
+"""
 
 import argparse
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import trio
 
 from amqpmesh.router import logs
 from amqpmesh.router.amqp.errors import ConfigError
-from amqpmesh.router.cli import configuration, service
+from amqpmesh.router.cli import commands, configuration, service
 from amqpmesh.router.cli.exits import EPILOG, Exit
 from amqpmesh.router.cli.hints import first_steps
-from amqpmesh.router.config import DEFAULT_URL, RouterConfig
+from amqpmesh.router.config import DEFAULT_URL, ListenerConfig, RouterConfig
 from amqpmesh.router.io.node import Router
 from amqpmesh.router.kernel import BOUND
 
+if TYPE_CHECKING:
+    from amqpmesh.router.cli.supervisor import Worker
+
 log = logs.EventLog("amqpmesh.run")
+
+MOST_WORKERS = 64
+"""Each of them is connected to each other one."""
+
+ENDING = frozenset({signal.SIGTERM, signal.SIGINT})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """What there is around a router that is a daemon."""
+
+    read_again: Callable[[], RouterConfig]
+    """What SIGHUP checks the files with; may raise ConfigError."""
+    begun: Callable[[Router], object]
+    """Called when it listens."""
+    ending: Callable[[], object]
+    """Called when it has been told to end."""
+    ended: Callable[[bool], object]
+    """Called at the end, with whether it has drained."""
+    hurry: Collection[int] = ENDING
+    """The signals of which one ends it at once, when it has been told to end."""
 
 
 def declare(command: argparse.ArgumentParser) -> None:
@@ -30,7 +59,19 @@ def declare(command: argparse.ArgumentParser) -> None:
     command.epilog = EPILOG
     command.add_argument("config", metavar="CONFIG", nargs="?", type=Path, help="a TOML file")
     configuration.add_options(command)
+    command.add_argument(
+        "--workers",
+        metavar="N",
+        type=_workers,
+        help="run it as N processes behind the same ports: the routers ID.1 to ID.N of one mesh",
+    )
     command.set_defaults(command=run)
+
+
+def _workers(text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and 1 <= int(text) <= MOST_WORKERS):
+        raise argparse.ArgumentTypeError(f"must be a number from 1 to {MOST_WORKERS}: {text!r}")
+    return int(text)
 
 
 def run(given: argparse.Namespace) -> int:
@@ -41,46 +82,77 @@ def run(given: argparse.Namespace) -> int:
     config = configuration.effective(given)
     logs.configure(config.log.level, config.log.format, sys.stderr)
     service.raise_file_limit()
-    return trio.run(serve, config, partial(configuration.effective, given))
+    if given.workers is not None:
+        from amqpmesh.router.cli.supervisor import supervise  # here: one process needs none of it
+
+        return supervise(config, given.workers, partial(_work, given), partial(_tell, config, workers=given.workers))
+    stage = Stage(
+        read_again=partial(configuration.effective, given),
+        begun=lambda router: _tell(config, [(each.url, each.config) for each in router.listeners]),
+        ending=lambda: service.notify("STOPPING=1"),
+        ended=lambda _: None,
+    )
+    service.look_for_garbage_less()
+    return trio.run(serve, config, stage)
 
 
-async def serve(config: RouterConfig, read_again: Callable[[], RouterConfig]) -> int:
-    """Run a router until a signal ends it. Args: read_again: what SIGHUP checks the files with; may raise ConfigError.
+def _work(given: argparse.Namespace, worker: "Worker") -> int:
+    """Be one of several. Returns: the exit status; what goes wrong is told as of any command."""
+    from amqpmesh.router.cli.supervisor import DRAINED, HURRY, READY
 
-    Returns: 0 once drained, 1 if a second signal ended it before.
-    """
+    config = worker.config
+    service.look_for_garbage_less()
+    logs.configure(config.log.level, config.log.format, sys.stderr, worker=config.id)
+    stage = Stage(
+        read_again=lambda: worker.part_of(configuration.effective(given)),
+        begun=lambda _: worker.say(READY),
+        ending=lambda: None,
+        ended=lambda drained: worker.say(DRAINED) if drained else None,
+        hurry={HURRY},
+    )
+    return commands.run(argparse.Namespace(**{**vars(given), "command": lambda _: trio.run(serve, config, stage)}))
+
+
+def _tell(config: RouterConfig, listeners: Sequence[tuple[str, ListenerConfig]], workers: int | None = None) -> None:
+    """Say that it runs. Args: listeners: each with the URL that it is at."""
+    log.info("begun", kernel=BOUND.kernel, reason=BOUND.reason, workers=workers)
+    for url, listener in listeners:
+        log.info("listening", url=url, name=listener.name)
+    if sys.stderr.isatty() and config.log.format == "text" and config.log.level in ("debug", "info"):
+        print(*first_steps(listeners), sep="\n", file=sys.stderr)
+    service.notify("READY=1")
+
+
+async def serve(config: RouterConfig, stage: Stage) -> int:
+    """Run a router until a signal ends it. Returns: 0 once drained, 1 if a second signal ended it before."""
     drained = False
+    taken = {*ENDING, signal.SIGHUP, *stage.hurry}
     with (
         # Taken before anything listens, so that whoever sees the first line may already send one.
-        trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals,
+        trio.open_signal_receiver(*taken) as signals,
         trio.CancelScope() as at_once,
     ):
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, taken)  # a supervisor holds them back until here
         async with Router(config) as router:
-            log.info("begun", kernel=BOUND.kernel, reason=BOUND.reason)
-            for listener in router.listeners:
-                log.info("listening", url=listener.url, name=listener.name)
-            if sys.stderr.isatty() and config.log.format == "text" and config.log.level in ("debug", "info"):
-                print(*first_steps((each.url, each.config) for each in router.listeners), sep="\n", file=sys.stderr)
-            service.notify("READY=1")
-            await _until_told_to_end(signals, router, config, read_again)
-            service.notify("STOPPING=1")
+            stage.begun(router)
+            await _until_told_to_end(signals, router, config, stage)
+            stage.ending()
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(_second_signal, signals, at_once)
+                nursery.start_soon(_at_once, signals, stage.hurry, at_once)
                 drained = await router.drain()
                 nursery.cancel_scope.cancel()
     log.info("ended", drained=drained)
+    stage.ended(drained)
     return Exit.FAILED if at_once.cancelled_caught else Exit.DONE
 
 
-async def _until_told_to_end(
-    signals: AsyncIterator[int], router: Router, config: RouterConfig, read_again: Callable[[], RouterConfig]
-) -> None:
+async def _until_told_to_end(signals: AsyncIterator[int], router: Router, config: RouterConfig, stage: Stage) -> None:
     async for number in signals:
         if number != signal.SIGHUP:
             log.info("draining", signal=signal.Signals(number).name, seconds=config.drain)
             return
         try:
-            changed = router.reload(read_again())
+            changed = router.reload(stage.read_again())
         except ConfigError as error:
             log.error("not read again", file=error.file, key=error.key, reason=error.reason)
             continue
@@ -89,8 +161,8 @@ async def _until_told_to_end(
             log.warning("needs a restart", key=key)
 
 
-async def _second_signal(signals: AsyncIterator[int], at_once: trio.CancelScope) -> None:
+async def _at_once(signals: AsyncIterator[int], hurry: Collection[int], scope: trio.CancelScope) -> None:
     async for number in signals:
-        if number != signal.SIGHUP:
-            at_once.cancel()
+        if number in hurry:
+            scope.cancel()
             return

@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING
 
 from amqpmesh.router.amqp.errors import ConfigError
 from amqpmesh.router.io.membership import Membership
-from amqpmesh.topology.certificates import CertificateError, covers
+from amqpmesh.topology.certificates import CertificateError
 from amqpmesh.topology.signing import UntrustedError
 from amqpmesh.topology.trust import Identity, Trust
+from amqpmesh.topology.workers import covers
 
 if TYPE_CHECKING:
     from collections.abc import Callable

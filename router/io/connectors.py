@@ -324,8 +324,11 @@ def _endpoint(place: Place) -> Endpoint:
 
 
 async def open_tcp(endpoint: Endpoint) -> TcpStream:
-    """A TCP connection, by IPv6 or IPv4, whichever answers first. Raises: OSError."""
-    stream = await trio.open_tcp_stream(endpoint.host, endpoint.port)
+    """A TCP connection, by IPv6 or IPv4, whichever answers first; or one to a Unix socket. Raises: OSError."""
+    if endpoint.is_unix:
+        stream = await trio.open_unix_socket(endpoint.host)
+    else:
+        stream = await trio.open_tcp_stream(endpoint.host, endpoint.port)
     return TcpStream(socket.socket(fileno=stream.socket.detach()))
 
 

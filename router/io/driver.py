@@ -22,8 +22,8 @@ FAULT_PAUSE = 1.0
 class Outlet(Protocol):
     """Where the bytes of one connection leave."""
 
-    def flush(self) -> None:
-        """Let out what there is, without waiting; never raises."""
+    def flush(self, now: float) -> None:
+        """Let out what there is, without waiting; never raises. Args: now: Trio's time."""
 
 
 class Driver:
@@ -32,12 +32,13 @@ class Driver:
     def __init__(self, core: Core) -> None:
         self.core = core
         self._outlets: dict[ConnectionRecord, Outlet] = {}
+        #: Connections with something to let out.
         self._ready: dict[ConnectionRecord, None] = {}
         self._alarm = trio.CancelScope()
         self._alarm_is_stale = False
         self._watches: dict[trio.Event, Callable[[], bool]] = {}
         self._turns = trio.Semaphore(TURNS)
-        core.on_output = self._has_output
+        core.on_output = self._ready.setdefault
         core.on_timer = self._has_timer
 
     async def turn(self) -> None:
@@ -63,18 +64,24 @@ class Driver:
 
     def settle(self) -> None:
         """Let out what the core has to send, until it has nothing more."""
-        while self._ready:
-            ready, self._ready = self._ready, {}
-            for record in ready:
-                outlet = self._outlets.get(record)
-                if outlet is not None:
-                    outlet.flush()
+        ready = self._ready
+        if ready:
+            now = trio.current_time()
+            outlets = self._outlets
+            while ready:
+                records = tuple(ready)
+                ready.clear()
+                for record in records:
+                    outlet = outlets.get(record)
+                    if outlet is not None:
+                        outlet.flush(now)
         if self._alarm_is_stale:
             self._alarm_is_stale = False
             self._alarm.deadline = self._next_timer()
-        for event, condition in self._watches.items():
-            if condition():
-                event.set()
+        if self._watches:
+            for event, condition in self._watches.items():
+                if condition():
+                    event.set()
 
     async def keep_time(self) -> None:
         """Call the core when its timers are due. Never ends."""
@@ -107,9 +114,6 @@ class Driver:
     def _next_timer(self) -> float:
         at = self.core.next_timer()
         return math.inf if at is None else at
-
-    def _has_output(self, record: ConnectionRecord) -> None:
-        self._ready[record] = None
 
     def _has_timer(self) -> None:
         self._alarm_is_stale = True

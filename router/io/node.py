@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -44,6 +45,7 @@ from amqpmesh.router.tables import differing
 if TYPE_CHECKING:
     from amqpmesh.router.connections import ConnectionRecord
     from amqpmesh.router.io.membership import Membership
+    from amqpmesh.router.io.telemetry import Telemetry
     from amqpmesh.router.io.transport import Transport
 
 log = logs.EventLog("amqpmesh.io")
@@ -122,6 +124,7 @@ class Router(Doors):
         self._credentials: dict[ListenerConfig, Credentials] = {}
         self._on_demand = OnDemand(self._start_connector)
         self._membership: Membership | None = None
+        self._telemetry: Telemetry | None = None
         self._epoch = epoch
         self._core: Core | None = None
         self._accepting = False
@@ -152,14 +155,16 @@ class Router(Doors):
         with ExitStack() as undoing:
             bound = []
             for listener in self.config.listeners:
-                bound.append(await Listener.bind(listener))
+                bound.append(await Listener.bind(listener, shared=self.config.worker is not None))
                 undoing.callback(bound[-1].close)
             core = Core(self.config, trio.current_time(), surroundings().token)
             core.places.on_connect = self._on_demand.connect
             core.places.on_disconnect = self._on_demand.disconnect
             if member is not None:
                 core.mesh = member.join(core, trio.current_time(), self._epoch)
+            telemetry = self._record(core)
             undoing.pop_all()
+        self._telemetry = telemetry
         self._membership = member
         self.listeners = tuple(bound)
         self._core = core
@@ -172,6 +177,8 @@ class Router(Doors):
         self._management.begin(self._driver, self._start_inside)
         self._nursery.start_soon(self._management.serve)
         self._nursery.start_soon(self._driver.keep_time)
+        if telemetry is not None:
+            self._nursery.start_soon(telemetry.run)
         for each in bound:
             self._nursery.start_soon(each.accept, self._admit)
         pairs = zip(self.config.connectors, credentials, strict=True)
@@ -192,6 +199,8 @@ class Router(Doors):
             self._close_all()
             with trio.CancelScope(shield=True):  # it takes no time
                 await self._drop_all()
+                if self._telemetry is not None:
+                    await self._telemetry.end()
             if self._poller is not None:
                 self._poller.end()
             # Not told of the body's error the nursery does not wrap it, and shielded it keeps to itself that its tasks
@@ -302,11 +311,26 @@ class Router(Doors):
 
         return membership(self.config)
 
+    def _record(self, core: Core) -> Telemetry | None:
+        if self.config.telemetry is None:
+            return None
+        from amqpmesh.router.io.telemetry import Telemetry  # here: most routers record nothing
+
+        telemetry = Telemetry(self.config.telemetry, core.id, self._wall)
+        telemetry.begin(core)
+        return telemetry
+
+    def _wall(self) -> float:
+        """What the wall clock shows, seconds since 1970."""
+        return time.time()
+
     # ----------------------------------------------------------------------------------------------------- connections
 
     def _admit(self, listener: Listener, stream: TcpStream, host: str) -> None:
         accepted = sum(each.connections for each in self.listeners)
-        if listener.connections >= listener.config.connections or accepted >= self.config.connections:
+        # However many clients there are, the other workers of this router come in.
+        is_full = accepted >= self.config.connections and not listener.config.endpoint.is_unix
+        if listener.connections >= listener.config.connections or is_full:
             listener.refused += 1
             log.warning("connection refused", peer=host, listener=listener.name, reason="too many connections")
             stream.close()

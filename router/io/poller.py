@@ -96,13 +96,13 @@ class Poller:
                         break
                     settled = stopwatch()
                     for descriptor in ready:
-                        now = stopwatch()
-                        if now - settled > TOGETHER:
+                        if stopwatch() - settled > TOGETHER:
                             self._driver.settle()
-                            settled = now
-                            if now > until:
+                            settled = stopwatch()
+                            if settled > until:
                                 await trio.lowlevel.checkpoint()
-                                until = stopwatch() + BATCH_TIME
+                                settled = stopwatch()
+                                until = settled + BATCH_TIME
                         polled = self._polled.get(descriptor)
                         # It may have left since, and its number may be another's, who finds nothing to do.
                         if polled is not None and polled.serve(until) and descriptor in self._polled:

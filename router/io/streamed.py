@@ -15,7 +15,9 @@ from amqpmesh.router.io.transport import Transport
 class Starter(Protocol):
     """Starts a task that ends with the router: `nursery.start_soon`."""
 
-    def __call__(self, task: Callable[[bytes | memoryview], Awaitable[None]], data: bytes | memoryview, /) -> None:
+    def __call__(
+        self, task: Callable[[bytearray | memoryview], Awaitable[None]], data: bytearray | memoryview, /
+    ) -> None:
         """Start it."""
 
 
@@ -59,19 +61,19 @@ class StreamTransport(Transport):
             while self._is_congested:
                 await self._next_write()
 
-    def _write(self, data: bytes) -> None:
-        rest: bytes | memoryview = data
+    def _write(self, data: bytearray, now: float) -> None:
+        rest: bytearray | memoryview = data
         if isinstance(self._stream, DirectStream):
             sent = self._stream.send_nowait(data)
             if sent == len(data):
-                self._driver.core.sent(self._record, self._now())
+                self._driver.core.sent(self._record, now)
                 return
             rest = memoryview(data)[sent:]
         self._is_writing = True
         self._writing = trio.CancelScope(shield=True)  # it ends with the connection, not before
         self._start(self._write_on, rest)
 
-    async def _write_on(self, data: bytes | memoryview) -> None:
+    async def _write_on(self, data: bytearray | memoryview) -> None:
         """Write this, then whatever has gathered meanwhile."""
         driver, record = self._driver, self._record
         assert self._writing is not None

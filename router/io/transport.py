@@ -88,15 +88,15 @@ class Transport(ABC):
             await self._driver.turn()
             self._driver.lost(self._record)
 
-    def flush(self) -> None:
+    def flush(self, now: float) -> None:
         """Write what the core has, as far as the system takes it now. Never raises, never waits."""
         try:
             if not (self._is_writing or self._held or self._broken):
-                data = self._driver.core.data_to_send(self._record, self._now())
+                data = self._driver.core.data_to_send(self._record, now)
                 if data:
                     if self._tracer is not None:
                         self._tracer.sent(data)
-                    self._write(data)
+                    self._write(data, now)
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             self._break_off()
         except Exception as error:
@@ -111,7 +111,7 @@ class Transport(ABC):
         """Read, and tell the core, until there is nothing to be read any more or the connection has ended."""
 
     @abstractmethod
-    def _write(self, data: bytes) -> None:
+    def _write(self, data: bytearray, now: float) -> None:
         """Hand this to the system, and tell the core once it has taken all of it. Raises: as streams do."""
 
     @abstractmethod
@@ -201,6 +201,7 @@ class Transport(ABC):
             certificate_subject=identity.subject,
             users=credentials.users,
         )
+        self.flush(self._now())  # what has gathered meanwhile
         self._driver.settle()
         return True
 

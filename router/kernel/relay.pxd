@@ -7,12 +7,23 @@ cdef long _HALF
 cdef long _SMALLEST
 cdef long _TRANSFER_CODE
 cdef long _DISPOSITION_CODE
+cdef long _FLOW_CODE
+cdef long _OUTGOING_WINDOW
 cdef long _COPIED
 cdef long _SHORT
 cdef long _MAX_TAG
 cdef long _HEADER
 cdef long _DELIVERY_ANNOTATIONS
 cdef long _MESSAGE_ANNOTATIONS
+cdef long _HOP_WORDS
+cdef long _KEY
+cdef long _SETTLED
+cdef long _BEGAN
+cdef long _TIMED
+cdef long _ANSWERED
+cdef long _FIRST_TRY
+cdef long _SPREAD
+cdef long _LOOKS
 cdef long _ACCEPTED
 cdef long _REJECTED
 cdef long _RELEASED
@@ -22,7 +33,9 @@ cdef long _LEAST
 cdef bytes _ACCEPTED_STATE
 cdef bytes _OURS
 cdef bytes _DIGITS
+cdef bytes _LARGE
 cdef tuple _HEADS
+cdef long _FRAME_HEAD
 cdef tuple _BLANKS
 cdef tuple _OCTETS
 cdef dict _STATES
@@ -53,7 +66,22 @@ cdef class DispositionRun:
     cdef public bytes state
 
 @cython.final
+cdef class Recorder:
+    cdef public object clock, on_full
+    cdef public double shift, now
+    cdef public long times, base, threshold, used, room, stored, lost
+    cdef public unsigned long long[::1] words
+    cpdef void give(self, object words) except *
+    cpdef bint takes(self, long counter) noexcept
+    cpdef double time(self) except? -1
+    @cython.locals(at=long, since=long, waited=long, passed=long)
+    cpdef long store(self, bytes key, long counter, long hops_left, long flags, long state, long incoming, long outgoing,
+                     long size, double came, double left, double said, long told) except? -2
+
+@cython.final
 cdef class RouterFlow:
+    cdef public Recorder recorder
+    cpdef long counter(self, LinkFlow link, bytes tag) except? -1
     cdef public double now
     cdef public bint due
     cdef public long relays, generation, key_count
@@ -61,6 +89,7 @@ cdef class RouterFlow:
     cdef public bytes key_prefix
     cdef public TransferFrame came, leaving
     cdef public DispositionFrame said
+    cdef public FlowFrame flow
     cdef public object on_unfold
     cpdef void touch(self, LinkFlow link) except *
     cpdef bytes next_key(self, long hops)
@@ -70,9 +99,18 @@ cdef class ConnectionFlow:
     cdef public RouterFlow router
     cdef public object container
     cdef public bytearray out
+    cdef public list stirred
+    cdef public object on_wake
+    cdef public bint is_open, woken, compact
     cdef public long sending, backlog, max_frame_size, remote_max_frame_size, work
     cdef public dict sessions
     cdef public Undecided undecided
+    cdef public Gathering gathering
+    cpdef void wake(self) except *
+    @cython.locals(stirred=list, session=SessionFlow)
+    cpdef void flush(self) except *
+    @cython.locals(out=bytearray)
+    cpdef bytearray take(self)
 
 @cython.final
 cdef class Undecided:
@@ -84,13 +122,13 @@ cdef class Undecided:
 @cython.final
 cdef class SessionFlow:
     cdef public ConnectionFlow wire
-    cdef public object owner, wake
-    cdef public dict inputs, progress
-    cdef public bint woken, in_full, flow_due
+    cdef public object owner
+    cdef public dict links, progress
+    cdef public bint woken, in_full, begun, flow_due
     cdef public long channel, window_size, initial_outgoing_id, next_outgoing_id, next_incoming_id, incoming_limit, held
-    cdef public long remote_incoming_window, remote_outgoing_window, next_delivery_id
+    cdef public long remote_incoming_window, remote_outgoing_window, next_delivery_id, widest, small
     cdef public Ledger incoming, outgoing
-    cdef public list dispositions
+    cdef public list dispositions, flows
     @cython.locals(gathered=long)
     cpdef void release(self, long frames) except *
     cpdef void stir(self) except *
@@ -102,16 +140,17 @@ cdef class LinkFlow:
     cdef public SessionFlow session
     cdef public bint sender, lowered, drain, second, lane, touched, selective
     # A router has a hundred thousand of these: what fits into an int is one.
-    cdef public int snd_settle_mode, quiet, relayed, outstanding, max_outstanding
+    cdef public int number, snd_settle_mode, part, quiet, relayed, outstanding, max_outstanding
     cdef public object record
     cdef public long handle, delivery_count, link_credit, available, granted_limit, max_message_size
     cdef public double last_at
-    cdef public long input_handle, last_tag, turn
+    cdef public long remote_handle, last_tag, turn
     cdef public long received, octets, presettled, accepted, rejected, released, modified
     cdef public Delivery current
     cdef public dict unsettled
     cdef public Exits exits
     cdef public Leg leg
+    cdef public Relay relay
     @cython.locals(kind=long)
     cpdef void count_outcome(self, bytes state) except *
 
@@ -157,15 +196,16 @@ cdef class Leg:
     cdef public Delivery delivery
     cdef public long offset
     cdef public bytes outcome
+    cdef public double left, said
 
 cdef class Relay:
     cdef public object source, head, address, share, chunks, to, kept, excluded
     cdef public Delivery incoming
-    cdef public long message_format, priority, queued, section_shift, attempts
-    cdef public bint settled, second, complete, dropped, waiting, answered, failed, closed
+    cdef public long message_format, priority, queued, section_shift, attempts, counter, first, told
+    cdef public bint settled, second, complete, dropped, waiting, answered, failed, closed, presettled, recorded
     cdef public list legs
-    cdef public bytes key
-    cdef public double arrived
+    cdef public bytes key, tag
+    cdef public double arrived, came
 
 @cython.final
 cdef class Exits:
@@ -180,18 +220,51 @@ cdef class Passage:
     cdef public LinkFlow incoming, outgoing
     cdef public object incoming_id, outgoing_id
     cdef public bytes incoming_tag, outgoing_tag, outcome
-    cdef public long number
+    cdef public long number, size, counter
+    cdef public int told
     cdef public bint second, over
-    cdef public double arrived
+    cdef public double arrived, left
 
 @cython.locals(router=RouterFlow, came=TransferFrame, sessions=dict, size=long, after=Py_ssize_t, session=SessionFlow, code=long,
                payload_at=Py_ssize_t, link=LinkFlow, p="const unsigned char *")
 cpdef Py_ssize_t relay(ConnectionFlow wire, bytes data, Py_ssize_t at, Py_ssize_t end) except -1
+
+@cython.final
+cdef class Gathering:
+    cdef public list deliveries, payloads
+    cdef public TransferFrame frame
+
+@cython.locals(frame=TransferFrame, deliveries=list, payloads=list, last=LinkFlow, link=LinkFlow, delivery=Delivery,
+               session=SessionFlow, size=long, after=Py_ssize_t, payload_at=Py_ssize_t)
+cpdef Py_ssize_t gather(ConnectionFlow wire, Gathering gathering, bytes data, Py_ssize_t at, Py_ssize_t end) except -1
 @cython.locals(exits=Exits, size=long, out=LinkFlow, came_with=bytes, target=SessionFlow, sink=ConnectionFlow, tag=bytes,
                hops=long, settled=bint, second=bint, delivery_id=long, mode=long, leaving=TransferFrame, passage=Passage,
-               number=long, key=object, p="const unsigned char *")
+               number=long, recorder=Recorder, counter=long, left=double, said=long, p="const unsigned char *")
 cdef bint _relay_transfer(RouterFlow router, SessionFlow session, LinkFlow link, TransferFrame frame, bytes data,
                           Py_ssize_t payload_at, Py_ssize_t end) except -1
+@cython.locals(passage=Passage, key=object)
+cdef Passage _passage(LinkFlow incoming, long incoming_id, bytes incoming_tag, bint second, double arrived, LinkFlow outgoing,
+                      long outgoing_id, bytes outgoing_tag)
+@cython.locals(count=long, priority=long, tries=long, field=long, code=long)
+cpdef long told(bytes data, Py_ssize_t at, Py_ssize_t end) except? -1
+@cython.locals(kind=long, outcome=long, flags=long, hops_left=long)
+cdef void _record(RouterFlow router, Recorder recorder, LinkFlow link, LinkFlow out, bytes came_with, bytes left_with,
+                  long counter, long size, double came, double left, double said, bytes state, long told) except *
+@cython.locals(exits=Exits)
+cdef void _count_relayed(RouterFlow router, LinkFlow link, LinkFlow out) except *
+@cython.locals(session=SessionFlow, target=SessionFlow, came=Delivery, left=Delivery, relay=Relay, wire=ConnectionFlow)
+cdef bint _relay_first(RouterFlow router, LinkFlow link, LinkFlow out, TransferFrame frame, bytes data,
+                       Py_ssize_t payload_at, Py_ssize_t end) except -1
+@cython.locals(came=Delivery, left=Delivery, relay=Relay, leg=Leg, out=LinkFlow, size=long, last=bint, target=SessionFlow,
+               wire=ConnectionFlow)
+cdef bint _relay_next(RouterFlow router, SessionFlow session, LinkFlow link, TransferFrame frame, bytes data,
+                      Py_ssize_t payload_at, Py_ssize_t end) except -1
+@cython.locals(session=SessionFlow, wire=ConnectionFlow, room=long)
+cdef bint _takes(LinkFlow link, long octets) except -1
+@cython.locals(relay=Relay, leg=Leg)
+cdef Relay _joined(Delivery came, Delivery left, double now)
+@cython.locals(leg=Leg, passage=Passage, recorder=Recorder, counter=long, at=double)
+cdef void _fold(RouterFlow router, Delivery came, Delivery left, Relay relay) except *
 @cython.locals(at=Py_ssize_t, digits=long, rest=long, tail=long, octets=Py_ssize_t)
 cdef void _write_whole(bytearray out, long channel, long handle, long delivery_id, bytes tag, long number, bint settled,
                        long mode, long size) except *
@@ -202,16 +275,18 @@ cdef LinkFlow _ready_exit(Exits exits)
 @cython.locals(session=SessionFlow, wire=ConnectionFlow)
 cdef bint _is_ready(LinkFlow link) except -1
 @cython.locals(last=long, code=long, form=long, after=Py_ssize_t)
-cdef bint _passes_as_it_is(bytes data, Py_ssize_t at, Py_ssize_t end, bint drops) except -1
+cdef bint _passes_as_it_is(bytes data, Py_ssize_t at, Py_ssize_t end, bint drops, bint whole) except -1
 @cython.locals(count=long, code=long)
 cdef bint _is_plain_header(bytes data, Py_ssize_t at, Py_ssize_t end, long form) except -1
 @cython.locals(ledger=Ledger, found=list, undecided=list, passage=Passage, delivery=Delivery)
 cdef bint _relay_disposition(RouterFlow router, ConnectionFlow wire, SessionFlow session, DispositionFrame frame) except -1
+@cython.locals(link=LinkFlow, credit=long, seen=long, in_flight=long, window=long, limit=long)
+cdef bint _take_flow(RouterFlow router, SessionFlow session, FlowFrame frame) except -1
 @cython.locals(incoming=LinkFlow, outgoing=LinkFlow)
 cdef bint _receiver_said(RouterFlow router, Passage passage, bytes state, bint settled) except -1
 cdef void _sender_settled(RouterFlow router, Passage passage, bytes state) except *
 @cython.locals(link=LinkFlow)
-cdef void _end_received(RouterFlow router, Passage passage) except *
+cdef void _end_received(RouterFlow router, Passage passage, bytes state) except *
 @cython.locals(link=LinkFlow)
 cdef void _end_sent(RouterFlow router, Passage passage) except *
 
@@ -240,9 +315,19 @@ cpdef long uint_width(long code)
 @cython.locals(width=long)
 cpdef Py_ssize_t uint_end(bytes data, Py_ssize_t at, Py_ssize_t end) except? -1
 cpdef long uint_value(bytes data, Py_ssize_t at, long code) except? -1
-@cython.locals(list_end=Py_ssize_t, count=long, code=long, after=Py_ssize_t, state=bytes)
+@cython.locals(count=long, code=long, after=Py_ssize_t, state=bytes)
 cpdef bint read_disposition(DispositionFrame frame, bytes data, Py_ssize_t at, Py_ssize_t end) except -1
 
+@cython.final
+cdef class FlowFrame:
+    cdef public long next_incoming_id, incoming_window, next_outgoing_id, outgoing_window, handle, delivery_count, link_credit
+    cdef public bint drain, echo
+
+cdef Py_ssize_t _fields_at(bytes data, Py_ssize_t at, Py_ssize_t end) except? -1
+@cython.locals(count=long, field=long, value=long, after=Py_ssize_t)
+cpdef bint read_flow(FlowFrame frame, bytes data, Py_ssize_t at, Py_ssize_t end) except -1
+
+@cython.locals(at=Py_ssize_t)
 cdef void _append_uint(bytearray out, long value) except *
 @cython.locals(start=Py_ssize_t, taken=Py_ssize_t, room=Py_ssize_t)
 cpdef Py_ssize_t write_transfer(bytearray out, long channel, TransferFrame frame, object payload, Py_ssize_t limit, bint in_full=*) except? -1
@@ -252,5 +337,7 @@ cdef void _write_transfer_head(bytearray out, long channel, TransferFrame frame,
 cdef void _close_list(bytearray out, Py_ssize_t start, long count) except *
 @cython.locals(wire=ConnectionFlow, run=DispositionRun)
 cpdef bint write_dispositions(SessionFlow session) except -1
-@cython.locals(start=Py_ssize_t, count=long)
+@cython.locals(start=Py_ssize_t, size=Py_ssize_t, count=long)
 cpdef void write_disposition(bytearray out, long channel, DispositionRun run) except *
+@cython.locals(out=bytearray, compact=bint, start=Py_ssize_t, window=long, count=long, drain=bint)
+cpdef void write_flow(SessionFlow session, LinkFlow link, bint echo, bint counted=*) except *

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final, Protocol
 
 _MASK: Final = 0xFFFFFFFF
 _HALF: Final = 0x80000000
@@ -58,6 +58,13 @@ _RELEASED: Final = RELEASED
 _MODIFIED: Final = MODIFIED
 _ACCEPTED_STATE: Final = ACCEPTED_STATE
 _MAX_TAG: Final = MAX_TAG
+
+
+class SessionOwner(Protocol):
+    """The engine's session endpoint."""
+
+    def flush(self) -> None:
+        """Write what has gathered: states of deliveries, then flows."""
 
 
 class Violation(Exception):  # noqa: N818 - the name says what happened; what it becomes is a ProtocolError
@@ -189,18 +196,152 @@ class DispositionRun:
         self.state = state
 
 
+#: Words of a hop record, and octets of the delivery key in a lane's delivery-tag, which one more follows: hops left.
+HOP_WORDS: Final = 10
+_HOP_WORDS: Final = HOP_WORDS
+_KEY: Final = 20
+#: Bits of the flags in hop records.
+_SETTLED: Final = 1
+_BEGAN: Final = 2
+_TIMED: Final = 8
+#: Records for which the clock is looked at once, at most: some microseconds.
+_LOOKS: Final = 8
+#: What spreads the counters of keys evenly over 32 bits: odd, and near to 2**32 divided by the golden ratio.
+_SPREAD: Final = 0x9E3779B1
+#: The number of the first try, where it stands.
+_FIRST_TRY: Final = 1 << 32
+_ANSWERED: Final = 16
+
+
+class Recorder:
+    """Where hop records are stored: one for each delivery and link that it leaves by, of those whose keys are taken.
+
+    The words of a record are what the router's telemetry says (`PACKED` there). It never waits: where there is no room
+    and nobody gives some, records are lost, and counted.
+    """
+
+    __slots__ = (
+        "base",
+        "clock",
+        "lost",
+        "now",
+        "on_full",
+        "room",
+        "shift",
+        "stored",
+        "threshold",
+        "times",
+        "used",
+        "words",
+    )
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        """Args: clock: seconds; with `shift` added, what `RouterFlow.now` is."""
+        self.clock = clock
+        self.shift = 0.0
+        #: What the clock has shown, and how many more times that is good enough.
+        self.now = 0.0
+        self.times = 0
+        #: Nanoseconds since 1970 when `now` was 0.
+        self.base = 0
+        #: Of 2**32 keys so many are taken.
+        self.threshold = 0
+        #: Unsigned 64 bit words, how many of them are used, and how many there are.
+        self.words: Any = None
+        self.used = 0
+        self.room = 0
+        #: Called when there is no room for one more record: may `give` some.
+        self.on_full: Callable[[], None] | None = None
+        #: Records so far, the lost ones among them.
+        self.stored = 0
+        self.lost = 0
+
+    def give(self, words: Any) -> None:
+        """Store what comes now in these, an `array` of unsigned 64 bit words; None: nowhere."""
+        self.words = words
+        self.used = 0
+        self.room = 0 if words is None else len(words)
+
+    def takes(self, counter: int) -> bool:
+        """Whether a delivery is recorded, by the counter of its key: every router takes the same ones."""
+        return ((counter & 0x7FFFFFFF) * _SPREAD & _MASK) < self.threshold
+
+    def time(self) -> float:
+        """What `RouterFlow.now` would be now, or was some calls ago in this batch: to look at the clock costs as much
+        as to store a record.
+        """
+        if self.times <= 0:
+            self.now = self.clock() + self.shift
+            self.times = _LOOKS
+        self.times -= 1
+        return self.now
+
+    def store(
+        self,
+        key: bytes,
+        counter: int,
+        hops_left: int,
+        flags: int,
+        state: int,
+        incoming: int,
+        outgoing: int,
+        size: int,
+        came: float,
+        left: float,
+        said: float,
+        told: int,
+    ) -> int:
+        """Store a record.
+
+        Args: key: what it begins with, ingress number and epoch. state: the outcome, as its number in records.
+            incoming, outgoing: numbers of links. came, left, said: seconds, as `RouterFlow.now`; before 0: it has not.
+            told: priority, and 256 times the delivery-count.
+        Returns: where it begins in `words`; -1: it is lost.
+        """
+        if self.used + _HOP_WORDS > self.room and self.on_full is not None:
+            self.on_full()
+        self.stored += 1
+        if self.used + _HOP_WORDS > self.room:
+            self.lost += 1
+            return -1
+        at = self.used
+        self.used = at + _HOP_WORDS
+        words = self.words
+        since = int(came * 1e9 + 0.5)
+        waited = passed = 0
+        if left >= 0:
+            flags |= _TIMED
+            waited = int((left - came) * 1e9 + 0.5)
+        if said >= 0:
+            flags |= _ANSWERED
+            passed = int((said - came) * 1e9 + 0.5)
+        words[at] = self.base + since
+        words[at + 1] = uint32(key, 0) << 32 | uint32(key, 4)
+        words[at + 2] = uint32(key, 8) << 16 | key[12] << 8 | key[13] | hops_left << 48 | (told & 255) << 56
+        words[at + 3] = counter | state << 48 | flags << 56
+        words[at + 4] = incoming | outgoing << 32
+        words[at + 5] = _FIRST_TRY | (told >> 8 & 0xFFFF) << 48
+        words[at + 6] = size
+        words[at + 7] = waited if waited > 0 else 0
+        words[at + 8] = passed if passed > 0 else 0
+        words[at + 9] = 0
+        return at
+
+
 class RouterFlow:
     """What changes in a router with each transfer and disposition."""
 
     __slots__ = (
         "came",
         "due",
+        "flow",
         "generation",
         "key_count",
         "key_prefix",
         "leaving",
         "now",
         "on_unfold",
+        "recorder",
         "relays",
         "said",
         "touched",
@@ -209,6 +350,8 @@ class RouterFlow:
     def __init__(self) -> None:
         #: Called with what was unfolded: the router knows more of it.
         self.on_unfold: Callable[[Relay], None] | None = None
+        #: Where it is recorded what came and left; None: nowhere.
+        self.recorder: Recorder | None = None
         #: Seconds, of the batch that is handled.
         self.now = 0.0
         #: Live relays.
@@ -227,12 +370,20 @@ class RouterFlow:
         self.came = TransferFrame(0)
         self.leaving = TransferFrame(0)
         self.said = DispositionFrame(False, 0, 0, False, None)
+        self.flow = FlowFrame()
 
     def touch(self, link: LinkFlow) -> None:
         """Something changed on a link that its record is to be told of."""
         if not link.touched:
             link.touched = True
             self.touched.append(link)
+
+    def counter(self, link: LinkFlow, tag: bytes) -> int:
+        """The counter in the key of what came by `link` with `tag`; a new one, if it begins its way here."""
+        if link.lane and len(tag) == _KEY + 1:
+            return (uint32(tag, 12) & 0xFFFF) << 32 | uint32(tag, 16)
+        self.key_count += 1
+        return self.key_count
 
     def next_key(self, hops: int) -> bytes:
         """The delivery-tag of one more delivery on a lane: its key, and how many hops it may make."""
@@ -245,14 +396,20 @@ class ConnectionFlow:
 
     __slots__ = (
         "backlog",
+        "compact",
         "container",
+        "gathering",
+        "is_open",
         "max_frame_size",
+        "on_wake",
         "out",
         "remote_max_frame_size",
         "router",
         "sending",
         "sessions",
+        "stirred",
         "undecided",
+        "woken",
         "work",
     )
 
@@ -261,12 +418,21 @@ class ConnectionFlow:
         self.router: RouterFlow | None = None
         #: The peer's container-id, if it is a router of the same mesh: nothing goes back to it.
         self.container: str | None = None
-        #: Bytes to be sent, in order.
+        #: Both sides have opened it, and none has closed it.
+        self.is_open = False
+        #: Bytes to be sent, in order; others once `take` has taken these.
         self.out = bytearray()
+        #: Sessions that have something to write, with the next `flush`.
+        self.stirred: list[SessionFlow] = []
+        #: Called when there is something to be sent, once until it is taken; and whether it was.
+        self.on_wake: Callable[[], None] | None = None
+        self.woken = False
         #: Octets that were taken to be sent and are not written yet; and how many may wait in all before no delivery
         #: is written.
         self.sending = 0
         self.backlog = 0
+        #: The peer needs no field that has its default.
+        self.compact = False
         #: Octets of a frame that we take, and that the peer does.
         self.max_frame_size = 512
         self.remote_max_frame_size = 512
@@ -276,6 +442,35 @@ class ConnectionFlow:
         self.undecided: Undecided | None = None
         #: Deliveries that may be looked at before others come first.
         self.work = 0
+        #: Of a client: what came whole for links that were entrusted; None: there are none.
+        self.gathering: Gathering | None = None
+
+    def wake(self) -> None:
+        """There is something to be sent."""
+        if not self.woken and self.on_wake is not None:
+            self.woken = True
+            self.on_wake()
+
+    def flush(self) -> None:
+        """Write what sessions have gathered. Those that have more than dispositions are asked themselves."""
+        stirred = self.stirred
+        for session in stirred:
+            session.woken = False
+            if not self.is_open or session.channel == -1 or session.flows or not write_dispositions(session):
+                assert session.owner is not None, "only an engine's session has more to write"
+                session.owner.flush()
+            elif session.flow_due:
+                write_flow(session, None, False)
+        stirred.clear()
+
+    def take(self) -> bytearray:
+        """All that is to be sent now, after a flush; it belongs to the caller."""
+        self.flush()
+        out = self.out
+        self.woken = False
+        if out:
+            self.out = bytearray()
+        return out
 
 
 class Undecided:
@@ -298,15 +493,17 @@ class SessionFlow:
     """
 
     __slots__ = (
+        "begun",
         "channel",
         "dispositions",
         "flow_due",
+        "flows",
         "held",
         "in_full",
         "incoming",
         "incoming_limit",
         "initial_outgoing_id",
-        "inputs",
+        "links",
         "next_delivery_id",
         "next_incoming_id",
         "next_outgoing_id",
@@ -315,7 +512,8 @@ class SessionFlow:
         "progress",
         "remote_incoming_window",
         "remote_outgoing_window",
-        "wake",
+        "small",
+        "widest",
         "window_size",
         "wire",
         "woken",
@@ -327,18 +525,22 @@ class SessionFlow:
         initial_outgoing_id: int = 0,
         initial_delivery_id: int = 0,
         wire: ConnectionFlow | None = None,
-        owner: object = None,
+        owner: SessionOwner | None = None,
     ) -> None:
         #: The connection's part; and the engine's session endpoint.
         self.wire = wire if wire is not None else ConnectionFlow()
         self.owner = owner
-        #: Links whose deliveries may be relayed without asking, by the peer's handle (`open_input`).
-        self.inputs: dict[int, LinkFlow] = {}
+        #: Links of which something may be handled without asking, by the peer's handle (`entrust`).
+        self.links: dict[int, LinkFlow] = {}
         #: It will be flushed.
         self.woken = False
         #: The outgoing channel; -1 while unmapped.
         self.channel = -1
         self.window_size = window_size
+        #: What that becomes in steps, as long as what comes is small and leaves at once; and how many such frames came
+        #: in a row.
+        self.widest = window_size
+        self.small = 0
         self.initial_outgoing_id = initial_outgoing_id
         self.next_outgoing_id = initial_outgoing_id
         self.next_incoming_id = 0
@@ -347,6 +549,8 @@ class SessionFlow:
         self.held = 0
         #: The peer needs all fields of a `transfer`, trailing nulls included.
         self.in_full = False
+        #: The peer has begun it, too: it is known where its transfers begin.
+        self.begun = False
         self.remote_incoming_window = 0
         self.remote_outgoing_window = 0
         self.next_delivery_id = initial_delivery_id
@@ -355,10 +559,9 @@ class SessionFlow:
         self.dispositions: list[DispositionRun] = []
         #: The latest state that is no outcome, by (role, delivery-id): only the last one of a delivery matters.
         self.progress: dict[tuple[bool, int], bytes] = {}
-        #: Our window should be announced with the next flush.
+        #: Our window should be announced with the next flush, and flows of links are to be written.
         self.flow_due = False
-        #: Called when something is to be flushed; the engine sets it.
-        self.wake: Callable[[], None] | None = None
+        self.flows: list[object] = []
 
     @property
     def incoming_window(self) -> int:
@@ -374,11 +577,15 @@ class SessionFlow:
         return window
 
     def release(self, frames: int) -> None:
-        """The bytes of `frames` transfer frames have left: the window may grow again.
+        """The bytes of `frames` transfer frames have left, or of one at once (0): the window may grow again.
 
         It is announced once half of it has gathered, or at once when the peer stands still.
         """
         self.held -= frames
+        if frames:
+            self.small = 0
+        elif self.small >= self.window_size and self.window_size < self.widest and not self.held:
+            self.window_size = min(2 * self.window_size, self.widest)
         if self.flow_due:
             return
         # How much wider the window is than the peer may know.
@@ -389,9 +596,10 @@ class SessionFlow:
 
     def stir(self) -> None:
         """Something of it is to be flushed."""
-        if not self.woken and self.wake is not None:
+        if not self.woken:
             self.woken = True
-            self.wake()
+            self.wire.stirred.append(self)
+            self.wire.wake()
 
     def dispose(self, receiver: bool, delivery_id: int, settled: bool, state: bytes | None) -> None:
         """Queue a disposition, joined to the one before where they say the same of consecutive ids (§2.7.6)."""
@@ -426,7 +634,6 @@ class LinkFlow:
         "exits",
         "granted_limit",
         "handle",
-        "input_handle",
         "lane",
         "last_at",
         "last_tag",
@@ -436,15 +643,19 @@ class LinkFlow:
         "max_message_size",
         "max_outstanding",
         "modified",
+        "number",
         "octets",
         "outstanding",
+        "part",
         "presettled",
         "quiet",
         "received",
         "record",
         "rejected",
+        "relay",
         "relayed",
         "released",
+        "remote_handle",
         "second",
         "selective",
         "sender",
@@ -461,8 +672,9 @@ class LinkFlow:
         self.session = session
         #: True: we are the sending endpoint.
         self.sender = sender
-        #: What is known of the link elsewhere: to the engine, or to the router.
+        #: What is known of the link elsewhere: to the engine, or to the router; and by which number in hop records.
         self.record = record
+        self.number = 0
         #: The output handle; -1 while unassigned.
         self.handle = -1
         self.delivery_count = 0
@@ -487,17 +699,20 @@ class LinkFlow:
         self.snd_settle_mode = 2
         #: It is a lane, to or from a neighbour.
         self.lane = False
+        #: Senders: 1 / n of what may wait to be written is too much for it.
+        self.part = 1
         #: Something changed that the record was not told of; and how many deliveries were relayed since it was.
         self.touched = False
         self.relayed = 0
-        #: Receivers: how many more may be relayed before it is due.
+        #: Receivers: how many more may be relayed before it is due; and the relay whose frames are coming in.
         self.quiet = 0
+        self.relay: Relay | None = None
         #: When the last delivery came or left, seconds; -1: none has.
         self.last_at = -1.0
-        #: Receivers: where what comes leaves, and the handle under which it is asked for; None, -1: it is decided anew
-        #: for each delivery.
+        #: Receivers: where what comes leaves; None: it is decided anew for each delivery. Senders: the exits that it is
+        #: one of. And the peer's handle, under which the kernel knows the link; -1: it does not.
         self.exits: Exits | None = None
-        self.input_handle = -1
+        self.remote_handle = -1
         #: Their source does not permit each outcome (§3.5.3, outcomes).
         self.selective = False
         #: Receivers: deliveries that their sender was told the outcome of, and has not settled. Senders: deliveries
@@ -535,19 +750,23 @@ class LinkFlow:
             self.rejected += 1
 
 
-def open_input(link: LinkFlow, handle: int, exits: Exits) -> None:
-    """What comes on a receiver may be relayed by `exits`, as long as they hold. Args: handle: the peer's."""
+def entrust(link: LinkFlow, handle: int, exits: Exits | None) -> None:
+    """What comes on a receiver may be relayed by `exits`, as long as they hold; and in any case what goes on with a
+    delivery that has begun. Of a sender that is one of them, credit may be taken note of.
+
+    Args: handle: the peer's.
+    """
     link.exits = exits
-    link.input_handle = handle
-    link.session.inputs[handle] = link
+    link.remote_handle = handle
+    link.session.links[handle] = link
 
 
-def close_input(link: LinkFlow) -> None:
-    """What comes on a link is decided anew for each delivery."""
+def recall(link: LinkFlow) -> None:
+    """What comes on a link is for others to read."""
     link.exits = None
-    if link.input_handle != -1:
-        del link.session.inputs[link.input_handle]
-        link.input_handle = -1
+    if link.remote_handle != -1:
+        del link.session.links[link.remote_handle]
+        link.remote_handle = -1
 
 
 #: Octets that count for each chunk besides its payload: the objects around it.
@@ -851,7 +1070,7 @@ def _delivery(entry: Delivery | Passage, sent: bool) -> Delivery:
 
 def abandon(link: LinkFlow) -> None:
     """The link endpoint is destroyed: none of its deliveries can be spoken of any more (§2.6.5, §2.6.6)."""
-    close_input(link)
+    recall(link)
     unfold_link(link)
     ledger = link.session.outgoing if link.sender else link.session.incoming
     for delivery in link.unsettled.values():
@@ -887,9 +1106,11 @@ class Leg:
         "counted",
         "delivery",
         "done",
+        "left",
         "offset",
         "outcome",
         "relay",
+        "said",
         "started",
     )
 
@@ -911,6 +1132,9 @@ class Leg:
         self.counted = False
         #: The receiver's terminal state, or what stands for it.
         self.outcome: bytes | None = None
+        #: When its last frame left, and when there was an outcome, seconds; -1: it has not, or nobody has noted it.
+        self.left = -1.0
+        self.said = -1.0
         #: Settled, or gone: nothing will be sent or heard of it any more.
         self.done = False
 
@@ -923,26 +1147,33 @@ class Relay:
         "answered",
         "arrived",
         "attempts",
+        "came",
         "chunks",
         "closed",
         "complete",
+        "counter",
         "dropped",
         "excluded",
         "failed",
+        "first",
         "head",
         "incoming",
         "kept",
         "key",
         "legs",
         "message_format",
+        "presettled",
         "priority",
         "queued",
+        "recorded",
         "second",
         "section_shift",
         "settled",
         "share",
         "source",
+        "tag",
         "to",
+        "told",
         "waiting",
     )
 
@@ -988,6 +1219,16 @@ class Relay:
         self.excluded: set[object] | None = None
         #: Nothing of it is left.
         self.closed = False
+        #: For its records: when and with which tag it came, whether settled, what its header told, and whether it is
+        #: recorded already that it was not sent.
+        self.came = arrived
+        self.tag = incoming.tag if incoming is not None else b""
+        self.presettled = self.settled
+        self.recorded = False
+        self.told = 4
+        #: The counter of its key, where that stands in no tag, and of the key of its first try; 0: there is none yet.
+        self.counter = 0
+        self.first = 0
 
 
 # ------------------------------------------------------------------------------------------ relayed without a decision
@@ -1036,9 +1277,11 @@ class Passage:
 
     __slots__ = (
         "arrived",
+        "counter",
         "incoming",
         "incoming_id",
         "incoming_tag",
+        "left",
         "number",
         "outcome",
         "outgoing",
@@ -1046,9 +1289,11 @@ class Passage:
         "outgoing_tag",
         "over",
         "second",
+        "size",
+        "told",
     )
 
-    # Made by `__new__` alone, which compiled is much quicker: `_relay_transfer` sets all of it.
+    # Made by `__new__` alone, which compiled is much quicker: `_passage` sets all of it.
     incoming: LinkFlow
     incoming_id: int
     incoming_tag: bytes
@@ -1065,6 +1310,12 @@ class Passage:
     over: bool
     #: What the receiver has said, and the sender was told; only in mode second it is not the end.
     outcome: bytes | None
+    #: If it is to be recorded: when it left, seconds, octets of its payload, what its header told, and the counter of
+    #: its key. -1: it is not.
+    left: float
+    size: int
+    told: int
+    counter: int
 
 
 def unfold(passage: Passage) -> tuple[Delivery, Delivery]:
@@ -1076,16 +1327,15 @@ def unfold(passage: Passage) -> tuple[Delivery, Delivery]:
     came.state = passage.outcome
     left = Delivery(outgoing, passage.outgoing_tag or b"%x" % passage.number, 0, False, False)
     left.complete = True
-    came.relay = relay = Relay(incoming.record, came, 0, passage.arrived)
+    relay = _joined(came, left, passage.arrived)
     relay.complete = True
-    relay.waiting = False
-    relay.attempts = 1
     relay.answered = passage.outcome is not None
-    left.leg = leg = Leg(relay, outgoing.record, False)
-    leg.delivery = left
-    leg.started = True
+    relay.counter = passage.counter
+    relay.told = passage.told
+    leg: Leg = relay.legs[0]
     leg.outcome = passage.outcome
-    relay.legs.append(leg)
+    leg.left = passage.left
+    left.size = passage.size
     incoming.session.incoming.deliveries[came.delivery_id] = came
     incoming.unsettled[came.tag] = came
     if passage.over:
@@ -1122,9 +1372,11 @@ def relay(wire: ConnectionFlow, data: bytes, at: int, end: int) -> int:
     """
     router = wire.router
     if router is None:
-        return at
+        return at if wire.gathering is None else gather(wire, wire.gathering, data, at, end)
     came = router.came
     sessions = wire.sessions
+    if router.recorder is not None:
+        router.recorder.times = 0
     while end - at >= _SMALLEST:
         size = uint32(data, at)
         after = at + size
@@ -1138,15 +1390,20 @@ def relay(wire: ConnectionFlow, data: bytes, at: int, end: int) -> int:
             payload_at = read_transfer(came, data, at + 8, after)
             if payload_at < 0:
                 break
-            link = session.inputs.get(came.handle)
-            if link is None or not _relay_transfer(router, session, link, came, data, payload_at, after):
+            link = session.links.get(came.handle)
+            if link is None or link.sender or not _relay_transfer(router, session, link, came, data, payload_at, after):
                 break
-            wire.work -= 1
+            # What a large one adds to somebody's output is to leave before there is too much of it.
+            wire.work -= 1 + (size >> 8)
         elif code == _DISPOSITION_CODE:
             if not read_disposition(router.said, data, at + 8, after):
                 break
             if not _relay_disposition(router, wire, session, router.said):
                 return after
+        elif code == _FLOW_CODE:
+            if not read_flow(router.flow, data, at + 8, after) or not _take_flow(router, session, router.flow):
+                break
+            wire.work -= 1
         else:
             break
         at = after
@@ -1155,10 +1412,59 @@ def relay(wire: ConnectionFlow, data: bytes, at: int, end: int) -> int:
     return at
 
 
+class Gathering:
+    """Deliveries that came in one frame each, for one link, and that nobody was told of yet."""
+
+    __slots__ = ("deliveries", "frame", "payloads")
+
+    def __init__(self) -> None:
+        self.deliveries: list[Delivery] = []
+        self.payloads: list[bytes] = []
+        #: Read into, again and again.
+        self.frame = TransferFrame(handle=0)
+
+
+def gather(wire: ConnectionFlow, gathering: Gathering, data: bytes, at: int, end: int) -> int:
+    """Take what comes for the links of a client that were entrusted (`entrust`), as far as each delivery is one frame.
+
+    Args: data: as of `relay`.
+    Returns: where the first frame begins that was not taken: it is not here whole, it is for others to read, or for
+        another link than those before.
+    """
+    frame = gathering.frame
+    deliveries = gathering.deliveries
+    payloads = gathering.payloads
+    last = deliveries[-1].link if deliveries else None
+    while end - at >= _SMALLEST:
+        size = uint32(data, at)
+        after = at + size
+        if size < _SMALLEST or after > end or size > wire.max_frame_size or data[at + 4] != 2 or data[at + 5]:
+            break
+        session = wire.sessions.get(data[at + 6] << 8 | data[at + 7])
+        if session is None or data[at + 10] != _TRANSFER_CODE:
+            break
+        payload_at = read_transfer(frame, data, at + 8, after)
+        if payload_at < 0 or frame.more or frame.aborted or frame.resume:
+            break
+        link = session.links.get(frame.handle)
+        if link is None or link.sender or link.current is not None or (last is not None and link is not last):
+            break
+        try:
+            delivery = receive_transfer(link, frame, after - payload_at)
+        except Violation:
+            break  # who reads it anew finds the same, and answers
+        last = link
+        deliveries.append(delivery)
+        payloads.append(data[payload_at:after])
+        at = after
+    return at
+
+
 #: Octets of the smallest frame that is relayed.
 _SMALLEST: Final = 15
 _TRANSFER_CODE: Final = 0x14
 _DISPOSITION_CODE: Final = 0x15
+_FLOW_CODE: Final = 0x13
 
 
 def _relay_transfer(
@@ -1170,28 +1476,30 @@ def _relay_transfer(
     payload_at: int,
     end: int,
 ) -> bool:
-    """Relay a delivery that comes in one frame and leaves in one, now; whether it was."""
+    """Relay a frame of a delivery now: all of it, or what begins one that leaves in the same way; whether it was."""
+    if link.current is not None:
+        return _relay_next(router, session, link, frame, data, payload_at, end)
     exits = link.exits
     size = end - payload_at
     if (
         exits is None
         or exits.generation != router.generation
-        or frame.more
-        or link.current is not None
         or exits.lent == 0
-        or size > exits.room
+        or (size > exits.room and not frame.more)
         or serial_distance(session.next_incoming_id, session.incoming_limit) <= 0
     ):
         return False
     out = _ready_exit(exits)
     if out is None or (out.max_message_size and size > out.max_message_size):
         return False
-    if frame.message_format <= 0 and not _passes_as_it_is(data, payload_at, end, exits.drops):
+    if frame.message_format <= 0 and not _passes_as_it_is(data, payload_at, end, exits.drops, not frame.more):
         return False
     try:
         _check_first_transfer(session, link, frame, size)
     except Violation:
         return False  # who reads it anew finds the same, and answers
+    if frame.more:
+        return _relay_first(router, link, out, frame, data, payload_at, end)
     came_with = frame.delivery_tag
     assert came_with is not None
     target = out.session
@@ -1232,12 +1540,149 @@ def _relay_transfer(
             sink.out += p[payload_at:end]
         else:
             sink.out += memoryview(data)[payload_at:end]
-    if exits.turn:
-        out.turn = exits.turn
     _count_first_transfer(session, link, settled, size)
+    session.small = session.small + 1 if size < _COPIED else 0
     session.release(0)
     _count_first_sent(target, out, settled)
     out.octets += size
+    _count_relayed(router, link, out)
+    recorder = router.recorder
+    counter = 0
+    left = -1.0
+    said = 4
+    if recorder is not None:
+        counter = router.key_count if out.lane and not link.lane else router.counter(link, came_with)
+        if recorder.takes(counter):
+            left = recorder.time()
+            if frame.message_format <= 0:
+                said = told(data, payload_at, end)
+            if settled:
+                _record(router, recorder, link, out, came_with, tag, counter, size, router.now, left, -1.0, b"", said)
+    if not settled:
+        passage = _passage(link, frame.delivery_id, came_with, second, router.now, out, delivery_id, tag)
+        passage.number = number
+        passage.left = left
+        passage.size = size
+        passage.told = said
+        passage.counter = counter
+        if out.lane:
+            out.unsettled[tag] = passage
+        out.outstanding += 1
+        router.relays += 1
+    if not target.woken:
+        target.stir()
+    return True
+
+
+def _passage(
+    incoming: LinkFlow,
+    incoming_id: int,
+    incoming_tag: bytes,
+    second: bool,
+    arrived: float,
+    outgoing: LinkFlow,
+    outgoing_id: int,
+    outgoing_tag: bytes,
+) -> Passage:
+    """One more, which the ledgers of both sides have; the unsettled map of a lane that it leaves by is the caller's."""
+    passage = Passage.__new__(Passage)
+    passage.incoming = incoming
+    passage.incoming_tag = incoming_tag
+    passage.second = second
+    passage.arrived = arrived
+    passage.outgoing = outgoing
+    passage.outgoing_tag = outgoing_tag
+    passage.number = 0
+    passage.over = False
+    passage.outcome = None
+    key: int = incoming_id
+    passage.incoming_id = key
+    incoming.session.incoming.deliveries[key] = passage
+    incoming.unsettled[incoming_tag] = passage
+    key = outgoing_id
+    passage.outgoing_id = key
+    outgoing.session.outgoing.deliveries[key] = passage
+    return passage
+
+
+def told(data: bytes, at: int, end: int) -> int:
+    """What the header of a message says that records tell: its priority, and 256 times its delivery-count."""
+    if end - at < 6 or data[at + 1] != 0x53 or data[at + 2] != _HEADER or data[at + 3] == 0x45:
+        return 4
+    if data[at + 3] == 0xC0:
+        count = data[at + 5]
+        at += 6
+    else:
+        if end - at < 12:
+            return 4
+        count = uint32(data, at + 8)
+        at += 12
+    priority = 4
+    tries = 0
+    # durable, priority, ttl, first-acquirer, delivery-count (§3.2.1)
+    for field in range(min(count, 5)):
+        if at >= end:
+            break
+        code = data[at]
+        if field == 1 and code == 0x50 and end - at >= 2:
+            priority = data[at + 1]
+        elif field == 4 and code == 0x52 and end - at >= 2:
+            tries = data[at + 1]
+        elif field == 4 and code == 0x70 and end - at >= 5:
+            tries = min(uint32(data, at + 1), 0xFFFF)
+        at += 5 if code == 0x70 else 2 if code == 0x50 or code == 0x52 or code == 0x56 else 1
+    return priority | tries << 8
+
+
+def _record(
+    router: RouterFlow,
+    recorder: Recorder,
+    link: LinkFlow,
+    out: LinkFlow,
+    came_with: bytes,
+    left_with: bytes,
+    counter: int,
+    size: int,
+    came: float,
+    left: float,
+    said: float,
+    state: bytes,
+    told: int,
+) -> None:
+    """Record what came by one link and left by one. Args: state: its outcome; empty: it was settled before."""
+    kind = state_kind(state) if state else 0
+    # Numbered from `accepted`, as their codes are.
+    outcome = kind - _ACCEPTED + 1 if _ACCEPTED <= kind <= _MODIFIED else 0
+    flags = 0 if state else _SETTLED
+    if link.lane and len(came_with) == _KEY + 1:
+        recorder.store(
+            came_with, counter, came_with[_KEY], flags, outcome, link.number, out.number, size, came, left, said, told
+        )
+    else:
+        hops_left = left_with[len(left_with) - 1] if out.lane and left_with else 0
+        flags |= _BEGAN
+        recorder.store(
+            router.key_prefix,
+            counter,
+            hops_left,
+            flags,
+            outcome,
+            link.number,
+            out.number,
+            size,
+            came,
+            left,
+            said,
+            told,
+        )
+
+
+def _count_relayed(router: RouterFlow, link: LinkFlow, out: LinkFlow) -> None:
+    """A delivery was given to an exit."""
+    exits = link.exits
+    assert exits is not None
+    if exits.turn:
+        out.turn = exits.turn
     link.relayed += 1
     link.last_at = out.last_at = router.now
     link.quiet -= 1
@@ -1252,31 +1697,187 @@ def _relay_transfer(
         router.touch(link)
     if not out.touched:
         router.touch(out)
-    if not settled:
-        passage = Passage.__new__(Passage)
-        passage.incoming = link
-        passage.incoming_tag = came_with
-        passage.second = second
-        passage.arrived = router.now
-        passage.outgoing = out
-        passage.outgoing_tag = tag
-        passage.number = number
-        passage.over = False
-        passage.outcome = None
-        key: int = frame.delivery_id
-        passage.incoming_id = key
-        session.incoming.deliveries[key] = passage
-        link.unsettled[came_with] = passage
-        key = delivery_id
-        passage.outgoing_id = key
-        target.outgoing.deliveries[key] = passage
-        if out.lane:
-            out.unsettled[tag] = passage
+
+
+def _relay_first(
+    router: RouterFlow, link: LinkFlow, out: LinkFlow, frame: TransferFrame, data: bytes, payload_at: int, end: int
+) -> bool:
+    """Relay the first frame of a delivery of several, which begins as it was checked; whether it was.
+
+    What it is to those who decide, it is from its begin to its end. By a lane large ones leave in another way.
+    """
+    if out.lane or payload_at == end or not _takes(out, end - payload_at):
+        return False
+    session, target = link.session, out.session
+    came = _first_transfer(session, link, frame, end - payload_at)
+    out.last_tag += 1
+    left = Delivery(out, b"%x" % out.last_tag, came.message_format, came.settled, False)
+    relay = _joined(came, left, router.now)
+    if router.recorder is not None and frame.message_format <= 0:
+        relay.told = told(data, payload_at, end)
+    link.relay = relay
+    out.leg = left.leg
+    if not came.settled:
         out.outstanding += 1
-        router.relays += 1
+        assert left.leg is not None
+        left.leg.counted = True
+    router.relays += 1
+    if router.on_unfold is not None:
+        router.on_unfold(relay)
+    wire = target.wire
+    payload = memoryview(data)[payload_at:end]
+    send_transfer(out, wire.out, left, payload, True, False, None, wire.remote_max_frame_size)
+    session.release(1)
+    _count_relayed(router, link, out)
     if not target.woken:
         target.stir()
     return True
+
+
+def _relay_next(
+    router: RouterFlow,
+    session: SessionFlow,
+    link: LinkFlow,
+    frame: TransferFrame,
+    data: bytes,
+    payload_at: int,
+    end: int,
+) -> bool:
+    """Relay a frame in the middle of a delivery, or its last, by the only leg that it has; whether it was.
+
+    That leg has sent all that came before, and goes on.
+    """
+    came = link.current
+    assert came is not None
+    relay = link.relay
+    if relay is None or came.relay is not relay or relay.dropped or relay.kept is not None or len(relay.legs) != 1:
+        return False
+    leg: Leg = relay.legs[0]
+    left = leg.delivery
+    if left is None or not leg.started or leg.done or leg.aborting or leg.chunks or left.complete:
+        return False
+    out = left.link
+    size = end - payload_at
+    last = not frame.more
+    if (
+        out.leg is not leg
+        or (out.lane and last)
+        or (frame.settled == 1 and not came.remote_settled)
+        or left.settled != came.settled
+        or (not size and not last)
+        or (out.max_message_size and left.size + size > out.max_message_size)
+        or not _takes(out, size)
+        or out.session.channel == -1
+    ):
+        return False
+    try:
+        receive_transfer(link, frame, size)
+    except Violation:
+        return False  # as above
+    target = out.session
+    wire = target.wire
+    payload = memoryview(data)[payload_at:end]
+    send_transfer(out, wire.out, left, payload, frame.more, False, None, wire.remote_max_frame_size)
+    session.release(1)
+    if not target.woken:
+        target.stir()
+    if last:
+        link.relay = None
+        out.leg = None
+        relay.complete = True
+        _fold(router, came, left, relay)
+        router.touch(out)
+        # Others may have waited until it was through.
+        if link.exits is None or link.exits.generation != router.generation:
+            router.due = True
+    return True
+
+
+#: Octets of a frame that are not payload, in the middle of a delivery or, with a tag, at its begin: no more than these.
+_FRAME_HEAD: Final = 80
+
+
+def _takes(link: LinkFlow, octets: int) -> bool:
+    """Whether a sender can write so many octets of a delivery now, in as many frames as they need."""
+    session = link.session
+    wire = session.wire
+    room = wire.remote_max_frame_size - _FRAME_HEAD
+    return (
+        session.remote_incoming_window > 0
+        and (octets + room - 1) // room <= session.remote_incoming_window
+        and (wire.sending + len(wire.out)) * link.part <= wire.backlog
+    )
+
+
+def _joined(came: Delivery, left: Delivery, now: float) -> Relay:
+    """The relay of a delivery that leaves by one leg, which has begun. Args: now: when it came, seconds."""
+    relay = Relay(came.link.record, came, came.message_format, now)
+    relay.waiting = False
+    relay.attempts = 1
+    came.relay = relay
+    left.leg = leg = Leg(relay, left.link.record, False)
+    leg.delivery = left
+    leg.started = True
+    relay.legs.append(leg)
+    return relay
+
+
+def _fold(router: RouterFlow, came: Delivery, left: Delivery, relay: Relay) -> None:
+    """A relay is through: what is left of it, if nobody has said anything of it yet, is a passage."""
+    leg: Leg = relay.legs[0]
+    recorder = router.recorder
+    counter = relay.counter
+    at = -1.0
+    if recorder is not None:
+        if not counter:
+            relay.counter = counter = router.counter(came.link, came.tag)
+        if recorder.takes(counter):
+            at = leg.left = recorder.time()
+    if came.settled:
+        relay.closed = leg.done = True
+        router.relays -= 1
+        if recorder is not None and at >= 0:
+            _record(
+                router,
+                recorder,
+                came.link,
+                left.link,
+                came.tag,
+                left.tag,
+                counter,
+                left.size,
+                relay.arrived,
+                at,
+                -1.0,
+                b"",
+                relay.told,
+            )
+    elif (
+        relay.answered
+        or relay.attempts != 1
+        or relay.section_shift
+        or leg.outcome is not None
+        or came.state is not None
+        or left.state is not None
+        or came.remote_state is not None
+        or left.remote_state is not None
+        or came.remote_settled
+        or left.settled
+        or left.remote_settled
+    ):
+        return
+    else:
+        passage = _passage(
+            came.link, came.delivery_id, came.tag, came.second, relay.arrived, left.link, left.delivery_id, left.tag
+        )
+        passage.left = at
+        passage.size = left.size
+        passage.told = relay.told
+        passage.counter = counter
+        del left.link.unsettled[left.tag]
+    # They refer to each other: the circles end here.
+    came.relay = left.leg = None
+    relay.legs = []
 
 
 #: Each octet as bytes.
@@ -1411,6 +2012,7 @@ def _is_ready(link: LinkFlow) -> bool:
     return (
         link.link_credit > 0
         and session.remote_incoming_window > 0
+        and session.channel != -1
         and link.outstanding < link.max_outstanding
         and link.current is None
         and link.leg is None
@@ -1422,11 +2024,11 @@ def _is_ready(link: LinkFlow) -> bool:
 _OURS: Final = b"x-opt-mesh-"
 
 
-def _passes_as_it_is(data: bytes, at: int, end: int, drops: bool) -> bool:
-    """Whether the head sections of a whole message of format 0 leave as they came, and are nothing out of the ordinary.
+def _passes_as_it_is(data: bytes, at: int, end: int, drops: bool, whole: bool) -> bool:
+    """Whether the head sections of a message of format 0 leave as they came, and are nothing out of the ordinary.
 
     Its ttl does: no time has passed.
-    Args: drops: delivery annotations do not pass.
+    Args: drops: delivery annotations do not pass. whole: nothing follows behind `end`.
     """
     last = 0
     while end - at >= 4:
@@ -1459,7 +2061,7 @@ def _passes_as_it_is(data: bytes, at: int, end: int, drops: bool) -> bool:
         elif code == _DELIVERY_ANNOTATIONS and (drops or data.find(_OURS, at, after) >= 0):
             return False
         at = after
-    return at == end
+    return whole and at == end
 
 
 def _is_plain_header(data: bytes, at: int, end: int, form: int) -> bool:
@@ -1550,7 +2152,7 @@ def _receiver_said(router: RouterFlow, passage: Passage, state: bytes | None, se
     if not settled:
         _end_sent(router, passage)
         outgoing.session.dispose(False, passage.outgoing_id, True, state)
-    _end_received(router, passage)
+    _end_received(router, passage, state)
     incoming.session.dispose(True, passage.incoming_id, True, state)
     return True
 
@@ -1558,15 +2160,32 @@ def _receiver_said(router: RouterFlow, passage: Passage, state: bytes | None, se
 def _sender_settled(router: RouterFlow, passage: Passage, state: bytes | None) -> None:
     """The sender has heard the outcome, and settles: so may the receiver (mode second, §2.6.12)."""
     passage.incoming.outstanding -= 1
-    _end_received(router, passage)
+    assert passage.outcome is not None
+    _end_received(router, passage, passage.outcome)
     if not passage.over:
         _end_sent(router, passage)
         passage.outgoing.session.dispose(False, passage.outgoing_id, True, state)
 
 
-def _end_received(router: RouterFlow, passage: Passage) -> None:
+def _end_received(router: RouterFlow, passage: Passage, state: bytes) -> None:
     """The incoming delivery is settled here, and the passage with it."""
     link = passage.incoming
+    if passage.left >= 0 and router.recorder is not None:
+        _record(
+            router,
+            router.recorder,
+            link,
+            passage.outgoing,
+            passage.incoming_tag,
+            passage.outgoing_tag,
+            passage.counter,
+            passage.size,
+            passage.arrived,
+            passage.left,
+            router.now,
+            state,
+            passage.told,
+        )
     del link.session.incoming.deliveries[passage.incoming_id]
     del link.unsettled[passage.incoming_tag]
     router.relays -= 1
@@ -1585,6 +2204,52 @@ def _end_sent(router: RouterFlow, passage: Passage) -> None:
         router.touch(link)
         router.due = True
     link.outstanding -= 1
+
+
+def _take_flow(router: RouterFlow, session: SessionFlow, frame: FlowFrame) -> bool:
+    """Take note of what a peer can take now: of its window, and of more credit on a link; whether nothing else is to be
+    done about it than to tell those who divide credit.
+
+    Source: §2.5.6 receiving a flow, §2.6.7.
+    """
+    link: LinkFlow | None = None
+    credit = 0
+    seen = frame.next_incoming_id if frame.next_incoming_id != -1 else session.initial_outgoing_id
+    in_flight = serial_distance(seen, session.next_outgoing_id)
+    window = frame.incoming_window - in_flight
+    if (
+        in_flight < 0
+        or frame.drain
+        or frame.echo
+        or frame.next_outgoing_id != session.next_incoming_id
+        or (session.remote_incoming_window <= 0 and window > 0)
+    ):
+        return False
+    if frame.handle != -1:
+        link = session.links.get(frame.handle)
+        if link is None or not link.sender or link.exits is None or link.exits.generation != router.generation:
+            return False
+        limit = (frame.delivery_count + frame.link_credit) & _MASK
+        credit = serial_distance(link.delivery_count, limit)
+        if (
+            frame.delivery_count == -1
+            or frame.link_credit == -1
+            or frame.link_credit >= _HALF
+            or link.drain
+            or credit < link.link_credit
+            or (link.leg is not None and not link.leg.started)
+        ):
+            return False
+    session.remote_incoming_window = max(0, window)
+    session.remote_outgoing_window = frame.outgoing_window
+    if link is not None:
+        link.lowered = False
+        link.link_credit = credit
+        # Nothing waits for it.
+        link.available = 0
+        router.touch(link)
+        router.due = True
+    return True
 
 
 # -------------------------------------------------------------------------------------------------- skipping of values
@@ -1729,6 +2394,34 @@ class DispositionFrame:
         self.last = last
         self.settled = settled
         self.state = state
+
+
+class FlowFrame:
+    """What the hot path needs of a `flow` (§2.7.4)."""
+
+    __slots__ = (
+        "delivery_count",
+        "drain",
+        "echo",
+        "handle",
+        "incoming_window",
+        "link_credit",
+        "next_incoming_id",
+        "next_outgoing_id",
+        "outgoing_window",
+    )
+
+    def __init__(self) -> None:
+        self.next_incoming_id = -1
+        self.incoming_window = 0
+        self.next_outgoing_id = 0
+        self.outgoing_window = 0
+        #: -1: it is of the session alone.
+        self.handle = -1
+        self.delivery_count = -1
+        self.link_credit = -1
+        self.drain = False
+        self.echo = False
 
 
 #: Descriptor and format code of the usual encodings.
@@ -1900,17 +2593,11 @@ def read_disposition(frame: DispositionFrame, data: bytes, at: int, end: int) ->
     """As `skim_disposition`, into a frame that there is; whether it was read."""
     if end - at < 9 or data[at] or data[at + 1] != 0x53 or data[at + 2] != _DISPOSITION_CODE:
         return False
-    if data[at + 3] == 0xC0:
-        list_end = at + 5 + data[at + 4]
-        count = data[at + 5]
-        at += 6
-    elif data[at + 3] == 0xD0 and end - at > 13:
-        list_end = at + 8 + uint32(data, at + 4)
-        count = uint32(data, at + 8)
-        at += 12
-    else:
+    at = _fields_at(data, at + 3, end)
+    if at < 0:
         return False
-    if list_end != end or count < 2 or count > 6:
+    count = data[at - 1]
+    if count < 2 or count > 6:
         return False
     code = data[at]
     if code != 0x41 and code != 0x42:
@@ -1966,6 +2653,68 @@ def read_disposition(frame: DispositionFrame, data: bytes, at: int, end: int) ->
     return at == end
 
 
+def _fields_at(data: bytes, at: int, end: int) -> int:
+    """Where the fields of the list at `at` begin, which ends at `end`; the octet before is their number. -1: it is no
+    list, ends elsewhere, or has more than 255.
+    """
+    if data[at] == 0xC0:
+        return at + 3 if at + 2 + data[at + 1] == end else -1
+    if data[at] != 0xD0 or end - at < 9 or at + 5 + uint32(data, at + 1) != end or uint32(data, at + 5) > 255:
+        return -1
+    return at + 9
+
+
+def read_flow(frame: FlowFrame, data: bytes, at: int, end: int) -> bool:
+    """Read the `flow` that begins at `at` into a frame that there is; whether it was of the common shape, and without
+    properties.
+    """
+    if end - at < 10 or data[at] or data[at + 1] != 0x53 or data[at + 2] != _FLOW_CODE:
+        return False
+    at = _fields_at(data, at + 3, end)
+    if at < 0:
+        return False
+    count = data[at - 1]
+    if count < 4 or count > 11:
+        return False
+    frame.handle = frame.delivery_count = frame.link_credit = -1
+    frame.drain = frame.echo = False
+    for field in range(count):
+        if field < 8:
+            after = uint_end(data, at, end)
+            if after < 0:
+                return False
+            value = uint_value(data, at, data[at])
+            at = after
+            if field == 0:
+                frame.next_incoming_id = value
+            elif field < 4:
+                if value < 0:
+                    return False
+                if field == 1:
+                    frame.incoming_window = value
+                elif field == 2:
+                    frame.next_outgoing_id = value
+                else:
+                    frame.outgoing_window = value
+            elif field == 4:
+                frame.handle = value
+            elif field == 5:
+                frame.delivery_count = value
+            elif field == 6:
+                frame.link_credit = value
+            # How many messages a receiver has is not its to say.
+        else:
+            if at >= end or not (0x40 <= data[at] <= 0x42) or (field == 10 and data[at] != 0x40):
+                return False
+            if data[at] == 0x41:
+                if field == 8:
+                    frame.drain = True
+                else:
+                    frame.echo = True
+            at += 1
+    return at == end
+
+
 def _append_uint(out: bytearray, value: int) -> None:
     if value == 0:
         out.append(0x43)
@@ -1973,8 +2722,16 @@ def _append_uint(out: bytearray, value: int) -> None:
         out.append(0x52)
         out.append(value)
     else:
-        out.append(0x70)
-        out += value.to_bytes(4, "big")
+        at = len(out)
+        out += _LARGE
+        out[at + 1] = value >> 24 & 255
+        out[at + 2] = value >> 16 & 255
+        out[at + 3] = value >> 8 & 255
+        out[at + 4] = value & 255
+
+
+#: A uint of five octets.
+_LARGE: Final = b"\x70\x00\x00\x00\x00"
 
 
 def write_transfer(
@@ -2013,6 +2770,8 @@ def write_transfer(
 #: Frame header, descriptor and list8 header; the sizes, the channel and the count are filled in.
 _TRANSFER_START: Final = b"\x00\x00\x00\x00\x02\x00\x00\x00" + _TRANSFER_LIST8 + b"\x00\x00"
 _DISPOSITION_START: Final = b"\x00\x00\x00\x00\x02\x00\x00\x00" + _DISPOSITION_LIST8 + b"\x00\x00"
+
+_FLOW_START: Final = b"\x00\x00\x00\x00\x02\x00\x00\x00\x00\x53\x13\xc0\x00\x00"
 
 #: The begin of a frame by its octets: what follows is put in its place.
 _HEADS: Final = tuple(_TRANSFER_START + bytes(max(0, octets - 14)) for octets in range(100))
@@ -2113,7 +2872,8 @@ def write_disposition(out: bytearray, channel: int, run: DispositionRun) -> None
     start = len(out)
     out += _DISPOSITION_START
     if channel:
-        out[start + 6 : start + 8] = channel.to_bytes(2, "big")
+        out[start + 6] = channel >> 8
+        out[start + 7] = channel & 255
     out.append(0x41 if run.receiver else 0x42)
     _append_uint(out, run.first)
     count = 2
@@ -2129,7 +2889,62 @@ def write_disposition(out: bytearray, channel: int, run: DispositionRun) -> None
         out += run.state
         count = 5
     _close_list(out, start, count)
-    out[start : start + 4] = (len(out) - start).to_bytes(4, "big")
+    size = len(out) - start
+    out[start] = size >> 24
+    out[start + 1] = size >> 16 & 255
+    out[start + 2] = size >> 8 & 255
+    out[start + 3] = size & 255
+
+
+#: Transfers that we may send: as many as the peer takes.
+OUTGOING_WINDOW: Final = 0x7FFFFFFF
+_OUTGOING_WINDOW: Final = OUTGOING_WINDOW
+
+
+def write_flow(session: SessionFlow, link: LinkFlow | None, echo: bool, counted: bool = True) -> None:
+    """Append a `flow` with a session's state to what is to be sent, and with a link's (§2.7.4).
+
+    Args: echo: the peer is to answer. counted: the link's delivery-count is known to us.
+    """
+    out = session.wire.out
+    compact = session.wire.compact
+    start = len(out)
+    window = session.announce()
+    out += _FLOW_START
+    if session.channel:
+        out[start + 6] = session.channel >> 8
+        out[start + 7] = session.channel & 255
+    if session.begun:
+        _append_uint(out, session.next_incoming_id)
+    else:
+        out.append(0x40)
+    _append_uint(out, window)
+    _append_uint(out, session.next_outgoing_id)
+    _append_uint(out, _OUTGOING_WINDOW)
+    count = 4
+    drain = False
+    if link is not None:
+        _append_uint(out, link.handle)
+        if counted:
+            _append_uint(out, link.delivery_count)
+        else:
+            out.append(0x40)
+        _append_uint(out, link.link_credit)
+        _append_uint(out, link.available)
+        count = 8
+        drain = link.drain
+    if not compact or drain or echo:
+        out += _NULLS[count:8]
+        out.append(0x41 if drain else 0x42 if not compact else 0x40)
+        count = 9
+        if not compact or echo:
+            out.append(0x41 if echo else 0x42)
+            count = 10
+        if not compact:
+            out.append(0x40)
+            count = 11
+    _close_list(out, start, count)
+    out[start + 3] = len(out) - start
 
 
 # ----------------------------------------------------------------------------------------------------- message heads

@@ -35,7 +35,7 @@ class AddressConfig(Table):
 
     pattern: str = setting(check=_pattern_refusal)
     distribution: Distribution = setting(default=Distribution.BALANCED)
-    max_credit: int = setting(default=250, low=1, high=2**31 - 1)
+    max_credit: int = setting(default=500, low=1, high=2**31 - 1)
     max_unsettled: int = setting(default=5000, low=1, high=2**31 - 1)
     drain_time: float = setting(default=0.25, low=0.0, high=60.0)
     window: int = setting(default=64, low=1, high=2**31 - 1)

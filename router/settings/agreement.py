@@ -9,13 +9,13 @@ from amqpmesh.policies.access import RESERVED
 from amqpmesh.policies.distribution import Distribution
 from amqpmesh.policies.redirect import comes_back
 from amqpmesh.router.names import split
-from amqpmesh.router.urls import DEFAULT_PORTS, is_loopback
+from amqpmesh.router.urls import DEFAULT_PORTS, Endpoint, is_loopback
 
 if TYPE_CHECKING:
     from amqpmesh.policies.patterns import PatternTable
     from amqpmesh.policies.redirect import Redirect
     from amqpmesh.router.config import AddressConfig, ListenerConfig, RouterConfig
-    from amqpmesh.router.urls import Endpoint, Service
+    from amqpmesh.router.urls import Service
 
 LOCALHOST: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 """Names of this machine itself."""
@@ -35,11 +35,9 @@ def disagreements(config: RouterConfig) -> Iterator[tuple[str, str]]:
     urls = [str(listener.endpoint) for listener in config.listeners if listener.endpoint.port]
     yield from _doubled("listener", urls, "are at", str)
     for position, listener in enumerate(config.listeners):
-        if listener.is_mesh:
-            yield from _unlike_the_mesh(config, f"listener[{position}]", (listener.endpoint,))
+        yield from _unfit(config, f"listener[{position}]", (listener.endpoint,), is_mesh=listener.is_mesh)
     for position, connector in enumerate(config.connectors):
-        if connector.is_mesh:
-            yield from _unlike_the_mesh(config, f"connector[{position}]", connector.places)
+        yield from _unfit(config, f"connector[{position}]", connector.places, is_mesh=connector.is_mesh)
     try:
         config.address_table()
     except ValueError as error:
@@ -90,15 +88,20 @@ def _doubled(kind: str, values: list[str], are: str, shown: Callable[[str], str]
             yield kind, f"two {kind}s {are} {shown(value)}"
 
 
-def _unlike_the_mesh(
-    config: RouterConfig, where: str, places: Sequence[Endpoint | Service]
+def _unfit(
+    config: RouterConfig, where: str, places: Sequence[Endpoint | Service], *, is_mesh: bool
 ) -> Iterator[tuple[str, str]]:
     mesh = config.mesh
-    if mesh is None:
+    if is_mesh and mesh is None:
         yield f"{where}.role", '"mesh" needs a table [mesh]'
         return
     for place in places:
-        if mesh.insecure and not place.loopback:
+        if isinstance(place, Endpoint) and place.is_unix:
+            if not (is_mesh and config.worker is not None):
+                yield f"{where}.url", "a Unix socket is for the workers of one router, among themselves"
+        elif mesh is None or not is_mesh:
+            continue
+        elif mesh.insecure and not place.loopback:
             yield f"{where}.url", f"an insecure mesh is for loopback only, not for {place}"
         elif mesh.insecure == place.secure:
             wanted, why = ("amqp", "has no certificates") if mesh.insecure else ("amqps", "has certificates")

@@ -25,7 +25,7 @@ def _url_refusal(url: str | tuple[str, ...]) -> str | None:
             found = place(each)
         except ValueError as error:
             return f"{each!r} {error}"
-        if isinstance(found, Endpoint) and not found.port:
+        if isinstance(found, Endpoint) and not (found.port or found.is_unix):
             return f"{each!r} needs a port to connect to"
         if each in urls[:position]:
             return f"names {each} twice"

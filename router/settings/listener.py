@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 from amqpmesh.router.settings.limits import USHORT_MAX, Limits
 from amqpmesh.router.settings.redirect import PlaceConfig
 from amqpmesh.router.tables import Rule, Table, setting, table
-from amqpmesh.router.urls import Endpoint
+from amqpmesh.router.urls import Endpoint, endpoint
 
 MECHANISMS = ("ANONYMOUS", "PLAIN", "EXTERNAL", "SCRAM-SHA-1", "SCRAM-SHA-256")
 PASSWORD_MECHANISMS = frozenset({"PLAIN", "SCRAM-SHA-1", "SCRAM-SHA-256"})
@@ -18,7 +18,7 @@ ListenerRole = Literal["normal", "mesh"]
 
 def _url_refusal(url: str) -> str | None:
     try:
-        Endpoint.parse(url)
+        endpoint(url)
     except ValueError as error:
         return str(error)
     return None
@@ -75,7 +75,7 @@ class ListenerConfig(Limits):
     @property
     def endpoint(self) -> Endpoint:
         """The URL, taken apart."""
-        return Endpoint.parse(self.url)
+        return endpoint(self.url)
 
     @property
     def is_mesh(self) -> bool:

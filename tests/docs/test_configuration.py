@@ -22,6 +22,7 @@ from amqpmesh.router.config import (
     PlaceConfig,
     RedirectConfig,
     RouterConfig,
+    TelemetryConfig,
     TlsConfig,
     parse,
 )
@@ -44,6 +45,7 @@ SECTIONS: dict[str, tuple[type[Table], type[Table] | None]] = {  # the table, an
     "`redirect` of a listener": (PlaceConfig, None),
     "`[elsewhere]`": (ElsewhereConfig, None),
     "`[log]`": (LogConfig, None),
+    "`[telemetry]`": (TelemetryConfig, None),
 }
 
 

@@ -153,6 +153,109 @@ def test_one_input_never_gets_more_than_max_credit() -> None:
     assert flows(pool) == {i: Flow(250)}
 
 
+def test_who_stands_for_many_is_given_as_many_times_more_and_no_more_than_there_is() -> None:
+    pool = Pool(BALANCED, max_credit=250)
+    many, one = pool.add_input(0), pool.add_input(0)
+    many.times = 3
+    branch = pool.add_branch(usable=10_000)
+    assert flows(pool) == {many: Flow(750), one: Flow(250)}
+    pool.change_branch(branch, 0, 1, True, 0.0)
+    small = Pool(BALANCED, max_credit=250)
+    many, one = small.add_input(0), small.add_input(0)
+    many.times = 3
+    small.add_branch(usable=300)
+    assert flows(small) == {many: Flow(150), one: Flow(150)}
+
+
+# The spare delivery.
+
+
+def use_up(pool: Pool, i: Input, branch: Branch, now: float) -> None:
+    """Have an input send all that it may, and all of it leave."""
+    while i.credit:
+        relay(pool, i, branch, now)
+
+
+def test_who_has_used_a_large_share_up_is_given_what_is_spare_only_when_nothing_else_comes() -> None:
+    pool, branch, (i,) = served(100)
+    use_up(pool, i, branch, 1.0)
+    assert flows(pool, 1.0) == {}
+    assert pool.next_timer() == pytest.approx(1.02)
+    assert pass_time(pool, 2.0) == {i: [Flow(1)]}
+    assert pool.next_timer() is None
+
+
+def test_what_a_consumer_gives_meanwhile_comes_in_one_flow() -> None:
+    pool, branch, (i,) = served(100)
+    for now in (1.0, 1.01, 1.02):
+        use_up(pool, i, branch, now)
+        assert flows(pool, now) == {}
+        pool.set_usable(branch, 100, now)
+        assert flows(pool, now) == {i: Flow(100)}
+    assert pool.next_timer() is None
+
+
+def test_who_was_given_what_is_spare_late_once_is_given_it_at_once_while_shares_stay_small() -> None:
+    pool, branch, (i,) = served(100)
+    use_up(pool, i, branch, 1.0)
+    assert flows(pool, 1.0) == {}
+    assert pass_time(pool, 2.0) == {i: [Flow(1)]}
+    pool.set_usable(branch, 1, 2.0)
+    pool.grants(2.0)
+    use_up(pool, i, branch, 2.0)
+    assert flows(pool, 2.0) == {i: Flow(1)}
+
+
+def test_who_comes_new_does_not_wait_for_what_is_spare_behind_who_expects_more() -> None:
+    pool, branch, (i,) = served(100)
+    use_up(pool, i, branch, 1.0)
+    assert flows(pool, 1.0) == {}
+    late = pool.add_input(0)
+    assert flows(pool, 1.0) == {late: Flow(1)}
+    assert pass_time(pool, 1.03) == {i: [Flow(1)]}
+
+
+# What need not be told.
+
+
+@given(
+    credit=st.integers(1, 300),
+    more=st.integers(0, 300),
+    first=st.integers(0, 300),
+    most=st.sampled_from([1, 5, 50, 250]),
+    inputs=st.integers(1, 2),
+    times=st.integers(1, 2),
+)
+def test_what_is_relayed_quietly_would_have_changed_nothing(
+    credit: int, more: int, first: int, most: int, inputs: int, times: int
+) -> None:
+    """Told of each delivery, a pool sends no flow for as many as it said that it need not be told of."""
+    pool = Pool(BALANCED, max_credit=most)
+    i, *_ = [pool.add_input(0) for _ in range(inputs)]
+    i.times = times
+    branch = pool.add_branch(usable=credit)
+    pool.grants(0.0)
+    for _ in range(min(first, i.credit, branch.usable)):
+        relay(pool, i, branch)
+        pool.grants(0.0)
+    pool.set_usable(branch, branch.usable + more, 0.0)
+    pool.grants(0.0)
+    for _ in range(min(pool.quiet(i), branch.usable)):
+        relay(pool, i, branch)
+        assert flows(pool) == {}
+
+
+def test_an_input_that_is_alone_is_quiet_until_it_has_used_up_what_it_was_given() -> None:
+    pool, branch, (i,) = served(100)
+    assert pool.quiet(i) == 97
+    relay(pool, i, branch)
+    pool.grants(0.0)
+    assert pool.quiet(i) == 96
+    late = pool.add_input(0)
+    pool.grants(0.0)
+    assert (pool.quiet(i), pool.quiet(late)) == (i.quiet, late.quiet)
+
+
 # Renewed when a delivery has left.
 
 

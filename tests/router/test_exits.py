@@ -11,17 +11,18 @@ from amqpmesh.policies.annotations import DeliveryAnnotationsRule
 from amqpmesh.policies.distribution import Distribution
 from amqpmesh.router import ways
 from amqpmesh.router.amqp.composite import encode_composite
-from amqpmesh.router.amqp.definitions import ReceiverSettleMode, SenderSettleMode
-from amqpmesh.router.amqp.delivery_states import Accepted, DeliveryState, Modified, Released
+from amqpmesh.router.amqp.definitions import ReceiverSettleMode, Role, SenderSettleMode
+from amqpmesh.router.amqp.delivery_states import Accepted, DeliveryState, Modified, Rejected, Released
 from amqpmesh.router.amqp.events import DispositionReceived, Event, TransferReceived
 from amqpmesh.router.amqp.link import Sender
-from amqpmesh.router.amqp.messaging import AmqpValue, DeliveryAnnotations, MessageAnnotations, Source
+from amqpmesh.router.amqp.messaging import AmqpValue, DeliveryAnnotations, MessageAnnotations, Source, Target
+from amqpmesh.router.amqp.terminus import Terminus
 from amqpmesh.router.amqp.types import Symbol
 from amqpmesh.router.config import AddressConfig, ListenerConfig
 from amqpmesh.router.connections import ConnectionRecord
 from tests.support.meshes import World, records
 from tests.support.network import OUTCOMES, Client, Network, Sent, message
-from tests.support.side_by_side import relaying
+from tests.support.side_by_side import disposition, relaying
 
 FIRST, SECOND = ReceiverSettleMode.FIRST, ReceiverSettleMode.SECOND
 LINE = [("A", "B"), ("B", "C"), ("C", "D")]
@@ -95,6 +96,26 @@ def test_the_usual_is_relayed_without_a_decision_and_so_is_its_outcome(
     assert decided(events, decide, DispositionReceived) == 0
     assert [each.outcome for each in sent] == [None if settled else outcome] * 5
     assert all(each.delivery.settled for each in arrived)
+    assert network.relays == 0
+    network.leave()
+
+
+def test_what_is_said_of_a_decided_delivery_keeps_the_next_frames_from_nothing(events: Events) -> None:
+    network = Network()
+    consumer, producer = network.client(), network.client()
+    consumer.receiver("q", credit=50)
+    link = producer.sender("q")
+    sent = send(producer, link, *[message()] * 5)
+    decided_first, *alone = consumer.take(5)
+
+    def say() -> None:
+        decided_first.accept()
+        for each in alone:
+            each.dispose(Released(), settled=True)  # another frame
+        network.run()
+
+    assert decided(events, say, DispositionReceived) == 1
+    assert [each.outcome for each in sent] == [Accepted(), *[Released()] * 4]
     assert network.relays == 0
     network.leave()
 
@@ -568,3 +589,40 @@ def test_links_of_either_settle_mode_are_relayed(events: Events) -> None:
         assert decided(events, lambda: send(producer, link, *[message()] * 3, settled=settled)) == 0  # noqa: B023
         assert len(consumer.take()) == 4
         network.leave()
+
+
+def test_a_session_that_ended_before_anybody_was_told_takes_nothing() -> None:
+    network = Network()
+    consumer, producer = network.client(max_frame_size=512), network.client()
+    consumer.receiver("q", credit=50)
+    link = producer.sender("q")
+    for _ in range(2):
+        producer.send(link)
+        consumer.take(1)[0].accept()
+        network.run()
+    # As much work as there may be at once, then an attach whose answer does not fit into the peer's frames.
+    for _ in range(999):
+        consumer.engine.out.extend(disposition(9000, 9000, None))
+    consumer.session.attach(Terminus("L" * 470, Role.RECEIVER), source=Source(address="q2"), target=Target())
+    assert not network.core.receive(consumer.record, consumer.engine.data_to_send(network.now), network.now)
+    sent = producer.send(link)
+    network.run()
+    assert not producer.is_lost
+    assert sent.said == [(Released(), True)]
+
+
+@pytest.mark.parametrize("to", ["q", None])
+def test_a_receiver_is_sent_no_more_than_it_takes_in_several_frames(to: str | None) -> None:
+    network = Network()
+    consumer, producer = network.client(), network.client()
+    receiver = consumer.receiver("q", max_message_size=5000)
+    link = producer.sender(to)
+    payload = message("x" * 20_000, to="q")
+    sent = producer.send(link, payload[:2000], more=True)
+    for at in range(2000, len(payload), 2000):
+        if not sent.said:
+            producer.go_on(sent, payload[at : at + 2000], more=at + 2000 < len(payload))
+    (state, settled) = sent.said[-1]
+    assert isinstance(state, Rejected)
+    assert settled
+    assert receiver.is_attached

@@ -9,9 +9,11 @@ import pytest
 from amqpmesh.policies.distribution import Distribution
 from amqpmesh.router.amqp.definitions import AmqpCondition, Error, ReceiverSettleMode
 from amqpmesh.router.amqp.delivery_states import Accepted, Modified
+from amqpmesh.router.amqp.performatives import Flow
 from amqpmesh.router.amqp.types import Symbol
 from amqpmesh.router.config import AddressConfig
 from amqpmesh.router.departures import fail_link
+from amqpmesh.router.kernel.relay import OUTGOING_WINDOW
 from amqpmesh.router.outages import PATIENCE
 from tests.support import meshes
 from tests.support.meshes import World, records
@@ -493,8 +495,17 @@ def test_a_branch_of_a_tree_that_was_detached_for_what_its_neighbour_did_wrong_i
     (lane,) = [each for record in records(mesh, "C") for each in record.incoming]
     session = lane.link.session
     # Routers take nothing within a transaction.
-    flow = session.flow_frame(lane.link.flow_state.handle)
-    session.write(replace(flow, properties={Symbol("txn-id"): b"x"}))
+    known = session.flow_state
+    session.write(
+        Flow(
+            next_incoming_id=known.next_incoming_id,
+            incoming_window=known.announce(),
+            next_outgoing_id=known.next_outgoing_id,
+            outgoing_window=OUTGOING_WINDOW,
+            handle=lane.link.flow_state.handle,
+            properties={Symbol("txn-id"): b"x"},
+        )
+    )
     core.on_output(lane.connection)
     mesh.run()
     assert lane not in lane.connection.incoming, "A has detached it"

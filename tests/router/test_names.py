@@ -19,8 +19,8 @@ from amqpmesh.router.lookup import LONGEST, REMEMBERED
 from amqpmesh.router.management import ADDRESS as MANAGEMENT
 from amqpmesh.router.reasons import Reason
 from amqpmesh.router.statistics import Direction
-from tests.support.meshes import World
-from tests.support.network import Client, Network, Sent, message
+from tests.support.meshes import World, deliver, with_receivers
+from tests.support.network import Client, Network, message
 
 LINE = [("A", "B"), ("B", "C")]
 
@@ -63,24 +63,7 @@ def condition(client: Client, link: Link) -> str | None:
 
 def mesh_with_receivers() -> tuple[World, dict[str, Client]]:
     """A, B and C, with a receiver of q at each; and who they are."""
-    mesh = World("ABC", LINE)
-    receivers = {router: mesh[router].client() for router in "ABC"}
-    for client in receivers.values():
-        client.receiver("q", credit=10)
-    mesh.advance(0.2)
-    return mesh, receivers
-
-
-def deliver(mesh: World, receivers: dict[str, Client], sends: list[Sent]) -> set[str]:
-    """Accept what came, and see that the senders hear it; the routers whose receivers got some."""
-    mesh.advance(0.1)
-    took = {router: client.take() for router, client in receivers.items()}
-    for arrivals in took.values():
-        for arrival in arrivals:
-            arrival.accept()
-    mesh.run()
-    assert [sent.said for sent in sends] == [[(Accepted(), True)]] * len(sends)
-    return {router for router, arrivals in took.items() if arrivals}
+    return with_receivers("ABC", LINE)
 
 
 EXPECTED = {"here": {"A"}, "there": {"B"}, "mesh": {"A", "B", "C"}}

@@ -1,6 +1,6 @@
 import pytest
 
-from amqpmesh.router.urls import Endpoint, Service, place
+from amqpmesh.router.urls import UNIX, Endpoint, Service, endpoint, place
 
 
 @pytest.mark.parametrize(
@@ -107,3 +107,20 @@ def test_a_place_that_is_none_is_refused_with_a_reason(url: str, reason: str) ->
 def test_nobody_can_listen_at_a_domain() -> None:
     with pytest.raises(ValueError, match="must begin with amqp:// or amqps://$"):
         Endpoint.parse("amqp+srv://example.org")
+
+
+def test_a_unix_socket_is_a_place_to_listen_and_to_connect_to_and_no_clients_url() -> None:
+    there = Endpoint(UNIX, "/run/a b/1", 0)
+    assert endpoint(str(there)) == place(str(there)) == there
+    assert there.is_unix
+    assert there.loopback
+    assert not there.secure
+    with pytest.raises(ValueError, match="must begin with amqp:// or amqps://"):
+        Endpoint.parse(str(there))
+
+
+@pytest.mark.parametrize("url", ["amqp+unix://", "amqp+unix:/run/1", "amqp+unix://run/1"])
+def test_a_unix_socket_needs_a_path(url: str) -> None:
+    for read in (endpoint, place):
+        with pytest.raises(ValueError, match="must begin with"):
+            read(url)

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from pathlib import Path
 
-from amqpmesh.router.config import AddressConfig, ConnectorConfig, ListenerConfig, MeshConfig
+from amqpmesh.router.amqp.delivery_states import Accepted
+from amqpmesh.router.config import AddressConfig, ConnectorConfig, ListenerConfig, MeshConfig, WorkerConfig
 from amqpmesh.router.connections import ConnectionRecord
 from amqpmesh.router.core import Core
 from amqpmesh.router.mesh import Mesh
 from amqpmesh.topology.protocol import Topology
 from amqpmesh.topology.settings import Settings
 from amqpmesh.topology.signing import Unsigned
-from tests.support.network import Client, Network
+from amqpmesh.topology.workers import name_of
+from tests.support.network import Client, Network, Sent
 
 LISTENER = ListenerConfig(url="amqp://127.0.0.1:0", name="mesh", role="mesh", idle_time_out=0.0)
 
@@ -23,6 +26,9 @@ class Node(Network):
     def __init__(self, world: World, router: str, addresses: Iterable[AddressConfig], epoch: int, **settings: object):
         self.world = world
         settings = {"mesh": MeshConfig(insecure=True), **settings}
+        name = name_of(router)
+        if name is not None:
+            settings["worker"] = WorkerConfig(name=name, number=int(router.rpartition(".")[2]), folder=Path("/"))
         super().__init__(*addresses, router=router, **settings)
         self.now = world.now
         topology = Topology(router, Settings(), Unsigned(), Unsigned(), epoch, world.now)
@@ -305,3 +311,28 @@ class World:
 def records(world: World, router: str) -> list[ConnectionRecord]:
     """The connections of a router to its neighbours."""
     return [record for wire in world.wires for core, record in wire.ends if core.id == router]
+
+
+def with_receivers(
+    routers: Iterable[str], edges: Iterable[tuple[str, str]], *addresses: AddressConfig
+) -> tuple[World, dict[str, Client]]:
+    """A mesh with a client at each router that receives from q; and who they are."""
+    routers = list(routers)
+    mesh = World(routers, edges, *addresses)
+    receivers = {router: mesh[router].client() for router in routers}
+    for client in receivers.values():
+        client.receiver("q", credit=10)
+    mesh.advance(0.2)
+    return mesh, receivers
+
+
+def deliver(mesh: World, receivers: dict[str, Client], sends: list[Sent]) -> set[str]:
+    """Accept what came, and see that the senders hear it; the routers whose receivers got some."""
+    mesh.advance(0.1)
+    took = {router: client.take() for router, client in receivers.items()}
+    for arrivals in took.values():
+        for arrival in arrivals:
+            arrival.accept()
+    mesh.run()
+    assert [sent.said for sent in sends] == [[(Accepted(), True)]] * len(sends)
+    return {router for router, arrivals in took.items() if arrivals}

@@ -83,7 +83,7 @@ class Router:
         self.exits.links = list(self.outgoing)
         self.exits.room = room
         self.exits.hops = 3
-        kernel.open_input(self.incoming, 0, self.exits)
+        kernel.entrust(self.incoming, 0, self.exits)
         self._kernel = kernel
 
     @staticmethod
@@ -121,7 +121,11 @@ class Router:
             for session in (self.source_session, self.sink_session)
             for each in session.dispositions
         ]
-        links = [[(name, getattr(link, name)) for name in _OF_LINKS] for link in (self.incoming, *self.outgoing)]
+        links = [
+            [(name, getattr(link, name)) for name in _OF_LINKS]
+            + [(name, getattr(link, name) is None) for name in ("current", "relay", "leg")]
+            for link in (self.incoming, *self.outgoing)
+        ]
         sessions = [
             [(name, getattr(session, name)) for name in _OF_SESSIONS]
             for session in (self.source_session, self.sink_session)

@@ -14,8 +14,8 @@ from itertools import pairwise
 from typing import Any, Final
 from unittest.mock import patch
 
+from amqpmesh.router import arriving
 from amqpmesh.router import core as core_module
-from amqpmesh.router import exits
 from amqpmesh.router.amqp.composite import encode_composite
 from amqpmesh.router.amqp.definitions import Role
 from amqpmesh.router.amqp.events import Event, TransferReceived
@@ -61,7 +61,7 @@ def relaying(*, alone: bool) -> Iterator[Counter[type[Event]]]:
         if alone:
             yield counts
             return
-        with patch.object(exits, "_decide", lambda _core, _address: None):
+        with patch.object(arriving, "open_input", lambda _core, _incoming: None):
             yield counts
 
 

@@ -6,16 +6,17 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
+# By B, which costs less; but where that is slow to start, they go by C when it has.
 STORY: Final = (
     r"five routers start, each a process; A-B-D-E is a way, A-C-D-E another",
     r"[\d,]+ messages go from A to E, each to be accepted by the receiver",
-    r"they go by B: its \$management says that it has relayed [\d,]+",
-    r"B is killed \(SIGKILL, process \d+\) with [\d,]+ messages on their way",
-    r"they go by C, after a pause of \d+\.\d+ m?s; [\d,]+ are sent again",
-    r"B is started again, with the same id",
+    r"they go by (?P<victim>[BC]): its \$management says that it has relayed [\d,]+",
+    r"{victim} is killed \(SIGKILL, process \d+\) with [\d,]+ messages on their way",
+    r"they go by {other}, after a pause of \d+\.\d+ m?s; [\d,]+ are sent again",
+    r"{victim} is started again, with the same id",
 )
 AND_THEN: Final = (  # each or not: routers may be slow to start, and nothing need be in doubt
-    r"they go by B again",
+    r"they go by {victim} again",
     r"[\d,]+ were in doubt, and sent again: [\d,]+ of them came twice",
     r"[\d,]+ were not accepted, and sent again",
 )
@@ -32,7 +33,12 @@ def check(lines: Sequence[str]) -> None:
         assert found, line
         said.append(found[1])
     assert len(said) >= len(STORY)
+    victim = other = ""
     for pattern, line in zip(STORY, said, strict=False):
-        assert re.fullmatch(pattern, line), line
+        found = re.fullmatch(pattern.replace("{victim}", victim).replace("{other}", other), line)
+        assert found, line
+        if "victim" in found.groupdict():
+            victim = found["victim"]
+            other = "C" if victim == "B" else "B"
     for line in said[len(STORY) :]:
-        assert any(re.fullmatch(pattern, line) for pattern in AND_THEN), line
+        assert any(re.fullmatch(pattern.replace("{victim}", victim), line) for pattern in AND_THEN), line

@@ -14,12 +14,12 @@ from amqpmesh.topology.certificates import (
     MAX_CERTIFICATE,
     CertificateError,
     certificates_in,
-    covers,
     fingerprint,
     read_authority,
     read_router,
     router_uri,
 )
+from amqpmesh.topology.workers import covers
 from tests.support.authorities import NOW, World, san, strange
 
 WORLD = World()

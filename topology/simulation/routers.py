@@ -58,6 +58,9 @@ class HostedRouter(Router):
     def _member(self) -> Membership | None:
         return membership(self.config, self._wall_clock)
 
+    def _wall(self) -> float:
+        return self._wall_clock()
+
     def host_changed(self) -> None:
         """The host is frozen now, or is not any more."""
         self._driver.host_changed()

@@ -82,7 +82,7 @@ class Conversation:
                 began = seconds_worked()
         self._see_off()
 
-    def receive_now(self, data: bytes) -> None:
+    def receive_now(self, data: bytes | bytearray) -> None:
         """Take bytes of the peer, all at once: whoever sends them gives the thread back."""
         for event in self.engine.receive(data, trio.current_time()):
             self._handle(event)
@@ -93,7 +93,7 @@ class Conversation:
         for event in self.engine.handle_timer(trio.current_time()):
             self._handle(event)
 
-    def data_to_send(self) -> bytes:
+    def data_to_send(self) -> bytearray:
         """What is to be written now."""
         data = self.engine.data_to_send(trio.current_time())
         self.writing = len(data)
@@ -238,6 +238,10 @@ class Conversation:
         end: LinkEnd = event.link.context  # type: ignore[assignment]  # only attached links transfer
         end.transferred(event)
 
+    def _gathered(self, event: events.DeliveriesGathered) -> None:
+        end: LinkEnd = event.link.context  # type: ignore[assignment]  # only attached links transfer
+        end.gathered(event)
+
     def _delivery_ignored(self, event: events.DeliveryIgnored) -> None:
         end: LinkEnd = event.link.context  # type: ignore[assignment]  # only attached links transfer
         end.flowed()
@@ -271,6 +275,7 @@ class Conversation:
         events.LinkAttached: _link_attached,
         events.LinkDetached: _link_detached,
         events.TransferReceived: _transfer_received,
+        events.DeliveriesGathered: _gathered,
         events.DeliveryIgnored: _delivery_ignored,
         events.DispositionReceived: _disposed,
         events.CreditChanged: _credit_changed,

@@ -119,15 +119,15 @@ class Inside(Attacher):
 
     # ------------------------------------------------------------------------------------------------------- the bytes
 
-    def flush(self) -> None:
+    def flush(self, now: float) -> None:
         """Hand over what the core has to send. Never raises, never waits."""
         assert self._driver is not None
         assert self._record is not None
         core = self._driver.core
         try:
-            while data := core.data_to_send(self._record, trio.current_time()):
+            while data := core.data_to_send(self._record, now):
                 self._conversation.receive_now(data)
-                core.sent(self._record, trio.current_time())
+                core.sent(self._record, now)
         except Exception as error:
             # A fault of ours: it costs the links within the process, and not whoever's bytes brought it about.
             log.error("fault", exception=error, listener=NAME)
@@ -149,7 +149,7 @@ class Inside(Attacher):
                     for at in range(0, len(data), SLICE):
                         part = data[at : at + SLICE]
                         while not driver.core.receive(record, part, trio.current_time()):
-                            part = b""
+                            part = bytearray()
                             driver.settle()
                             await trio.lowlevel.checkpoint()
                         driver.settle()

@@ -22,7 +22,7 @@ from amqpmesh.router.io.client.arguments import text
 from amqpmesh.router.io.client.backoff import LASTING
 
 if TYPE_CHECKING:
-    from amqpmesh.router.amqp.events import LinkDetached, TransferReceived
+    from amqpmesh.router.amqp.events import DeliveriesGathered, LinkDetached, TransferReceived
     from amqpmesh.router.amqp.link import Link
     from amqpmesh.router.amqp.performatives import Attach
     from amqpmesh.router.amqp.session import Session
@@ -234,6 +234,10 @@ class LinkEnd(ABC):
     @abstractmethod
     def transferred(self, event: TransferReceived) -> None:
         """A frame of a delivery came."""
+
+    def gathered(self, event: DeliveriesGathered) -> None:  # noqa: ARG002 - of those who have
+        """Whole deliveries came: only to those who have asked the kernel for it."""
+        raise AssertionError("nothing was entrusted")
 
     @abstractmethod
     def disposed(self, delivery: KernelDelivery, state: bytes | None, settled: bool) -> None:

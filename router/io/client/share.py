@@ -17,9 +17,9 @@ class Share:
         self._session = session
         self._frames = 0
 
-    def take(self) -> None:
-        """A frame came."""
-        self._frames += 1
+    def take(self, frames: int = 1) -> None:
+        """A frame came, or several."""
+        self._frames += frames
 
     def release(self, frames: int) -> None:
         """The octets of so many frames are gone from here."""

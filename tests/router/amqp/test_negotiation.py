@@ -49,7 +49,7 @@ ANONYMOUS = sasl_frame(encode_composite(SaslInit(mechanism=Symbol("ANONYMOUS")))
 
 
 def said(scripted: Scripted) -> bytes:
-    return scripted.engine.data_to_send(scripted.now)
+    return bytes(scripted.engine.data_to_send(scripted.now))
 
 
 def sasl_said(data: bytes) -> list[SaslMechanisms | SaslOutcome]:

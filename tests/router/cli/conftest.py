@@ -12,6 +12,7 @@ import pytest
 
 from amqpmesh.router.cli.main import main
 from tests.support.served import PATIENCE, Command, Said, Serve, Served
+from tests.support.terminals import Terminal
 
 
 @pytest.fixture
@@ -54,3 +55,10 @@ def command(capfd: pytest.CaptureFixture[str]) -> Command:
         return Said(status, *capfd.readouterr())
 
     return run
+
+
+@pytest.fixture
+def terminal() -> Iterator[Terminal]:
+    terminal = Terminal()
+    yield terminal
+    terminal.close()

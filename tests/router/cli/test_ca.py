@@ -174,6 +174,15 @@ def test_a_worker_is_no_router_of_its_own(made: Ca, folder: Path) -> None:
     assert made("issue", "B.example").status == 0
 
 
+def test_nor_is_it_one_that_is_renewed(made: Ca, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert made("issue", "A", "--days", "0.5").status == 0
+    now = time.time
+    monkeypatch.setattr(time, "time", lambda: now() + 2 * DAY)
+    assert made("issue", "A.1").status == 0, "the one of A has ended"
+    ended = made("renew", "A")
+    assert (ended.status, ended.err) == (2, "amqpmesh: A.1 is a worker of A, whose certificate is good for both\n")
+
+
 @pytest.mark.parametrize("router", ["a b", "a/b", "../a", "a@b", "", "x" * 256, "mesh-ca", "mesh-ca.issued", "\u00e9"])
 def test_what_is_no_router_id_is_told(made: Ca, folder: Path, router: str, capsys: pytest.CaptureFixture[str]) -> None:
     for action in ("issue", "renew", "revoke"):

@@ -13,7 +13,7 @@ import sys
 import termios
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -29,17 +29,42 @@ from tests.support.story import SUMMARY, check
 ROOT = Path(__file__).parents[3]
 PATIENCE = 60.0  # seconds; it takes a tenth of that, most of which routers take to start
 COUNT = 600
+MODULE = ("-m", "amqpmesh")
+# The command, which is killed when its first router exists, but not for the system to kill that one with it.
+KILLED_BETWEEN = """
+import ctypes, os, signal, sys
+from amqpmesh.router.cli.main import main
+
+class Late:
+    prctl = ctypes.CDLL(None).prctl
+
+    def __init__(self, name):
+        pass
+
+    def __getattribute__(self, name):
+        def late(*arguments):
+            command = os.getppid()
+            os.kill(command, signal.SIGKILL)
+            while os.getppid() == command:
+                pass
+            return Late.prctl(*arguments)
+
+        return late
+
+ctypes.CDLL = Late
+main(sys.argv[1:])
+"""
 
 
 class Run:
     """The command, whose routers keep what they write in a folder of the test, by which they are known."""
 
-    def __init__(self, folder: Path, *, terminal: bool) -> None:
+    def __init__(self, folder: Path, *, terminal: bool, program: Sequence[str] = MODULE) -> None:
         self.folder = folder
         read, write = os.openpty() if terminal else os.pipe()
         self.terminal = read
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "amqpmesh", "demo", "--count", str(COUNT)],
+            [sys.executable, *program, "demo", "--count", str(COUNT)],
             cwd=ROOT,
             env={**os.environ, "TMPDIR": str(folder), "TERM": "xterm", "LC_ALL": "C.UTF-8"},
             stdin=write if terminal else subprocess.DEVNULL,
@@ -83,6 +108,11 @@ class Run:
             if str(self.folder).encode() in arguments:
                 found.append(int(process.name))
         return found
+
+    def until_no_router_is_left(self, deadline: float) -> None:
+        while self.routers():
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
 
     def close(self) -> None:
         self._alarm.cancel()
@@ -128,7 +158,7 @@ def test_nothing_is_left_of_it(complete: Run) -> None:
 def test_ctrl_c_on_the_terminal_ends_all_of_it(tmp_path: Path) -> None:
     run = Run(tmp_path, terminal=True)
     try:
-        run.until("B is killed")
+        run.until(" is killed")
         assert len(run.routers()) == 4
         os.write(run.terminal, b"\x03")
         run.rest()
@@ -154,9 +184,18 @@ def test_routers_die_with_a_command_that_is_killed(tmp_path: Path) -> None:
             time.sleep(0.01)
         run.process.send_signal(signal.SIGKILL)
         run.rest()
-        while run.routers():
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        run.until_no_router_is_left(deadline)
+    finally:
+        run.close()
+
+
+def test_a_router_dies_with_a_command_that_is_killed_while_it_begins(tmp_path: Path) -> None:
+    run = Run(tmp_path, terminal=False, program=("-c", KILLED_BETWEEN))
+    try:
+        run.rest()
+        assert run.process.returncode == -signal.SIGKILL, run.shown
+        assert list(tmp_path.rglob("*.log"))
+        run.until_no_router_is_left(time.monotonic() + PATIENCE)
     finally:
         run.close()
 

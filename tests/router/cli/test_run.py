@@ -8,10 +8,8 @@ import socket
 import ssl
 import subprocess
 import sys
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import IO
 
 import pytest
 import trio
@@ -21,65 +19,10 @@ from amqpmesh.router.amqp.definitions import Role
 from amqpmesh.router.amqp.delivery_states import Accepted
 from amqpmesh.router.amqp.performatives import Disposition, Transfer
 from amqpmesh.router.users import add_user
+from tests.support.daemons import PATIENCE, Daemon, StartDaemon
 from tests.support.peer import Peer, credit
 
-PATIENCE = 40.0  # seconds; nothing here takes one
-
 HEADER = b"AMQP\x00\x01\x00\x00"
-
-
-class Daemon:
-    """`amqpmesh run`, and the lines it writes on standard error."""
-
-    def __init__(self, *arguments: str, cwd: Path, **environment: str) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "amqpmesh", "run", *arguments],
-            stderr=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            cwd=cwd,
-            env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[3]), **environment},
-        )
-        # A daemon that says nothing more must fail the test, not stop it.
-        self._alarm = threading.Timer(PATIENCE, self.process.kill)
-        self._alarm.start()
-        self.lines: list[str] = []
-
-    def said(self, pattern: str) -> re.Match[str]:
-        """The next line that the pattern is found in; the lines before it are read too."""
-        for line in self._errors:
-            self.lines.append(line.rstrip("\n"))
-            if found := re.search(pattern, line):
-                return found
-        raise AssertionError(f"never said {pattern!r}, but\n" + "\n".join(self.lines))
-
-    @property
-    def _errors(self) -> IO[str]:
-        assert self.process.stderr is not None
-        return self.process.stderr
-
-    def port(self) -> int:
-        return int(self.said(r" INFO listening url=amqps?://\S+:(\d+) name=").group(1))
-
-    def send(self, number: signal.Signals) -> None:
-        self.process.send_signal(number)
-
-    def ended(self) -> int:
-        output, errors = self.process.communicate(timeout=PATIENCE)
-        self.lines.extend(errors.splitlines())
-        assert output == ""
-        return self.process.returncode
-
-    def close(self) -> None:
-        self._alarm.cancel()
-        self.process.kill()
-        self.process.wait(PATIENCE)
-        for stream in (self.process.stdout, self.process.stderr):
-            if stream is not None:
-                stream.close()
-
-
-StartDaemon = Callable[..., Daemon]
 
 
 @pytest.fixture

@@ -1,5 +1,7 @@
 import resource
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -41,3 +43,19 @@ def test_the_soft_limit_of_files_becomes_the_hard_one() -> None:
         assert resource.getrlimit(resource.RLIMIT_NOFILE) == (hard, hard)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_what_is_there_when_a_daemon_begins_is_not_looked_at_for_garbage_again() -> None:
+    program = """
+import gc
+from amqpmesh.router.cli import service
+before = gc.get_threshold()
+kept = [[] for _ in range(100)]
+service.look_for_garbage_less()
+assert not any(each is kept[0] for each in gc.get_objects())
+assert gc.get_threshold()[0] > before[0]
+begun = []
+begun.append(begun)
+assert any(each is begun for each in gc.get_objects())
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)

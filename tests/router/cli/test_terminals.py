@@ -5,11 +5,8 @@ import re
 import socket
 import subprocess
 import sys
-import termios
 import threading
-from collections.abc import Iterator
 from pathlib import Path
-from typing import TextIO
 
 import pytest
 
@@ -17,48 +14,9 @@ from amqpmesh.router.cli.hints import first_steps
 from amqpmesh.router.config import ListenerConfig, TlsConfig
 from amqpmesh.router.io.client.delivery import Delivery
 from tests.support.served import PATIENCE, Command, Served
+from tests.support.terminals import Terminal
 
 ROOT = Path(__file__).parents[3]
-
-
-class Terminal:
-    """A terminal, and all that was shown on it."""
-
-    def __init__(self) -> None:
-        self._master, slave = os.openpty()
-        termios.tcsetwinsize(slave, (24, 80))
-        self.stream: TextIO = os.fdopen(slave, "w")
-        self._shown = bytearray()
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
-
-    def _read(self) -> None:
-        while True:
-            try:
-                chunk = os.read(self._master, 65536)
-            except OSError:  # nobody has it open any more
-                return
-            if not chunk:
-                return
-            self._shown += chunk
-
-    def shown(self) -> str:
-        """All of it; it is closed."""
-        self.stream.close()
-        self._reader.join(PATIENCE)
-        return self._shown.decode()
-
-    def close(self) -> None:
-        self.stream.close()
-        self._reader.join(PATIENCE)
-        os.close(self._master)
-
-
-@pytest.fixture
-def terminal() -> Iterator[Terminal]:
-    terminal = Terminal()
-    yield terminal
-    terminal.close()
 
 
 def test_a_bar_shows_how_far_sending_is_and_gives_way_to_the_summary(

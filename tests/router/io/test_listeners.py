@@ -2,6 +2,7 @@
 
 import errno
 import logging
+import os
 import socket
 import struct
 from pathlib import Path
@@ -11,7 +12,9 @@ import trio
 
 from amqpmesh.router.config import ListenerConfig
 from amqpmesh.router.io import listeners
+from amqpmesh.router.io.listeners import Listener, reserved
 from amqpmesh.router.io.node import Router
+from amqpmesh.router.io.streams import TcpStream
 from amqpmesh.router.logs import event_of
 from tests.support.peer import connect
 
@@ -134,3 +137,74 @@ async def test_a_connection_has_no_delay_and_is_kept_alive_and_many_may_wait_for
         # Of a listening socket, tcpi_sacked in struct tcp_info is how many may wait: what the system allows at most.
         (backlog,) = struct.unpack_from("I", listening.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 104), 28)
         assert backlog == min(int(Path("/proc/sys/net/core/somaxconn").read_text()), 0xFFFF)
+
+
+def by_path(path: Path) -> ListenerConfig:
+    return ListenerConfig(url=f"amqp+unix://{path}", role="mesh")
+
+
+async def accepted_by(listener: Listener, count: int) -> list[str]:
+    """Who comes to a listener: the first so many of them."""
+    hosts: list[str] = []
+
+    def admit(_: Listener, stream: TcpStream, host: str) -> None:
+        hosts.append(host)
+        stream.close()
+        if len(hosts) == count:
+            scope.cancel()
+
+    with trio.fail_after(10), trio.CancelScope() as scope:
+        await listener.accept(admit)
+    return hosts
+
+
+async def test_a_unix_socket_takes_the_place_of_one_that_was_left_behind(tmp_path: Path) -> None:
+    left = await Listener.bind(by_path(tmp_path / "1"))
+    listener = await Listener.bind(by_path(tmp_path / "1"))
+    assert listener.url == f"amqp+unix://{tmp_path / '1'}"
+    with socket.socket(socket.AF_UNIX) as client:
+        client.connect(str(tmp_path / "1"))
+        assert await accepted_by(listener, 1) == ["worker"]
+    for each in (left, listener):
+        each.close()
+
+
+async def test_by_a_unix_socket_nobody_comes_in_but_the_same_user(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listener = await Listener.bind(by_path(tmp_path / "1"))
+    me = os.geteuid()
+    with socket.socket(socket.AF_UNIX) as other, trio.move_on_after(10) as limit:
+        other.connect(str(tmp_path / "1"))
+        monkeypatch.setattr(os, "geteuid", lambda: me + 1)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(listener.accept, None)  # who is admitted would make it fail
+            await trio.to_thread.run_sync(other.recv, 1)
+            nursery.cancel_scope.cancel()
+    assert not limit.cancelled_caught
+    listener.close()
+
+
+async def test_where_no_unix_socket_can_be_is_said(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match=f"No such file or directory: '{tmp_path}/none/1'"):
+        await Listener.bind(by_path(tmp_path / "none" / "1"))
+
+
+async def test_a_port_that_is_reserved_takes_only_those_that_share_it() -> None:
+    sockets = reserved(ListenerConfig(url="amqp://localhost:0"))
+    config = ListenerConfig(url=f"amqp://localhost:{sockets[0].getsockname()[1]}")
+    assert {each.getsockname()[1] for each in sockets} == {config.endpoint.port}
+    with pytest.raises(OSError, match="in use"):  # nobody shares it yet: it is not to be had all the same
+        await Listener.bind(config)
+    first, second = [await Listener.bind(config, shared=True) for _ in range(2)]
+    assert first.url == second.url == config.url
+    with pytest.raises(OSError, match="in use"):
+        await Listener.bind(config)
+    with pytest.raises(OSError, match="in use"):
+        reserved(config)
+    for each in (first, second):
+        each.close()
+    with pytest.raises(ConnectionRefusedError):  # what is reserved takes nobody
+        socket.create_connection(sockets[0].getsockname()[:2])
+    for one in sockets:
+        one.close()

@@ -131,7 +131,7 @@ class Session:
         self.session = kernel.SessionFlow(window, start, start)
         self.session.channel = 1
         self.session.remote_incoming_window = window
-        self.session.wake = self.wake
+        self.session.wire.on_wake = self.wake
         self.incoming = kernel.LinkFlow(self.session, False, None, {})
         self.outgoing = kernel.LinkFlow(self.session, True, None, {})
         self.incoming.granted_limit = window
@@ -194,7 +194,7 @@ def test_sessions_go_the_same_way(
                 said.append(getattr(played, str(name))(*arguments))
             except kernel.Violation as violation:
                 said.append((violation.scope, violation.condition, violation.description))
-        played.session.wake = None
+        played.session.wire.on_wake = None
         return said, played.woken, played.out, played.session, played.incoming, played.outgoing, played.deliveries
 
     agreed(kernels, play)

@@ -183,7 +183,7 @@ def test_dispositions_are_joined_and_nothing_else_changes(
 def test_the_first_disposition_wakes_the_engine_and_further_ones_do_not() -> None:
     woken = []
     flow = session()
-    flow.wake = lambda: woken.append(1)
+    flow.wire.on_wake = lambda: woken.append(1)
     for delivery_id in (5, 6, 9):
         flow.dispose(True, delivery_id, True, None)
     assert woken == [1]

@@ -94,12 +94,13 @@ def _is_refused(router: Router, data: bytes) -> None:
         lambda router: setattr(router.incoming, "granted_limit", 0),
         lambda router: setattr(router.incoming, "snd_settle_mode", 1),
         lambda router: setattr(router.incoming, "max_message_size", 4),
-        lambda router: router.source_session.inputs.clear(),
+        lambda router: router.source_session.links.clear(),
         lambda router: router.source.sessions.clear(),
         lambda router: [setattr(each, "link_credit", 0) for each in router.outgoing],
         lambda router: [setattr(each, "max_outstanding", 0) for each in router.outgoing],
         lambda router: [setattr(each, "max_message_size", 4) for each in router.outgoing],
         lambda router: setattr(router.sink_session, "remote_incoming_window", 0),
+        lambda router: setattr(router.sink_session, "channel", -1),
         lambda router: setattr(router.sink, "sending", router.sink.backlog + 1),
     ],
 )
@@ -112,7 +113,7 @@ def test_whatever_is_to_be_decided_is_left_alone_and_changes_nothing(change: obj
 @pytest.mark.parametrize(
     "data",
     [
-        transfer(0, b"t", PAYLOAD, more=True),
+        transfer(0, b"t", PAYLOAD[:3], more=True),
         transfer(0, b"t", b"", aborted=True),
         transfer(0, b"t", PAYLOAD, handle=9),
         transfer(-1, b"t", PAYLOAD),

@@ -142,7 +142,7 @@ def receiving_session(window_size: int) -> SessionFlow:
 def test_a_window_is_told_once_half_of_it_has_gathered() -> None:
     session = receiving_session(10)
     woken = []
-    session.wake = lambda: woken.append(1)
+    session.wire.on_wake = lambda: woken.append(1)
     for _ in range(4):
         discard_transfer(session)
     assert woken == []

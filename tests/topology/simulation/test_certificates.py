@@ -69,8 +69,8 @@ async def test_a_certificate_that_is_renewed_breaks_nothing_and_holds_when_the_o
     ("passed", "event", "days"),
     [
         (29.0 * DAY, "certificate expires", 1.0),
-        (30.0 * DAY, "certificate expired", 0.0),
-        (35.0 * DAY, "certificate expired", 5.0),
+        pytest.param(30.0 * DAY, "certificate expired", 0.0, marks=pytest.mark.slow),
+        pytest.param(35.0 * DAY, "certificate expired", 5.0, marks=pytest.mark.slow),
     ],
 )
 async def test_a_certificate_that_ends_or_has_ended_is_told_of(

@@ -1,0 +1,160 @@
+"""The segments of one router: written, closed by renaming, and the oldest removed. Without threads, tasks or clocks."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any, Final
+
+from amqpmesh.router.segments import HEAD, OPEN, SUFFIX, Name, block, maps
+from amqpmesh.router.telemetry import HOP_WORDS, VERSION, Kind
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from amqpmesh.router.settings.telemetry import TelemetryConfig
+
+AT_ONCE: Final = 10_000
+"""Records of a block of maps at most."""
+
+
+class SegmentFiles:
+    """What one life of a router writes. Every method may raise OSError; what was written of a block then is taken back
+    when the next one is.
+    """
+
+    def __init__(self, config: TelemetryConfig, router: str, epoch: int, sample: int) -> None:
+        """Args: epoch: of this life, milliseconds since 1970. sample: of 2**32 keys."""
+        self._config = config
+        self._router = router
+        self._epoch = epoch
+        self._sample = sample
+        #: Of the segment that is written, or was written last.
+        self.number = 0
+        self._file: int | None = None
+        self._path: Path | None = None
+        self._size = 0
+        self._blocks = 0
+        self._hops = 0
+        self._written: dict[Kind, int] = {}
+        #: What the numbers of links mean, for segments to come; and numbers that mean nothing once this one is closed.
+        self._links: dict[int, dict[str, Any]] = {}
+        self._ended: set[int] = set()
+        self._leaving: set[int] = set()
+        #: Of hop records, in this life of the router.
+        self.dropped = 0
+
+    def begin(self, now: int) -> None:
+        """Make the directory, and close what a life before this one has left open. Args: now: ns since 1970."""
+        directory = self._config.directory
+        directory.mkdir(parents=True, exist_ok=True)
+        for each in directory.glob(f"*{OPEN}"):
+            name = Name.of(each.name)
+            if name is not None and name.router == self._router and name.epoch < self._epoch:
+                each.rename(each.with_suffix(SUFFIX))
+        self._remove_old(now)
+
+    @property
+    def is_due(self) -> bool:
+        """The segment is large enough."""
+        return self._size >= self._config.segment_size
+
+    def take(self, kind: Kind, records: list[dict[str, Any]], now: int) -> None:
+        """Append some records that are maps."""
+        if kind is Kind.LINK:
+            self._links.update((each["number"], each) for each in records)
+        if self._file is None:
+            self._open(now)
+            if kind is Kind.LINK:  # among those that a segment begins with
+                return
+        for at in range(0, len(records), AT_ONCE):
+            some = records[at : at + AT_ONCE]
+            first = self._written.get(kind, 0)
+            self._append(kind, first, len(some), maps(some))
+            self._written[kind] = first + len(some)
+
+    def take_hops(self, words: memoryview, stored: int, now: int) -> None:
+        """Append hop records. Args: stored: the number of the record behind the last, lost ones included."""
+        count = len(words) // (HOP_WORDS * 8)
+        if self._file is None:
+            self._open(now)
+        self._append(Kind.HOP, stored - count, count, words)
+        self._hops += count
+
+    def forget(self, numbers: list[int]) -> None:
+        """Links are gone: once nothing can refer to them any more, no segment tells what their numbers mean."""
+        self._ended.update(numbers)
+
+    def close(self, now: int) -> None:
+        """End the segment, if there is one: from here on others may read it."""
+        if self._file is None:
+            return
+        assert self._path is not None
+        end = {"time": now, "hops": self._hops, "blocks": self._blocks, "dropped": self.dropped}
+        try:
+            self._append(Kind.END, self.number - 1, 1, maps([end]))
+        finally:
+            os.close(self._file)
+            self._file = None
+            self._path.rename(self._path.with_suffix(SUFFIX))
+        # What was in flight when a link went is recorded in this segment or, at the latest, in the next.
+        for number in self._leaving:
+            self._links.pop(number, None)
+        self._leaving, self._ended = self._ended, set()
+        self._remove_old(now)
+
+    def _open(self, now: int) -> None:
+        self.number += 1
+        self._path = self._config.directory / Name(self._router, self._epoch, self.number).file(OPEN)
+        self._file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o640)
+        self._size = self._blocks = self._hops = 0
+        told = {
+            "version": VERSION,
+            "router": self._router,
+            "epoch": self._epoch,
+            "segment": self.number,
+            "time": now,
+            "sample": self._sample,
+        }
+        links = list(self._links.values())
+        try:
+            self._append(Kind.SEGMENT, self.number - 1, 1, maps([told]))
+            for at in range(0, len(links), AT_ONCE):
+                self._append(Kind.LINK, 0, len(links[at : at + AT_ONCE]), maps(links[at : at + AT_ONCE]))
+        except OSError:
+            # A segment without its beginning would explain nothing.
+            os.close(self._file)
+            self._file = None
+            self._path.unlink(missing_ok=True)
+            raise
+
+    def _append(self, kind: Kind, first: int, count: int, body: bytes | memoryview) -> None:
+        assert self._file is not None
+        parts = [block(kind, first, count, body), body]
+        whole = HEAD.size + len(body)
+        try:
+            written = os.writev(self._file, parts)
+            while written < whole:  # a signal, or the disk is nearly full
+                written += os.write(self._file, b"".join(parts)[written:])
+        except OSError:
+            os.ftruncate(self._file, self._size)
+            os.lseek(self._file, self._size, os.SEEK_SET)
+            raise
+        self._size += whole
+        self._blocks += 1
+
+    def _remove_old(self, now: int) -> None:
+        """Remove closed segments of this router that are too old or too many."""
+        found = []
+        for each in self._config.directory.glob(f"*{SUFFIX}"):
+            name = Name.of(each.name)
+            if name is not None and name.router == self._router:
+                found.append((name.epoch, name.segment, each, each.stat()))
+        found.sort(key=lambda each: each[:2])
+        size = sum(stat.st_size for *_, stat in found)
+        config = self._config
+        for _, _, path, stat in found:
+            is_old = config.retain_time and now / 1e9 - stat.st_mtime > config.retain_time
+            if not is_old and not (config.retain_size and size > config.retain_size):
+                return
+            path.unlink(missing_ok=True)
+            size -= stat.st_size

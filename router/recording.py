@@ -1,0 +1,354 @@
+"""What is recorded of links, deliveries and the graph, on its way to whoever writes it (`telemetry`).
+
+The kernel stores what it relays without a decision itself; here is what others decide. Nothing waits: what the writer
+has no room for is lost, and counted.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from amqpmesh.router.amqp.definitions import LinkCondition
+from amqpmesh.router.amqp.link import Link, Receiver
+from amqpmesh.router.kernel import relay as kernel
+from amqpmesh.router.lanes import Keys
+from amqpmesh.router.links import IncomingLink, OutgoingLink
+from amqpmesh.router.telemetry import KEY_OCTETS, PACKED, Flag, Happening, Kind, Outcome
+
+if TYPE_CHECKING:
+    from array import array
+    from collections.abc import Iterator, Mapping
+
+    from amqpmesh.router.addresses import Address
+    from amqpmesh.router.amqp.definitions import Error
+    from amqpmesh.router.connections import ConnectionRecord
+    from amqpmesh.router.core import Core
+    from amqpmesh.router.kernel.relay import Leg, Recorder, Relay
+    from amqpmesh.router.settings.telemetry import TelemetryConfig
+
+ALL: Final = 2**32
+"""Of so many keys a sample is taken."""
+
+ADDRESSES: Final = 10_000
+"""Addresses that anonymous senders send to and that have a number, at most; then all are numbered anew."""
+
+_OUTCOMES: Final = {
+    kernel.ACCEPTED: Outcome.ACCEPTED,
+    kernel.REJECTED: Outcome.REJECTED,
+    kernel.RELEASED: Outcome.RELEASED,
+    kernel.MODIFIED: Outcome.MODIFIED,
+}
+_ADDRESS: Final = PACKED["address"].word
+_FIRST: Final = PACKED["first"].word
+
+
+class Writer(Protocol):
+    """Who takes what was recorded, and never makes anybody wait."""
+
+    def take(self, kind: Kind, records: list[dict[str, Any]]) -> None:
+        """Some of one kind, in order."""
+
+    def take_hops(self, words: array[int], used: int, stored: int) -> array[int] | None:
+        """Hop records. Args: used: words. stored: the number of the record behind the last, lost ones included.
+
+        Returns: where to store others; None: there is no room now.
+        """
+
+    def gone(self, number: int) -> None:
+        """The number of a link or address means nothing any more, once what is on its way is recorded."""
+
+    def room(self) -> array[int] | None:
+        """Where to store some; None: there is no room now."""
+
+
+class Recording:
+    """What one router records."""
+
+    def __init__(self, core: Core, recorder: Recorder, config: TelemetryConfig, writer: Writer, epoch: int) -> None:
+        """Args: epoch: of a router in no mesh, whose keys have none; milliseconds since 1970."""
+        self._core = core
+        self._recorder = recorder
+        self._writer = writer
+        self._credit_wait = config.credit_wait
+        self._words = writer.room()
+        #: The numbers of addresses that anonymous senders send to.
+        self._addresses: dict[Address, int] = {}
+        #: Counts of links as they were told last, by the links' numbers.
+        self._counted: dict[int, tuple[int, ...]] = {}
+        self._generation = -1
+        recorder.threshold = round(config.sample * ALL)
+        recorder.on_full = self.flush
+        recorder.give(self._words)
+        if not core.flow_state.key_prefix:
+            Keys(core.id, core.flow_state).begin(epoch)
+        core.flow_state.recorder = recorder
+
+    # ------------------------------------------------------------------------------------------------------ deliveries
+
+    def flush(self) -> None:
+        """Hand over the hop records that there are."""
+        recorder = self._recorder
+        if self._words is None:
+            self._words = self._writer.room()
+        elif recorder.used:
+            self._words = self._writer.take_hops(self._words, recorder.used, recorder.stored)
+        else:
+            return
+        recorder.give(self._words)
+
+    def sent(self, leg: Leg) -> None:
+        """The last frame of a leg is written."""
+        self._recorder.times = 0
+        leg.left = self._recorder.time()
+
+    def over(self, relay: Relay) -> None:
+        """Nothing more is said of a relay: each of its legs is recorded."""
+        if relay.legs:
+            for leg in relay.legs:
+                self.tried(relay, leg)
+        elif not relay.recorded:
+            self.unsent(relay, Outcome.ABORTED)
+
+    def tried(self, relay: Relay, leg: Leg) -> None:
+        """Nothing more is said of a leg, as far as its sender is concerned."""
+        delivery = leg.delivery
+        outgoing = leg.branch
+        if delivery is None or not leg.started or not isinstance(outgoing, OutgoingLink):
+            return
+        key = self._key(relay, delivery.tag if outgoing.lane is not None else None)
+        if key is None:
+            return
+        outcome = outcome_of(leg.outcome)
+        if outcome is Outcome.NONE and leg.aborting:
+            outcome = Outcome.ABORTED
+        flags = Flag.COPY if leg.copy else 0
+        self._store(relay, key, flags, outcome, outgoing.number, delivery.size, leg.left, leg.said)
+
+    def tried_again(self, relay: Relay, leg: Leg) -> None:
+        """A try has failed, and another will follow, with a key of its own."""
+        self.tried(relay, leg)
+        relay.counter = 0
+
+    def unsent(self, relay: Relay, outcome: Outcome) -> None:
+        """It goes to nobody."""
+        key = self._key(relay, None)
+        relay.recorded = True
+        if key is not None:
+            size = relay.incoming.size if relay.incoming is not None else 0
+            self._store(relay, key, 0, outcome, 0, size, -1.0, self._core.now)
+
+    def _key(self, relay: Relay, tag: bytes | None) -> tuple[bytes, int, int, int] | None:
+        """What its key begins with, its counter, how many hops were left, and flags; None: it is not of the sample.
+
+        Args: tag: with which it left by a lane.
+        """
+        source = relay.source
+        came_with = relay.tag
+        if isinstance(source, IncomingLink) and source.lane is not None and len(came_with) == KEY_OCTETS + 1:
+            counter = _counter(came_with)
+            return (came_with, counter, came_with[KEY_OCTETS], 0) if self._recorder.takes(counter) else None
+        tag = tag or relay.key
+        if tag is not None:
+            relay.counter = _counter(tag)
+        elif not relay.counter:
+            flow_state = self._core.flow_state
+            flow_state.key_count += 1
+            relay.counter = flow_state.key_count
+        if relay.attempts <= 1:
+            relay.first = relay.counter
+        if not self._recorder.takes(relay.counter):
+            return None
+        return self._core.flow_state.key_prefix, relay.counter, tag[-1] if tag else 0, Flag.BEGAN
+
+    def _store(
+        self,
+        relay: Relay,
+        key: tuple[bytes, int, int, int],
+        flags: int,
+        outcome: Outcome,
+        outgoing: int,
+        size: int,
+        left: float,
+        said: float,
+    ) -> None:
+        prefix, counter, hops_left, began = key
+        source = relay.source
+        incoming = source.number if isinstance(source, IncomingLink) else 0
+        if relay.presettled:
+            flags |= Flag.SETTLED
+        at = self._recorder.store(
+            prefix,
+            counter,
+            hops_left,
+            flags | began,
+            outcome,
+            incoming,
+            outgoing,
+            size,
+            relay.came,
+            left,
+            said,
+            relay.told,
+        )
+        words = self._words
+        if at < 0 or words is None:
+            return
+        attempt = min(max(relay.attempts, 1), 0xFFFF)
+        words[at + _ADDRESS] = self._address(relay) | attempt << 32 | words[at + _ADDRESS] >> 48 << 48
+        if began and relay.first != counter:
+            words[at + _FIRST] = relay.first
+
+    def _address(self, relay: Relay) -> int:
+        """The number of the address where it goes, unless that is its link's."""
+        source = relay.source
+        address = self._core.address_of(relay)
+        if address is None or (isinstance(source, IncomingLink) and source.address is not None):
+            return 0
+        number = self._addresses.get(address)
+        if number is None:
+            if len(self._addresses) >= ADDRESSES:
+                for each in self._addresses.values():
+                    self._writer.gone(each)
+                self._addresses.clear()
+            number = self._addresses[address] = self._core.attaching.next_number()
+            place = {"address": address.name or None, "tenant": address.tenant}
+            record = {"number": number, "name": "", "direction": "address", "peer": None, "from_router": False, **place}
+            self._writer.take(Kind.LINK, [record])
+        return number
+
+    # ----------------------------------------------------------------------------------------------------------- links
+
+    def up(self, taken: IncomingLink | OutgoingLink) -> None:
+        """A link is attached."""
+        told = _told(taken)
+        record = {"number": taken.number, **told, "name": told["link"], "from_router": taken.lane is not None}
+        del record["link"]
+        self._writer.take(Kind.LINK, [record])
+        self._happened(Happening.UP, told)
+
+    def down(self, taken: IncomingLink | OutgoingLink) -> None:
+        """A link is gone."""
+        self._happened(Happening.DOWN, _told(taken))
+        self._writer.gone(taken.number)
+
+    def stolen(self, taken: IncomingLink | OutgoingLink) -> None:
+        """A link was attached again elsewhere, and is about to go."""
+        self._happened(Happening.STOLEN, _told(taken))
+
+    def refused(self, link: Link, record: ConnectionRecord, error: Error) -> None:
+        """A link was not attached."""
+        redirected = error.condition == LinkCondition.REDIRECT
+        direction = "incoming" if isinstance(link, Receiver) else "outgoing"
+        told = {"link": link.name, "direction": direction, "peer": record.peer.container_id or None}
+        happening = Happening.REDIRECTED if redirected else Happening.REFUSED
+        self._happened(happening, {**told, "address": None, "tenant": None}, error=str(error.condition))
+
+    def may_have_waited(self, taken: IncomingLink | OutgoingLink) -> None:
+        """Credit was given on a link; for how long it had none may be worth an event."""
+        since = taken.zero_credit_since
+        if since is not None and taken.link.flow_state.link_credit:
+            waited = self._core.now - since
+            if waited >= self._credit_wait:
+                self._happened(Happening.CREDIT, _told(taken), waited=round(waited * 1e9))
+
+    def _happened(self, happening: Happening, told: Mapping[str, Any], **more: Any) -> None:
+        event = {"time": self._time(), "happening": happening.value, **told, "error": None, "waited": None, **more}
+        self._writer.take(Kind.EVENT, [event])
+
+    def counts(self, record: ConnectionRecord) -> None:
+        """What the links of a connection have counted, where it is not what was told last."""
+        self._writer.take(Kind.COUNTS, [*self._counts((*record.incoming, *record.outgoing, *record.lingering))])
+
+    def last_counts(self, taken: IncomingLink | OutgoingLink) -> None:
+        """What a link has counted that is gone."""
+        self._writer.take(Kind.COUNTS, [*self._counts((taken,))])
+        self._counted.pop(taken.number, None)
+
+    def _counts(self, links: tuple[IncomingLink | OutgoingLink, ...]) -> Iterator[dict[str, Any]]:
+        for taken in links:
+            counted = taken.link.flow_state
+            by_outcome = (counted.accepted, counted.rejected, counted.released, counted.modified)
+            now = (counted.received, counted.octets, counted.presettled, *by_outcome)
+            if self._counted.get(taken.number, _NOTHING) == now:
+                continue
+            self._counted[taken.number] = now
+            yield {
+                "time": self._time(),
+                "number": taken.number,
+                **_told(taken),
+                "deliveries": counted.received,
+                "octets": counted.octets,
+                "presettled": counted.presettled,
+                "accepted": counted.accepted,
+                "rejected": counted.rejected,
+                "released": counted.released,
+                "modified": counted.modified,
+                "unsettled": counted.outstanding if counted.sender else len(counted.unsettled),
+                "credit": counted.link_credit,
+            }
+
+    # ----------------------------------------------------------------------------------------------------------- graph
+
+    def graph_changed(self) -> None:
+        """The graph may be another one."""
+        mesh = self._core.mesh
+        if mesh is None:
+            return
+        graph = mesh.topology.graph
+        changed = graph.changes_since(self._generation) if self._generation >= 0 else set()
+        if changed is None:
+            self.whole_graph()
+            return
+        self._generation = graph.generation
+        time = self._time()
+        self._writer.take(
+            Kind.EDGE,
+            [
+                {"time": time, "origin": origin, "neighbour": to, "cost": graph.cost(origin, to), "whole": False}
+                for origin, to in sorted(changed)
+            ],
+        )
+
+    def whole_graph(self) -> None:
+        """The graph as it is: a segment was begun, or nobody knows any more what has changed."""
+        mesh = self._core.mesh
+        if mesh is None:
+            return
+        graph = mesh.topology.graph
+        self._generation = graph.generation
+        time = self._time()
+        edges: list[dict[str, Any]] = []
+        for origin in graph.routers():
+            edges.append({"time": time, "origin": origin, "neighbour": None, "cost": None, "whole": True})
+            for neighbour, cost in graph.neighbours(origin).items():
+                edges.append({"time": time, "origin": origin, "neighbour": neighbour, "cost": cost, "whole": True})
+        self._writer.take(Kind.EDGE, edges)
+
+    def _time(self) -> int:
+        """Nanoseconds since 1970."""
+        return self._recorder.base + round(self._core.now * 1e9)
+
+
+_NOTHING: Final = (0,) * 7
+
+
+def outcome_of(state: bytes | None) -> Outcome:
+    """How a delivery ended whose last state this is."""
+    return _OUTCOMES.get(kernel.state_kind(state), Outcome.NONE)
+
+
+def _counter(tag: bytes) -> int:
+    return int.from_bytes(tag[KEY_OCTETS - 6 : KEY_OCTETS], "big")
+
+
+def _told(taken: IncomingLink | OutgoingLink) -> dict[str, Any]:
+    """Which link it is, to those who read records."""
+    address = taken.address
+    lane = taken.lane
+    return {
+        "link": taken.link.name,
+        "direction": "incoming" if isinstance(taken, IncomingLink) else "outgoing",
+        "peer": taken.connection.peer.container_id or None,
+        "address": (lane.name or None) if lane is not None else address.name if address is not None else None,
+        "tenant": lane.tenant if lane is not None else address.tenant if address is not None else None,
+    }

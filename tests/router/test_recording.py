@@ -1,0 +1,368 @@
+"""What is recorded of deliveries, links and the graph: once for each, the same whoever relays, and nobody waits."""
+
+from __future__ import annotations
+
+import pytest
+
+from amqpmesh.router import arriving
+from amqpmesh.router.amqp.definitions import LinkCondition, ReceiverSettleMode
+from amqpmesh.router.amqp.link import Sender
+from amqpmesh.router.config import AddressConfig, RedirectConfig
+from amqpmesh.router.lanes import EXTRA_HOPS
+from amqpmesh.router.telemetry import COUNTS, EDGE, EVENT, LINK, Flag, Kind, Outcome
+from tests.support.meshes import World
+from tests.support.network import OUTCOMES, Client, Network, message
+from tests.support.records import EPOCH, Records
+
+#: As much of a record as a delivery is, wherever and whenever it is relayed.
+TOLD = ("counter", "outcome", "flags", "incoming", "outgoing", "attempt", "size", "priority", "delivery_count")
+
+
+@pytest.fixture(params=["whoever can", "nobody but who decides"])
+def relays(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Who relays: the kernel where nothing is to be decided, or always those who decide."""
+    if request.param != "whoever can":
+        monkeypatch.setattr(arriving, "open_input", lambda core, incoming: None)
+    return str(request.param)
+
+
+def pair() -> tuple[Network, Records, Client, Client, Sender]:
+    """A router that records, who sends to orders by a link, and who receives there."""
+    network = Network()
+    records = Records(network.core)
+    client, consumer = network.client(), network.client()
+    consumer.receiver("orders")
+    return network, records, client, consumer, client.sender("orders")
+
+
+def settle(client: Client, outcome: str = "accepted") -> None:
+    for arrival in client.take():
+        arrival.dispose(OUTCOMES[outcome], settled=True)
+    client.network.run()
+
+
+@pytest.mark.parametrize("outcome", OUTCOMES)
+@pytest.mark.usefixtures("relays")
+def test_each_delivery_is_recorded_once_with_its_outcome(outcome: str) -> None:
+    network = Network()
+    records = Records(network.core)
+    client, consumer = network.client(), network.client()
+    receiver = consumer.receiver("orders", name="in")
+    sender = client.sender("orders", name="out")
+    for number in range(3):
+        client.send(sender, message("x" * number, priority=number))
+        network.now += 0.25
+        settle(consumer, outcome)
+    assert receiver.is_attached
+    assert [{name: each[name] for name in TOLD} for each in records.hops] == [
+        {
+            "counter": number + 1,
+            "outcome": Outcome[outcome.upper()],
+            "flags": Flag.BEGAN | Flag.TIMED | Flag.ANSWERED,
+            "incoming": records.number("out"),
+            "outgoing": records.number("in"),
+            "attempt": 1,
+            "size": len(message("x" * number, priority=number)),
+            "priority": number,
+            "delivery_count": 0,
+        }
+        for number in range(3)
+    ]
+    assert [each["outcome_after"] for each in records.hops] == [250_000_000] * 3
+    assert {(each["epoch"], each["hops_left"], each["in_router"], each["address"]) for each in records.hops} == {
+        (EPOCH, 0, 0, 0)
+    }
+    assert [each["time"] for each in records.hops] == [100_000_000_000 + number * 250_000_000 for number in range(3)]
+
+
+@pytest.mark.usefixtures("relays")
+def test_what_comes_settled_has_no_outcome() -> None:
+    _network, records, client, _consumer, sender = pair()
+    for _ in range(3):
+        client.send(sender, settled=True)
+    assert [(each["outcome"], each["flags"]) for each in records.hops] == [
+        (Outcome.NONE, Flag.SETTLED | Flag.BEGAN | Flag.TIMED)
+    ] * 3
+
+
+@pytest.mark.usefixtures("relays")
+def test_deliveries_of_several_frames_are_recorded_once_with_all_of_their_octets() -> None:
+    network, records, client, consumer, sender = pair()
+    for _ in range(2):
+        sent = client.send(sender, message(b"x" * 3000), more=True)
+        network.now += 1.0
+        client.go_on(sent, b"y" * 5000)
+        settle(consumer)
+    size = len(message(b"x" * 3000)) + 5000
+    assert [(each["size"], each["outcome"], each["in_router"]) for each in records.hops] == [
+        (size, Outcome.ACCEPTED, 1_000_000_000)
+    ] * 2
+
+
+@pytest.mark.usefixtures("relays")
+def test_mode_second_is_recorded_when_it_is_over() -> None:
+    network = Network()
+    records = Records(network.core)
+    client, consumer = network.client(), network.client()
+    consumer.receiver("orders", rcv=ReceiverSettleMode.SECOND)
+    sender = client.sender("orders", rcv=ReceiverSettleMode.SECOND)
+    for number in range(2):
+        sent = client.send(sender)
+        (arrival,) = consumer.take()
+        arrival.dispose(OUTCOMES["accepted"], settled=False)
+        network.run()
+        assert len(records.hops) == number
+        sent.dispose(None, settled=True)
+        network.run()
+        assert [each["outcome"] for each in records.hops] == [Outcome.ACCEPTED] * (number + 1)
+    assert network.relays == 0
+
+
+@pytest.mark.usefixtures("relays")
+@pytest.mark.parametrize("gone", ["sender", "receiver"])
+def test_what_is_in_flight_when_a_side_is_gone_is_recorded_once(gone: str) -> None:
+    network, records, client, consumer, sender = pair()
+    for _ in range(3):
+        client.send(sender)
+    consumer.take(3)[0].accept()
+    network.run()
+    (client if gone == "sender" else consumer).lose()
+    if gone == "sender":
+        assert [each["outcome"] for each in records.hops] == [Outcome.ACCEPTED]
+        consumer.lose()
+    assert sorted(each["outcome"] for each in records.hops) == [Outcome.ACCEPTED, Outcome.MODIFIED, Outcome.MODIFIED]
+    assert sorted(each["counter"] for each in records.hops) == [1, 2, 3]
+
+
+def test_the_history_of_a_delivery_that_is_tried_again() -> None:
+    network = Network(AddressConfig(pattern="orders", redeliver=True))
+    records = Records(network.core)
+    client, consumer = network.client(), network.client()
+    consumer.receiver("orders")
+    client.send(client.sender("orders"))
+    settle(consumer, "modified")
+    settle(consumer, "released")
+    settle(consumer)
+    assert [
+        (each["counter"], each["first"], each["attempt"], Outcome(each["outcome"]).name) for each in records.hops
+    ] == [(1, 0, 1, "MODIFIED"), (2, 1, 2, "RELEASED"), (3, 1, 3, "ACCEPTED")]
+
+
+def test_each_receiver_of_a_multicast_has_a_record_of_its_own_under_one_key() -> None:
+    network = Network(AddressConfig(pattern="news", distribution="multicast"))
+    records = Records(network.core)
+    client, one, two, browser = (network.client() for _ in range(4))
+    one.receiver("news", name="one")
+    two.receiver("news", name="two")
+    browser.receiver("news", name="browser", copy=True)
+    client.send(client.sender("news"))
+    settle(one)
+    settle(two, "rejected")
+    settle(browser, "released")
+    assert {(each["counter"], each["outgoing"], Outcome(each["outcome"]).name) for each in records.hops} == {
+        (1, records.number("one"), "ACCEPTED"),
+        (1, records.number("two"), "REJECTED"),
+        (1, records.number("browser"), "RELEASED"),
+    }
+    assert [each["outgoing"] for each in records.hops if each["flags"] & Flag.COPY] == [records.number("browser")]
+
+
+def test_what_goes_to_nobody_is_recorded_with_the_reason() -> None:
+    network = Network()
+    records = Records(network.core)
+    client = network.client()
+    anonymous = client.sender(None)
+    client.send(anonymous, message(to="nobody"))
+    consumer = network.client()
+    consumer.receiver("orders", credit=1)
+    sender = client.sender("orders")
+    for _ in range(2):
+        client.send(sender)  # one has credit; the other comes against the window that is still open
+    sent = client.send(anonymous, message("late", ttl=1000, to="orders"))
+    network.advance(2.0)
+    assert sent.outcome is not None
+    found = {(Outcome(each["outcome"]).name, each["outgoing"]) for each in records.hops}
+    assert ("UNDELIVERED", 0) in found
+    assert not any(each["flags"] & Flag.TIMED for each in records.hops if not each["outgoing"])
+
+
+def test_an_aborted_delivery_is_recorded_as_such() -> None:
+    _network, records, client, _consumer, sender = pair()
+    sent = client.send(sender, message("begin"), more=True)
+    client.go_on(sent, aborted=True)
+    assert [(each["outcome"], each["outgoing"]) for each in records.hops] == [(Outcome.ABORTED, records.number("r0"))]
+
+
+def test_an_anonymous_senders_deliveries_say_where_each_of_them_goes() -> None:
+    network = Network()
+    records = Records(network.core)
+    client, consumer = network.client(), network.client()
+    for name in ("a", "b"):
+        consumer.receiver(name)
+    sender = client.sender(None)
+    for name in ("a", "b", "a"):
+        client.send(sender, message(to=name))
+    settle(consumer)
+    places = {each["number"]: each["address"] for each in records.taken[Kind.LINK] if each["direction"] == "address"}
+    assert [places[each["address"]] for each in records.hops] == ["a", "b", "a"]
+    assert len(places) == 2
+
+
+@pytest.mark.usefixtures("relays")
+def test_the_header_of_a_redelivered_message_is_told() -> None:
+    _network, records, client, _consumer, sender = pair()
+    fields = b"\x41\x50\x09\x40\x42"
+    compact = b"\x00\x53\x70\xc0\x08\x05" + fields + b"\x52\x02"
+    wide = b"\x00\x53\x70\xd0\x00\x00\x00\x0e\x00\x00\x00\x05" + fields + b"\x70\x00\x01\x11\x70"
+    for header in (compact, wide):
+        for _ in range(2):
+            client.send(sender, header + message(header=False), settled=True)
+    assert [(each["priority"], each["delivery_count"]) for each in records.hops] == [(9, 2)] * 2 + [(9, 0xFFFF)] * 2
+
+
+def line(**settings: object) -> tuple[World, dict[str, Records]]:
+    world = World("ABC", ["AB", "BC"])
+    return world, {each: Records(world[each].core, **settings) for each in "ABC"}
+
+
+@pytest.mark.usefixtures("relays")
+@pytest.mark.parametrize("settled", [False, True])
+def test_a_delivery_has_the_same_key_at_every_hop_and_one_hop_less_left(settled: bool) -> None:
+    world, records = line()
+    sender, receiver = world["A"].client(), world["C"].client()
+    receiver.receiver("orders")
+    world.advance(1.0)
+    link = sender.sender("orders")
+    world.advance(1.0)
+    for _ in range(3):
+        sender.send(link, settled=settled)
+        settle(receiver)
+    keys = [[(each["ingress"], each["epoch"], each["counter"]) for each in records[name].hops] for name in "ABC"]
+    assert keys[0] == keys[1] == keys[2]
+    assert len(set(keys[0])) == 3
+    hops = [{each["hops_left"] for each in records[name].hops} for name in "ABC"]
+    assert hops == [{2 + EXTRA_HOPS}, {2 + EXTRA_HOPS}, {1 + EXTRA_HOPS}]
+    began = [{each["flags"] & Flag.BEGAN for each in records[name].hops} for name in "ABC"]
+    assert began == [{Flag.BEGAN}, {0}, {0}]
+
+
+@pytest.mark.usefixtures("relays")
+def test_a_delivery_of_the_sample_is_recorded_at_every_hop() -> None:
+    world, records = line(sample=0.3)
+    sender, receiver = world["A"].client(), world["C"].client()
+    receiver.receiver("orders", credit=200)
+    world.advance(1.0)
+    link = sender.sender("orders")
+    world.advance(1.0)
+    for number in range(100):
+        sender.send(link, settled=number % 2 == 0)
+    settle(receiver)
+    keys = [sorted(each["counter"] for each in records[name].hops) for name in "ABC"]
+    assert keys[0] == keys[1] == keys[2]
+    assert 20 <= len(keys[0]) <= 40
+
+
+def test_counts_are_of_all_deliveries_whatever_the_sample() -> None:
+    network = Network()
+    records = Records(network.core, sample=0.0)
+    client, consumer = network.client(), network.client()
+    consumer.receiver("orders", name="in")
+    sender = client.sender("orders", name="out")
+    for number in range(5):
+        client.send(sender, settled=number < 2)
+    settle(consumer)
+    assert records.hops == []
+
+    def counts() -> list[tuple[str, int, int, int, int]]:
+        for each in network.core.connections:
+            records.recording.counts(each)
+        taken, records.taken[Kind.COUNTS] = records.taken[Kind.COUNTS], []
+        return [
+            (each["link"], each["deliveries"], each["octets"], each["presettled"], each["accepted"]) for each in taken
+        ]
+
+    told = [("out", 5, 5 * len(message()), 2, 3), ("in", 5, 5 * len(message()), 2, 3)]
+    assert counts() == told
+    assert counts() == []
+    client.send(sender, settled=True)
+    client.lose()
+    assert [each[:2] for each in counts()] == [("out", 6), ("in", 6)]
+
+
+def test_what_happens_to_links() -> None:
+    network = Network(AddressConfig(pattern="there", redirect=RedirectConfig(hostname="b.example", port=5672)))
+    records = Records(network.core)
+    client, thief = network.client("c"), network.client("c")
+    sender = client.sender("orders", name="out")
+    assert sender.is_attached
+    network.advance(3.0)
+    consumer = network.client()
+    consumer.receiver("orders", name="in")
+    thief.sender("orders", name="out")
+    consumer.sender("there", name="elsewhere")
+    consumer.sender("$management/x", name="forbidden")
+    consumer.lose()
+    found = records.happened()
+    assert [each for each in found if each[1] == "out"] == [
+        ("up", "out"),
+        ("credit", "out"),
+        ("up", "out"),
+        ("stolen", "out"),
+        ("down", "out"),
+    ]
+    assert [each for each in found if each[1] == "in"] == [("up", "in"), ("down", "in")]
+    assert ("redirected", "elsewhere") in found
+    credit = next(each for each in records.taken[Kind.EVENT] if each["happening"] == "credit")
+    assert (credit["waited"], credit["peer"], credit["address"]) == (3_000_000_000, "c", "orders")
+    redirected = next(each for each in records.taken[Kind.EVENT] if each["happening"] == "redirected")
+    assert redirected["error"] == LinkCondition.REDIRECT.value
+    assert records.number("in") in records.gone_numbers
+
+
+def test_the_graph_is_recorded_as_it_changes_and_whole() -> None:
+    world, records = line()
+    edges = records["A"].taken[Kind.EDGE]
+    records["A"].recording.whole_graph()
+    whole = {(each["origin"], each["neighbour"], each["cost"]) for each in edges if each["whole"]}
+    assert whole == {
+        *((each, None, None) for each in "ABC"),
+        ("A", "B", 1),
+        ("B", "A", 1),
+        ("B", "C", 1),
+        ("C", "B", 1),
+    }
+    edges.clear()
+    world.cut(*world.between("B", "C"))
+    world.advance(1.0)
+    gone = {(each["origin"], each["neighbour"], each["cost"], each["whole"]) for each in edges}
+    assert gone == {("B", "C", None, False), ("C", "B", None, False)}
+
+
+def test_where_there_is_no_room_records_are_lost_and_counted_and_messages_go_on() -> None:
+    network = Network()
+    records = Records(network.core, records=4, rooms=2)
+    client, consumer = network.client(), network.client()
+    consumer.receiver("orders", credit=100)
+    sender = client.sender("orders")
+    for _ in range(20):
+        client.send(sender, settled=True)
+    assert len(consumer.take()) == 20
+    assert [each["counter"] for each in records.hops] == list(range(1, 9))
+    assert (records.recorder.stored, records.recorder.lost) == (20, 12)
+
+
+def test_maps_have_the_fields_that_are_declared() -> None:
+    world, records = line()
+    client = world["A"].client()
+    client.receiver("orders")
+    link = client.sender("orders")
+    client.send(link, settled=True)
+    for each in world["A"].core.connections:
+        records["A"].recording.counts(each)
+    records["A"].recording.whole_graph()
+    for kind, fields in ((Kind.LINK, LINK), (Kind.EVENT, EVENT), (Kind.COUNTS, COUNTS), (Kind.EDGE, EDGE)):
+        declared = {each.name: each for each in fields if each.name != "router"}
+        assert records["A"].taken[kind]
+        for record in records["A"].taken[kind]:
+            assert record.keys() == declared.keys()
+            assert all(declared[name].optional for name, value in record.items() if value is None)

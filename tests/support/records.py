@@ -1,0 +1,87 @@
+"""What a router under test records, kept in memory, and hop records as their numbers."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from amqpmesh.router.core import Core
+from amqpmesh.router.kernel.relay import Recorder
+from amqpmesh.router.recording import Recording
+from amqpmesh.router.segments import Block, Damage, read
+from amqpmesh.router.settings.telemetry import TelemetryConfig
+from amqpmesh.router.telemetry import HOP_WORDS, PACKED, Kind
+
+EPOCH = 1_700_000_000_000
+
+
+def unpacked(words: Iterable[int]) -> list[dict[str, int]]:
+    """The numbers of hop records."""
+    words = list(words)
+    return [
+        {name: words[at + bits.word] >> bits.shift & (1 << bits.bits) - 1 for name, bits in PACKED.items()}
+        for at in range(0, len(words), HOP_WORDS)
+    ]
+
+
+def blocks(directory: Path, suffix: str = "events") -> list[Block]:
+    """The blocks of all segments in a directory, which are whole."""
+    found = []
+    for file in sorted(directory.glob(f"*.{suffix}")):
+        damage = Damage()
+        found += read(file.read_bytes(), damage)
+        assert damage == Damage(), (file, damage)
+    return found
+
+
+def hops_in(found: Iterable[Block]) -> list[dict[str, int]]:
+    """The hop records of blocks."""
+    return [each for block in found if block.kind == Kind.HOP for each in unpacked(memoryview(block.body).cast("Q"))]
+
+
+class Records:
+    """Takes what one core records; its clock is the core's."""
+
+    def __init__(self, core: Core, *, records: int = 1000, rooms: int = 100, **settings: Any) -> None:
+        """Args: records: of a block. rooms: how many blocks there are. settings: of the telemetry."""
+        self.core = core
+        self.taken: dict[Kind, list[dict[str, Any]]] = {kind: [] for kind in Kind}
+        self.gone_numbers: list[int] = []
+        self._blocks = [array("Q", bytes(8 * HOP_WORDS * records)) for _ in range(rooms)]
+        self._hops: list[dict[str, int]] = []
+        self.recorder = Recorder(lambda: core.now)
+        config = TelemetryConfig(directory="events", **settings)
+        self.recording = core.recording = Recording(core, self.recorder, config, self, EPOCH)
+
+    @property
+    def hops(self) -> list[dict[str, int]]:
+        """All hop records so far, in the order in which they were made."""
+        self.recording.flush()
+        return self._hops
+
+    def happened(self) -> list[tuple[str, str]]:
+        """The events so far: what, and to which link."""
+        return [(each["happening"], each["link"]) for each in self.taken[Kind.EVENT]]
+
+    def number(self, link: str) -> int:
+        """The number of the link of a name, attached last."""
+        return next(int(each["number"]) for each in reversed(self.taken[Kind.LINK]) if each["name"] == link)
+
+    # As the core's writer.
+
+    def take(self, kind: Kind, records: list[dict[str, Any]]) -> None:
+        self.taken[kind] += records
+
+    def take_hops(self, words: array[int], used: int, stored: int) -> array[int] | None:
+        found = unpacked(words[:used])
+        assert stored - self.recorder.lost == len(self._hops) + len(found)
+        self._hops += found
+        return self.room()
+
+    def gone(self, number: int) -> None:
+        self.gone_numbers.append(number)
+
+    def room(self) -> array[int] | None:
+        return self._blocks.pop() if self._blocks else None
