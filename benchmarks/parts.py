@@ -209,6 +209,30 @@ def uncompiled(bench: Bench) -> None:
     table("uncompiled", ["router", "its CPU/million"], [("100 B unsettled", row)])
 
 
+def recorded(bench: Bench) -> None:
+    """What it costs to record each delivery, or one of a hundred."""
+    if bench.router is not None:
+        return
+    rows = []
+    with ExitStack() as stack:
+        targets = [
+            under(stack.enter_context(router(sample=sample)), name)
+            for name, sample in (("router", None), ("router, 1 of 100", 0.01), ("router, all", 1.0))
+        ]
+        for mode in MODES if bench.extent else ("unsettled",):
+            traffic = Traffic(mode=mode)
+            progress(f"recorded: {traffic.name}")
+            found = bench.compare("recorded", targets, traffic)
+            row = []
+            for name, each in found.items():
+                row += [f"{each['messages_per_second']:,.0f}/s", f"{each['cpu_us']:.2f} s"]
+                if name != "router":
+                    row[-1] += f" ({each['cpu_us'] / found['router']['cpu_us'] - 1:+.0%})"
+            rows.append((traffic.name, row))
+    columns = [cell for name in found for cell in (name, "CPU/million")]
+    table("recorded", columns, rows)
+
+
 PARTS: dict[str, Callable[[Bench], None]] = {
     "generator": generator,
     "throughput": throughput,
@@ -220,5 +244,6 @@ PARTS: dict[str, Callable[[Bench], None]] = {
     "hops": hops,
     "memory": memory,
     "storm": storm,
+    "recorded": recorded,
     "uncompiled": uncompiled,
 }

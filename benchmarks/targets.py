@@ -173,17 +173,21 @@ def certificate() -> Iterator[Certificate]:
 
 
 @contextmanager
-def router(tls: Certificate | None = None, **environment: str) -> Iterator[Target]:
-    """`amqpmesh run` on loopback. Args: environment: variables of its process."""
+def router(tls: Certificate | None = None, sample: float | None = None, **environment: str) -> Iterator[Target]:
+    """`amqpmesh run` on loopback.
+
+    Args: sample: the share of deliveries that it records; None: it records nothing. environment: variables of its
+        process.
+    """
     with TemporaryDirectory(prefix="amqpmesh-") as folder:
-        if tls is None:
-            arguments = ["--listen", "amqp://127.0.0.1:0"]
-        else:
-            config = Path(folder, "router.toml")
-            files = f'{{ certificate = "{tls.certificate}", key = "{tls.key}" }}'
-            config.write_text(f'[[listener]]\nurl = "amqps://127.0.0.1:0"\ntls = {files}\n')
-            arguments = [str(config)]
-        with server("amqpmesh", "run", *arguments, **environment) as (url, pid):
+        config = Path(folder, "router.toml")
+        lines = ["[[listener]]", f'url = "amqp{"" if tls is None else "s"}://127.0.0.1:0"']
+        if tls is not None:
+            lines.append(f'tls = {{ certificate = "{tls.certificate}", key = "{tls.key}" }}')
+        if sample is not None:
+            lines += ["[telemetry]", 'directory = "events"', f"sample = {sample}", f"retain_size = {256 * MIB}"]
+        config.write_text("\n".join(lines))
+        with server("amqpmesh", "run", str(config), **environment) as (url, pid):
             yield Target("router", url, url, (pid,), certificate=tls)
 
 
