@@ -1,0 +1,142 @@
+"""How fast Spark reads from a router: rows of 200 B a second in `local[2]`, and what each process takes of a row.
+
+    python -m benchmarks.connector [--messages 2000000] [--output build/connector.json]
+
+The load generator sends through a router to one stream, unsettled; the time is the sender's, from its first message to
+its last outcome, which comes when the micro-batch is committed. Before it counts, a part is sent so that Java is warm.
+All processes share the machine's cores; CPU seconds say what belongs to whom. `all` reads every column, `body` only
+that one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.generator import generate
+from benchmarks.processes import cpu_seconds, server
+from benchmarks.tables import table
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+SIZE = 200  # octets of content
+WARM = 0.25  # of the messages, before it counts
+#: Unsettled messages that the router may hold for the stream: two batches, as its credit.
+CONFIG = """
+[[listener]]
+url = "amqp://127.0.0.1:0"
+[[address]]
+pattern = "#"
+max_unsettled = 200_000
+"""
+SINKS = ("noop", "parquet")
+COLUMNS = {"all": None, "body": "body binary"}
+READER = "python_streaming_source_runner"
+WORKER = "pyspark.daemon"
+
+
+def of_java(java: int) -> dict[str, list[int]]:
+    """The processes of a session, by what they do."""
+    parts: dict[str, list[int]] = {"java": [java], "reader": [], "executors": []}
+    for each in Path("/proc").glob("[0-9]*"):
+        try:
+            command = (each / "cmdline").read_bytes().decode(errors="replace")
+            ancestors = _ancestors(int(each.name))
+        except OSError:
+            continue  # it has just ended
+        if java in ancestors:
+            if READER in command:
+                parts["reader"].append(int(each.name))
+            elif WORKER in command:
+                parts["executors"].append(int(each.name))
+    return parts
+
+
+def _ancestors(pid: int) -> list[int]:
+    found: list[int] = []
+    while pid > 1:
+        pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+        found.append(pid)
+    return found
+
+
+@contextmanager
+def streaming(spark: SparkSession, url: str, sink: str, schema: str | None) -> Iterator[StreamingQuery]:
+    reader = spark.readStream.format("amqp").options(url=url, address="bench-0")
+    rows = (reader.schema(schema) if schema else reader).load()
+    with tempfile.TemporaryDirectory() as folder:
+        writer = rows.writeStream.format(sink).option("checkpointLocation", f"{folder}/checkpoint")
+        query = writer.start(f"{folder}/sink") if sink != "noop" else writer.start()
+        try:
+            yield query
+        finally:
+            query.stop()
+
+
+def spent(pids: list[int]) -> dict[int, float]:
+    """CPU seconds so far of those that still run: processes that have planned something end."""
+    found = {}
+    for pid in pids:
+        with suppress(OSError):
+            found[pid] = cpu_seconds(pid)
+    return found
+
+
+def send(url: str, count: int) -> dict[str, Any]:
+    with generate("send", "--url", url, "--count", str(count), "--size", str(SIZE)) as sender:
+        sender.line()
+        return sender.result()
+
+
+def measure(spark: SparkSession, sink: str, schema: str | None, count: int) -> dict[str, float]:
+    java = spark.sparkContext._jvm.java.lang.ProcessHandle.current().pid()
+    with tempfile.TemporaryDirectory() as folder:
+        config = Path(folder) / "router.toml"
+        config.write_text(CONFIG)
+        with server("amqpmesh", "run", str(config)) as (url, router), streaming(spark, url, sink, schema):
+            send(url, int(count * WARM))
+            parts = {"router": [router], **of_java(java)}
+            before = {name: spent(pids) for name, pids in parts.items()}
+            sent = send(url, count)
+            after = {name: spent(pids) for name, pids in parts.items()}
+    return {
+        "rows_per_second": count / sent["seconds"],
+        "sender_us": sent["cpu"] / count * 1e6,
+        **{f"{name}_us": sum(of[pid] - before[name][pid] for pid in of) / count * 1e6 for name, of in after.items()},
+    }
+
+
+def main() -> None:
+    from amqpmesh.pipeline.connector.datasource import register
+    from amqpmesh.pipeline.session import session
+
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--messages", type=int, default=2_000_000, help="that count; default: 2000000")
+    parser.add_argument("--output", type=Path, default=Path("build/connector.json"))
+    options = parser.parse_args()
+    spark = session("connector", "local[2]", {"spark.driver.memory": "1g", "spark.sql.shuffle.partitions": "2"})
+    register(spark)
+    results: dict[str, dict[str, float]] = {}
+    rows = []
+    for sink in SINKS:
+        for columns, schema in COLUMNS.items():
+            found = results[f"{sink}, {columns}"] = measure(spark, sink, schema, options.messages)
+            parts = [found[f"{name}_us"] for name in ("sender", "router", "reader", "java", "executors")]
+            cells = [f"{found['rows_per_second']:,.0f}/s", *(f"{each:.1f}" for each in parts), f"{sum(parts):.1f}"]
+            rows.append((f"{sink}, {columns}", cells))
+    spark.stop()
+    heads = ["rows", "sender", "router", "reader", "java", "executors", "together"]
+    table(f"rows of {SIZE} B into Spark, local[2]; CPU in us a row", heads, rows)
+    options.output.parent.mkdir(parents=True, exist_ok=True)
+    options.output.write_text(json.dumps(results, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

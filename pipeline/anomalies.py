@@ -1,0 +1,275 @@
+"""When the mesh was not as its own history says: few episodes, each with a sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, datetime
+from functools import reduce
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import Window
+from pyspark.sql import functions as F  # noqa: N812 - everybody calls it so
+
+from amqpmesh.pipeline.deliveries import between
+from amqpmesh.pipeline.deviations import MEASURES, SEASON, Episode, Judged, episodes, judge
+from amqpmesh.pipeline.events import Column, arrow_schema, spark_schema, table
+from amqpmesh.pipeline.work import Done, Table, Work
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+WINDOW: Final = 60_000_000_000
+"""Nanoseconds; a value of a series is of so long."""
+
+MOST_WINDOWS: Final = 43_200
+"""A month; what is so long before the last window is left out, lest one wrong clock make the series endless."""
+
+LEAST_MESSAGES: Final = 20
+"""In a window with fewer, latency and failures have no value."""
+
+ACCURACY: Final = 1_000
+"""Of percentiles: a thousandth of all ranks."""
+
+TOP: Final = 10
+"""Rows of the table in the summary."""
+
+_SERIES: Final = (
+    Column("measure", pa.string(), "`messages`, `p50`, `p95`, `failures`, `octets`, or `waits`"),
+    Column("address", pa.string(), "where the deliveries go; null: it is about a link", "", True),
+    Column("tenant", pa.string(), "whose address that is; empty without tenants", "", True),
+    Column("router", pa.string(), "the router that sends, or waits; null: all", "", True),
+    Column("peer", pa.string(), "the router at the other end of the link", "", True),
+)
+
+SERIES: Final = (
+    *_SERIES,
+    Column("windows", pa.int64(), "that have a value"),
+    Column("judged", pa.int64(), "of these, those that had history enough"),
+    Column("is_short", pa.bool_(), "none had: nothing is said of it"),
+    Column("episodes", pa.int64(), "in which it differed"),
+)
+
+EPISODES: Final = (
+    Column("episode", pa.int64(), "its rank, from 1: by `score`"),
+    Column("incident", pa.int64(), "the same for all that overlap in time; that of the worst is 1"),
+    *_SERIES,
+    Column("begin_time", pa.int64(), "of its first window", "ns since 1970"),
+    Column("end_time", pa.int64(), "the end of its last window", "ns since 1970"),
+    Column("peak_time", pa.int64(), "of the window that differs most", "ns since 1970"),
+    Column("value", pa.float64(), "what it showed then: messages, octets, ns, or a share"),
+    Column("usual", pa.float64(), "what was expected then"),
+    Column("score", pa.float64(), "by how much it differs then, in what chance alone would not; negative: it is less"),
+    Column("sentence", pa.string(), "the same for people"),
+)
+
+TABLES: Final = {"episodes": EPISODES, "series": SERIES}
+"""The tables of `anomalies`, and their columns."""
+
+_NAMED: Final = tuple(each.name for each in _SERIES)
+_TOLD: Final = EPISODES[len(_SERIES) + 2 :]
+_FOUND: Final = pa.list_(pa.struct([pa.field(each.name, each.type) for each in _TOLD]))
+_JUDGED: Final = (*SERIES[:-1], Column("found", _FOUND, "its episodes"))
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if value >= 10 else f"{value:,.1f}"
+
+
+_SENTENCES: Final[Mapping[str, tuple[str, Callable[[float], str]]]] = {
+    "messages": ("messages to {address} in {window:g} s", _number),
+    "p50": ("the median latency of {address}", lambda ns: f"{ns / 1e6:,.1f} ms"),
+    "p95": ("the latency that 5 % of {address} exceed", lambda ns: f"{ns / 1e6:,.1f} ms"),
+    "failures": ("the share of {address} that was not accepted", lambda share: f"{share:.1%}"),
+    "octets": ("octets from {router} to {peer} in {window:g} s", _number),
+    "waits": ("the time in {window:g} s that {router} waited for credit of {address}", lambda ns: f"{ns / 1e9:,.1f} s"),
+}
+
+
+# -------------------------------------------------------------------------------------------------------------- series
+
+
+def series(
+    attempts: DataFrame, events: DataFrame, counts: DataFrame, routers: DataFrame, window: int = WINDOW
+) -> DataFrame:
+    """All series: which (`_SERIES`), `at`, the number of the window since 1970, `value`, and `weight`.
+
+    Args: attempts: the table `deliveries/attempts`. events, counts: those of `ingest`. routers: all, in a column
+        `router`. window: see `WINDOW`.
+    """
+    found = [_of_addresses(attempts, window), _of_links(counts, routers, window), _of_waits(events, window)]
+    together = reduce(lambda some, more: some.unionByName(more, allowMissingColumns=True), found)
+    return together.where("at is not null").select(
+        *_NAMED, "at", F.col("value").cast("double").alias("value"), F.col("weight").cast("double").alias("weight")
+    )
+
+
+def _of_addresses(attempts: DataFrame, window: int) -> DataFrame:
+    failed = "if(settled or outcome is null, null, double(outcome <> 'accepted'))"
+    told = attempts.where("not coalesce(copy, false)").selectExpr(
+        "address",
+        "tenant",
+        f"hops[0].arrived_ns div {window} as at",
+        "1 / greatest(coalesce(legs, 1), 1) as part",  # one with several legs has a row for each
+        "coalesce(outcome_after_ns, latency_ns) as took",
+        f"{failed} as failed",
+    )
+    by_window = told.groupBy("address", "tenant", "at").agg(
+        F.round(F.sum("part")).alias("messages"),
+        F.percentile_approx("took", [0.5, 0.95], ACCURACY).alias("percentiles"),
+        F.count("took").alias("timed"),
+        F.avg("failed").alias("failures"),
+        F.count("failed").alias("ended"),
+    )
+    enough = f"if({{}} >= {LEAST_MESSAGES}, {{}}, null)"
+    values = f"""array(
+        struct('messages' as measure, double(messages) as value, double(messages) as weight),
+        struct('p50' as measure, {enough.format("timed", "double(percentiles[0])")} as value, double(timed) as weight),
+        struct('p95' as measure, {enough.format("timed", "double(percentiles[1])")} as value, double(timed) as weight),
+        struct('failures' as measure, {enough.format("ended", "failures")} as value, double(ended) as weight))"""
+    return by_window.select("address", "tenant", "at", F.inline(F.expr(values))).where("value is not null")
+
+
+def _of_links(counts: DataFrame, routers: DataFrame, window: int) -> DataFrame:
+    """What links between routers carry, from one telling to the next."""
+    lanes = counts.where("direction = 'outgoing'").join(routers.selectExpr("router as peer"), "peer", "left_semi")
+    link = Window.partitionBy("router", "epoch", "number").orderBy("time", "deliveries")
+    more = lanes.select(
+        "router",
+        "peer",
+        F.expr(f"time div {window}").alias("at"),
+        (F.col("octets") - F.lag("octets").over(link)).alias("value"),
+        (F.col("deliveries") - F.lag("deliveries").over(link)).alias("weight"),
+    ).where("value >= 0")
+    summed = more.groupBy("router", "peer", "at").agg(F.sum("value").alias("value"), F.sum("weight").alias("weight"))
+    return summed.withColumn("measure", F.lit("octets"))
+
+
+def _of_waits(events: DataFrame, window: int) -> DataFrame:
+    waits = events.where("happening = 'credit' and direction = 'outgoing' and waited > 0")
+    by_window = waits.groupBy("router", "address", "tenant", F.expr(f"time div {window}").alias("at"))
+    return by_window.agg(F.sum(F.col("waited").cast("double")).alias("value"), F.count("*").alias("weight")).withColumn(
+        "measure", F.lit("waits")
+    )
+
+
+# ------------------------------------------------------------------------------------------------------------- judged
+
+
+def judged(all_series: DataFrame, window: int = WINDOW) -> DataFrame:
+    """Each series with what is said of it: the columns of `SERIES` but the last, and `found`, its episodes.
+
+    The first and the last window of all are left out: they are not whole. Args: all_series: as `series` returns them.
+    """
+    by_series = all_series.groupBy(*_NAMED).agg(F.min("at").alias("first"))
+    (ends,) = all_series.agg(F.min("at"), F.max("at")).collect()
+    begin, end = (0, 0) if ends[0] is None else (max(ends[0] + 1, ends[1] - MOST_WINDOWS), ends[1])
+    lasts = F.lit(end) - F.greatest(F.col("first"), F.lit(begin))
+    (told,) = by_series.agg(F.sum(F.greatest(lasts, F.lit(0)))).collect()
+    tests = told[0] or 0
+
+    def judge_one(rows: pa.Table) -> pa.Table:
+        return _judged(rows, begin, end, window, tests)
+
+    return all_series.groupBy(*_NAMED).applyInArrow(judge_one, spark_schema(_JUDGED))
+
+
+def _judged(rows: pa.Table, begin: int, end: int, window: int, tests: int) -> pa.Table:
+    """The row of one series. Args: begin, end: windows from the one to before the other are whole."""
+    names = {name: rows.column(name)[0].as_py() for name in _NAMED}
+    at = np.asarray(rows.column("at"))
+    # What begins later has no history of nothing before.
+    first = max(begin, int(at.min()))
+    values, weights = np.full(max(0, end - first), np.nan), np.zeros(max(0, end - first))
+    inside = (at >= first) & (at < end)
+    places = at[inside] - first
+    values[places] = rows.column("value").to_numpy()[inside]
+    weights[places] = rows.column("weight").to_numpy()[inside]
+    measure = MEASURES[names["measure"]]
+    unit = 1.0
+    if names["measure"] == "octets" and np.nansum(weights) > 0:
+        unit = max(1.0, float(np.nansum(values) / np.nansum(weights)))  # of the usual size chance deviates by messages
+    season = max(1, SEASON * 1_000_000_000 // window)
+    found = judge(values / unit, weights, measure, tests, season)
+    told = [_told(each, found, unit, first, window, names) for each in episodes(found)]
+    row = {
+        **names,
+        "windows": int(np.isfinite(values).sum()),
+        "judged": found.windows,
+        "is_short": found.windows == 0,
+        "found": told,
+    }
+    return pa.Table.from_pylist([row], arrow_schema(_JUDGED))
+
+
+def _told(
+    episode: Episode, found: Judged, unit: float, first: int, window: int, names: Mapping[str, str]
+) -> dict[str, Any]:
+    value, usual = float(found.values[episode.peak]) * unit, float(found.usual[episode.peak]) * unit
+    begin, end, peak = ((first + each) * window for each in (episode.first, episode.last + 1, episode.peak))
+    what, shown = _SENTENCES[names["measure"]]
+    known = {name: "?" if text is None else text for name, text in names.items()}
+    change = "rose" if episode.score > 0 else "fell"
+    sentence = (
+        f"{what.format(window=window / 1e9, **known)} {change} to {shown(value)}, usually {shown(usual)}, "
+        f"between {_clock(begin)} and {_clock(end)} UTC"
+    )
+    return {
+        "begin_time": begin,
+        "end_time": end,
+        "peak_time": peak,
+        "value": value,
+        "usual": usual,
+        "score": episode.score,
+        "sentence": sentence,
+    }
+
+
+def _clock(ns: int) -> str:
+    return datetime.fromtimestamp(ns // 1_000_000_000, UTC).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def ranked(judged: DataFrame, window: int = WINDOW) -> DataFrame:
+    """The table `anomalies/episodes`. Args: judged: as `judged` returns them."""
+    each = judged.select(*_NAMED, F.inline("found"))
+    in_time = Window.orderBy("begin_time", "end_time", *_NAMED)
+    earlier = in_time.rowsBetween(Window.unboundedPreceding, -1)
+    begins = F.coalesce((F.col("begin_time") > F.max("end_time").over(earlier)).cast("int"), F.lit(1))
+    grouped = each.withColumn("begins", begins).withColumn("part", F.sum("begins").over(in_time))
+    worst = grouped.withColumn("worst", F.max(F.abs("score")).over(Window.partitionBy("part")))
+    order = [F.desc(F.abs("score")), F.col("begin_time"), *map(F.col, _NAMED)]
+    numbered = worst.withColumn("episode", F.row_number().over(Window.orderBy(*order))).withColumn(
+        "incident", F.dense_rank().over(Window.orderBy(F.desc("worst"), "part"))
+    )
+    return numbered.select([F.col(each.name).cast(each.dataType) for each in spark_schema(EPISODES)])
+
+
+def job(work: Work) -> Done:
+    """As a job of the command."""
+    attempts = work.read("deliveries/attempts")
+    ingested = {
+        name: table(work.spark, work.place("ingest"), name) for name in ("events", "counts", "segments", "edges")
+    }
+    events, counts = (between(ingested[name], work.since, work.until) for name in ("events", "counts"))
+    routers = ingested["segments"].select("router").union(ingested["edges"].select("origin")).distinct()
+    all_series = series(attempts, events, counts, routers).cache()
+    found = judged(all_series).cache()
+    shown = found.withColumn("episodes", F.size("found").cast("bigint")).select([each.name for each in SERIES])
+    rows = work.write("anomalies/series", shown)
+    count = work.write("anomalies/episodes", ranked(found))
+    found.unpersist()
+    all_series.unpersist()
+    (told,) = work.read("anomalies/series").agg(F.count_if("is_short"), F.sum("judged")).collect()
+    figures = {"episodes": count, "series": rows, "too short": told[0], "windows judged": told[1] or 0}
+    return Done(rows + count, figures, tuple(_tables(work)))
+
+
+def _tables(work: Work) -> Iterator[Table]:
+    written = work.read("anomalies/episodes")
+    worst = written.groupBy("incident").agg(
+        F.count("*").alias("episodes"), F.min_by("sentence", "episode").alias("worst")
+    )
+    rows = worst.orderBy("incident").limit(TOP).collect()
+    title = f"incidents, at most {TOP}, the worst first"
+    yield Table(title, ("incident", "episodes", "worst"), tuple(tuple(row) for row in rows))

@@ -1,0 +1,60 @@
+"""Batch reads: what comes until nothing comes any more, in one task. Nobody tells it that what was read is safe."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+
+from amqpmesh.pipeline.connector.intake import Intake
+from amqpmesh.pipeline.connector.options import MIB, Acquire
+from amqpmesh.pipeline.connector.rows import batch, carried
+from amqpmesh.pipeline.connector.stream import ROWS
+from amqpmesh.router.amqp.messaging import DistributionMode, Source
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from amqpmesh.pipeline.connector.options import Options
+    from amqpmesh.pipeline.connector.rows import Shape
+
+OCTETS = 16 * MIB
+"""Octets of a record batch, but one message, however large."""
+
+
+class AmqpBatchReader(DataSourceReader):
+    """The reader of a batch. With `acquire=accept` a row is accepted when Spark has asked for the one behind its record
+    batch: whatever fails later, it is gone from the peer."""
+
+    def __init__(self, options: Options, shape: Shape) -> None:
+        self._options = options
+        self._shape = shape
+
+    def partitions(self) -> list[InputPartition]:
+        """One: it is one link. Nothing is received while Spark plans."""
+        return [InputPartition(None)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:  # noqa: ARG002 - there is one
+        """On an executor: receive, until it is quiet."""
+        options = self._options
+        left: int | None = options["maxRows"]
+        mode = DistributionMode.COPY if options["acquire"] is Acquire.BROWSE else DistributionMode.MOVE
+        source = Source(address=options["address"], distribution_mode=mode)
+        intake = Intake(options, task="batch", credit=options.credit, memory=2 * OCTETS, most=left, source=source)
+        try:
+            intake.start()
+            deadline = time.monotonic() + options["longest"]
+            first = 0
+            while left != 0:
+                enough = ROWS if left is None else min(ROWS, left)
+                if not intake.wait(options["quiet"], deadline, enough=enough):
+                    break
+                bulk = intake.take(enough, OCTETS)
+                yield batch(carried(bulk.payloads, bulk.deliveries), self._shape, epoch="", first=first)
+                intake.accept(bulk)
+                first += len(bulk)
+                left = None if left is None else left - len(bulk)
+        finally:
+            intake.stop()

@@ -1,0 +1,199 @@
+"""The AMQP side of a reader: a thread with a connection and a link, and deliveries that nobody has accepted yet.
+
+Spark calls a reader from the one thread of its process, and not for seconds at a time; a connection has to be served
+all the while. So that runs in a thread of its own, and each call goes over to it and comes back.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING, TypeVar
+
+import trio
+
+from amqpmesh.pipeline.connector import peer
+from amqpmesh.router.amqp.errors import CommandError, ConnectionClosedError
+from amqpmesh.router.io.client.bulk import bulk_receiver
+from amqpmesh.router.io.client.terms import ReceiverTerms
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from amqpmesh.pipeline.connector.options import Options
+    from amqpmesh.router.amqp.messaging import Source
+    from amqpmesh.router.io.client.bulk import Bulk, BulkReceiver
+
+T = TypeVar("T")
+
+LEAVE_TIME = 5.0
+"""Seconds that a link and a connection have to be left; each part of it is bounded by less."""
+
+POLL = 0.02
+"""Seconds between two looks at what waits."""
+
+
+class Intake:
+    """Deliveries of one address, received in a thread from `start` to `stop`; any thread may call, one at a time."""
+
+    def __init__(
+        self,
+        options: Options,
+        *,
+        task: str,
+        credit: int,
+        memory: int,
+        most: int | None = None,
+        source: Source | None = None,
+    ) -> None:
+        """Args: task: stands in the container-id. memory: octets that may be here and not accepted. most: deliveries
+        that are wanted in all. source: in the place of the one that names the address."""
+        self._options = options
+        self._task = task
+        self._credit = credit
+        self._memory = memory
+        self._most = most
+        self._source = source
+        self._thread: threading.Thread | None = None
+        self._ready = threading.Event()
+        self._token: trio.lowlevel.TrioToken | None = None
+        self._scope: trio.CancelScope | None = None
+        self._receiver: BulkReceiver | None = None
+        self._failure: BaseException | None = None
+        #: Since when there is no link; None: there is one.
+        self._lost_at: float | None = None
+
+    # ---------------------------------------------------------------------------------------------- for other threads
+
+    def start(self) -> None:
+        """Connect, attach and receive.
+
+        Raises: AmqpMeshError: the peer does not let us in, or refuses the link; or there is no link within
+            `connectTimeout`.
+        """
+        self._thread = threading.Thread(target=self._run, name=f"amqp {self._task}", daemon=True)
+        self._thread.start()
+        self._ready.wait()
+        if self._failure is not None:
+            raise self._failure
+
+    def stop(self) -> None:
+        """Release what is not accepted, detach and close. A thread that does not end in time is left to itself."""
+        thread, self._thread = self._thread, None
+        if thread is None:
+            return
+        if self._token is not None and self._scope is not None:
+            with suppress(trio.RunFinishedError):
+                self._token.run_sync_soon(self._scope.cancel)
+        thread.join(LEAVE_TIME)
+
+    def waiting(self) -> int:
+        """Deliveries that can be taken now. Raises: as `take`."""
+        return self._call(lambda receiver: receiver.waiting)
+
+    def received(self) -> int:
+        """Deliveries that came in all. Raises: as `take`."""
+        return self._call(lambda receiver: receiver.received)
+
+    def is_full(self) -> bool:
+        """Whether no more will come before something is accepted. Raises: as `take`."""
+        return self._call(lambda receiver: receiver.is_full)
+
+    def take(self, count: int, octets: int) -> Bulk:
+        """Up to `count` deliveries and so many octets, but one if there is any, however large.
+
+        Raises: AmqpMeshError: the link is over for good, or has been lost for `reconnectTimeout`.
+        """
+        return self._call(lambda receiver: receiver.take(count, octets))
+
+    def accept(self, bulk: Bulk) -> bool:
+        """They were processed. Returns: whether the peer is told: not, if their link is gone. Raises: as `take`."""
+        return self._call(lambda receiver: receiver.accept(bulk))
+
+    def wait(self, quiet: float, deadline: float, *, enough: int) -> int:
+        """Wait until `enough` deliveries can be taken, nothing has come for `quiet` seconds, no more can come, or it is
+        `deadline` by `time.monotonic`. Returns: how many can be taken. Raises: as `take`."""
+        received = self.received()
+        last = time.monotonic()
+        while True:
+            waiting = self.waiting()
+            if waiting >= enough or (waiting and self.is_full()):
+                return waiting
+            now, came = time.monotonic(), self.received()
+            if came != received or not self._is_attached():
+                received, last = came, now
+            if now - last >= quiet or now >= deadline:
+                return waiting
+            time.sleep(min(POLL, quiet))
+
+    # ------------------------------------------------------------------------------------------------- between threads
+
+    def _is_attached(self) -> bool:
+        return self._call(lambda receiver: receiver.is_attached)
+
+    def _call(self, function: Callable[[BulkReceiver], T]) -> T:
+        """Have a function called where the connection is served."""
+        token, receiver = self._token, self._receiver
+        if token is None or receiver is None:
+            raise CommandError("the intake was not started")
+
+        def call() -> T:
+            self._check(receiver)
+            return function(receiver)
+
+        try:
+            return trio.from_thread.run_sync(call, trio_token=token)
+        except trio.RunFinishedError:
+            raise self._failure or CommandError("the intake was stopped") from None
+
+    def _check(self, receiver: BulkReceiver) -> None:
+        receiver.check()
+        if receiver.is_attached:
+            self._lost_at = None
+            return
+        now = time.monotonic()
+        if self._lost_at is None:
+            self._lost_at = now
+        limit: float = self._options["reconnectTimeout"]
+        if now - self._lost_at > limit:
+            raise ConnectionClosedError(f"{self._described}: no connection came about again within {limit:g} s")
+
+    # ------------------------------------------------------------------------------------------------- in the thread
+
+    @property
+    def _described(self) -> str:
+        return f"{self._options['address']!r} at {', '.join(self._options['url'])}"
+
+    def _run(self) -> None:
+        try:
+            trio.run(self._receive)
+        except BaseException as error:
+            self._failure = error
+        finally:
+            self._ready.set()
+
+    async def _receive(self) -> None:
+        """Serve the link until `stop`. Raises: AmqpMeshError: it never came about."""
+        self._token = trio.lowlevel.current_trio_token()
+        with trio.CancelScope() as self._scope:
+            connection = peer.connection(self._options, self._task)
+            receiver = bulk_receiver(
+                connection,
+                self._options["address"],
+                credit=self._credit,
+                memory=self._memory,
+                most=self._most,
+                terms=self._terms(),
+            )
+            limit: float = self._options["connectTimeout"]
+            with trio.move_on_after(limit) as patience:
+                async with connection, receiver:
+                    patience.deadline = float("inf")
+                    self._receiver = receiver
+                    self._ready.set()
+                    await trio.sleep_forever()
+            raise ConnectionClosedError(f"{self._described}: no connection and no link came about within {limit:g} s")
+
+    def _terms(self) -> ReceiverTerms:
+        return ReceiverTerms(max_message_size=self._options["maxMessageSize"], source=self._source)

@@ -1,0 +1,370 @@
+"""Messages become rows: only what a column asks for is decoded.
+
+What cannot be said in a column is never lost: the column is null, `error` says why, and `payload` has all octets.
+"""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import repeat
+from typing import TYPE_CHECKING, Any, Final
+
+import msgpack
+import numpy as np
+import pyarrow as pa
+
+from amqpmesh.pipeline.connector.columns import HEADER, PROPERTIES, VALUES, arrow_schema
+from amqpmesh.pipeline.connector.options import BodyFormat, KeepPayload
+from amqpmesh.pipeline.connector.sections import DATA, SEQUENCE, VALUE, Sections, find, section
+from amqpmesh.pipeline.connector.values import MisfitError, to_json, to_text
+from amqpmesh.router.amqp.counting import MAX_VALUES, refuse_values
+from amqpmesh.router.amqp.errors import ProtocolError
+from amqpmesh.router.amqp.messaging import (
+    AmqpSequence,
+    AmqpValue,
+    ApplicationProperties,
+    DeliveryAnnotations,
+    Footer,
+    Header,
+    MessageAnnotations,
+    Properties,
+)
+from amqpmesh.router.amqp.types import ULong
+from amqpmesh.router.kernel.relay import skip
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from amqpmesh.router.kernel.relay import Delivery
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What rows are to be made: the columns, in order, and the options that concern them."""
+
+    names: tuple[str, ...]
+    body: BodyFormat = BodyFormat.BINARY
+    keep: KeepPayload = KeepPayload.ERRORS
+
+
+CARRIED: Final = pa.schema([("payload", pa.binary()), ("tag", pa.binary()), ("format", pa.int64())])
+"""Deliveries as they came: the octets of each, its tag and its message-format."""
+
+
+def carried(payloads: list[bytes], deliveries: list[Delivery]) -> pa.RecordBatch:
+    """Deliveries, as rows are made of them. Args: payloads: of each, all its octets."""
+    tags = [delivery.tag for delivery in deliveries]
+    return pa.record_batch([payloads, tags, [delivery.message_format for delivery in deliveries]], schema=CARRIED)
+
+
+class Came:
+    """Some deliveries on their way to be rows."""
+
+    def __init__(self, carried: pa.RecordBatch, epoch: str, first: int) -> None:
+        """Args: carried: as `CARRIED` says. epoch, first: where the first of them stands in its stream."""
+        self.carried = carried
+        self.epoch = epoch
+        self.first = first
+        self.payloads: pa.BinaryArray = carried.column(0)
+        self.sections: Sections = find(self.payloads, carried.column(2).to_numpy())
+        #: Why something of a message is not to be had, the first reason.
+        self.errors = {row: f"message: {why}" for row, why in self.sections.errors.items()}
+        self._octets: list[bytes] | None = None
+
+    def __len__(self) -> int:
+        return len(self.payloads)
+
+    @property
+    def octets(self) -> list[bytes]:
+        """The payloads, for Python."""
+        if self._octets is None:
+            self._octets = self.payloads.to_pylist()
+        return self._octets
+
+    def tried(self, row: int, name: str, read: Callable[..., Any], *arguments: Any) -> Any:
+        """What is read of a message, or None where that cannot be had."""
+        try:
+            return read(*arguments)
+        except ProtocolError as error:
+            self.errors.setdefault(row, f"{name}: {error.description}")
+        except (MisfitError, RecursionError) as error:
+            self.errors.setdefault(row, f"{name}: {error}")
+        return None
+
+
+def batch(carried: pa.RecordBatch, shape: Shape, *, epoch: str, first: int) -> pa.RecordBatch:
+    """The rows of deliveries, in their order; nothing is raised because of what is in them.
+
+    Args: carried, epoch, first: as of `Came`.
+    """
+    came = Came(carried, epoch, first)
+    made: dict[str, pa.Array] = {}
+    for name in sorted(shape.names, key=_LAST.__contains__):
+        made[name] = _MAKERS[name](came, shape)
+    return pa.RecordBatch.from_arrays(
+        [made[name] for name in shape.names], schema=arrow_schema(shape.body, list(shape.names))
+    )
+
+
+# --------------------------------------------------------------------------------------------------------------- bodies
+
+
+def _body_octets(came: Came, row: int) -> bytes:
+    """Of one data section or of several."""
+    payload = came.octets[row]
+    parts = []
+    for _, at in came.sections.bodies(row):
+        if payload[at] not in (0xA0, 0xB0):
+            raise MisfitError("a data section is no binary")
+        parts.append(payload[at + _head(payload[at]) : skip(payload, at, len(payload))])
+    return b"".join(parts)
+
+
+def _head(code: int) -> int:
+    """Octets of a binary before its content."""
+    return 2 if code == 0xA0 else 5
+
+
+def _value(came: Came, row: int) -> Any:
+    """Of an amqp-value, or the elements of one amqp-sequence or of several."""
+    payload = came.octets[row]
+    refuse_values(payload, MAX_VALUES)
+    bodies = came.sections.bodies(row)
+    if came.sections.kinds[row] == VALUE:
+        return section(AmqpValue, payload, bodies[0][0]).value
+    return [each for at, _ in bodies for each in section(AmqpSequence, payload, at).value]
+
+
+def _binary(came: Came, row: int) -> bytes | None:
+    if came.sections.kinds[row] == DATA:
+        return _body_octets(came, row)
+    value = _value(came, row)
+    if value is None or isinstance(value, bytes):
+        return value
+    if isinstance(value, str):
+        return str.encode(value)
+    raise MisfitError(f"{_told(came, row, value)} is no octets")
+
+
+def _string(came: Came, row: int) -> str | None:
+    if came.sections.kinds[row] == DATA:
+        try:
+            return _body_octets(came, row).decode()
+        except UnicodeDecodeError as error:
+            raise MisfitError(f"not UTF-8: {error}") from None
+    value = _value(came, row)
+    if value is None or isinstance(value, str):
+        return None if value is None else str.__str__(value)
+    raise MisfitError(f"{_told(came, row, value)} is no text")
+
+
+def _json(came: Came, row: int) -> str | None:
+    if came.sections.kinds[row] != DATA:
+        return to_json(_value(came, row))
+    text = _string(came, row)
+    assert text is not None
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise MisfitError(f"no JSON: {error}") from None
+    return text
+
+
+def _msgpack(came: Came, row: int) -> str | None:
+    if came.sections.kinds[row] != DATA:
+        raise MisfitError(f"{_told(came, row, _value(came, row))} is no msgpack, which stands in a data section")
+    try:
+        value = msgpack.unpackb(_body_octets(came, row), strict_map_key=False)
+    except Exception as error:  # msgpack has a dozen kinds of them
+        raise MisfitError(f"no msgpack: {str(error) or type(error).__name__}") from None
+    return to_json(value)
+
+
+def _told(came: Came, row: int, value: Any) -> str:
+    if came.sections.kinds[row] == SEQUENCE:
+        return "an amqp-sequence"
+    return f"an amqp-value of type {to_text(value)[0]}"
+
+
+_FORMATS: Final[Mapping[BodyFormat, Callable[[Came, int], Any]]] = {
+    BodyFormat.BINARY: _binary,
+    BodyFormat.STRING: _string,
+    BodyFormat.JSON: _json,
+    BodyFormat.MSGPACK: _msgpack,
+}
+
+
+def _bodies(came: Came, shape: Shape) -> pa.Array:
+    if shape.body in (BodyFormat.BINARY, BodyFormat.STRING) and (contents := came.sections.contents()) is not None:
+        if shape.body is BodyFormat.BINARY:
+            return contents
+        with suppress(pa.ArrowInvalid):  # some are not UTF-8
+            return contents.cast(pa.string())
+    read, kinds = _FORMATS[shape.body], came.sections.kinds.tolist()
+    values = [came.tried(row, "body", read, came, row) if kind else None for row, kind in enumerate(kinds)]
+    return pa.array(values, pa.binary() if shape.body is BodyFormat.BINARY else pa.string())
+
+
+def _body_types(came: Came, shape: Shape) -> pa.Array:
+    kinds = came.sections.kinds
+    if len(came) and (kinds == DATA).all():
+        return pa.array(repeat("data", len(came)), pa.string())
+    return pa.array([_body_type(came, row, kind) for row, kind in enumerate(kinds.tolist())], pa.string())
+
+
+def _body_type(came: Came, row: int, kind: int) -> str | None:
+    if kind == VALUE:
+        value = came.tried(row, "body", lambda: to_text(_value(came, row))[0])
+        return None if value is None else str(value)
+    return {DATA: "data", SEQUENCE: "amqp-sequence"}.get(kind)
+
+
+# ------------------------------------------------------------------------------------------------------- other sections
+
+
+def _decoded(came: Came, kind: type[Any], code: int, name: str) -> dict[int, Any]:
+    """A section of the messages that have it, by row."""
+
+    def read(payload: bytes, at: int) -> Any:
+        refuse_values(payload, MAX_VALUES)
+        return section(kind, payload, at)
+
+    places = came.sections.heads.get(code, ())
+    decoded = {row: came.tried(row, name, read, came.octets[row], at) for row, at in places}
+    return {row: each for row, each in decoded.items() if each is not None}
+
+
+def _headers(came: Came, shape: Shape) -> pa.Array:
+    return _structs(len(came), HEADER, _decoded(came, Header, 0x70, "header"), {})
+
+
+def _properties(came: Came, shape: Shape) -> pa.Array:
+    decoded = _decoded(came, Properties, 0x73, "properties")
+    for row, properties in decoded.items():
+        for name in ("absolute_expiry_time", "creation_time"):
+            time = getattr(properties, name)
+            if time is not None and not _EARLIEST <= time <= _LATEST:
+                why = f"{int(time)} ms since 1970 is not in the years 1 to 9999"
+                came.errors.setdefault(row, f"properties.{name}: {why}")
+    return _structs(len(came), PROPERTIES, decoded, _PROPERTY)
+
+
+_LATEST: Final = 253_402_300_799_999
+_EARLIEST: Final = -62_135_596_800_000
+"""Milliseconds since 1970 that Spark's timestamps have: the years 1 to 9999."""
+
+
+def _time(value: int) -> int | None:
+    return value * 1000 if _EARLIEST <= value <= _LATEST else None
+
+
+def _id(value: Any) -> tuple[str, str | None]:
+    return to_text(ULong(value) if type(value) is int else value)  # of these fields an int is a ulong (§3.2.11)
+
+
+_PROPERTY: Final[Mapping[str, Callable[[Any], Any]]] = {
+    "message_id": _id,
+    "correlation_id": _id,
+    "absolute_expiry_time": _time,
+    "creation_time": _time,
+}
+"""What Spark has of a field in the place of its value."""
+
+
+def _structs(
+    count: int, kind: pa.StructType, decoded: Mapping[int, Any], forms: Mapping[str, Callable[[Any], Any]]
+) -> pa.Array:
+    """A struct column; null where there is no section."""
+    if not decoded:
+        return pa.nulls(count, kind)
+    columns = []
+    for item in kind:
+        form = forms.get(item.name)
+        values: list[Any] = [None] * count
+        for row, each in decoded.items():
+            value = getattr(each, item.name)
+            values[row] = value if form is None or value is None else form(value)
+        columns.append(_pairs(values) if pa.types.is_struct(item.type) else pa.array(values, item.type))
+    absent = np.ones(count, bool)
+    absent[list(decoded)] = False
+    return pa.StructArray.from_arrays(columns, fields=list(kind), mask=pa.array(absent))
+
+
+def _pairs(values: list[Any]) -> pa.Array:
+    """A column of AMQP values, each a type and a text, or None."""
+    names = pa.array([None if value is None else value[0] for value in values], pa.string())
+    texts = pa.array([None if value is None else value[1] for value in values], pa.string())
+    mask = pa.array([value is None for value in values], pa.bool_())
+    return pa.StructArray.from_arrays([names, texts], fields=list(VALUES.item_type), mask=mask)
+
+
+def _maps(kind: type[Any], code: int, name: str) -> Callable[[Came, Shape], pa.Array]:
+    def make(came: Came, shape: Shape) -> pa.Array:
+        decoded = _decoded(came, kind, code, name)
+        tried = {row: came.tried(row, name, _entries, each.value) for row, each in decoded.items()}
+        maps = {row: entries for row, entries in tried.items() if entries is not None}
+        if not maps:
+            return pa.nulls(len(came), VALUES)
+        starts: list[int | None] = []
+        keys: list[str] = []
+        values: list[tuple[str, str | None]] = []
+        for row in range(len(came)):
+            entries = maps.get(row)
+            starts.append(None if entries is None else len(keys))
+            if entries:
+                keys.extend(entries)
+                values.extend(entries.values())
+        starts.append(len(keys))
+        offsets = pa.array(starts, pa.int32())
+        return pa.MapArray.from_arrays(offsets, pa.array(keys, pa.string()), _pairs(values), VALUES)
+
+    return make
+
+
+def _entries(value: Mapping[Any, Any]) -> dict[str, tuple[str, str | None]]:
+    """Of a map. Raises: MisfitError: two keys are one to Spark: a symbol, and the text of a ulong."""
+    entries = {
+        str.__str__(key) if isinstance(key, str) else f"ulong:{key}": to_text(each) for key, each in value.items()
+    }
+    if len(entries) != len(value):
+        raise MisfitError("two keys are the same as text")
+    return entries
+
+
+# ----------------------------------------------------------------------------------------------------- all the columns
+
+
+def _sparse(count: int, values: Mapping[int, Any], kind: pa.DataType) -> pa.Array:
+    """A column that is null almost everywhere."""
+    if not values:
+        return pa.nulls(count, kind)
+    return pa.array([values.get(row) for row in range(count)], kind)
+
+
+def _payloads(came: Came, shape: Shape) -> pa.Array:
+    if shape.keep is KeepPayload.ALWAYS:
+        return came.payloads
+    return _sparse(len(came), {row: came.octets[row] for row in came.errors}, pa.binary())
+
+
+_LAST: Final = frozenset({"error", "payload"})
+"""Made when all others are: they tell what went wrong with those."""
+
+_MAKERS: Final[dict[str, Callable[[Came, Shape], pa.Array]]] = {
+    "body": _bodies,
+    "body_type": _body_types,
+    "header": _headers,
+    "delivery_annotations": _maps(DeliveryAnnotations, 0x71, "delivery_annotations"),
+    "message_annotations": _maps(MessageAnnotations, 0x72, "message_annotations"),
+    "properties": _properties,
+    "application_properties": _maps(ApplicationProperties, 0x74, "application_properties"),
+    "footer": _maps(Footer, 0x78, "footer"),
+    "message_format": lambda came, shape: came.carried.column(2),
+    "delivery_tag": lambda came, shape: came.carried.column(1),
+    "epoch": lambda came, shape: pa.array(repeat(came.epoch, len(came)), pa.string()),
+    "sequence": lambda came, shape: pa.array(np.arange(came.first, came.first + len(came)), pa.int64()),
+    "error": lambda came, shape: _sparse(len(came), came.errors, pa.string()),
+    "payload": _payloads,
+}

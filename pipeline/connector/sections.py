@@ -1,0 +1,241 @@
+"""Where the sections of many messages lie (§3.2), found by skipping: of most of them in one go, whatever they hold.
+
+Messages of one batch are much alike, so NumPy looks at the first section of all of them, then at the second, and so on.
+What is written in a rarer way, or malformed, is looked at one by one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from amqpmesh.pipeline.connector.values import MisfitError
+from amqpmesh.router.amqp.composite import decode_composite
+from amqpmesh.router.amqp.decoder import ENCODINGS, MIN_WIDTHS
+from amqpmesh.router.amqp.errors import ProtocolError
+from amqpmesh.router.amqp.messaging import MESSAGE_FORMAT, AmqpValue
+from amqpmesh.router.kernel.relay import Incomplete, Violation, descriptor_code, skip
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    Numbers = npt.NDArray[np.int64]
+
+HEADER: Final = 0x70
+DATA: Final = 0x75
+SEQUENCE: Final = 0x76
+VALUE: Final = 0x77
+FOOTER: Final = 0x78
+
+_SYMBOLIC: Final = {
+    name: code
+    for code, name in enumerate(
+        (
+            b"amqp:header:list",
+            b"amqp:delivery-annotations:map",
+            b"amqp:message-annotations:map",
+            b"amqp:properties:list",
+            b"amqp:application-properties:map",
+            b"amqp:data:binary",
+            b"amqp:amqp-sequence:list",
+            b"amqp:amqp-value:*",
+            b"amqp:footer:map",
+        ),
+        start=HEADER,
+    )
+}
+
+
+@dataclass(slots=True)
+class Sections:
+    """Offsets count from where a message begins."""
+
+    #: All octets, and where each message begins there.
+    octets: npt.NDArray[np.uint8]
+    starts: Numbers
+    #: By message: the code of its body sections, 0 if it has none; where the (first) section begins, where its value
+    #: does, and where that ends.
+    kinds: Numbers
+    begins: Numbers
+    values: Numbers
+    ends: Numbers
+    #: By the section's code: the messages that have it, and where it begins in each. Those of bodies are not here.
+    heads: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
+    #: Of messages with several body sections: where each begins, and where its value does.
+    several: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
+    #: Why it is no message.
+    errors: dict[int, str] = field(default_factory=dict)
+
+    def bodies(self, row: int) -> list[tuple[int, int]]:
+        """Where each body section of a message begins, and where its value does."""
+        return self.several.get(row) or [(int(self.begins[row]), int(self.values[row]))]
+
+    def contents(self) -> pa.BinaryArray | None:
+        """The content of all bodies, if each is one data section; else None."""
+        if self.several or not (self.kinds == DATA).all():
+            return None
+        codes = self.octets[self.starts + self.values]
+        if not ((codes == 0xA0) | (codes == 0xB0)).all():
+            return None
+        begins = self.starts + self.values + np.where(codes == 0xA0, 2, 5)
+        ends = self.starts + self.ends
+        full = begins < ends
+        inside = np.zeros(len(self.octets), np.int8)
+        inside[begins[full]] = 1
+        inside[ends[full]] = -1
+        content = self.octets[np.cumsum(inside, dtype=np.int8).astype(bool)]
+        offsets = np.concatenate(([0], np.cumsum(ends - begins))).astype(np.int32)
+        return pa.BinaryArray.from_buffers(
+            pa.binary(), len(codes), [None, pa.py_buffer(offsets), pa.py_buffer(content)]
+        )
+
+
+def find(payloads: pa.BinaryArray, formats: Numbers) -> Sections:
+    """The sections of messages. Args: formats: their message-formats; of others than 0 nothing is known."""
+    count = len(payloads)
+    data, starts, ends = _octets(payloads)
+    kinds, begins, values, body_ends = (np.zeros(count, np.int64) for _ in range(4))
+    found = Sections(data, starts, kinds, begins, values, body_ends)
+    for row in np.flatnonzero(formats != MESSAGE_FORMAT):
+        found.errors[int(row)] = f"message-format {formats[row]} is not known here"
+    rows = np.flatnonzero((formats == MESSAGE_FORMAT) & (ends > starts))
+    at, last = starts.copy(), np.zeros(count, np.int64)
+    odd: list[Numbers] = []
+    while rows.size:
+        here = at[rows]
+        code = data[here + 2].astype(np.int64)
+        after = here + 4 + _widths(data, here + 3)
+        good = (data[here] == 0) & (data[here + 1] == 0x53) & _KNOWN[data[here + 3]] & (after <= ends[rows])
+        # In order, once each (§3.2), and one body section.
+        good &= (code > last[rows]) & (code >= HEADER) & (code <= FOOTER)
+        body = (code >= DATA) & (code <= VALUE)
+        good &= ~(body & (last[rows] >= DATA))
+        odd.append(rows[~good])
+        rows, here, code, after, body = rows[good], here[good], code[good], after[good], body[good]
+        bodies = rows[body]
+        found.kinds[bodies] = code[body]
+        found.begins[bodies] = here[body] - starts[bodies]
+        found.values[bodies] = found.begins[bodies] + 3
+        found.ends[bodies] = after[body] - starts[bodies]
+        for each in np.unique(code[~body]):
+            of_it = code == each
+            places = zip(rows[of_it].tolist(), (here[of_it] - starts[rows[of_it]]).tolist(), strict=True)
+            found.heads.setdefault(int(each), []).extend(places)
+        last[rows] = code
+        at[rows] = after
+        rows = rows[after < ends[rows]]
+    one_by_one = sorted(row for rows in odd for row in rows.tolist())
+    if one_by_one:
+        _forget(found, set(one_by_one))
+        for each in one_by_one:
+            _look(found, each, payloads[each].as_py())
+    return found
+
+
+def _octets(payloads: pa.BinaryArray) -> tuple[npt.NDArray[np.uint8], Numbers, Numbers]:
+    """All octets, and where each message begins and ends; behind the last one there is something to look at, too."""
+    _, offsets, octets = payloads.buffers()
+    limits = np.frombuffer(offsets, np.int32)[payloads.offset : payloads.offset + len(payloads) + 1].astype(np.int64)
+    first, end = int(limits[0]), int(limits[-1])
+    data = np.frombuffer(octets, np.uint8)[first:end] if octets is not None else np.zeros(0, np.uint8)
+    return np.concatenate((data, np.zeros(_BEYOND, np.uint8))), limits[:-1] - first, limits[1:] - first
+
+
+_BEYOND: Final = 16
+"""Octets behind the begin of a section that are looked at whether they belong to it or not."""
+
+_KNOWN: Final = np.array([code in ENCODINGS for code in range(256)])
+_FIXED: Final = np.array([MIN_WIDTHS.get(code >> 4, 0) if code < 0xA0 else 0 for code in range(256)], np.int64)
+_SHORT: Final = np.array([code >> 4 in (0xA, 0xC, 0xE) for code in range(256)])
+_LONG: Final = np.array([code >> 4 in (0xB, 0xD, 0xF) for code in range(256)])
+
+
+def _widths(data: npt.NDArray[np.uint8], at: Numbers) -> Numbers:
+    """How many octets the values at these format codes have behind those (§1.2)."""
+    code = data[at]
+    widths = _FIXED[code]
+    short = _SHORT[code]
+    widths[short] = 1 + data[at[short] + 1].astype(np.int64)
+    long = at[_LONG[code]]
+    size = np.zeros(len(long), np.int64)
+    for octet in range(1, 5):
+        size = size << 8 | data[long + octet]
+    widths[_LONG[code]] = 4 + size
+    return widths
+
+
+# ---------------------------------------------------------------------------------------------------------- one by one
+
+
+def _forget(found: Sections, rows: set[int]) -> None:
+    for code, places in found.heads.items():
+        found.heads[code] = [place for place in places if place[0] not in rows]
+    found.kinds[list(rows)] = 0
+
+
+def _look(found: Sections, row: int, payload: bytes) -> None:
+    """Find the sections of one message, or note why it is none."""
+    heads: dict[int, int] = {}
+    bodies: list[tuple[int, int]] = []
+    try:
+        kind, end = _split(payload, heads, bodies)
+    except Incomplete:
+        found.errors[row] = "it ends in the middle of a section"
+    except Violation as violation:
+        found.errors[row] = violation.description
+    except ProtocolError as error:
+        found.errors[row] = str(error.description)
+    except MisfitError as error:
+        found.errors[row] = str(error)
+    else:
+        for code, at in heads.items():
+            found.heads.setdefault(code, []).append((row, at))
+        if bodies:
+            found.kinds[row] = kind
+            found.begins[row], found.values[row], found.ends[row] = (*bodies[0], end)
+        if len(bodies) > 1:
+            found.several[row] = bodies
+
+
+def _split(payload: bytes, heads: dict[int, int], bodies: list[tuple[int, int]]) -> tuple[int, int]:
+    """Returns: the code of the body sections, and where the last one ends.
+
+    Raises: Incomplete, Violation, ProtocolError, MisfitError: it is no message.
+    """
+    at, end, last, kind, body_end = 0, len(payload), 0, 0, 0
+    while at < end:
+        begin = at
+        code, value_at = descriptor_code(payload, at, end)
+        if code < 0:
+            code = _symbolic(payload, at, value_at)
+        if not HEADER <= code <= FOOTER:
+            raise MisfitError(f"what stands at {at} is no section")
+        is_body = DATA <= code <= VALUE
+        # A body is several data sections, or several amqp-sequences, or one amqp-value.
+        again = is_body and code == last and code != VALUE
+        if not again and (code <= last or (is_body and last >= DATA)):
+            raise MisfitError(f"section 0x{code:02x} behind 0x{last:02x}")
+        if payload[value_at : value_at + 1] == b"\x00":  # a described value, which cannot be skipped: of an amqp-value
+            _, at = decode_composite(AmqpValue, payload, at)
+        else:
+            at = skip(payload, value_at, end)
+        if is_body:
+            bodies.append((begin, value_at))
+            kind, body_end = code, at
+        else:
+            heads[code] = begin
+        last = code
+    return kind, body_end
+
+
+def _symbolic(payload: bytes, at: int, value_at: int) -> int:
+    head = {0xA3: 3, 0xB3: 6}.get(payload[at + 1]) if value_at > at else None
+    return -1 if head is None else _SYMBOLIC.get(payload[at + head : value_at], -1)
+
+
+def section(kind: type[Any], payload: bytes, at: int) -> Any:
+    """The section that begins there. Raises: ProtocolError: it is malformed."""
+    return decode_composite(kind, payload, at)[0]

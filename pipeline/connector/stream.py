@@ -1,0 +1,213 @@
+"""Reading a stream: rows stay unsettled here until Spark has committed the micro-batch that they are in.
+
+Spark makes one process for each query, which lives as long as the query does, and asks the reader in it for offsets,
+partitions and commits. So that process holds the connection. An offset is a number of deliveries within an *epoch*, one
+life of that process; a range that begins and ends in another epoch is empty here: what was in it was never accepted,
+and comes again from the peer.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+import time
+import uuid
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+
+from amqpmesh.pipeline.connector.intake import Intake
+from amqpmesh.pipeline.connector.rows import CARRIED, Shape, batch, carried
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from amqpmesh.pipeline.connector.options import Options
+    from amqpmesh.router.io.client.bulk import Bulk
+    from amqpmesh.router.kernel.relay import Delivery
+
+ROWS = 10_000
+"""Rows of a record batch, and of a partition at least."""
+
+
+class AmqpPartition(InputPartition):
+    """Deliveries of a micro-batch, as an Arrow stream; so whoever reads it, and however often, reads the same."""
+
+    def __init__(self, epoch: str, first: int, octets: bytes) -> None:
+        super().__init__(None)
+        self.epoch = epoch
+        self.first = first
+        self.octets = octets
+
+    def __repr__(self) -> str:
+        return f"<AmqpPartition {self.epoch} from {self.first}, {len(self.octets)} octets>"
+
+
+@dataclass(slots=True)
+class Told:
+    """Deliveries that Spark was told of, from `first` on, and that are not accepted yet."""
+
+    first: int
+    bulk: Bulk
+
+    @property
+    def end(self) -> int:
+        """Where the next ones begin."""
+        return self.first + len(self.bulk)
+
+
+class AmqpStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """The reader of one stream. Fresh it can be pickled: it connects when it is first asked for an offset."""
+
+    def __init__(self, options: Options, shape: Shape) -> None:
+        self._options = options
+        self._shape = shape
+        self._epoch = ""
+        self._intake: Intake | None = None
+        self._told: deque[Told] = deque()
+        #: Of this epoch: how many Spark was told of.
+        self._end = 0
+        #: With `availableNow`: when it began to be over, by `time.monotonic`.
+        self._deadline: float | None = None
+
+    # ------------------------------------------------------------------------------------------------------- for Spark
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name, as those below
+        """Where a query begins that has no checkpoint: with what comes from now on."""
+        return self._offset(0)
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        """As the option says."""
+        return ReadMaxRows(self._options["maxRowsPerBatch"])
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """The query ends when nothing has come for `quiet` seconds, or after `longest`.
+
+        A peer cannot say what it has: of a router's senders nobody knows, and a broker gives only as much as there is
+        credit. So what is available shows only by waiting for it.
+        """
+        self._started()
+        self._deadline = time.monotonic() + self._options["longest"]
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        """How far the next micro-batch may go, after `start`, which is the end of the last one.
+
+        Spark calls it only when that one is in its commit log: so this accepts it, as `commit` does. Of an idle query
+        `commit` never comes for its last batch.
+        """
+        intake = self._started()
+        begin = self._position(start)
+        self._accept(begin)
+        if begin < self._end:
+            return self._offset(self._end)  # told before, and not made a batch of
+        count = limit.max_rows if isinstance(limit, ReadMaxRows) else self._options["maxRowsPerBatch"]
+        if self._deadline is not None and not self._wait(intake, count):
+            return start
+        bulk = intake.take(count, self._options["maxBytesPerBatch"])
+        if not len(bulk):
+            return start
+        self._told.append(Told(self._end, bulk))
+        self._end += len(bulk)
+        return self._offset(self._end)
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
+        """How far it has come here, for the query's progress."""
+        if self._intake is None:
+            return None
+        return self._offset(self._end + self._intake.waiting())
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[AmqpPartition]:
+        """The deliveries from `start` to `end`; none, if those are of another life of the reader."""
+        begin, stop = self._position(start), self._position(end)
+        payloads: list[bytes] = []
+        deliveries: list[Delivery] = []
+        for told in self._told:
+            first, last = max(begin, told.first), min(stop, told.end)
+            if first < last:
+                cut = slice(first - told.first, last - told.first)
+                payloads += told.bulk.payloads[cut]
+                deliveries += told.bulk.deliveries[cut]
+        rows = len(payloads)
+        if rows != max(0, stop - begin):
+            raise RuntimeError(f"{rows} deliveries are here of {begin} to {stop}: others were accepted already")
+        if not rows:
+            return []
+        each = max(ROWS, -(-rows // self._options["partitions"]))
+        table = carried(payloads, deliveries)
+        return [AmqpPartition(self._epoch, begin + at, _written(table.slice(at, each))) for at in range(0, rows, each)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """On an executor: the rows of a partition."""
+        assert isinstance(partition, AmqpPartition)
+        with pa.ipc.open_stream(partition.octets) as stream:
+            first = partition.first
+            for whole in stream:
+                for at in range(0, len(whole), ROWS):
+                    part = whole.slice(at, ROWS)
+                    yield batch(part, self._shape, epoch=partition.epoch, first=first)
+                    first += len(part)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """A micro-batch is in Spark's commit log: its deliveries are accepted."""
+        self._accept(self._position(end))
+
+    def stop(self) -> None:
+        """The query is over: what is not accepted is released."""
+        intake, self._intake = self._intake, None
+        if intake is not None:
+            intake.stop()
+
+    # ---------------------------------------------------------------------------------------------------------- inside
+
+    def _started(self) -> Intake:
+        if self._intake is None:
+            octets = self._options["maxBytesPerBatch"]
+            intake = Intake(self._options, task="stream", credit=self._options.credit, memory=2 * octets)
+            _end_on_sigterm()
+            self._intake = intake
+            intake.start()
+        return self._intake
+
+    def _offset(self, number: int) -> dict[str, Any]:
+        self._epoch = self._epoch or uuid.uuid4().hex
+        return {"epoch": self._epoch, "seq": number}
+
+    def _position(self, offset: dict[str, Any]) -> int:
+        """How many deliveries of this epoch are before an offset."""
+        return int(offset["seq"]) if offset.get("epoch") == self._epoch else 0
+
+    def _accept(self, end: int) -> None:
+        """All before `end` is in Spark's commit log."""
+        while self._told and self._told[0].first < end:
+            told = self._told[0]
+            if told.end <= end:
+                self._told.popleft()
+                part = told.bulk
+            else:
+                part = told.bulk.cut(end - told.first)
+                told.first = end
+            self._started().accept(part)
+
+    def _wait(self, intake: Intake, count: int) -> bool:
+        """Whether there is something to take, or will be soon; and all that comes in time is waited for."""
+        assert self._deadline is not None
+        return intake.wait(self._options["quiet"], self._deadline, enough=count) > 0
+
+
+def _written(part: pa.RecordBatch) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, CARRIED) as stream:
+        stream.write_batch(part)
+    octets: bytes = sink.getvalue().to_pybytes()
+    return octets
+
+
+def _end_on_sigterm() -> None:
+    """Spark ends the process by SIGTERM when a query is stopped; without this nothing would be released then."""
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))

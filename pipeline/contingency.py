@@ -1,0 +1,306 @@
+"""What breaks if a link or a router fails, for each of them: who is cut off, what goes a longer way, what gets full.
+
+The recorded traffic is sent over the recorded graph once more without what fails, as routers would share it
+(`routing`). What was received at a router counts as lost if there is no way to that router any more, even if its
+address has receivers elsewhere; `elsewhere` says of how much that is so. Multicast deliveries are counted for each
+router that they left the mesh at.
+"""
+
+from __future__ import annotations
+
+import pickle
+import random
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+
+from amqpmesh.pipeline.deliveries import between
+from amqpmesh.pipeline.events import Column, spark_schema, table
+from amqpmesh.pipeline.graphs import Graph, recorded
+from amqpmesh.pipeline.routing import Amounts, Network, Numbers, Traffic
+from amqpmesh.pipeline.work import Done, Table, Work
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+LOADED: Final = 20
+"""Of so many elements, those that carry most, every pair is tried."""
+
+PAIRS: Final = 300
+"""So many other pairs are, drawn by chance, the same each time."""
+
+NAMED: Final = 20
+"""Addresses that are named of those that a failure cuts off; all are counted."""
+
+SHOWN: Final = 10
+"""Failures that the summary shows."""
+
+FAILURES: Final = (
+    Column("rank", pa.int64(), "the worst is 1: it cuts off most addresses; of equals, it loses most messages"),
+    Column("kind", pa.string(), "`link`, `router` or `pair`"),
+    Column("elements", pa.list_(pa.string()), "what fails: a router, or the two of a link, `A - B`"),
+    Column("failure", pa.string(), "the same for people"),
+    Column("addresses_cut_off", pa.int64(), "addresses that somebody sends to, and can reach no receiver of any more"),
+    Column("addresses", pa.list_(pa.string()), f"their names, {NAMED} at most"),
+    Column("lost_messages", pa.float64(), "of the recorded ones, those that have no way to where they were received"),
+    Column("lost_bytes", pa.float64(), "of their payload", "octets"),
+    Column("elsewhere_messages", pa.float64(), "of `lost_messages`, those whose address has receivers elsewhere"),
+    Column("own_messages", pa.float64(), "those that were sent at a router that fails; they are not lost"),
+    Column("moved_messages", pa.float64(), "those that arrive by ways that cost more"),
+    Column(
+        "stretch",
+        pa.float64(),
+        "what the ways of those that arrive cost, each as often as it is used, of what they did",
+    ),
+    Column(
+        "most_loaded", pa.string(), "the direction of a link that carries most then; null: none carries any", "", True
+    ),
+    Column("most_loaded_bytes", pa.float64(), "what it carries of the recorded traffic", "octets"),
+    Column("use", pa.float64(), "of the most that any carries before"),
+)
+"""The table `contingency`."""
+
+
+class Flow(NamedTuple):
+    """What went from where to where."""
+
+    tenant: str
+    address: str
+    ingress: str
+    egress: str
+    messages: float
+    bytes: float
+
+
+class Failure(NamedTuple):
+    """What fails at once. Args: kind: link, router or pair. elements: each `A` or `A-B`, as ids."""
+
+    kind: str
+    elements: tuple[tuple[str, ...], ...]
+
+    @property
+    def name(self) -> str:
+        """For people."""
+        return " and ".join(_shown(each) for each in self.elements)
+
+
+def _shown(element: tuple[str, ...]) -> str:
+    return " - ".join(element)
+
+
+@dataclass(frozen=True, eq=False)
+class Case:
+    """A graph and its traffic, to be looked at again and again. Flows that had no way already are left out."""
+
+    network: Network
+    traffic: Traffic
+    flows: list[Flow]
+    #: Of each flow: where it begins, the place of its end among the targets, its address by number.
+    begins: Numbers
+    ends: Numbers
+    address: Numbers
+    messages: Amounts
+    bytes: Amounts
+    #: What each costs on its way.
+    far: Amounts
+    #: Flows that were left out.
+    unreachable: int
+
+    @staticmethod
+    def of(graph: Graph, flows: Sequence[Flow]) -> Case:
+        """Args: flows: those within one router go nowhere, but their address can be cut off."""
+        network = Network.of(graph.edges, graph.routers)
+        place = network.place
+        known = [each for each in flows if each.ingress in place and each.egress in place]
+        traffic = Traffic(network, [(each.ingress, each.egress, each.bytes) for each in known])
+        row = {int(target): at for at, target in enumerate(traffic.targets)}
+        ends = [row.get(place[each.egress], -1) for each in known]
+        begins = [place[each.ingress] for each in known]
+        distances = traffic.distances
+        far = np.array(
+            [
+                0.0 if each.ingress == each.egress else distances[end, begin]
+                for each, begin, end in zip(known, begins, ends, strict=True)
+            ]
+        )
+        kept = np.flatnonzero(np.isfinite(far)) if len(known) else np.array([], dtype=np.int64)
+        some = [known[at] for at in kept]
+        numbers: dict[tuple[str, str], int] = {}
+        address = [numbers.setdefault((each.tenant, each.address), len(numbers)) for each in some]
+        return Case(
+            network,
+            traffic,
+            some,
+            np.array([begins[at] for at in kept], dtype=np.int64),
+            np.array([ends[at] for at in kept], dtype=np.int64),
+            np.array(address, dtype=np.int64),
+            np.array([each.messages for each in some], dtype=np.float64),
+            np.array([each.bytes for each in some], dtype=np.float64),
+            far[kept],
+            len(flows) - len(some),
+        )
+
+    def failures(self, *, loaded: int = LOADED, pairs: int = PAIRS, seed: int = 0) -> list[Failure]:
+        """Every single link and router, and pairs: all of those that carry most, and some others.
+
+        Args: loaded: so many elements carry most. pairs: others.
+        """
+        singles = [
+            *(Failure("link", (link,)) for link in self.network.links()),
+            *(Failure("router", ((router,),)) for router in self.network.routers),
+        ]
+        elements = [each.elements[0] for each in singles]
+        carried = [float(self.traffic.load[self._edges((each,))].sum()) for each in elements]
+        order = sorted(range(len(elements)), key=lambda at: (-carried[at], elements[at]))[:loaded]
+        chosen = {tuple(sorted(each)) for each in combinations(order, 2)}
+        chance = random.Random(seed)  # noqa: S311 - nothing is guessed
+        wanted = min(len(chosen) + pairs, len(elements) * (len(elements) - 1) // 2)
+        while len(chosen) < wanted:
+            chosen.add(tuple(sorted(chance.sample(range(len(elements)), 2))))
+        return singles + [Failure("pair", (elements[one], elements[other])) for one, other in sorted(chosen)]
+
+    def _edges(self, elements: Iterable[tuple[str, ...]]) -> Numbers:
+        found = [
+            self.network.edges_between(*each) if len(each) == 2 else self.network.edges_at(*each) for each in elements
+        ]
+        return np.unique(np.concatenate(found))
+
+    def without(self, failure: Failure) -> dict[str, Any]:
+        """What becomes of it: a row of the result, but for its rank."""
+        network, traffic = self.network, self.traffic
+        routers = np.array([network.place[each[0]] for each in failure.elements if len(each) == 1], dtype=np.int64)
+        rows, now, load = traffic.without(self._edges(failure.elements), routers)
+        # Where each flow's end is among those whose ways may have changed, and what its way costs now.
+        position = np.full(len(traffic.targets) + 1, -1)
+        position[rows] = np.arange(len(rows))
+        at = position[self.ends]
+        is_within = self.ends < 0
+        at[is_within] = -1
+        far = self.far.copy()
+        changed = np.flatnonzero(at >= 0)
+        far[changed] = now[at[changed], self.begins[changed]]
+        end_at = np.where(is_within, self.begins, traffic.targets[self.ends] if len(traffic.targets) else 0)
+        own = np.isin(self.begins, routers)
+        gone = np.isin(end_at, routers)
+        far[own | gone] = np.inf
+        lost = np.isinf(far) & ~own
+        cut, elsewhere = self._cut_off(lost, own)
+        arrives = ~np.isinf(far)
+        moved = arrives & (far > self.far)
+        before, after = (self.far * self.messages)[arrives].sum(), (far * self.messages)[arrives].sum()
+        busiest = int(load.argmax()) if len(load) else -1
+        most = float(traffic.load.max(initial=0.0))
+        names = sorted({self.flows[flow].address for flow in cut})
+        return {
+            "kind": failure.kind,
+            "elements": [_shown(each) for each in failure.elements],
+            "failure": failure.name,
+            "addresses_cut_off": len({int(self.address[flow]) for flow in cut}),
+            "addresses": names[:NAMED],
+            "lost_messages": float(self.messages[lost].sum()),
+            "lost_bytes": float(self.bytes[lost].sum()),
+            "elsewhere_messages": float(self.messages[elsewhere].sum()),
+            "own_messages": float(self.messages[own].sum()),
+            "moved_messages": float(self.messages[moved].sum()),
+            "stretch": float(after / before) if before else 1.0,
+            "most_loaded": self._edge(busiest) if busiest >= 0 and load[busiest] > 0 else None,
+            "most_loaded_bytes": float(load[busiest]) if busiest >= 0 else 0.0,
+            "use": float(load[busiest] / most) if busiest >= 0 and most else 0.0,
+        }
+
+    def _cut_off(self, lost: np.ndarray, own: np.ndarray) -> tuple[Numbers, Numbers]:
+        """Of the flows that are lost, those that no receiver of their address can be reached by; and the others."""
+        flows = np.flatnonzero(lost)
+        if not len(flows):
+            return flows, flows
+        width = len(self.network)
+        served = np.unique((self.address * width + self.begins)[~lost & ~own])
+        has_others = np.isin((self.address * width + self.begins)[flows], served)
+        return flows[~has_others], flows[has_others]
+
+    def _edge(self, edge: int) -> str:
+        routers = self.network.routers
+        return f"{routers[self.network.tails[edge]]} -> {routers[self.network.heads[edge]]}"
+
+
+def contingency(case: Case, failures: Sequence[Failure], like: DataFrame) -> DataFrame:
+    """The table `contingency` (`FAILURES`): a row for each failure, the worst first.
+
+    Worst is what cuts off most addresses, then what loses most messages, then what loads a link most.
+    Args: like: any frame of the session.
+    """
+    from pyspark.sql import Window
+    from pyspark.sql import functions as F  # noqa: N812 - everybody calls it so
+
+    spark = like.sparkSession
+    shared = spark.sparkContext.broadcast(pickle.dumps(case))
+    slices = max(1, min(len(failures), 4 * spark.sparkContext.defaultParallelism))
+    numbered = spark.range(0, len(failures), 1, slices)
+    # Routers take longer than links, and stand together: each task is to have some of them.
+    mixed = [failure for begin in range(slices) for failure in failures[begin::slices]]
+    told = spark.sparkContext.broadcast(pickle.dumps(mixed))
+
+    def evaluate(batches: Iterable[pd.DataFrame]) -> Iterator[pd.DataFrame]:
+        # Both were made by the driver, of this program.
+        here: Case = pickle.loads(shared.value)  # noqa: S301
+        all_of_them: list[Failure] = pickle.loads(told.value)  # noqa: S301
+        for batch in batches:
+            yield pd.DataFrame([{"rank": 0, **here.without(all_of_them[int(each)])} for each in batch["id"]])
+
+    found = numbered.mapInPandas(evaluate, spark_schema(FAILURES))
+    order = Window.orderBy(
+        F.desc("addresses_cut_off"), F.desc("lost_messages"), F.desc("use"), F.desc("stretch"), "kind", "failure"
+    )
+    return found.withColumn("rank", F.row_number().over(order).cast("bigint"))
+
+
+def job(work: Work) -> Done:
+    """As a job of the command."""
+    edges = table(work.spark, work.place("ingest"), "edges")
+    hops = between(table(work.spark, work.place("ingest"), "hops"), work.since, work.until)
+    case = Case.of(recorded(edges, hops), flows(work.read("traffic/matrix")))
+    failures = case.failures()
+    rows = work.write("contingency", contingency(case, failures, edges))
+    worst = work.read("contingency").where(f"rank <= {SHOWN}").orderBy("rank").collect()
+    shown = Table(
+        "worst failures",
+        ("failure", "addresses cut off", "messages lost", "stretch", "most loaded", "of the most before"),
+        tuple(
+            (
+                each["failure"],
+                each["addresses_cut_off"],
+                each["lost_messages"],
+                each["stretch"],
+                each["most_loaded"],
+                each["use"],
+            )
+            for each in worst
+        ),
+    )
+    singles = sum(each.kind != "pair" for each in failures)
+    figures = {
+        "routers": len(case.network),
+        "links": len(case.network.links()),
+        "flows": len(case.flows),
+        "flows that had no way": case.unreachable,
+        "single failures": singles,
+        "pairs": len(failures) - singles,
+    }
+    return Done(rows, figures, (shown,))
+
+
+def flows(traffic: DataFrame) -> list[Flow]:
+    """What went from where to where in all windows of the table `traffic`; what has not left the mesh has no egress."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    known = traffic.where(F.col("ingress").isNotNull() & F.col("egress").isNotNull() & F.col("address").isNotNull())
+    tenant = F.coalesce("tenant", F.lit("")) if "tenant" in traffic.columns else F.lit("")
+    summed = known.groupBy(tenant.alias("tenant"), "address", "ingress", "egress").agg(
+        F.sum("messages").cast("double").alias("messages"), F.sum("bytes").cast("double").alias("bytes")
+    )
+    return sorted(Flow(*row) for row in summed.collect())

@@ -1,0 +1,292 @@
+"""Hop records joined: a row for each attempt to deliver, with the way that it took."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime, timedelta
+from itertools import accumulate
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from amqpmesh.pipeline.chains import Chains, chains
+from amqpmesh.pipeline.events import Column, Problem, arrow_schema, spark_schema, table
+from amqpmesh.pipeline.packed import OUTCOMES
+from amqpmesh.pipeline.work import Done, Table, Work
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column as ColumnOf
+    from pyspark.sql import DataFrame
+
+SLACK: Final = timedelta(hours=1)
+"""How long a delivery may take whose records are all to be found although a time is asked for."""
+
+CHUNK: Final = 1 << 16
+"""Hop records that are put in order at a time."""
+
+_HOP: Final = pa.struct(
+    [
+        pa.field("router", pa.string()),
+        pa.field("arrived_ns", pa.int64()),
+        pa.field("in_router_ns", pa.int64()),
+        pa.field("outcome_after_ns", pa.int64()),
+    ]
+)
+
+ATTEMPTS: Final = (
+    Column("key", pa.binary(), "the delivery key, another one for each attempt"),
+    Column("first_key", pa.binary(), "the key of the first attempt; null: unknown", "", True),
+    Column("attempt", pa.int64(), "its number, from 1; null: unknown", "", True),
+    Column("address", pa.string(), "where it goes", "", True),
+    Column("tenant", pa.string(), "whose address that is; empty without tenants", "", True),
+    Column("ingress", pa.string(), "the router where it began its way; null: that has no record of it", "", True),
+    Column("egress", pa.string(), "the router that it left the mesh from; null: none, or unknown", "", True),
+    Column("path", pa.list_(pa.string()), "the routers that have recorded it, in order"),
+    Column("hops", pa.list_(_HOP), "of each, when it had come, how long it stayed, and when its outcome passed, in ns"),
+    Column("sent_at", pa.timestamp("us", "UTC"), "when it had come to the first router of `path`"),
+    Column(
+        "latency_ns",
+        pa.int64(),
+        "from then until it had left `egress`, by the clocks of both; null: unknown",
+        "ns",
+        True,
+    ),
+    Column("outcome", pa.string(), "how it ended at `ingress`; null: unknown", "", True),
+    Column("egress_outcome", pa.string(), "how it ended at `egress`; null: unknown", "", True),
+    Column(
+        "outcome_after_ns",
+        pa.int64(),
+        "from `sent_at` until the outcome passed `ingress`; null: it did not",
+        "ns",
+        True,
+    ),
+    Column("settled", pa.bool_(), "it came settled: at most once"),
+    Column("size", pa.int64(), "its payload, as the first router of `path` has it", "octets"),
+    Column("priority", pa.int64(), "of its header; 4 without one"),
+    Column("delivery_count", pa.int64(), "of its header: tries that failed before it came here"),
+    Column("sender", pa.string(), "the container-id of the client that it came from; null: unknown", "", True),
+    Column("sender_link", pa.string(), "the name of the link that it came by; null: unknown", "", True),
+    Column("receiver", pa.string(), "the container-id of the client that it went to; null: none, or unknown", "", True),
+    Column("receiver_link", pa.string(), "the name of the link that it left by; null: none, or unknown", "", True),
+    Column("copy", pa.bool_(), "it went to a receiver of copies, whose outcome counts for nobody"),
+    Column("legs", pa.int64(), "rows of the same key: more than 1 for a multicast delivery"),
+    Column("complete", pa.bool_(), "every router on its way has a record of it"),
+    Column("contradictions", pa.list_(pa.string()), "what its records say that cannot all be true; mostly nothing"),
+)
+
+CONTRADICTIONS: Final = (
+    Column("key", pa.binary(), "the delivery key"),
+    Column("ingress", pa.string(), "the router where it began its way", "", True),
+    Column("address", pa.string(), "where it goes", "", True),
+    Column("sent_at", pa.timestamp("us", "UTC"), "when it had come to the first router that has a record of it"),
+    Column("problem", pa.string(), f"`{Problem.CONTRADICTION}`"),
+    Column("sentence", pa.string(), "what cannot be true"),
+)
+
+_SCHEMA: Final = arrow_schema(ATTEMPTS)
+
+_WHOLE: Final = (
+    "time", "incoming_peer", "outgoing_peer", "size", "in_router", "outcome_after", "address", "tenant"
+)  # fmt: skip
+
+_BITS: Final = {
+    "outcome": 4, "copy": 1, "settled": 1, "to_router": 1, "from_router": 1, "delivery_count": 16, "attempt": 16,
+    "priority": 8, "hops_left": 8, "began": 1,
+}  # fmt: skip
+"""How many bits each has in the number that they are packed in, from the lowest on."""
+
+_SHIFTS: Final = dict(zip(_BITS, accumulate(_BITS.values(), initial=0), strict=False))
+
+
+def deliveries(hops: DataFrame) -> DataFrame:
+    """The table `deliveries/attempts` (`ATTEMPTS`).
+
+    One row for each way that a delivery took to a receiver, or to where it ended: one for most, several (`legs`) for a
+    multicast one. None is left out because records are missing: it is not `complete` then, and in what the missing
+    record would tell, null. Args: hops: the table `hops`, or some of its rows.
+    """
+    from pyspark.sql import functions as F  # noqa: N812 - everybody calls it so
+
+    began, leaves_mesh = F.col("began"), ~F.coalesce("to_router", F.lit(False))
+    needed = hops.select(
+        F.xxhash64("key").alias("spread"),  # the first octets of keys are alike, and make bad order
+        "key",
+        _packed().alias("packed"),
+        "router",
+        F.xxhash64("outgoing_link").alias("leaving"),
+        *_WHOLE,
+        F.when(F.col("first_key") != F.col("key"), F.col("first_key")).alias("first_key"),
+        F.when(began, F.col("incoming_link")).alias("incoming_link"),
+        F.when(leaves_mesh, F.col("outgoing_link")).alias("outgoing_link"),
+    )
+    level = F.shiftright("packed", _SHIFTS["hops_left"])
+    ordered = needed.repartition("spread").sortWithinPartitions(
+        "spread", "key", F.desc(level), "router", "leaving", "time"
+    )
+    return ordered.mapInArrow(_join, spark_schema(ATTEMPTS))
+
+
+def _packed() -> ColumnOf:
+    """Columns of few bits as one number: what is shuffled costs by the column."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    outcome: ColumnOf = F.lit(0)
+    for place, known in enumerate(OUTCOMES, start=1):
+        outcome = F.when(F.col("outcome") == known, place).otherwise(outcome)
+    packed = F.lit(0).cast("bigint")
+    for name, bits in _BITS.items():
+        number = outcome if name == "outcome" else F.coalesce(F.col(name).cast("bigint"), F.lit(0))
+        within = F.greatest(F.lit(0), F.least(number, F.lit((1 << bits) - 1)))
+        packed = packed.bitwiseOR(F.shiftleft(within.cast("bigint"), _SHIFTS[name]))
+    return packed
+
+
+def contradictions(attempts: DataFrame) -> DataFrame:
+    """The table `deliveries/quarantine` (`CONTRADICTIONS`). Args: attempts: the table `deliveries/attempts`."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    some = attempts.where(F.size("contradictions") > 0)
+    sentences = some.select("key", "ingress", "address", "sent_at", F.explode("contradictions").alias("sentence"))
+    problem = F.lit(str(Problem.CONTRADICTION)).alias("problem")
+    # Each leg of a multicast delivery has all that is said of its key.
+    return (
+        sentences.groupBy("key", "sentence")
+        .agg(F.min("ingress").alias("ingress"), F.min("address").alias("address"), F.min("sent_at").alias("sent_at"))
+        .select("key", "ingress", "address", "sent_at", problem, "sentence")
+    )
+
+
+def between(rows: DataFrame, since: datetime | None, until: datetime | None) -> DataFrame:
+    """Those rows of a table of `ingest` that were recorded in a time."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    if since is not None:
+        rows = rows.where(F.col("time") >= ns(since))
+    if until is not None:
+        rows = rows.where(F.col("time") < ns(until))
+    return rows
+
+
+def ns(moment: datetime) -> int:
+    """Nanoseconds since 1970."""
+    return (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1) * 1_000
+
+
+def job(work: Work) -> Done:
+    """As a job of the command."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    since, until = work.since and work.since - SLACK, work.until and work.until + SLACK
+    hops = between(table(work.spark, work.place("ingest"), "hops"), since, until)
+    attempts = deliveries(hops)
+    if work.since is not None:
+        attempts = attempts.where(F.col("sent_at") >= F.lit(work.since))
+    if work.until is not None:
+        attempts = attempts.where(F.col("sent_at") < F.lit(work.until))
+    rows = work.write("deliveries/attempts", attempts)
+    written = work.read("deliveries/attempts")
+    quarantined = work.write("deliveries/quarantine", contradictions(written))
+    told = written.groupBy("outcome").agg(F.count("*"), F.sum(F.expr("int(not complete)"))).collect()
+    outcomes = sorted(((row[0] or "unknown", row[1]) for row in told), key=lambda each: -each[1])
+    incomplete = sum(row[2] for row in told)
+    figures = {"deliveries": rows, "incomplete": incomplete, "contradictions": quarantined}
+    return Done(rows, figures, (Table("outcomes", ("outcome", "deliveries"), tuple(outcomes)),))
+
+
+# -------------------------------------------------------------------------------------------------------- on executors
+
+
+def _join(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Ordered hop records to rows."""
+    for records in _whole_keys(batches):
+        yield from _rows(chains(_unpacked(records))).to_batches()
+
+
+def _unpacked(records: pa.Table) -> pa.Table:
+    """The columns that were packed, as they were."""
+    packed = np.asarray(records.column("packed"))
+    numbers = {name: packed >> _SHIFTS[name] & (1 << bits) - 1 for name, bits in _BITS.items()}
+    outcome = pa.DictionaryArray.from_arrays(
+        pa.array(numbers["outcome"] - 1, mask=numbers["outcome"] == 0), pa.array(OUTCOMES, pa.string())
+    )
+    records = records.drop_columns(["spread", "packed"]).append_column("outcome", outcome.cast(pa.string()))
+    for name, values in numbers.items():
+        if name != "outcome":
+            array = pa.array(values.astype(bool) if _BITS[name] == 1 else values)
+            records = records.append_column(name, array)
+    return records
+
+
+def _whole_keys(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
+    """Tables of some size, so that all records of a key are in one."""
+    waiting: list[pa.RecordBatch] = []
+    size = 0
+    for batch in batches:
+        waiting.append(batch)
+        size += batch.num_rows
+        if size < CHUNK:
+            continue
+        together = pa.Table.from_batches(waiting).combine_chunks()
+        keys = together.column("key")
+        last = together.num_rows - 1
+        while last and keys[last - 1] == keys[together.num_rows - 1]:
+            last -= 1
+        if last:
+            yield together.slice(0, last)
+        waiting = together.slice(last).to_batches()
+        size = together.num_rows - last
+    if size:
+        yield pa.Table.from_batches(waiting).combine_chunks()
+
+
+def _rows(found: Chains) -> pa.Table:
+    """The rows of `ATTEMPTS` for chains."""
+    records, first, last = found.table, found.first, found.last
+
+    def at_first(name: str) -> pa.ChunkedArray:
+        return records.column(name).take(pa.array(first))
+
+    def at_last(name: str) -> pa.ChunkedArray:
+        return records.column(name).take(pa.array(last))
+
+    begins = at_first("began")
+    # It has gone to somebody, who is no router.
+    ends = pc.and_(pc.is_valid(at_last("outgoing_peer")), pc.invert(pc.fill_null(at_last("to_router"), False)))
+    on_the_way = pa.array(found.places)
+    offsets = pa.array(found.offsets)
+    routers = records.column("router").take(on_the_way).combine_chunks()
+    stays = [records.column(name).take(on_the_way).combine_chunks() for name in ("time", "in_router", "outcome_after")]
+    nothing = pa.scalar(None)
+    began, left = at_first("time"), pc.add(at_last("time"), at_last("in_router"))
+    both = pc.and_(begins, ends)
+    columns = {
+        "key": at_first("key"),
+        "first_key": pc.if_else(begins, pc.coalesce(at_first("first_key"), at_first("key")), nothing),
+        "attempt": pc.if_else(begins, at_first("attempt"), nothing),
+        "address": pc.coalesce(at_first("address"), at_last("address")),
+        "tenant": pc.coalesce(at_first("tenant"), at_last("tenant")),
+        "ingress": pc.if_else(begins, at_first("router"), nothing),
+        "egress": pc.if_else(ends, at_last("router"), nothing),
+        "path": pa.ListArray.from_arrays(offsets, routers),
+        "hops": pa.ListArray.from_arrays(offsets, pa.StructArray.from_arrays([routers, *stays], fields=list(_HOP))),
+        "sent_at": pa.array(np.asarray(began) // 1_000).cast(pa.timestamp("us", "UTC")),
+        "latency_ns": pc.if_else(both, pc.subtract(left, began), nothing),
+        "outcome": pc.if_else(begins, at_first("outcome"), nothing),
+        "egress_outcome": pc.if_else(ends, at_last("outcome"), nothing),
+        "outcome_after_ns": pc.if_else(begins, at_first("outcome_after"), nothing),
+        "settled": at_first("settled"),
+        "size": at_first("size"),
+        "priority": at_first("priority"),
+        "delivery_count": at_first("delivery_count"),
+        "sender": pc.if_else(begins, at_first("incoming_peer"), nothing),
+        "sender_link": pc.if_else(begins, at_first("incoming_link"), nothing),
+        "receiver": pc.if_else(ends, at_last("outgoing_peer"), nothing),
+        "receiver_link": pc.if_else(ends, at_last("outgoing_link"), nothing),
+        "copy": at_last("copy"),
+        "legs": pa.array(found.legs.astype(np.int64)),
+        "complete": pa.array(found.complete),
+        "contradictions": found.contradictions,
+    }
+    return pa.table([columns[each.name] for each in _SCHEMA], schema=_SCHEMA)

@@ -1,0 +1,182 @@
+"""The tables that segments become: their columns, derived from what routers declare, and where their files are.
+
+Of hops, events, counts and edges there is one Parquet file for each segment, in a directory for its date and router:
+
+    OUT/ingest/hops/date=2026-05-01/recorded_by=A/A.1777600000000.000001.parquet
+
+The date is that of the segment's beginning, in UTC: a segment over midnight is one file, too, and whoever asks for a
+day asks by `time`, which Parquet answers from its statistics. `recorded_by` is the router as the names of its segments
+spell it, percent-encoded; its id itself is the column `router`. Of `segments` (what was converted) and `quarantine`
+(what could not be) the files lie side by side.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+
+from amqpmesh.router.telemetry import COUNTS, EDGE, EVENT, HOP, Field, Type
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+
+LONGEST_NAME: Final = 230
+"""Characters of a segment's name, without its suffix: a file system takes 255, and what becomes of it is longer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column of a table."""
+
+    name: str
+    type: pa.DataType
+    meaning: str
+    unit: str = ""
+    optional: bool = False
+
+
+_ARROW: Final[Mapping[Type, pa.DataType]] = {
+    Type.STRING: pa.string(),
+    Type.BINARY: pa.binary(),
+    Type.BOOLEAN: pa.bool_(),
+    Type.INTEGER: pa.int64(),
+    Type.TIME: pa.int64(),  # Spark's timestamps are of microseconds
+}
+
+
+def _declared(fields: Iterable[Field]) -> tuple[Column, ...]:
+    return tuple(Column(each.name, _ARROW[each.type], each.meaning, each.unit, each.optional) for each in fields)
+
+
+_SOURCE: Final = (
+    Column("epoch", pa.int64(), "when that life of the router began", "ms since 1970"),
+    Column("segment", pa.int64(), "the number of the segment in that life"),
+)
+
+_COPY: Final = pa.struct(
+    [pa.field("path", pa.string()), pa.field("octets", pa.int64()), pa.field("modified", pa.int64())]
+)
+
+SEGMENTS: Final = (
+    Column("name", pa.string(), "the segment's, without a suffix"),
+    Column("router", pa.string(), "the router's id"),
+    *_SOURCE,
+    Column("version", pa.int64(), "of what routers declare, as it was written", "", True),
+    Column("time", pa.int64(), "when it was begun; if it does not say, that life of the router", "ns since 1970"),
+    Column("sample", pa.int64(), "the share of delivery keys that are recorded", "2**-32", True),
+    Column("path", pa.string(), "the file that was converted"),
+    Column("copies", pa.list_(_COPY), "all files that were looked at, that one first: path, octets, when modified"),
+    Column("octets", pa.int64(), "of the file", "octets"),
+    Column("whole", pa.bool_(), "it is closed, says so itself, and nothing of it is damaged"),
+    Column("hops", pa.int64(), "rows of it in `hops`"),
+    Column("events", pa.int64(), "rows of it in `events`"),
+    Column("counts", pa.int64(), "rows of it in `counts`"),
+    Column("edges", pa.int64(), "rows of it in `edges`"),
+    Column("quarantined", pa.int64(), "rows of it in `quarantine`"),
+    Column("first_hop", pa.int64(), "the number of its first hop record in that life of the router", "", True),
+    Column("next_hop", pa.int64(), "the number behind its last one", "", True),
+    Column("first_time", pa.int64(), "the earliest `time` of its hop records", "ns since 1970", True),
+    Column("last_time", pa.int64(), "the latest", "ns since 1970", True),
+    Column("dropped", pa.int64(), "hop records lost in that life until then", "", True),
+)
+
+QUARANTINE: Final = (
+    Column("segment", pa.string(), "the segment's name, or the file's"),
+    Column("path", pa.string(), "where it was found", "", True),
+    Column("router", pa.string(), "who has written it", "", True),
+    Column("problem", pa.string(), "what is wrong (`Problem`)"),
+    Column("at", pa.int64(), "where in the file", "octets", True),
+    Column("octets", pa.int64(), "how much of the file is concerned", "octets", True),
+    Column("records", pa.int64(), "how many records are concerned, if that is known", "", True),
+    Column("sentence", pa.string(), "the same for people"),
+)
+
+
+class Problem(StrEnum):
+    """What is wrong with a file, or with what stands in it."""
+
+    TORN = "torn"
+    """It ends in the middle of a block: its router was killed, or its disk was full. What stands before is used."""
+    DAMAGED = "damaged"
+    """Octets within it are no whole block; they are passed over."""
+    UNREADABLE = "unreadable"
+    """A block is whole, but does not hold what its kind declares; it is passed over."""
+    EMPTY = "empty"
+    """Nothing stands in it."""
+    FOREIGN = "foreign"
+    """It is no segment."""
+    NEWER = "newer"
+    """A newer version has written it; it is looked at again once this one has been updated."""
+    MISNAMED = "misnamed"
+    """It says that it is another segment than its name says; what it says itself counts."""
+    UNKNOWN_LINK = "unknown link"
+    """Hop records name links that no record explains; they are used, with nulls."""
+    UNKNOWN_OUTCOME = "unknown outcome"
+    """Hop records have an outcome that is none; they are used, with null."""
+    LOST = "lost"
+    """Numbers of records are missing: the router had no room for them, or they stood in what is damaged."""
+    DISORDERED = "disordered"
+    """Numbers of records go back; the records are used."""
+    UNFINISHED = "unfinished"
+    """It is named as closed, and does not say that it is complete."""
+    MISCOUNTED = "miscounted"
+    """What it says at its end is not what was found."""
+    LEFT_BEHIND = "left behind"
+    """It was being written, and nobody has for long; it is used as it is."""
+    DUPLICATE = "duplicate"
+    """Another file is the same segment and holds something else; the longest whole one is used."""
+    INACCESSIBLE = "inaccessible"
+    """The system does not let us read it."""
+    MISSING = "missing"
+    """Segments of a router before and after it are there."""
+    CONTRADICTION = "contradiction"
+    """Records of one delivery say different things of the same."""
+
+
+TABLES: Final[Mapping[str, tuple[Column, ...]]] = {
+    "hops": (*_declared(HOP), *_SOURCE),
+    "events": (*_declared(EVENT), *_SOURCE),
+    "counts": (*_declared(COUNTS), *_SOURCE),
+    "edges": (*_declared(EDGE), *_SOURCE),
+    "segments": SEGMENTS,
+    "quarantine": QUARANTINE,
+}
+"""The columns of each table, in order."""
+
+PARTITIONED: Final = ("hops", "events", "counts", "edges")
+"""The tables with a directory for each date and router."""
+
+
+def arrow_schema(columns: Iterable[Column]) -> pa.Schema:
+    """As Arrow has it; unit and meaning of a column are its field's metadata."""
+    return pa.schema(
+        pa.field(each.name, each.type, each.optional, {"unit": each.unit, "meaning": each.meaning}) for each in columns
+    )
+
+
+def encoded(schema: pa.Schema) -> pa.Schema:
+    """The same with strings by number, as few of them are different; any of them may be null."""
+    dictionary = pa.dictionary(pa.int32(), pa.string())
+    fields = [each.with_type(dictionary).with_nullable(True) if each.type == pa.string() else each for each in schema]
+    return pa.schema(fields)
+
+
+def spark_schema(columns: Iterable[Column]) -> StructType:
+    """As Spark has it; to it, every column may be null."""
+    from pyspark.sql.pandas.types import from_arrow_type  # here: who converts segments needs no Spark
+    from pyspark.sql.types import StructField, StructType
+
+    return StructType([StructField(each.name, from_arrow_type(each.type)) for each in columns])
+
+
+def table(spark: SparkSession, ingested: str, name: str) -> DataFrame:
+    """One of `TABLES`. Args: ingested: the directory that `ingest` has written."""
+    columns = TABLES[name]
+    read = spark.read.schema(spark_schema(columns)).parquet(f"{ingested}/{name}")
+    return read.select([each.name for each in columns])  # without what the names of directories say

@@ -1,0 +1,124 @@
+"""Which files there are in the directories that routers write to, and which segment each of them is."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+from urllib.parse import unquote, urlsplit
+
+from amqpmesh.pipeline.events import LONGEST_NAME, Problem
+from amqpmesh.pipeline.segments import Finding, peek
+from amqpmesh.router.amqp.errors import CommandError
+from amqpmesh.router.segments import OPEN, Name
+from amqpmesh.router.telemetry import VERSION
+
+LEFT_BEHIND: Final = 24 * 3600.0
+"""Seconds after which a segment that is open, and that nobody has written to, is taken as it is: its router is dead, or
+it would have begun another. The next life of a router closes what it finds open.
+"""
+
+PEEKED: Final = 1 << 16
+"""Octets at the beginning of a file that are looked at, to know which segment it is."""
+
+_SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class File:
+    """A file, as it was when it was looked at."""
+
+    path: str
+    octets: int
+    modified: int
+    """Nanoseconds since 1970."""
+
+
+@dataclass(slots=True)
+class Found:
+    """What there is."""
+
+    segments: dict[Name, list[File]] = field(default_factory=dict)
+    """The files that are each segment, or claim to be."""
+    open: int = 0
+    """Files that are being written to."""
+    findings: list[tuple[str, Finding]] = field(default_factory=list)
+    """What is wrong with other paths."""
+
+
+def ordinary(place: str) -> Path:
+    """The path of a directory on this machine. Raises: CommandError: it is a place of another kind."""
+    if not _SCHEME.match(place):
+        return Path(place).absolute()
+    url = urlsplit(place)
+    if url.scheme == "file" and url.netloc in ("", "localhost") and url.path.startswith("/"):
+        return Path(unquote(url.path))
+    raise CommandError(
+        f"ingest: {place}: segments are read from, and their tables written to, paths that this machine and all "
+        "executors share; the tables can be copied from there"
+    )
+
+
+def find(directories: Iterable[Path], out: Path, known: Mapping[File, Name], now: float) -> Found:
+    """All segments below directories, but in hidden files, which are still being copied, and below `out`.
+
+    Args: known: files whose segment is known already. now: seconds since 1970.
+    Raises: OSError: one of the directories cannot be read.
+    """
+    found = Found()
+    seen = set()
+    for directory in directories:
+        os.listdir(directory)  # whoever names it wants to know; below it, what cannot be read is a finding
+        for path in _paths(directory, out, found):
+            real = os.path.realpath(path)
+            if real in seen:
+                continue
+            seen.add(real)
+            try:
+                _look(path, found, known, now)
+            except FileNotFoundError:
+                continue  # its router, or whoever cleans up behind it, was faster
+            except OSError as error:
+                found.findings.append((path, Finding(Problem.INACCESSIBLE, f"it cannot be read: {error.strerror}")))
+    return found
+
+
+def _paths(directory: Path, out: Path, found: Found) -> Iterator[str]:
+    def inaccessible(error: OSError) -> None:
+        sentence = f"the directory cannot be read: {error.strerror}"
+        found.findings.append((str(error.filename), Finding(Problem.INACCESSIBLE, sentence)))
+
+    for folder, folders, files in os.walk(directory, onerror=inaccessible):
+        folders[:] = sorted(each for each in folders if each[0] != "." and Path(folder, each) != out)
+        yield from (os.path.join(folder, each) for each in sorted(files) if each[0] != "." or Name.of(each))
+
+
+def _look(path: str, found: Found, known: Mapping[File, Name], now: float) -> None:
+    """Raises: OSError."""
+    status = os.stat(path)
+    if not stat.S_ISREG(status.st_mode):  # reading a pipe would last for ever
+        found.findings.append((path, Finding(Problem.FOREIGN, "it is no file")))
+        return
+    file = File(path, status.st_size, status.st_mtime_ns)
+    if path.endswith(OPEN) and now - status.st_mtime < LEFT_BEHIND:
+        found.open += 1
+        return
+    name = known.get(file) or identity(path)
+    if name is None:
+        problem = Problem.FOREIGN if file.octets else Problem.EMPTY
+        found.findings.append((path, Finding(problem, "it is no segment", octets=file.octets)))
+        return
+    found.segments.setdefault(name, []).append(file)
+
+
+def identity(path: str) -> Name | None:
+    """Which segment a file is, by its first block, else by its name; None: it is none. Raises: OSError."""
+    with open(path, "rb") as opened:
+        name, version = peek(opened.read(PEEKED))
+    if name is None or (version is not None and version > VERSION):
+        name = Name.of(os.path.basename(path))
+    return name if name is not None and len(name.file("")) <= LONGEST_NAME else None

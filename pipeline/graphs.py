@@ -1,0 +1,84 @@
+"""The graph that routers have recorded, as it was at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from itertools import groupby
+from operator import attrgetter
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+COLUMNS = ("router", "time", "origin", "neighbour", "cost", "whole")
+"""Of the table `edges` that the graph is made of."""
+
+
+class Record(NamedTuple):
+    """A row of the table `edges`."""
+
+    router: str
+    time: int
+    origin: str
+    neighbour: str | None
+    cost: int | None
+    whole: bool
+
+
+@dataclass
+class Graph:
+    """Args: edges: from -> to, and the cost. routers: all of them, those without edges, too."""
+
+    edges: dict[tuple[str, str], int] = field(default_factory=dict)
+    routers: set[str] = field(default_factory=set)
+
+
+def graph(records: Iterable[Record]) -> Graph:
+    """What routers knew at the end of their records.
+
+    Of its own edges each router is believed, which needs no comparing of clocks; of those of a router that has recorded
+    nothing, whoever has heard of them last. A router whose graph was recorded whole has seen of all edges that are not
+    in it that they are gone. An edge that leads one way only carries nothing, and is left out.
+    """
+    latest: dict[tuple[str, str], tuple[int, int | None]] = {}
+    own: dict[tuple[str, str], tuple[int, int | None]] = {}
+    recorders: set[str] = set()
+    routers: set[str] = set()
+    for router, seen in groupby(sorted(records, key=lambda each: (each.router, each.time)), attrgetter("router")):
+        recorders.add(router)
+        mine: dict[tuple[str, str], tuple[int, int | None]] = {}
+        for (time, whole), together in groupby(seen, lambda each: (each.time, each.whole)):
+            told = {}
+            for each in together:
+                routers.add(each.origin)
+                if each.neighbour is not None:
+                    told[each.origin, each.neighbour] = (time, each.cost)
+            if whole:
+                mine.update(dict.fromkeys(mine.keys() - told.keys(), (time, None)))
+            mine.update(told)
+        for edge, (time, cost) in mine.items():
+            if edge[0] == router:
+                own[edge] = (time, cost)
+            if edge not in latest or latest[edge][0] < time:
+                latest[edge] = (time, cost)
+    believed = own | {edge: told for edge, told in latest.items() if edge[0] not in recorders}
+    costs = {edge: cost for edge, (_, cost) in believed.items() if cost is not None}
+    edges = {(a, b): cost for (a, b), cost in costs.items() if (b, a) in costs}
+    return Graph(edges, routers)
+
+
+def recorded(edges: DataFrame, hops: DataFrame) -> Graph:
+    """The graph as it was when it carried the last of some traffic, by each router's own clock.
+
+    So it is that of the traffic, and not what is left of it when routers have been told to end.
+    Args: edges: the table of that name. hops: the table of that name, or those of a time.
+    """
+    from pyspark.sql import functions as F  # noqa: N812 - everybody calls it so
+
+    ends: dict[str, int] = dict(hops.groupBy("router").agg(F.max("time")).collect())
+    end = max(ends.values(), default=None)
+    found = (Record(*row) for row in edges.select(*COLUMNS).collect())
+    if end is None:
+        return graph(found)
+    return graph(each for each in found if each.time <= ends.get(each.router, end))

@@ -1,0 +1,382 @@
+"""Closed segments become Parquet, once each: on Spark's executors, which share the directories with the driver.
+
+For each segment there is one file in each table (`events.TABLES`), written under a temporary name and renamed, that in
+`segments` last. It says what was converted, so that the next run passes over what has not changed since, and a run that
+was killed is made good by the next.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+import uuid
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from functools import partial
+from hashlib import sha256
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from amqpmesh.pipeline.events import PARTITIONED, TABLES, Problem, arrow_schema
+from amqpmesh.pipeline.files import File, find, ordinary
+from amqpmesh.pipeline.segments import Account, Finding, convert
+from amqpmesh.pipeline.work import Done, Table, Work
+from amqpmesh.router.segments import OPEN, SUFFIX, Name
+from amqpmesh.router.telemetry import VERSION
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+TASKS: Final = 4
+"""Tasks for each core: enough that one long segment at the end keeps the other cores waiting for little."""
+
+STALE: Final = 24 * 3600.0
+"""Seconds after which a temporary file is nobody's any more."""
+
+LISTING: Final = "listing"
+"""In `quarantine`, the file about what no segment's file is about: it is written anew each time."""
+
+_BINARY_FILE: Final = "path string, modificationTime timestamp, length long, content binary"
+
+Row = Mapping[str, Any]
+
+_TEMPORARY: Final = ".tmp"
+_RESULT: Final = pa.schema([("path", pa.string()), ("problem", pa.string()), ("sentence", pa.string())])
+
+
+@dataclass(frozen=True, slots=True)
+class Ingested:
+    """What a run has done, and what there is then."""
+
+    converted: int
+    unchanged: int
+    open: int
+    """Files that are being written to."""
+    rows: Mapping[str, int]
+    """Of all tables, by name; in all runs together."""
+    problems: Mapping[str, tuple[int, int]]
+    """Rows of `quarantine` by problem, and the records that they are about, as far as that is known."""
+
+
+def ingest(spark: SparkSession, events: Iterable[str], out: str, now: float | None = None) -> Ingested:
+    """Convert what is new in directories of segments.
+
+    Args: events: the directories, looked through with all below them. out: where the tables go. now: seconds since
+        1970; None: by the clock of this machine.
+    Raises: CommandError: a place is no ordinary path. OSError: a directory cannot be read, or written to.
+    """
+    place = ordinary(out)
+    for table in TABLES:
+        (place / table).mkdir(parents=True, exist_ok=True)
+        _sweep(place / table)
+    done = _done(place)
+    known = {file: name for name, row in done.items() for file in _files(row) if (row["version"] or 0) <= VERSION}
+    found = find([ordinary(each) for each in events], place, known, time.time() if now is None else now)
+    new = {name: files for name, files in found.segments.items() if not known.keys() >= set(files)}
+    tasks = [_task(name, files, done.get(name)) for name, files in new.items()]
+    failures = _convert_all(spark, tasks, place)
+    done = _done(place)
+    _write_listing(place, found.findings + failures, done)
+    return Ingested(
+        converted=len(tasks) - len(failures),
+        unchanged=len(found.segments) - len(tasks),
+        open=found.open,
+        rows={table: sum(row[table] for row in done.values()) for table in PARTITIONED},
+        problems=_problems(place),
+    )
+
+
+def job(work: Work) -> Done:
+    """As a job of the command; it converts all segments, whatever the time that is asked for."""
+    result = ingest(work.spark, work.events, work.place("ingest"))
+    figures = {"converted": result.converted, "unchanged": result.unchanged, "open": result.open, **result.rows}
+    figures["quarantined"] = sum(rows for rows, _ in result.problems.values())
+    rows = tuple((problem, *counts) for problem, counts in sorted(result.problems.items()))
+    tables = (Table("what is wrong", ("problem", "rows", "records"), rows),) if rows else ()
+    return Done(sum(result.rows.values()), figures, tables)
+
+
+def watch(spark: SparkSession, events: Sequence[str], out: str, checkpoint: str, **trigger: Any) -> StreamingQuery:
+    """The same as a stream: segments are converted as they are closed.
+
+    What a batch of the stream tells is only that there is something new; so nothing is lost or doubled if one comes
+    again, or if a checkpoint is lost. Args: checkpoint: a directory for what the stream remembers. trigger: of
+    `DataStreamWriter.trigger`: `processingTime="1 minute"`, `availableNow=True`.
+    """
+    streams = [_closed(spark, str(ordinary(each))) for each in events]
+    stream = streams[0]
+    for each in streams[1:]:
+        stream = stream.union(each)
+
+    def convert_batch(batch: DataFrame, _: int) -> None:
+        ingest(batch.sparkSession, events, out)
+
+    writer = stream.writeStream.foreachBatch(convert_batch).option("checkpointLocation", checkpoint)
+    return writer.trigger(**trigger).start()
+
+
+def _closed(spark: SparkSession, directory: str) -> DataFrame:
+    """A stream of the names of closed segments; what stands in them is not read."""
+    reader = spark.readStream.format("binaryFile").schema(_BINARY_FILE).option("pathGlobFilter", f"*{SUFFIX}")
+    return reader.option("recursiveFileLookup", "true").load(directory).select("path")
+
+
+# ------------------------------------------------------------------------------------------------------- on the driver
+
+
+def _sweep(folder: Path) -> None:
+    """Remove what was being written when a run was killed, long ago."""
+    for each in folder.glob(f".*{_TEMPORARY}"):
+        with suppress(OSError):
+            if time.time() - each.stat().st_mtime > STALE:
+                each.unlink()
+
+
+def _done(place: Path) -> dict[Name, Row]:
+    """The rows of `segments`; what cannot be read of them is to be converted again."""
+    rows = {}
+    for path in sorted((place / "segments").glob("*.parquet")):
+        try:
+            (row,) = pq.ParquetFile(path).read().to_pylist()
+            rows[Name(row["router"], row["epoch"], row["segment"])] = row
+        except (pa.ArrowException, OSError, ValueError, KeyError):
+            continue
+    return rows
+
+
+def _files(row: Row) -> list[File]:
+    return [File(**each) for each in row["copies"]]
+
+
+def _task(name: Name, files: Sequence[File], row: Row | None) -> dict[str, Any]:
+    """What an executor is told. Args: row: of what was converted before."""
+    before = None
+    if row is not None and row["path"] not in {file.path for file in files}:
+        before = [row["whole"], row["octets"]]  # it is not there any more, and what is might be worse
+    return {"name": asdict(name), "files": [asdict(each) for each in sorted(files)], "before": before}
+
+
+def _convert_all(spark: SparkSession, tasks: list[dict[str, Any]], place: Path) -> list[tuple[str, Finding]]:
+    """Returns: which files were not converted, and why."""
+    if not tasks:
+        return []
+    tasks.sort(key=lambda task: -sum(file["octets"] for file in task["files"]))  # long ones begin first
+    partitions = min(len(tasks), TASKS * spark.sparkContext.defaultParallelism)
+    rows = [(index % partitions, json.dumps(task)) for index, task in enumerate(tasks)]
+    dealt = spark.createDataFrame(rows, "part int, task string").repartitionByRange(partitions, "part")
+    results = dealt.mapInArrow(partial(_take, str(place)), "path string, problem string, sentence string").collect()
+    return [
+        (row["path"], Finding(Problem(row["problem"]), row["sentence"]))
+        for row in results
+        if row["problem"] is not None
+    ]
+
+
+def _write_listing(place: Path, findings: Sequence[tuple[str, Finding]], done: Mapping[Name, Row]) -> None:
+    rows = [_quarantined(os.path.basename(path), path, None, finding) for path, finding in findings]
+    rows += [_quarantined(name.file(""), None, name.router, finding) for name, finding in _gaps(done)]
+    _write(place / "quarantine" / f"{LISTING}.parquet", rows, "quarantine")
+
+
+def _gaps(done: Mapping[Name, Row]) -> Iterator[tuple[Name, Finding]]:
+    """What is missing between the segments of a router's life."""
+    ordered = sorted(done, key=lambda name: (name.router, name.epoch, name.segment))
+    for earlier, later in pairwise(ordered):
+        if (earlier.router, earlier.epoch) != (later.router, later.epoch):
+            continue
+        between = later.segment - earlier.segment - 1
+        ended, began = done[earlier]["next_hop"], done[later]["first_hop"]
+        lost = began - ended if None not in (ended, began) else 0
+        if between:
+            sentence = f"{between} segments before it are not there"
+            yield later, Finding(Problem.MISSING, sentence, records=max(0, lost))
+        elif lost > 0:
+            sentence = f"{lost} hop records between segment {earlier.segment} and it are lost"
+            yield later, Finding(Problem.LOST, sentence, records=lost)
+
+
+def _problems(place: Path) -> dict[str, tuple[int, int]]:
+    rows: Counter[str] = Counter()
+    records: Counter[str] = Counter()
+    for path in (place / "quarantine").glob("*.parquet"):
+        for row in pq.ParquetFile(path).read(["problem", "records"]).to_pylist():
+            rows[row["problem"]] += 1
+            records[row["problem"]] += row["records"] or 0
+    return {problem: (rows[problem], records[problem]) for problem in rows}
+
+
+# -------------------------------------------------------------------------------------------------------- on executors
+
+
+def _take(place: str, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Convert segments. Yields: of each, the file, and why it was not converted, if it was not."""
+    for batch in batches:
+        for told in batch.column("task").to_pylist():
+            task = json.loads(told)
+            files = [File(**each) for each in task["files"]]
+            path, problem, sentence = files[0].path, None, None
+            try:
+                _convert(Path(place), Name(**task["name"]), files, task["before"])
+            except _NotConvertedError as error:
+                path, problem, sentence = error.args
+            yield pa.RecordBatch.from_pylist([{"path": path, "problem": problem, "sentence": sentence}], _RESULT)
+
+
+class _NotConvertedError(Exception):
+    """Path, problem, sentence."""
+
+
+def _convert(place: Path, name: Name, files: Sequence[File], before: list[Any] | None) -> None:
+    """Convert one segment.
+
+    Args: before: how good what there is of it already is.
+    Raises: _NotConvertedError. OSError: it cannot be written.
+    """
+    file, rank, duplicates = _choose(files, needs_rank=before is not None)
+    if before is not None and list(rank) <= before:
+        sentence = "what was converted before, from a file that is gone, is at least as good"
+        raise _NotConvertedError(file.path, Problem.DUPLICATE, sentence)
+    data = _read(file.path)
+    account = Account(Name.of(os.path.basename(file.path)))
+    with _Output(place, name) as output:
+        for table, batch in convert(data, account):
+            output.write(table, batch)
+        output.keep(account)
+    if file.path.endswith(OPEN):
+        sentence = "it is open, and nobody has written to it for long"
+        account.findings.append(Finding(Problem.LEFT_BEHIND, sentence, octets=len(data)))
+    found = [(file.path, each) for each in account.findings] + duplicates
+    rows = [_quarantined(name.file(""), path, name.router, finding) for path, finding in found]
+    _write(place / "quarantine" / _file(name), rows, "quarantine")
+    ordered = [file, *(each for each in files if each != file)]
+    row = _row(account, name, ordered, len(data), len(rows))
+    _write(place / "segments" / _file(name), [row], "segments")
+
+
+Rank = tuple[bool, int]
+"""Of files that are the same segment: whole ones go before others, long ones before short ones."""
+
+
+def _choose(files: Sequence[File], *, needs_rank: bool) -> tuple[File, Rank, list[tuple[str, Finding]]]:
+    """The file that is to stand for a segment, and what is said of the others. Raises: _NotConvertedError."""
+    if len(files) == 1 and not needs_rank:
+        return files[0], (False, 0), []
+    different: dict[bytes, tuple[Rank, File]] = {}
+    for file in files:
+        data = _read(file.path)
+        digest = sha256(data).digest()
+        if digest not in different:
+            account = Account(Name.of(os.path.basename(file.path)))
+            for _ in convert(data, account):
+                pass
+            different[digest] = (account.whole, len(data)), file
+    (rank, chosen), *others = sorted(different.values(), reverse=True)
+    duplicates = []
+    for (whole, octets), file in others:
+        state = "whole" if whole else "not whole"
+        sentence = f"it holds something else ({octets} octets, {state}) than {chosen.path} ({rank[1]} octets)"
+        duplicates.append((file.path, Finding(Problem.DUPLICATE, sentence, octets=octets)))
+    return chosen, rank, duplicates
+
+
+def _read(path: str) -> bytes:
+    """Raises: _NotConvertedError."""
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise _NotConvertedError(path, Problem.INACCESSIBLE, f"it cannot be read: {error.strerror}") from None
+
+
+class _Output:
+    """The files of a segment in the tables: temporary ones, until all is written."""
+
+    def __init__(self, place: Path, name: Name) -> None:
+        self._place, self._name = place, name
+        self._writers: dict[str, tuple[Path, pq.ParquetWriter]] = {}
+
+    def __enter__(self) -> _Output:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for path, writer in self._writers.values():
+            writer.close()
+            path.unlink(missing_ok=True)
+
+    def write(self, table: str, batch: pa.RecordBatch) -> None:
+        """Some rows more. Raises: OSError."""
+        if table not in self._writers:
+            path = _temporary(self._place / table)
+            strings = [each.name for each in batch.schema if each.name not in ("key", "first_key")]
+            writer = pq.ParquetWriter(path, batch.schema, compression="zstd", use_dictionary=strings)
+            self._writers[table] = path, writer
+        self._writers[table][1].write_batch(batch)
+
+    def keep(self, account: Account) -> None:
+        """All is written: in the place of whatever there was of that segment before. Raises: OSError."""
+        file = _file(self._name)
+        folder = Path(f"date={account.date}", f"recorded_by={file.rsplit('.', 3)[0]}")
+        kept = set()
+        for table, (path, writer) in ({} if account.is_newer else self._writers).items():
+            writer.close()
+            target = self._place / table / folder / file
+            _rename(path, target)
+            kept.add(target)
+        for table in PARTITIONED:  # names of segments are percent-encoded: nothing in them is a pattern
+            for old in (self._place / table).glob(f"date=*/{folder.name}/{file}"):
+                if old not in kept:
+                    old.unlink()
+
+
+def _row(account: Account, name: Name, files: Sequence[File], octets: int, quarantined: int) -> Row:
+    counted = dict.fromkeys(PARTITIONED, 0) if account.is_newer else account.rows
+    return {
+        "name": name.file(""), "router": name.router, "epoch": name.epoch, "segment": name.segment,
+        "version": account.version, "time": account.began, "sample": account.sample, "path": files[0].path,
+        "copies": [asdict(each) for each in files], "octets": octets, "whole": account.whole, **counted,
+        "quarantined": quarantined, "first_hop": account.first_hop, "next_hop": account.next_hop,
+        "first_time": account.first_time, "last_time": account.last_time, "dropped": account.dropped,
+    }  # fmt: skip
+
+
+# ---------------------------------------------------------------------------------------------------------------- both
+
+
+def _quarantined(segment: str, path: str | None, router: str | None, finding: Finding) -> Row:
+    return {"segment": segment, "path": path, "router": router, **asdict(finding)}
+
+
+def _write(path: Path, rows: Sequence[Mapping[str, Any]], table: str) -> None:
+    """A file of few rows; none, if there are none. Raises: OSError."""
+    if not rows:
+        path.unlink(missing_ok=True)
+        return
+    schema = arrow_schema(TABLES[table])
+    temporary = _temporary(path.parent)
+    pq.write_table(pa.Table.from_pylist(list(rows), schema), temporary, compression="zstd")
+    _rename(temporary, path)
+
+
+def _file(name: Name) -> str:
+    """What the file of a segment is called in each table; to Spark, nothing is there that begins with `.` or `_`."""
+    stem = name.file("")
+    return f"{f'%{ord(stem[0]):02X}' if stem[0] in '._' else stem[0]}{stem[1:]}.parquet"
+
+
+def _temporary(folder: Path) -> Path:
+    return folder / f".{uuid.uuid4().hex}{_TEMPORARY}"
+
+
+def _rename(temporary: Path, target: Path) -> None:
+    """Onto the disk first, so that nothing bears the name that is not whole, whatever happens to this machine."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with open(temporary, "rb") as written:
+        os.fsync(written.fileno())
+    os.replace(temporary, target)

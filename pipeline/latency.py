@@ -1,0 +1,518 @@
+"""How long deliveries take, where they spend it, and how far the clocks are apart by which that is measured."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+from pyspark.sql import Window
+from pyspark.sql import functions as F  # noqa: N812 - everybody calls it so
+
+from amqpmesh.pipeline.events import Column, arrow_schema, spark_schema
+from amqpmesh.pipeline.skew import Bound
+from amqpmesh.pipeline.skew import clocks as located
+from amqpmesh.pipeline.work import Done, Table, Work
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column as Expression
+    from pyspark.sql import DataFrame
+
+ACCURACY: Final = 10_000
+"""Of percentiles: the value stated has a rank that is wrong by a ten thousandth of all at most; up to some thousands of
+values it is exact. It is always one of the values: that of the nearest rank, none between two.
+"""
+
+WINDOW: Final = 10_000_000_000
+"""Nanoseconds for which one offset of a clock is estimated."""
+
+MOST_WINDOWS: Final = 1_440
+"""If there would be more, they are longer: for a day a minute each."""
+
+DRIFT: Final = 50
+"""Parts per million that two clocks may drift against each other; quartz does less. What was seen some time before the
+moment of an estimate bounds it so much less, and the error grows so much with the time from it.
+"""
+
+STAMP: Final = 1_000
+"""Nanoseconds by which a time is stamped wrongly at most: the system tells it in floating point."""
+
+ONE_FRAME: Final = 256
+"""Octets of payload that are one frame on any connection (none may have less than 512, §2.4.1 has it). What is larger
+can come to the next router before its last frame has left this one.
+"""
+
+_NS: Final = "ns"
+
+PERCENTILES: Final[Mapping[str, float]] = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
+"""What is stated of each, besides the largest."""
+
+TOP: Final = 10
+"""Rows of each table of the summary."""
+
+
+def _stated(what: str, prefix: str = "") -> tuple[Column, ...]:
+    return tuple(
+        Column(f"{prefix}{name}_ns", pa.int64(), f"{name} of {what}", _NS, True) for name in (*PERCENTILES, "max")
+    )
+
+
+CLOCKS: Final = (
+    Column("window_start", pa.int64(), "the estimate is of the middle of this window", "ns since 1970"),
+    Column("window_ns", pa.int64(), "how long that is", _NS),
+    Column("router", pa.string(), "whose clock"),
+    Column("against", pa.string(), "compared with whose"),
+    Column("is_reference", pa.bool_(), "all clocks are corrected by that one's; else it is a neighbour"),
+    Column("offset_ns", pa.int64(), "how far `router` is ahead of `against`; null: unknown", _NS, True),
+    Column("error_ns", pa.int64(), "that is wrong by so much at most", _NS, True),
+    Column("problem", pa.string(), "why it is unknown: `one way`, `inconsistent`", "", True),
+)
+
+ADDRESSES: Final = (
+    Column("address", pa.string(), "where they go", "", True),
+    Column("tenant", pa.string(), "whose address that is; empty without tenants", "", True),
+    Column("deliveries", pa.int64(), "that left the mesh and whose first and last router are known"),
+    Column("unknown", pa.int64(), "of these, those whose two clocks could not be compared: taken as they are"),
+    Column("negative", pa.int64(), "of these, those that take less than nothing, corrected"),
+    *_stated("the time from the first frame coming to the last one leaving the mesh, corrected"),
+    Column("error_ns", pa.int64(), "of each of these at most, from the clocks; null: some are unknown", _NS, True),
+    Column("answered", pa.int64(), "deliveries whose outcome has passed the first router"),
+    *_stated("the time from the first frame coming to the outcome passing, by one clock", "outcome_"),
+)
+
+HOPS: Final = (
+    Column("router", pa.string(), "the router"),
+    Column("deliveries", pa.int64(), "that left it"),
+    *_stated("the time from the first frame coming to the last one leaving, by its own clock"),
+    Column("answered", pa.int64(), "deliveries that left it and whose outcome has passed it"),
+    *_stated("the time from the last frame leaving to the outcome passing, by its own clock", "outcome_"),
+)
+
+LINKS: Final = (
+    Column("from_router", pa.string(), "the router that sends"),
+    Column("to_router", pa.string(), "the router that receives; null: a client does", "", True),
+    Column("receiver", pa.string(), "the container-id of that client", "", True),
+    Column("link", pa.string(), "the name of the link to that client", "", True),
+    Column("deliveries", pa.int64(), "that passed"),
+    Column(
+        "unknown",
+        pa.int64(),
+        "of these, those whose two clocks could not be compared: taken as they are; null: to a client",
+        "",
+        True,
+    ),
+    Column(
+        "negative", pa.int64(), "of these, those that take less than nothing, corrected; null: to a client", "", True
+    ),
+    *_stated("the time from the last frame leaving one router to the first one coming to the other, corrected"),
+    Column("error_ns", pa.int64(), "of each of these at most, from the clocks; null: some are unknown", _NS, True),
+    Column("answered", pa.int64(), "deliveries whose outcome has come back"),
+    *_stated(
+        "the time there and back, with nothing of what passed at the other router; to a client: until its outcome",
+        "round_trip_",
+    ),
+)
+
+SHARES: Final = (
+    Column("address", pa.string(), "where they go", "", True),
+    Column("tenant", pa.string(), "whose address that is; empty without tenants", "", True),
+    Column(
+        "part",
+        pa.string(),
+        "`router`: within one; `link`: from one to the next; `receiver`: until its outcome; "
+        "`return`: the outcome's way back over a link",
+    ),
+    Column("from_router", pa.string(), "where; of a link, the router that sends"),
+    Column("to_router", pa.string(), "the router that receives; of links only", "", True),
+    Column("deliveries", pa.int64(), "that are in it"),
+    Column("total_ns", pa.int64(), "the time that they spent there in all; null: more than fits", _NS, True),
+    Column("share", pa.float64(), "of all time of this address; all parts are 1 together", "", True),
+)
+
+TABLES: Final = {"clocks": CLOCKS, "addresses": ADDRESSES, "hops": HOPS, "links": LINKS, "shares": SHARES}
+"""The tables of `latency`, and their columns."""
+
+_STEPS: Final = "transform(slice(hops, 1, size(hops) - 1), (here, i) -> struct(here, hops[i + 1] as there))"
+"""Each two that follow each other on the way."""
+
+_LATER: Final = "step.there.arrived_ns - step.here.arrived_ns"
+
+_FOUND: Final = (*CLOCKS[:1], *CLOCKS[2:])
+
+
+# -------------------------------------------------------------------------------------------------------------- clocks
+
+
+def estimated(attempts: DataFrame, window: int = WINDOW, drift: int = DRIFT) -> DataFrame:
+    """The table `latency/clocks`. Args: attempts: the table `deliveries/attempts`. window, drift: see there."""
+    middle = f"(sent - pmod(sent, {window}) + {window // 2})"
+    passing = _passages(attempts).withColumn(
+        "away", F.expr(f"cast(abs(sent - {middle}) * {drift} div 1000000 as bigint)")
+    )
+    # What was accepted was so at each router only once the next one had said it.
+    seen = passing.select(
+        F.expr(f"sent - pmod(sent, {window})").alias("window_start"),
+        F.explode(
+            F.expr(
+                f"""array(
+                named_struct('behind', router, 'ahead', next, 'most',
+                    arrived_there - if(size <= {ONE_FRAME}, coalesce(left, arrived), arrived) + away + {STAMP}),
+                named_struct('behind', next, 'ahead', router, 'most',
+                    if(outcome = 'accepted', said - said_there, null) + away + {STAMP}))"""
+            )
+        ).alias("bound"),
+    )
+    least = (
+        seen.select("window_start", "bound.*")
+        .where("most is not null and behind <> ahead")
+        .groupBy("window_start", "behind", "ahead")
+        .agg(F.min("most").alias("most"))
+    )
+    found = least.groupBy("window_start").applyInArrow(_estimate, spark_schema(_FOUND))
+    return found.withColumn("window_ns", F.lit(window).cast("bigint")).select([each.name for each in CLOCKS])
+
+
+def _estimate(bounds: pa.Table) -> pa.Table:
+    """The rows of one window."""
+    start = bounds.column("window_start")[0].as_py()
+    rows = [
+        {"offset_ns": each["offset"], "error_ns": each["error"], "window_start": start, **each}
+        for each in map(asdict, located(Bound(row["behind"], row["ahead"], row["most"]) for row in bounds.to_pylist()))
+    ]
+    schema = arrow_schema(_FOUND)
+    return pa.Table.from_pylist([{name: row[name] for name in schema.names} for row in rows], schema)
+
+
+def _passages(attempts: DataFrame) -> DataFrame:
+    """A row for each two routers that follow each other on the way of a complete delivery."""
+    whole = attempts.where("complete and size(hops) > 1")
+    return whole.select(
+        "size",
+        "outcome",
+        "settled",
+        F.expr("hops[0].arrived_ns").alias("sent"),
+        F.explode(F.expr(_STEPS)).alias("step"),
+    ).selectExpr(
+        "size",
+        "outcome",
+        "sent",
+        "step.here.router as router",
+        "step.there.router as next",
+        "step.here.arrived_ns as arrived",
+        "step.here.arrived_ns + step.here.in_router_ns as left",
+        "step.here.arrived_ns + step.here.outcome_after_ns as said",
+        "step.there.arrived_ns as arrived_there",
+        "step.there.arrived_ns + step.there.outcome_after_ns as said_there",
+    )
+
+
+def window_for(attempts: DataFrame, window: int = WINDOW, most: int = MOST_WINDOWS) -> int:
+    """How long windows are, so that there are not too many."""
+    sent = F.expr("hops[0].arrived_ns")
+    (row,) = attempts.agg(F.max(sent) - F.min(sent)).collect()
+    return max(window, -(-(row[0] or 0) // most))
+
+
+def running(found: DataFrame, window: int = WINDOW, drift: int = DRIFT) -> DataFrame:
+    """Where the clocks are between the middles of two windows: there each is taken to run evenly.
+
+    Where one of the two is unknown, a clock is taken to be as it was at the other. Args: found: the table
+    `latency/clocks`, of the same window and drift.
+    Returns: `slot`, the beginning of the window whose middle is the earlier one; and `clocks`: for each router that is
+    known, its `reference`, `offset_ns` at the earlier and `next_ns` at the later middle, and `error_ns` between them.
+    """
+    slots = f"""array(named_struct('slot', window_start, 'is_later', false),
+                      named_struct('slot', window_start - {window}, 'is_later', true))"""
+    known = found.where("is_reference and offset_ns is not null").select(
+        "router", F.expr("struct(against as reference, offset_ns, error_ns)").alias("clock"), F.inline(F.expr(slots))
+    )
+    by_router = known.groupBy("slot", "router").agg(
+        F.min(F.expr("if(is_later, null, clock)")).alias("earlier"),
+        F.min(F.expr("if(is_later, clock, null)")).alias("later"),
+    )
+    between = f"""case when router = one.reference then
+            struct(router as reference, 0L as offset_ns, 0L as next_ns, 0L as error_ns)
+        when earlier.reference = later.reference then
+            struct(earlier.reference as reference, earlier.offset_ns as offset_ns, later.offset_ns as next_ns,
+                greatest(earlier.error_ns, later.error_ns) + {window * drift // 2_000_000 + 1} as error_ns)
+        else
+            struct(one.reference as reference, one.offset_ns as offset_ns, one.offset_ns as next_ns,
+                one.error_ns + {window * drift // 1_000_000} as error_ns)
+        end"""
+    either = by_router.withColumn("one", F.expr("coalesce(earlier, later)"))
+    entries = either.select("slot", F.struct("router", F.expr(between).alias("clock")).alias("entry"))
+    return entries.groupBy("slot").agg(F.map_from_entries(F.collect_list("entry")).alias("clocks"))
+
+
+def corrected(attempts: DataFrame, clocks: DataFrame, window: int = WINDOW) -> DataFrame:
+    """Each attempt with the clocks as they were then. Args: clocks: as `running` returns them, of the same window.
+
+    Returns: with two columns more: `clocks`; and `since`, how far it was from the earlier middle to the later, 0 to 1.
+    """
+    middle = f"(hops[0].arrived_ns - {window // 2})"
+    placed = attempts.withColumns(
+        {
+            "slot": F.expr(f"{middle} - pmod({middle}, {window})"),
+            "since": F.expr(f"pmod({middle}, {window}) / {window}"),
+        }
+    )
+    return placed.join(clocks, "slot", "left").drop("slot")
+
+
+def _clocks(one: str, other: str) -> list[str]:
+    """The clocks of two routers, as columns `one` and `other`: looked up once, in a map that may be long."""
+    return [f"clocks[{one}] as one", f"clocks[{other}] as other", f"{one} = {other} as is_same", "since"]
+
+
+_BOTH: Final = "case when is_same then 0L when one.reference = other.reference then {} end"
+_SHIFT: Final = _BOTH.format(
+    "other.offset_ns - one.offset_ns + cast(round("
+    "(other.next_ns - other.offset_ns - one.next_ns + one.offset_ns) * since) as bigint)"
+)
+"""Of `_clocks`: how far that of `other` is ahead of that of `one`; null: unknown."""
+_ERROR: Final = _BOTH.format("one.error_ns + other.error_ns")
+
+
+# -------------------------------------------------------------------------------------------------------------- tables
+
+
+def _figures(values: Expression, prefix: str = "") -> list[Expression]:
+    """The columns of `_stated`, of what is not null."""
+    found = F.percentile_approx(values, list(PERCENTILES.values()), ACCURACY)
+    columns = [found[at].alias(f"{prefix}{name}_ns") for at, name in enumerate(PERCENTILES)]
+    return [*columns, F.max(values).alias(f"{prefix}max_ns")]
+
+
+def _error_of_all(known: str) -> Expression:
+    """The largest; null, if one is unknown."""
+    return F.expr(f"if(bool_and({known} is not null), max({known}), null)").alias("error_ns")
+
+
+def _ordered(table: DataFrame, name: str) -> DataFrame:
+    return table.select([each.name for each in TABLES[name]])
+
+
+def addresses(attempts: DataFrame) -> DataFrame:
+    """The table `latency/addresses`. Args: attempts: as `corrected` returns them."""
+    shown = attempts.where("latency_ns is not null").selectExpr(
+        "address", "tenant", "latency_ns", "outcome_after_ns", *_clocks("ingress", "egress")
+    )
+    timed = shown.selectExpr(
+        "address", "tenant", f"latency_ns - coalesce({_SHIFT}, 0L) as took", f"{_ERROR} as error", "outcome_after_ns"
+    )
+    found = timed.groupBy("address", "tenant").agg(
+        F.count("*").alias("deliveries"),
+        F.count_if(F.isnull("error")).alias("unknown"),
+        F.count_if(F.col("took") < 0).alias("negative"),
+        *_figures(F.col("took")),
+        _error_of_all("error"),
+        F.count("outcome_after_ns").alias("answered"),
+        *_figures(F.col("outcome_after_ns"), "outcome_"),
+    )
+    return _ordered(found, "addresses")
+
+
+def hops(attempts: DataFrame) -> DataFrame:
+    """The table `latency/hops`. Args: attempts: the table `deliveries/attempts`."""
+    at = attempts.select(F.explode("hops").alias("hop")).where("hop.in_router_ns is not null")
+    waited = F.expr("hop.outcome_after_ns - hop.in_router_ns")
+    found = at.groupBy(F.col("hop.router").alias("router")).agg(
+        F.count("*").alias("deliveries"),
+        *_figures(F.col("hop.in_router_ns")),
+        F.count(waited).alias("answered"),
+        *_figures(waited, "outcome_"),
+    )
+    return _ordered(found, "hops")
+
+
+def links(attempts: DataFrame, found: DataFrame, window: int = WINDOW, drift: int = DRIFT) -> DataFrame:
+    """The table `latency/links`.
+
+    Args: attempts: as `corrected` returns them. found: the table `latency/clocks`, of the same window and drift.
+    """
+    lanes = (
+        _steps(attempts)
+        .groupBy("from_router", "to_router")
+        .agg(
+            F.count("*").alias("deliveries"),
+            F.count_if(F.isnull("shift")).alias("unknown"),
+            F.count_if(F.expr("there - coalesce(shift, 0) < 0")).alias("negative"),
+            *_figures(F.expr("there - coalesce(shift, 0)")),
+            _error_of_all("error"),
+            F.count("round_trip").alias("answered"),
+            *_figures(F.col("round_trip"), "round_trip_"),
+        )
+    )
+    lanes = lanes.join(_near(found, window * drift // 1_000_000), ["from_router", "to_router"], "left").withColumn(
+        "error_ns", F.expr("if(error_ns is null, null, least(error_ns, near))")
+    )
+    last = attempts.where("egress is not null").selectExpr(
+        "egress as from_router",
+        "receiver",
+        "receiver_link as link",
+        "element_at(hops, -1).outcome_after_ns - element_at(hops, -1).in_router_ns as round_trip",
+    )
+    out = last.groupBy("from_router", "receiver", "link").agg(
+        F.count("*").alias("deliveries"),
+        F.count("round_trip").alias("answered"),
+        *_figures(F.col("round_trip"), "round_trip_"),
+    )
+    return _ordered(lanes.unionByName(out, allowMissingColumns=True), "links")
+
+
+def _near(found: DataFrame, drift: int) -> DataFrame:
+    """By how much clocks of neighbours are wrong against each other, which is less than both are against a third.
+
+    Only of those that were compared whenever both were known: what is corrected in between depends on all that is.
+    """
+    known = found.where("offset_ns is not null")
+    windows = known.where("is_reference").groupBy("router").count()
+    pairs = known.where("not is_reference").groupBy("router", "against")
+    compared = pairs.agg(F.count("*").alias("both"), (F.max("error_ns") + drift).alias("near"))
+    always = (
+        compared.join(windows.withColumnRenamed("count", "mine"), "router")
+        .join(windows.selectExpr("router as against", "count as its"), "against")
+        .where("both = least(mine, its)")
+    )
+    back = "struct(router as from_router, against as to_router)"
+    return always.selectExpr("near", f"inline(array(struct(against as from_router, router as to_router), {back}))")
+
+
+def _steps(attempts: DataFrame) -> DataFrame:
+    """A row for each link between routers that a complete delivery passed."""
+    whole = attempts.where("complete and size(hops) > 1").withColumn("step", F.explode(F.expr(_STEPS)))
+    shown = whole.where("step.here.in_router_ns is not null").select(
+        "step", "outcome", *map(F.expr, _clocks("step.here.router", "step.there.router"))
+    )
+    return shown.selectExpr(
+        "step.here.router as from_router",
+        "step.there.router as to_router",
+        f"{_LATER} - step.here.in_router_ns as there",
+        f"{_SHIFT} as shift",
+        f"{_ERROR} as error",
+        # What was accepted was so here only once the next router had said it.
+        "if(outcome = 'accepted', "
+        "step.here.outcome_after_ns - step.here.in_router_ns - step.there.outcome_after_ns, null) as round_trip",
+    )
+
+
+def shares(attempts: DataFrame) -> DataFrame:
+    """The table `latency/shares`, of complete deliveries that have left the mesh.
+
+    Of each, the parts are together what its ingress router saw: until its outcome passed or, if it had another one than
+    accepted, until it left the mesh by the clocks of both. Args: attempts: as `corrected` returns them.
+    """
+    timed = attempts.where("complete and egress is not null and forall(hops, hop -> hop.in_router_ns is not null)")
+    answered = F.expr("outcome = 'accepted' and forall(hops, hop -> hop.outcome_after_ns is not null)")
+    timed = timed.withColumn("answered", answered)
+    by_address = ("address", "tenant")
+    nowhere = "cast(null as string) as to_router"
+    stays = f"""concat(
+        transform(hops, hop -> struct('router' as part, hop.router as from_router, {nowhere}, hop.in_router_ns as ns)),
+        if(answered, array(struct('receiver' as part, egress as from_router, {nowhere},
+            element_at(hops, -1).outcome_after_ns - element_at(hops, -1).in_router_ns as ns)), array()))"""
+    at_routers = timed.select(*by_address, F.inline(F.expr(stays)))
+    shown = timed.withColumn("step", F.explode(F.expr(_STEPS))).select(
+        *by_address, "step", "answered", *map(F.expr, _clocks("step.here.router", "step.there.router"))
+    )
+    moves = f"""filter(array(
+        struct('link' as part, {_LATER} - step.here.in_router_ns - shift as ns),
+        struct('return' as part,
+            if(answered, step.here.outcome_after_ns - step.there.outcome_after_ns - ({_LATER}) + shift, null) as ns)),
+        move -> move.ns is not null)"""
+    between = shown.withColumn("shift", F.expr(f"coalesce({_SHIFT}, 0L)")).select(
+        *by_address, "step.here.router", F.col("step.there.router").alias("next"), F.inline(F.expr(moves))
+    )
+    spent = at_routers.unionByName(
+        between.selectExpr(*by_address, "part", "router as from_router", "next as to_router", "ns")
+    )
+    found = spent.groupBy(*by_address, "part", "from_router", "to_router").agg(
+        F.count("*").alias("deliveries"),
+        F.try_sum("ns").alias("total_ns"),
+        F.sum(F.col("ns").cast("double")).alias("about"),
+    )
+    whole = F.sum("about").over(Window.partitionBy(*by_address))
+    found = found.withColumn("whole", whole).withColumn("share", F.expr("try_divide(about, whole)"))
+    return _ordered(found, "shares")
+
+
+def job(work: Work) -> Done:
+    """As a job of the command."""
+    attempts = work.read("deliveries/attempts")
+    window = window_for(attempts)
+    work.write("latency/clocks", estimated(attempts, window))
+    found = work.read("latency/clocks")
+    clocks = running(found, window).cache()  # three tables need them
+    timed = corrected(attempts, clocks, window)
+    made = {
+        "addresses": addresses(timed),
+        "hops": hops(attempts),
+        "links": links(timed, found, window),
+        "shares": shares(timed),
+    }
+    rows = {name: work.write(f"latency/{name}", table) for name, table in made.items()}
+    rows["clocks"] = found.count()
+    clocks.unpersist()
+    (told,) = (
+        found.where("is_reference")
+        .agg(F.count_if(F.expr("problem is not null")), F.count_if(F.expr("problem is null")), F.max("error_ns"))
+        .collect()
+    )
+    (counted,) = work.read("latency/addresses").agg(F.sum("deliveries"), F.sum("unknown"), F.sum("negative")).collect()
+    figures = {
+        "deliveries": counted[0] or 0,
+        "without clocks": counted[1] or 0,
+        "negative": counted[2] or 0,
+        "estimates of clocks": told[1],
+        "inconsistent": told[0],
+        "largest error in ms": (told[2] or 0) / 1e6,
+    }
+    return Done(sum(rows.values()), figures, tuple(_tables(work)))
+
+
+def _tables(work: Work) -> Iterable[Table]:
+    slow = work.read("latency/addresses").orderBy(F.desc_nulls_last("p99_ns"), "address", "tenant").limit(TOP)
+    yield Table(
+        f"slowest addresses, at most {TOP} (ms)",
+        ("address", "deliveries", "p50", "p99", "outcome p99", "error"),
+        tuple(
+            (row["address"], row["deliveries"], *_ms(row, "p50_ns", "p99_ns", "outcome_p99_ns", "error_ns"))
+            for row in slow.collect()
+        ),
+    )
+    where = (
+        work.read("latency/shares")
+        .groupBy("part", "from_router", "to_router")
+        .agg(F.sum(F.col("total_ns").cast("double")).alias("ns"))
+    )
+    parts = where.withColumn("share", F.expr("try_divide(100 * ns, sum(ns) over ())"))
+    yield Table(
+        f"where time is spent, at most {TOP} (%)",
+        ("part", "from", "to", "share"),
+        tuple(
+            (
+                row["part"],
+                row["from_router"],
+                row["to_router"],
+                None if row["share"] is None else round(row["share"], 1),
+            )
+            for row in parts.orderBy(F.desc("ns"), "part", "from_router", "to_router").limit(TOP).collect()
+        ),
+    )
+    apart = work.read("latency/clocks").where("is_reference and router <> against").groupBy("router", "against")
+    furthest = apart.agg(
+        F.max_by("offset_ns", "window_start").alias("offset_ns"), F.max_by("error_ns", "window_start").alias("error_ns")
+    )
+    yield Table(
+        f"clocks that are furthest apart, at most {TOP} (ms, at last)",
+        ("router", "against", "ahead", "error"),
+        tuple(
+            (row["router"], row["against"], *_ms(row, "offset_ns", "error_ns"))
+            for row in furthest.orderBy(F.abs("offset_ns").desc_nulls_last(), "router").limit(TOP).collect()
+        ),
+    )
+
+
+def _ms(row: Any, *names: str) -> list[float | None]:
+    return [None if row[name] is None else round(row[name] / 1e6, 3) for name in names]

@@ -1,0 +1,411 @@
+"""What went wrong with deliveries: findings, each with rows that show it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from functools import reduce
+from string import Formatter
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+from pyspark.sql import Window
+from pyspark.sql import functions as F  # noqa: N812 - everybody calls it so
+
+from amqpmesh.pipeline.deliveries import between
+from amqpmesh.pipeline.events import Column, spark_schema, table
+from amqpmesh.pipeline.work import Done, Table, Work
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column as Expression
+    from pyspark.sql import DataFrame
+
+SECOND: Final = 1_000_000_000
+
+ALL: Final = 1 << 32
+"""The sample of a router that records every key."""
+
+EVIDENCE: Final = 20
+"""Rows that are shown for a finding, those first that are worst; how many there are besides, it says itself."""
+
+ATTEMPTS: Final = 5
+"""A delivery that is tried so often is one that nobody can take."""
+
+STORM_SHARE: Final = 0.2
+"""If so much of what goes to an address has been tried before, it is a storm."""
+
+STORM_LEAST: Final = 50
+"""Fewer deliveries to an address are none."""
+
+SLOW_OUTCOME: Final = SECOND
+"""Nanoseconds. A receiver is slow if half of its outcomes come later than that, after the delivery has left."""
+
+SLOW_LEAST: Final = 10
+"""Of fewer deliveries nothing is said."""
+
+CREDIT_SHARE: Final = 0.5
+"""A receiver is slow if it gives no credit for so much of the time, from its first wait to the end of its last."""
+
+CREDIT_LEAST: Final = 10 * SECOND
+"""Nanoseconds that it must have been without credit in all."""
+
+GROWTH_LEAST: Final = 100
+"""Unsettled deliveries of a receiver grow if they are so many more at last than at first."""
+
+GROWTH_SHARE: Final = 0.8
+"""And if they are no fewer than before in so many of the tellings."""
+
+GROWTH_TELLINGS: Final = 5
+"""Of fewer tellings nothing is said."""
+
+SLACK: Final = 10 * SECOND
+"""Nanoseconds for which a router must have recorded before a delivery was sent to it, and after its outcome was known,
+for a missing record to mean anything. Clocks that are further apart than that may mislead.
+"""
+
+PATIENCE: Final = 600 * SECOND
+"""The same behind what has no outcome: the next router may still wait for one, and records it then."""
+
+TOP: Final = 10
+"""Rows of the table in the summary."""
+
+
+class Loss(StrEnum):
+    """What was found."""
+
+    BROKEN = "broken"
+    """A router has sent it to another one, which has no record of it although it lacks none of that time."""
+    UNANSWERED = "unanswered"
+    """Nobody has said how it ended: its sender or its receiver was gone."""
+    DROPPED = "dropped"
+    """It was settled by its sender, and then expired, or went to nobody; its sender was told nothing."""
+    LOOP = "loop"
+    """It came to the same router more than once."""
+    REPEATED = "repeated"
+    """It was tried often."""
+    STORM = "storm"
+    """Much of what goes to an address has been tried before."""
+    SLOW = "slow"
+    """A receiver's outcomes come late."""
+    NO_CREDIT = "no credit"
+    """A receiver gives no credit for much of the time."""
+    GROWING = "growing"
+    """A receiver takes more than it settles."""
+
+
+_SENTENCES: Final[Mapping[Loss, str]] = {
+    Loss.BROKEN: "{found} of {of} deliveries left {router} for {next_router}, and there is no record of them there",
+    Loss.UNANSWERED: "{found} of {of} deliveries to {address} by {router} ended without an outcome",
+    Loss.DROPPED: "{found} of {of} deliveries to {address} by {router} were settled, and reached nobody",
+    Loss.LOOP: "{found} of {of} deliveries to {address} by {router} came to a router more than once",
+    Loss.REPEATED: "{found} of {of} deliveries to {address} by {router} were tried often, one of them {worst} times",
+    Loss.STORM: "{found} of {of} deliveries to {address} by {router} had been tried before",
+    Loss.SLOW: "half of the {of} outcomes of {receiver} at {router} came late, one of them after {seconds} s",
+    Loss.NO_CREDIT: "{receiver} at {router} gave no credit {found} times, once for {seconds} s",
+    Loss.GROWING: "unsettled deliveries of {receiver} at {router} grew to {worst}",
+}
+"""With what stands in the finding."""
+
+_PLACE: Final = (
+    Column("kind", pa.string(), "what was found (`Loss`)"),
+    Column("address", pa.string(), "where the deliveries go", "", True),
+    Column("tenant", pa.string(), "whose address that is; empty without tenants", "", True),
+    Column("router", pa.string(), "the router where it was found", "", True),
+    Column("next_router", pa.string(), "the router where they went next, or left the mesh", "", True),
+    Column("receiver", pa.string(), "the container-id of the client where they go", "", True),
+    Column("link", pa.string(), "the name of the link to that", "", True),
+)
+
+_OF: Final = Column("of", pa.int64(), "deliveries among which they were found; null: they are about a link", "", True)
+
+FINDINGS: Final = (
+    Column("finding", pa.int64(), "its number, from 1"),
+    *_PLACE,
+    Column("found", pa.int64(), "rows that show it"),
+    _OF,
+    Column("worst", pa.int64(), "the largest `value` of them", "", True),
+    Column("first_time", pa.int64(), "of the earliest of them", "ns since 1970", True),
+    Column("last_time", pa.int64(), "of the latest", "ns since 1970", True),
+    Column("sentence", pa.string(), "the same for people"),
+    Column("left_out", pa.int64(), "how many of them are not in `evidence`"),
+)
+
+SHOWN: Final = (
+    Column("finding", pa.int64(), "the number of the finding"),
+    Column("kind", pa.string(), "what was found (`Loss`)"),
+    Column("key", pa.binary(), "the delivery key; null: it is about a link", "", True),
+    Column("time", pa.int64(), "when the delivery had come, or the router told of the link", "ns since 1970", True),
+    Column("path", pa.list_(pa.string()), "the routers that have recorded the delivery, in order", "", True),
+    Column(
+        "value",
+        pa.int64(),
+        "`repeated`, `storm`: tries; `slow`: ns until the outcome; `no credit`: ns without; `growing`: unsettled",
+        "",
+        True,
+    ),
+)
+
+TABLES: Final = {"findings": FINDINGS, "evidence": SHOWN}
+"""The tables of `losses`, and their columns."""
+
+_PLACED: Final = tuple(each.name for each in _PLACE)
+_ROW: Final = SHOWN[2:]
+_SUSPECT: Final = (*_PLACE, _OF, *_ROW)
+
+
+def suspects(
+    attempts: DataFrame, gone: DataFrame, hops: DataFrame, events: DataFrame, counts: DataFrame, routers: DataFrame
+) -> DataFrame:
+    """All rows that show something: the columns that say what a finding is about, and what is shown of them.
+
+    Args: attempts: the table `deliveries/attempts`. gone: as `without_record` returns it. hops, events, counts: those
+        of `ingest`. routers: all routers, in a column `router`.
+    """
+    peers = routers.select(F.col("router").alias("peer"))
+    found = [
+        _broken(gone, hops),
+        _of_deliveries(attempts),
+        _slow(attempts),
+        _no_credit(events.join(peers, "peer", "left_anti")),
+        _growing(counts.join(peers, "peer", "left_anti")),
+    ]
+    empty = attempts.sparkSession.createDataFrame([], spark_schema(_SUSPECT))
+    return reduce(lambda some, more: some.unionByName(more, allowMissingColumns=True), found, empty)
+
+
+def findings(suspected: DataFrame) -> DataFrame:
+    """The table `losses/findings`. Args: suspected: as `suspects` returns them."""
+    found = suspected.groupBy(*_PLACED).agg(
+        F.count("*").alias("found"),
+        F.max("of").alias("of"),
+        F.max("value").alias("worst"),
+        F.min("time").alias("first_time"),
+        F.max("time").alias("last_time"),
+    )
+    order = F.array_position(F.lit([str(each) for each in Loss]), F.col("kind"))
+    numbered = found.withColumn("finding", F.row_number().over(Window.orderBy(order, F.desc("found"), *_PLACED)))
+    told = F.coalesce(*(F.when(F.col("kind") == kind, _told(sentence)) for kind, sentence in _SENTENCES.items()))
+    complete = numbered.withColumn("sentence", told).withColumn(
+        "left_out", F.greatest(F.col("found") - EVIDENCE, F.lit(0))
+    )
+    schema = spark_schema(FINDINGS)
+    return complete.select([F.col(each.name).cast(each.dataType) for each in schema])
+
+
+def evidence(suspected: DataFrame, found: DataFrame) -> DataFrame:
+    """The table `losses/evidence`. Args: suspected: as `suspects` returns them. found: the table `losses/findings`."""
+    worst_first = Window.partitionBy(*_PLACED).orderBy(F.desc_nulls_last("value"), "time", "key")
+    some = suspected.withColumn("place", F.row_number().over(worst_first)).where(F.col("place") <= EVIDENCE)
+    same = reduce(lambda all_of, name: all_of & some[name].eqNullSafe(found[name]), _PLACED, F.lit(True))
+    return some.join(found, same).select(
+        found["finding"], found["kind"], *(some[name] for name in (each.name for each in _ROW))
+    )
+
+
+def _told(sentence: str) -> Expression:
+    """A sentence of `_SENTENCES`, with what its finding says; what is not known is a question mark."""
+    parts: list[Expression] = []
+    for text, name, _, _ in Formatter().parse(sentence):
+        parts.append(F.lit(text))
+        if name == "seconds":
+            parts.append(F.format_number(F.col("worst") / SECOND, 1))
+        elif name is not None:
+            parts.append(F.coalesce(F.col(name).cast("string"), F.lit("?")))
+    return F.concat(*parts)
+
+
+# ------------------------------------------------------------------------------------------------------- of deliveries
+
+_TOTALLED: Final = ("address", "tenant", "router")
+
+
+def _of_deliveries(attempts: DataFrame) -> DataFrame:
+    """What deliveries show by themselves."""
+    kinds = {
+        Loss.UNANSWERED: "not settled and outcome = 'none'",
+        Loss.DROPPED: "settled and outcome in ('undelivered', 'expired')",
+        Loss.LOOP: "size(array_distinct(path)) < size(path)",
+        Loss.REPEATED: f"tries >= {ATTEMPTS}",
+        Loss.STORM: "tries > 1",
+    }
+    tried = attempts.where("ingress is not null and not coalesce(copy, false)").selectExpr(
+        "address",
+        "tenant",
+        "ingress as router",
+        "key",
+        "coalesce(first_key, key) as first_key",
+        "hops[0].arrived_ns as time",
+        "path",
+        "settled",
+        "outcome",
+        "greatest(coalesce(attempt, 1), coalesce(delivery_count, 0) + 1) as tries",
+        "1 / greatest(coalesce(legs, 1), 1) as part",  # one with several legs has a row for each
+    )
+    shown = F.array(*(F.when(F.expr(condition), str(kind)) for kind, condition in kinds.items()))
+    flagged = tried.withColumn("kind", F.explode(F.array_compact(shown)))
+    value = F.when(F.col("kind").isin(Loss.REPEATED, Loss.STORM), F.col("tries"))
+    key = F.when(F.col("kind") == Loss.REPEATED, F.col("first_key")).otherwise(F.col("key"))
+    once = flagged.groupBy("kind", *_TOTALLED, key.alias("key")).agg(
+        F.min("time").alias("time"), F.min("path").alias("path"), F.max(value).alias("value")
+    )
+    totals = tried.groupBy(*_TOTALLED).agg(
+        F.round(F.sum("part")).cast("bigint").alias("of"),
+        F.sum(F.expr("if(tries > 1, part, 0)")).alias("again"),
+    )
+    found = _with(once, totals, _TOTALLED)
+    return found.where(f"kind <> '{Loss.STORM}' or (of >= {STORM_LEAST} and again >= of * {STORM_SHARE})").drop("again")
+
+
+def _slow(attempts: DataFrame) -> DataFrame:
+    """Receivers whose outcomes come late."""
+    last = attempts.where("egress is not null").selectExpr(
+        "address",
+        "tenant",
+        "egress as router",
+        "receiver",
+        "receiver_link as link",
+        "key",
+        "element_at(hops, -1).arrived_ns as time",
+        "path",
+        "element_at(hops, -1).outcome_after_ns - element_at(hops, -1).in_router_ns as value",
+    )
+    place = ("address", "tenant", "router", "receiver", "link")
+    answered = last.where("value is not null")
+    half = answered.groupBy(*place).agg(F.count("*").alias("of"), F.percentile_approx("value", 0.5).alias("median"))
+    slow = half.where(f"of >= {SLOW_LEAST} and median >= {SLOW_OUTCOME}").drop("median")
+    late = answered.where(f"value >= {SLOW_OUTCOME}")
+    return _with(late, slow, place).withColumn("kind", F.lit(str(Loss.SLOW)))
+
+
+# ------------------------------------------------------------------------------------------------------------ of links
+
+_LINK: Final = ("router", "peer", "link", "address", "tenant")
+
+
+def _no_credit(events: DataFrame) -> DataFrame:
+    """Receivers that give no credit for long. Args: events: those of links to clients."""
+    waits = events.where("happening = 'credit' and direction = 'outgoing' and waited is not null")
+    by_link = waits.groupBy(*_LINK).agg(
+        F.try_sum("waited").alias("waited"), F.expr("max(time) - min(time - waited)").alias("span")
+    )
+    poor = by_link.where(f"waited >= {CREDIT_LEAST} and waited >= span * {CREDIT_SHARE}").select(*_LINK)
+    value = waits.select(*_LINK, "time", F.col("waited").alias("value"))
+    return _of_link(_with(value, poor, _LINK), Loss.NO_CREDIT)
+
+
+def _growing(counts: DataFrame) -> DataFrame:
+    """Receivers that take more than they settle. Args: counts: those of links to clients."""
+    one = Window.partitionBy("router", "epoch", "number", "link", "peer", "address", "tenant")
+    told = counts.where("direction = 'outgoing' and unsettled is not null and time is not null")
+    before = told.withColumn("before", F.lag("unsettled").over(one.orderBy("time", "deliveries")))
+    seen = (
+        before.withColumn("steps", F.count("before").over(one))
+        .withColumn("up", F.count_if(F.col("unsettled") >= F.col("before")).over(one))
+        .withColumn("grown", F.max_by("unsettled", "time").over(one) - F.min_by("unsettled", "time").over(one))
+    )
+    growing = seen.where(f"steps >= {GROWTH_TELLINGS - 1} and grown >= {GROWTH_LEAST} and up >= steps * {GROWTH_SHARE}")
+    return _of_link(growing.select(*_LINK, "time", F.col("unsettled").alias("value")), Loss.GROWING)
+
+
+def _of_link(rows: DataFrame, kind: Loss) -> DataFrame:
+    return rows.withColumnRenamed("peer", "receiver").withColumn("kind", F.lit(str(kind)))
+
+
+# ------------------------------------------------------------------------------------------------ from router to router
+
+
+def without_record(attempts: DataFrame, hops: DataFrame, segments: DataFrame) -> tuple[DataFrame, DataFrame]:
+    """Passages from router to router of which only the first one has a record.
+
+    Such a one is evidence if the other router recorded then, all of it, and no smaller a sample. If numbers of records
+    are missing there, a segment is not whole, or none is of that time, nobody can tell.
+    Returns: those that are evidence; and those that are not.
+    """
+    keys = attempts.where("not complete").select("key").distinct()
+    some = hops.join(keys, "key", "left_semi")
+    there = some.selectExpr("key", "router as next_router").distinct()
+    sent = some.where("to_router and outgoing_peer is not null").selectExpr(
+        "key",
+        "router",
+        "outgoing_peer as next_router",
+        "epoch",
+        "segment",
+        "time",
+        "time + coalesce(outcome_after, in_router, 0) as over",
+        f"if(not settled and outcome = 'none', {PATIENCE}, {SLACK}) as slack",
+    )
+    samples = segments.select("router", "epoch", "segment", F.col("sample").alias("mine"))
+    gone = sent.join(there, ["key", "next_router"], "left_anti").join(samples, ["router", "epoch", "segment"], "left")
+    recorded = stretches(segments).withColumnRenamed("router", "next_router")
+    knows = (
+        (gone["next_router"] == recorded["next_router"])
+        & (recorded["begin"] <= gone["time"] - SLACK)
+        & (recorded["end"] >= gone["over"] + gone["slack"])
+        & (recorded["sample"] >= F.coalesce(gone["mine"], F.lit(ALL)))
+    )
+    return gone.join(recorded, knows, "left_semi"), gone.join(recorded, knows, "left_anti")
+
+
+def stretches(segments: DataFrame) -> DataFrame:
+    """Times of which a router's records are all there: `router`, `begin`, `end`, and the least `sample` then."""
+    life = Window.partitionBy("router", "epoch").orderBy("segment")
+    before = segments.withColumn(
+        "dropped_before", F.coalesce(F.lag("dropped").over(life), F.expr("if(segment = 1, 0, dropped)"))
+    )
+    good = before.where("whole and dropped <=> dropped_before and (first_hop is null or next_hop - first_hop = hops)")
+    earlier = life.rowsBetween(Window.unboundedPreceding, -1)
+    follows = (F.col("segment") == F.lag("segment").over(life) + 1) & F.coalesce(
+        F.col("first_hop") == F.last("next_hop", ignorenulls=True).over(earlier), F.lit(True)
+    )
+    parts = good.withColumn("begins", F.when(follows, 0).otherwise(1)).withColumn("part", F.sum("begins").over(life))
+    return parts.groupBy("router", "epoch", "part").agg(
+        F.min("time").alias("begin"),
+        F.max(F.expr("greatest(time, coalesce(last_time, time))")).alias("end"),
+        F.min(F.coalesce("sample", F.lit(0))).alias("sample"),
+    )
+
+
+def _broken(gone: DataFrame, hops: DataFrame) -> DataFrame:
+    sent = (
+        hops.where("to_router")
+        .groupBy("router", F.col("outgoing_peer").alias("next_router"))
+        .agg(F.count("*").alias("of"))
+    )
+    rows = gone.select("router", "next_router", "key", "time", F.array("router").alias("path"))
+    return _with(rows, sent, ("router", "next_router")).withColumn("kind", F.lit(str(Loss.BROKEN)))
+
+
+def _with(rows: DataFrame, others: DataFrame, names: Sequence[str]) -> DataFrame:
+    """Rows joined to those of which the same is known or unknown. Args: names: the columns that say it."""
+    renamed = others.withColumnsRenamed({name: f"same {name}" for name in names})
+    same = reduce(lambda one, other: one & other, (rows[name].eqNullSafe(renamed[f"same {name}"]) for name in names))
+    return rows.join(renamed, same).drop(*(f"same {name}" for name in names))
+
+
+def job(work: Work) -> Done:
+    """As a job of the command."""
+    attempts = work.read("deliveries/attempts")
+    ingested = {
+        name: table(work.spark, work.place("ingest"), name)
+        for name in ("hops", "events", "counts", "segments", "edges")
+    }
+    events, counts = (between(ingested[name], work.since, work.until) for name in ("events", "counts"))
+    segments = ingested["segments"]
+    gone, unjudged = without_record(attempts, ingested["hops"], segments)
+    routers = segments.select("router").union(ingested["edges"].select("origin")).distinct()
+    suspected = suspects(attempts, gone, ingested["hops"], events, counts, routers).cache()
+    count = work.write("losses/findings", findings(suspected))
+    found = work.read("losses/findings")
+    shown = work.write("losses/evidence", evidence(suspected, found))
+    suspected.unpersist()
+    told = {row["kind"]: row["count"] for row in found.groupBy("kind").count().collect()}
+    figures = {str(kind): told[kind] for kind in Loss if kind in told}
+    rows = tuple(
+        (row["finding"], row["kind"], row["sentence"]) for row in found.orderBy("finding").limit(TOP).collect()
+    )
+    title = f"what was found, at most {TOP} of {count}"
+    return Done(
+        count + shown,
+        {"findings": count, **figures, "not to be judged": unjudged.count()},
+        (Table(title, ("finding", "kind", "sentence"), rows),),
+    )

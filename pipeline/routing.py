@@ -1,0 +1,258 @@
+"""Where traffic goes on a graph, as routers share it, and where it would go if something failed.
+
+A router gives what goes to another one to the next hops on its cheapest paths, to each as much: what a router sends is
+shared over many links and destinations, so this is what comes of it. Costs are whole numbers, 1 or more, in each
+direction its own. Everything is by destination: of a failure only those are looked at to which something went that way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+from scipy.sparse import csc_matrix, csr_matrix
+from scipy.sparse.csgraph import dijkstra
+
+Numbers = npt.NDArray[np.int64]
+Amounts = npt.NDArray[np.float64]
+Flags = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, eq=False)
+class Network:
+    """A graph. Args: routers: their ids. tails, heads: of each edge, places in `routers`; in order. costs: of each."""
+
+    routers: tuple[str, ...]
+    tails: Numbers
+    heads: Numbers
+    costs: Numbers
+
+    @staticmethod
+    def of(edges: Mapping[tuple[str, str], int], routers: Iterable[str] = ()) -> Network:
+        """Args: edges: from -> to, and the cost. routers: those that have no edge, too."""
+        ids = tuple(sorted({*routers, *(router for edge in edges for router in edge)}))
+        place = {router: at for at, router in enumerate(ids)}
+        ordered = sorted(edges)
+        return Network(
+            ids,
+            np.array([place[tail] for tail, _ in ordered], dtype=np.int64),
+            np.array([place[head] for _, head in ordered], dtype=np.int64),
+            np.array([edges[edge] for edge in ordered], dtype=np.int64),
+        )
+
+    def __len__(self) -> int:
+        return len(self.routers)
+
+    @cached_property
+    def place(self) -> Mapping[str, int]:
+        """Of each router in `routers`."""
+        return {router: at for at, router in enumerate(self.routers)}
+
+    @cached_property
+    def first(self) -> Numbers:
+        """Of each router, the first of its edges; they are in the order of their tails. One more is their number."""
+        return np.searchsorted(self.tails, np.arange(len(self) + 1))
+
+    @cached_property
+    def _by_head(self) -> tuple[Numbers, Numbers]:
+        """The edges in the order of their heads, and of each router the first of those that lead to it."""
+        order = np.argsort(self.heads, kind="stable")
+        return order, np.searchsorted(self.heads[order], np.arange(len(self) + 1))
+
+    def leaving(self, routers: Numbers) -> tuple[Numbers, Numbers]:
+        """The edges that begin at some routers. Returns: edges, and of each the place of its router in `routers`."""
+        return _ranges(self.first, routers)
+
+    def entering(self, routers: Numbers) -> tuple[Numbers, Numbers]:
+        """The edges that end at some routers, as `leaving`."""
+        order, first = self._by_head
+        found, which = _ranges(first, routers)
+        return order[found], which
+
+    def distances(self, targets: Numbers) -> Amounts:
+        """What it costs to reach each target from each router: targets x routers; infinite: there is no way."""
+        turned_round = csr_matrix((self.costs.astype(np.float64), (self.heads, self.tails)), shape=(len(self),) * 2)
+        found: Amounts = dijkstra(turned_round, indices=targets)
+        return found
+
+    def links(self) -> list[tuple[str, str]]:
+        """Pairs of routers between which there is an edge, in order, each once."""
+        pairs = {tuple(sorted((self.routers[a], self.routers[b]))) for a, b in zip(self.tails, self.heads, strict=True)}
+        return sorted((one, other) for one, other in pairs)
+
+    def edges_between(self, one: str, other: str) -> Numbers:
+        """The edges between two routers, either way."""
+        a, b = self.place[one], self.place[other]
+        either = ((self.tails == a) & (self.heads == b)) | ((self.tails == b) & (self.heads == a))
+        return np.flatnonzero(either)
+
+    def edges_at(self, router: str) -> Numbers:
+        """The edges that begin or end at a router."""
+        at = self.place[router]
+        return np.flatnonzero((self.tails == at) | (self.heads == at))
+
+
+def _ranges(first: Numbers, routers: Numbers) -> tuple[Numbers, Numbers]:
+    """All places of some routers, and of each the place of its router. Args: first: of each router its first place."""
+    begin, count = first[routers], first[routers + 1] - first[routers]
+    end = np.cumsum(count)
+    total = int(end[-1]) if len(end) else 0
+    return np.repeat(begin - end + count, count) + np.arange(total), np.repeat(np.arange(len(routers)), count)
+
+
+@dataclass(frozen=True, eq=False)
+class Shares:
+    """What goes over edges to some targets.
+
+    Args: which, edge, amount: of each pair of a target, as its place among them, and an edge by which something goes to
+        it, how much. A pair may be there several times.
+    """
+
+    which: Numbers
+    edge: Numbers
+    amount: Amounts
+
+
+def share(
+    network: Network, targets: Numbers, demand: Amounts, distances: Amounts, there: Flags | None = None
+) -> Shares:
+    """Send what there is to each target; what has no way there stays where it is.
+
+    Args: demand: targets x routers, what begins at each for each. distances: of the same. there: of each edge, whether
+        it is there; None: all are.
+    """
+    routers = len(network)
+    nearness = distances.ravel()
+    places = np.arange(len(targets)) * routers
+    pairs, edges, amounts = [], [], []
+    here: Amounts = demand.ravel() * np.isfinite(nearness)
+    here[places + targets] = 0.0  # it is there
+    at = np.flatnonzero(here)
+    # Each turn all goes one hop on. No path has more hops than there are routers.
+    while len(at):
+        amount = here[at]
+        router = at % routers
+        edge, pair = network.leaving(router)
+        to = (at - router)[pair] + network.heads[edge]
+        # An edge is on a cheapest path if it leads nearer by just what it costs.
+        on_path = nearness[at][pair] == nearness[to] + network.costs[edge]
+        if there is not None:
+            on_path &= there[edge]
+        pair, edge, to = pair[on_path], edge[on_path], to[on_path]
+        moved = (amount / np.bincount(pair, minlength=len(at)))[pair]
+        pairs.append(at[pair] // routers)
+        edges.append(edge)
+        amounts.append(moved)
+        here = np.bincount(to, weights=moved, minlength=len(nearness)).astype(np.float64)
+        here[places + targets] = 0.0
+        at = np.flatnonzero(here)
+    if not pairs:
+        return Shares(np.array([], np.int64), np.array([], np.int64), np.array([], np.float64))
+    return Shares(np.concatenate(pairs), np.concatenate(edges), np.concatenate(amounts))
+
+
+def hops(network: Network, distances: Amounts) -> Numbers:
+    """Of each target and router, by how many next hops a cheapest path begins: targets x routers."""
+    found = np.zeros(distances.shape, dtype=np.int64)
+    for row, near in enumerate(distances):
+        on_path = (near[network.tails] == near[network.heads] + network.costs) & np.isfinite(near[network.heads])
+        found[row] = np.bincount(network.tails[on_path], minlength=len(network))
+    return found
+
+
+def repaired(network: Network, distances: Amounts, ways: Numbers, gone: Numbers) -> Amounts:
+    """The distances without some edges: those that all of their next hops led by are found again, and no others.
+
+    Args: distances: targets x routers, with those edges. ways: `hops` of that. gone: the edges.
+    """
+    routers = len(network)
+    far = distances.flatten()
+    left = ways.flatten()
+    there = np.ones(len(network.costs), dtype=bool)
+    there[gone] = False
+    rows = np.arange(len(distances))[:, None] * routers
+    tails, heads = rows + network.tails[gone], rows + network.heads[gone]
+    nodes = tails[(far[tails] == far[heads] + network.costs[gone]) & np.isfinite(far[heads])]
+    lost = []
+    while len(nodes):
+        nodes, count = np.unique(nodes, return_counts=True)
+        left[nodes] -= count
+        nodes = nodes[left[nodes] == 0]
+        lost.append(nodes)
+        edge, which = network.entering(nodes % routers)
+        behind = (nodes - nodes % routers)[which] + network.tails[edge]
+        nodes = behind[there[edge] & (far[behind] == far[nodes][which] + network.costs[edge])]
+    if lost:
+        nodes = np.concatenate(lost)
+        far[nodes] = np.inf
+        edge, which = network.leaving(nodes % routers)
+        which, edge = which[there[edge]], edge[there[edge]]
+        ahead, costs = (nodes - nodes % routers)[which] + network.heads[edge], network.costs[edge]
+        # Each turn the ways get one hop longer.
+        while True:
+            best = np.full(len(nodes), np.inf)
+            np.minimum.at(best, which, far[ahead] + costs)
+            if not (best < far[nodes]).any():
+                break
+            far[nodes] = best
+    return far.reshape(distances.shape)
+
+
+class Traffic:
+    """What goes from where to where on a graph, and by which edges.
+
+    Args: flows: from, to, and how much; routers that the graph has not are as if they could not be reached.
+    """
+
+    def __init__(self, network: Network, flows: Sequence[tuple[str, str, float]]) -> None:
+        self.network = network
+        place = network.place
+        known = [(place[a], place[b], amount) for a, b, amount in flows if a in place and b in place and a != b]
+        #: The routers that something goes to, and to each from each.
+        self.targets = np.array(sorted({to for _, to, _ in known}), dtype=np.int64)
+        row = {int(target): at for at, target in enumerate(self.targets)}
+        self.demand = np.zeros((len(self.targets), len(network)))
+        for begin, to, amount in known:
+            self.demand[row[to], begin] += amount
+        #: Targets x routers: what the way costs, and by how many next hops it begins.
+        self.distances = network.distances(self.targets)
+        self._ways = hops(network, self.distances)
+        shares = share(network, self.targets, self.demand, self.distances)
+        self._amounts = csr_matrix(
+            (shares.amount, (shares.which, shares.edge)), shape=(len(self.targets), len(network.costs))
+        )
+        self._by_edge = csc_matrix(self._amounts)
+        #: Over each edge.
+        self.load: Amounts = np.asarray(self._amounts.sum(axis=0)).ravel()
+
+    def touched(self, edges: Numbers) -> Numbers:
+        """The places in `targets` of those to which something goes over some edges."""
+        rows = [self._by_edge.indices[self._by_edge.indptr[e] : self._by_edge.indptr[e + 1]] for e in edges]
+        return np.unique(np.concatenate(rows)) if rows else np.array([], dtype=np.int64)
+
+    def without(self, edges: Numbers, routers: Numbers) -> tuple[Numbers, Amounts, Amounts]:
+        """What becomes of it if edges and routers fail; those at the routers are among the edges.
+
+        Returns: the places in `targets` whose ways may have changed; what the ways to them cost now, from each router;
+            and the load of each edge.
+        """
+        network = self.network
+        rows = np.union1d(self.touched(edges), np.flatnonzero(np.isin(self.targets, routers)))
+        targets = self.targets[rows]
+        stand = ~np.isin(targets, routers)
+        distances = np.full((len(rows), len(network)), np.inf)
+        distances[stand] = repaired(network, self.distances[rows[stand]], self._ways[rows[stand]], edges)
+        demand = self.demand[rows]
+        demand[:, routers] = 0.0
+        there = np.ones(len(network.costs), dtype=bool)
+        there[edges] = False
+        now = share(network, targets, demand, distances, there)
+        load: Amounts = self.load + np.bincount(now.edge, weights=now.amount, minlength=len(self.load))
+        for row in rows:
+            begin, end = self._amounts.indptr[row], self._amounts.indptr[row + 1]
+            load[self._amounts.indices[begin:end]] -= self._amounts.data[begin:end]
+        load[edges] = 0.0
+        return rows, distances, load

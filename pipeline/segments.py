@@ -1,0 +1,373 @@
+"""A segment's octets become columns; whatever cannot, or does not add up, becomes a finding. No Spark, no files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from amqpmesh.pipeline import packed
+from amqpmesh.pipeline.events import LONGEST_NAME, TABLES, Problem, arrow_schema, encoded
+from amqpmesh.router.segments import Block, Damage, Name, read
+from amqpmesh.router.telemetry import END, LINK, SEGMENT, VERSION, Field, Kind, Type
+
+BATCH: Final = 1 << 18
+"""Hop records that are converted at a time: 20 MB of a segment."""
+
+MOST_FINDINGS: Final = 100
+"""Findings of one problem that are told one by one for a segment; the others are told in one."""
+
+MAPS: Final[Mapping[int, str]] = {Kind.EVENT: "events", Kind.COUNTS: "counts", Kind.EDGE: "edges"}
+"""The kinds of records that are maps and become tables."""
+
+HOPS: Final = encoded(arrow_schema(TABLES["hops"]))
+"""The columns of hop records, as they are converted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something that is wrong with a segment."""
+
+    problem: Problem
+    sentence: str
+    at: int | None = None
+    octets: int | None = None
+    records: int | None = None
+
+
+@dataclass(slots=True)
+class Account:
+    """What a segment says of itself, and what was found in it."""
+
+    name: Name | None = None
+    """By what it says itself, else by that of its file; None: neither does."""
+    time: int | None = None
+    sample: int | None = None
+    version: int | None = None
+    whole: bool = False
+    dropped: int | None = None
+    rows: dict[str, int] = field(default_factory=lambda: dict.fromkeys(("hops", *MAPS.values()), 0))
+    first_hop: int | None = None
+    next_hop: int | None = None
+    first_time: int | None = None
+    last_time: int | None = None
+    findings: list[Finding] = field(default_factory=list)
+
+    def add_hops(self, times: pa.Array) -> None:
+        """So many hop records more, recorded at these times."""
+        self.rows["hops"] += len(times)
+        earliest, latest = pc.min_max(times).as_py().values()
+        self.first_time = earliest if self.first_time is None else min(self.first_time, earliest)
+        self.last_time = latest if self.last_time is None else max(self.last_time, latest)
+
+    @property
+    def is_newer(self) -> bool:
+        """Whether it is of a version that we do not know: nothing of it is to be used."""
+        return self.version is not None and self.version > VERSION
+
+    @property
+    def began(self) -> int:
+        """When the segment was begun, nanoseconds since 1970; if it does not say: that life of its router."""
+        return self.time if self.time is not None else self.name.epoch * 1_000_000 if self.name else 0
+
+    @property
+    def date(self) -> str:
+        """The day of that, in UTC; the first of all for a time that is none."""
+        try:
+            return datetime.fromtimestamp(self.began // 1_000_000_000, UTC).date().isoformat()
+        except (OverflowError, OSError, ValueError):
+            return "1970-01-01"
+
+
+def peek(start: bytes) -> tuple[Name | None, int | None]:
+    """Which segment it says to be, and of which version. Args: start: some KiB of it."""
+    for block in read(start, Damage()):
+        if block.kind == Kind.SEGMENT:
+            try:
+                return _begun(block)[:2]
+            except ValueError:
+                break
+        break
+    return None, None
+
+
+def convert(data: bytes, account: Account) -> Iterator[tuple[str, pa.RecordBatch]]:
+    """A segment's rows: batches, each with the name of its table. All else is in the account, once the last has come.
+
+    Args: account: with the name that the file has. Source: `router.segments`, `router.telemetry`.
+    """
+    if not data:
+        account.findings.append(Finding(Problem.EMPTY, "nothing stands in it", records=0))
+        return
+    conversion = _Conversion(account)
+    damage = Damage()
+    for block in read(data, damage):
+        conversion.note_damage(damage)
+        yield from conversion.take(block)
+        if account.is_newer:
+            break
+    else:
+        conversion.note_damage(damage)
+    yield from conversion.flush()
+    conversion.close(damage, len(data))
+
+
+class _Conversion:
+    """One segment on its way."""
+
+    def __init__(self, account: Account) -> None:
+        self.account = account
+        self._links = packed.Links()
+        self._words: list[packed.Numbers] = []
+        self._rows: list[packed.Numbers] = []  # of links: coming, going, address
+        self._waiting = 0
+        self._next: dict[int, int] = {}
+        self._damaged_since: dict[int, bool] = {}
+        self._places = 0
+        self._blocks = 0
+        self._end: dict[str, Any] | None = None
+        self._unknown_links = 0
+        self._unknown_outcomes = 0
+        self._counts: dict[Problem, int] = {}
+
+    def take(self, block: Block) -> Iterator[tuple[str, pa.RecordBatch]]:
+        """One more block: those rows that are enough for a batch."""
+        if block.kind == Kind.END:
+            self._end = self._read_end(block)
+            return
+        self._blocks += 1
+        try:
+            if block.kind == Kind.SEGMENT:
+                self._begin(block)
+            elif block.kind == Kind.LINK:
+                self._links.add(_checked(block.records(), LINK))
+            elif block.kind in MAPS:
+                self._number(block)
+                yield MAPS[block.kind], self._map(MAPS[block.kind], block)
+            elif block.kind == Kind.HOP:
+                self._number(block)
+                self._hops(block)
+        except ValueError as error:
+            self._unreadable(block, error)
+        if self._waiting >= BATCH:
+            yield from self.flush()
+
+    def flush(self) -> Iterator[tuple[str, pa.RecordBatch]]:
+        """The hop records that still wait."""
+        if self._waiting:
+            yield "hops", self._batch()
+
+    def note_damage(self, damage: Damage) -> None:
+        """What was passed over since the last block."""
+        for begin, end in damage.where[self._places :]:
+            self._damaged_since = dict.fromkeys(Kind, True)
+            self._find(Problem.DAMAGED, f"octets {begin} to {end} are no whole block", begin, octets=end - begin)
+        self._places = len(damage.where)
+
+    def close(self, damage: Damage, octets: int) -> None:
+        """Nothing more comes."""
+        account = self.account
+        if account.is_newer:
+            sentence = f"version {account.version} has written it, and this is {VERSION}"
+            account.findings = [Finding(Problem.NEWER, sentence, octets=octets)]
+            return
+        if self._blocks == 0 and self._end is None:
+            account.findings = [Finding(Problem.FOREIGN, "no block of a segment stands in it", octets=octets)]
+            return
+        if damage.torn:
+            self._tear(damage)
+        self._compare(damage)
+        if self._unknown_links:
+            sentence = f"{self._unknown_links} hop records name links that nothing explains"
+            self._find(Problem.UNKNOWN_LINK, sentence, records=self._unknown_links)
+        if self._unknown_outcomes:
+            sentence = f"{self._unknown_outcomes} hop records have an outcome that is none"
+            self._find(Problem.UNKNOWN_OUTCOME, sentence, records=self._unknown_outcomes)
+        for problem, count in self._counts.items():
+            if count > MOST_FINDINGS:
+                sentence = f"{count - MOST_FINDINGS} more of this kind"
+                account.findings.append(Finding(problem, sentence, records=None))
+
+    # ------------------------------------------------------------------------------------------------- what was found
+
+    def _find(self, problem: Problem, sentence: str, at: int | None = None, **concerned: int) -> None:
+        self._counts[problem] = self._counts.get(problem, 0) + 1
+        if self._counts[problem] <= MOST_FINDINGS:
+            self.account.findings.append(Finding(problem, sentence, at, **concerned))
+
+    def _unreadable(self, block: Block, error: ValueError) -> None:
+        kind = Kind(block.kind).name.lower()
+        sentence = f"a block of kind {kind} at {block.at} cannot be read: {error}"
+        self._find(Problem.UNREADABLE, sentence, block.at, octets=len(block.body), records=block.count)
+
+    def _tear(self, damage: Damage) -> None:
+        """The last place that was passed over is the torn end."""
+        findings = self.account.findings
+        begin, end = damage.where[-1]
+        self._counts[Problem.DAMAGED] -= 1
+        torn = Finding(Problem.TORN, f"it ends in the middle of a block, at {begin}", begin, end - begin)
+        last = next((index for index, each in enumerate(findings) if each.at == begin), None)
+        if last is None or findings[last].problem is not Problem.DAMAGED:
+            findings.append(torn)
+        else:
+            findings[last] = torn
+
+    def _compare(self, damage: Damage) -> None:
+        """What the segment says at its end, with what stands in it."""
+        account = self.account
+        if self._end is None:
+            self._find(Problem.UNFINISHED, "it does not say that it is complete")
+            return
+        account.dropped = self._end["dropped"]
+        found = {"hops": account.rows["hops"], "blocks": self._blocks}
+        wrong = [
+            f"{self._end[name]} {name} instead of {found[name]}" for name in found if self._end[name] != found[name]
+        ]
+        account.whole = not wrong and not damage.blocks
+        if wrong:
+            missing = self._end["hops"] - account.rows["hops"]
+            self._find(Problem.MISCOUNTED, f"at its end it says {' and '.join(wrong)}", records=max(0, missing))
+
+    def _number(self, block: Block) -> None:
+        """Whether its first record is the one that was to come."""
+        expected = self._next.get(block.kind)
+        self._next[block.kind] = block.first + block.count
+        damaged, self._damaged_since[block.kind] = self._damaged_since.get(block.kind, False), False
+        if block.kind == Kind.HOP:
+            if self.account.first_hop is None:
+                self.account.first_hop = block.first
+            self.account.next_hop = block.first + block.count
+        if expected is None or expected == block.first:
+            return
+        kind = Kind(block.kind).name.lower()
+        if block.first < expected:
+            sentence = f"at {block.at} the numbers of {kind} records go back from {expected} to {block.first}"
+            self._find(Problem.DISORDERED, sentence, block.at)
+            return
+        why = "in what is damaged, or for want of room" if damaged else "for want of room"
+        sentence = f"{block.first - expected} {kind} records before {block.at} are lost, {why}"
+        self._find(Problem.LOST, sentence, block.at, records=block.first - expected)
+
+    # ---------------------------------------------------------------------------------------------- blocks of each kind
+
+    def _begin(self, block: Block) -> None:
+        name, version, told = _begun(block)
+        account = self.account
+        account.version = version
+        if account.is_newer:
+            return
+        if account.name is not None and account.name != name:
+            self._find(Problem.MISNAMED, f"it is {name.file('')}, and its name says {account.name.file('')}")
+        account.name, account.time, account.sample = name, told["time"], told["sample"]
+
+    def _read_end(self, block: Block) -> dict[str, Any] | None:
+        try:
+            (end,) = _checked(block.records(), END)
+        except ValueError as error:
+            self._unreadable(block, error)
+            return None
+        return end
+
+    def _map(self, table: str, block: Block) -> pa.RecordBatch:
+        """A block of maps, by columns: so that its values are looked at one type at a time."""
+        records = block.records()
+        own = {**self._source(len(records)), "router": pa.repeat(pa.scalar(self._router, pa.string()), len(records))}
+        schema = arrow_schema(TABLES[table])
+        arrays = []
+        for each in schema:
+            array = own.get(each.name)
+            if array is None:
+                array = _column([record.get(each.name) for record in records], each)
+            arrays.append(array)
+        self.account.rows[table] += len(records)
+        return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+    def _hops(self, block: Block) -> None:
+        words = packed.records(block.body)
+        self._words.append(words)
+        self._rows.append(packed.rows(words, self._links))
+        self._waiting += block.count
+
+    def _batch(self) -> pa.RecordBatch:
+        words, rows = np.concatenate(self._words, axis=1), np.concatenate(self._rows)
+        self._words, self._rows, self._waiting = [], [], 0
+        columns = packed.columns(words, rows, self._links)
+        columns["router"] = packed.coded(np.zeros(len(rows), np.int32), [self._router])
+        columns.update(self._source(len(rows)))
+        self.account.add_hops(columns["time"])
+        self._unknown_links += int((rows == packed.UNKNOWN).any(axis=1).sum())
+        self._unknown_outcomes += columns["outcome"].null_count
+        return pa.RecordBatch.from_arrays([columns[each.name] for each in HOPS], schema=HOPS)
+
+    @property
+    def _router(self) -> str:
+        return self.account.name.router if self.account.name else ""
+
+    def _source(self, size: int) -> dict[str, pa.Array]:
+        name = self.account.name or Name("", 0, 0)
+        return {
+            "epoch": pa.repeat(pa.scalar(name.epoch, pa.int64()), size),
+            "segment": pa.repeat(pa.scalar(name.segment, pa.int64()), size),
+        }
+
+
+# ------------------------------------------------------------------------------------------------------ records as maps
+
+_PYTHON: Final[Mapping[Type, type]] = {
+    Type.STRING: str,
+    Type.BINARY: bytes,
+    Type.BOOLEAN: bool,
+    Type.INTEGER: int,
+    Type.TIME: int,
+}
+
+_PYTHON_OF: Final = {pa.string(): str, pa.binary(): bytes, pa.bool_(): bool, pa.int64(): int}
+
+
+def _checked(records: Sequence[Mapping[str, Any]], fields: Sequence[Field]) -> list[dict[str, Any]]:
+    """What is declared of each record. Raises: ValueError: a value is missing, or of another type."""
+    return [{each.name: _value(record, each) for each in fields} for record in records]
+
+
+def _value(record: Mapping[str, Any], declared: Field) -> Any:
+    value = record.get(declared.name)
+    if value is None and declared.optional:
+        return None
+    if type(value) is not _PYTHON[declared.type] or (
+        isinstance(value, int) and not -packed.LARGEST <= value <= packed.LARGEST
+    ):
+        raise ValueError(f"{declared.name} is {type(value).__name__}, not {declared.type.value}")
+    return value
+
+
+def _column(values: Sequence[Any], declared: pa.Field) -> pa.Array:
+    """Raises: ValueError: a value is missing, or of another type."""
+    expected = _PYTHON_OF[declared.type]
+    others = {*map(type, values)} - {expected, type(None)}  # Arrow alone would take 1.5 for 1
+    if others:
+        raise ValueError(f"{declared.name} is {others.pop().__name__}, not {expected.__name__}")
+    try:
+        array = pa.array(values, declared.type)
+    except (pa.ArrowException, OverflowError) as error:
+        raise ValueError(f"{declared.name}: {error}") from None
+    if array.null_count and not declared.nullable:
+        raise ValueError(f"{declared.name} is missing")
+    return array
+
+
+def _begun(block: Block) -> tuple[Name, int, dict[str, Any]]:
+    """What the first block says. Raises: ValueError."""
+    (told,) = block.records()[:1] or ({},)
+    version = told.get("version")
+    if type(version) is int and version > VERSION:  # all else may mean something else then
+        return Name(str(told.get("router")), 0, 0), version, {}
+    (told,) = _checked([told], SEGMENT)
+    name = Name(told["router"], told["epoch"], told["segment"])
+    if Name.of(name.file()) != name or len(name.file("")) > LONGEST_NAME:
+        raise ValueError("it names no segment")
+    return name, told["version"], told

@@ -1,0 +1,160 @@
+"""A Spark session, with the settings that the jobs want: embedded, on a cluster, or within `spark-submit`."""
+
+import os
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+import pyspark
+from py4j.protocol import Py4JError
+from pyspark import SparkConf, SparkContext
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from amqpmesh.pipeline.java import java_home
+from amqpmesh.router.amqp.errors import AmqpMeshError, CommandError
+
+EMBEDDED: Final = "local[*]"
+"""The master, if nothing else is said anywhere: this process, with all its cores."""
+
+PARTITIONS: Final = 8
+"""Partitions of a shuffle for each core of an embedded session; with those of two cores ten million events pass through
+a Java of 1 GB. Spark's own 200 are for clusters.
+"""
+
+EVERYWHERE: Final[Mapping[str, str]] = {
+    "spark.sql.session.timeZone": "UTC",  # what comes out must not depend on where it is made
+    "spark.sql.execution.arrow.pyspark.enabled": "true",  # to pandas and back by columns, not row by row
+}
+"""What is set on any master, unless it has been."""
+
+LOCAL: Final[Mapping[str, str]] = {
+    "spark.driver.host": "127.0.0.1",  # nobody on the network has business here
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.ui.enabled": "false",  # a web server that nobody asked for
+}
+"""What is set with an embedded session besides, unless it has been; and `spark.sql.shuffle.partitions`."""
+
+_MASTER: Final = re.compile(
+    r"(?P<local>local(\[(?P<cores>\d+|\*)(, *\d+)?\])?)|local-cluster\[\d+, *\d+, *\d+\]|spark://.+|k8s://.+|yarn"
+)
+
+#: Of the environment: it is there where `spark-submit` has started this process, and holds the session's Java.
+_SUBMITTED: Final = "PYSPARK_GATEWAY_PORT"
+
+
+class SparkError(AmqpMeshError):
+    """Spark did not start, or did not do what was asked of it."""
+
+
+def session(name: str, master: str | None = None, settings: Mapping[str, str] | None = None) -> SparkSession:
+    """The session of this process; it is made, unless there is one.
+
+    What `settings` say wins; then what Spark was told otherwise (`spark-submit`, `spark-defaults.conf`,
+    `PYSPARK_SUBMIT_ARGS`); then `EVERYWHERE` and `LOCAL`. Java is that of `java_home`, and the executors' Python the
+    one that runs here, unless `PYSPARK_PYTHON` names another.
+
+    Args: name: of the application, as a cluster shows it. master: as `spark-submit --master`; None: as Spark was told
+        otherwise, else `EMBEDDED`. settings: of Spark, by name; they do not change a session that there is already.
+    Raises: CommandError: the master is none, or another than that of the session that there is, or that `spark-submit`
+        was given. SparkError: it does not start.
+    """
+    if master is not None and not _MASTER.fullmatch(master):
+        raise CommandError(f"no master of Spark: {master!r}; local[N], spark://HOST:PORT, yarn, and k8s://URL are")
+    with explained("Spark did not start"), _environment():
+        if is_running():
+            running = SparkSession.builder.getOrCreate()
+            _demand_same(master, running.sparkContext.master)
+            return running
+        conf = _conf(name, master, settings or {})
+        return SparkSession.builder.config(conf=conf).getOrCreate()
+
+
+def is_running() -> bool:
+    """Whether this process has a session already."""
+    return SparkContext._active_spark_context is not None  # any public way would make one
+
+
+def defaults(master: str) -> Mapping[str, str]:
+    """What is set with that master, unless it has been."""
+    match = _MASTER.fullmatch(master)
+    if match is None or match["local"] is None:
+        return EVERYWHERE
+    cores = len(os.sched_getaffinity(0)) if match["cores"] == "*" else int(match["cores"] or 1)
+    return {**EVERYWHERE, **LOCAL, "spark.sql.shuffle.partitions": str(PARTITIONS * cores)}
+
+
+@contextmanager
+def explained(doing: str) -> Iterator[None]:
+    """Errors of Spark in a line. Args: doing: what for. Raises: SparkError."""
+    try:
+        yield
+    except (PySparkException, Py4JError) as error:
+        raise SparkError(f"{doing}: {_reason(error)}") from error
+
+
+def _reason(error: Exception) -> str:
+    """What an error of Spark is about, without the stacks of two languages."""
+    java = getattr(error, "java_exception", None)
+    text = str(error) if java is None else str(java.toString())
+    before, is_python, stack = text.partition("Traceback (most recent call last):")
+    # A line of a stack is indented, and what was raised stands below them all.
+    lines = [line for line in (stack if is_python else before).splitlines() if line.strip() and not line[0].isspace()]
+    return lines[-1 if is_python else 0] if lines else type(error).__name__
+
+
+def _conf(name: str, master: str | None, settings: Mapping[str, str]) -> SparkConf:
+    """The settings of a session to be; Java is started, as it alone knows what is set elsewhere."""
+    submitted = _SUBMITTED in os.environ
+    # The driver's memory and options of its Java are of use only as it is started.
+    SparkContext._ensure_initialized(conf=SparkConf(loadDefaults=False).setAll(list(settings.items())))
+    conf = SparkConf().setAll(list(settings.items()))
+    if submitted:
+        _demand_same(master, conf.get("spark.master"))
+    else:
+        conf.setAppName(name)
+        if master is not None:
+            conf.setMaster(master)
+        if "spark.ui.showConsoleProgress" not in settings:  # what Python starts is taken for a shell, and shows a bar
+            conf.set("spark.ui.showConsoleProgress", "false")
+    for key, value in defaults(conf.get("spark.master") or EMBEDDED).items():
+        conf.setIfMissing(key, value)
+    return conf
+
+
+def _demand_same(wanted: str | None, there: str | None) -> None:
+    """Raises: CommandError."""
+    if wanted is not None and wanted != there:
+        raise CommandError(f"the master is {there} already, and cannot be {wanted}")
+
+
+@contextmanager
+def _environment() -> Iterator[None]:
+    """What Spark reads of the environment as it starts; where `spark-submit` has started us, all is said."""
+    wanted = {} if _SUBMITTED in os.environ else _missing()
+    before = {name: os.environ.get(name) for name in wanted}
+    os.environ.update(wanted)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+def _missing() -> dict[str, str]:
+    wanted = {"JAVA_HOME": str(java_home())}
+    if "PYSPARK_PYTHON" not in os.environ:
+        wanted["PYSPARK_PYTHON"] = sys.executable
+    options = os.environ.get("SPARK_SUBMIT_OPTS", "")
+    home = os.environ.get("SPARK_HOME") or pyspark.__path__[0]
+    folder = Path(os.environ.get("SPARK_CONF_DIR") or Path(home) / "conf")
+    if "log4j" not in options and not (folder / "log4j2.properties").exists():
+        quiet = Path(__file__).with_name("log4j2.properties")
+        wanted["SPARK_SUBMIT_OPTS"] = f"{options} -Dlog4j2.configurationFile={quiet.as_uri()}".strip()
+    return wanted

@@ -1,0 +1,377 @@
+"""Who sends how much to whom, through which routers, and what each link carries of what it could.
+
+Where a router has recorded all of its deliveries, figures are those of the records, exactly. Where it has recorded a
+share of them (`sample`), or had no room for some, what its links have counted is exact, and the records tell only how
+it divides: figures of the matrix and of talkers are scaled to what was counted; those of links are what was counted.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+
+from amqpmesh.pipeline.deliveries import between, ns
+from amqpmesh.pipeline.events import Column, table
+from amqpmesh.pipeline.packed import LARGEST
+from amqpmesh.pipeline.work import Done, Table, Work
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column as ColumnOf
+    from pyspark.sql import DataFrame
+
+WINDOW: Final = 60
+"""Seconds that figures are told for, one by one."""
+
+LOOK: Final = 10
+"""Seconds between two looks at counters, unless `telemetry.counts` says otherwise. Only those are recorded that have
+changed, so what has come has come within that time.
+"""
+
+TOP: Final = 10
+"""Rows of the tables that a summary shows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Windows:
+    """Of what time figures are told. Args: seconds: of each. since, until: as those of `Work`. look: as `LOOK`."""
+
+    seconds: int = WINDOW
+    since: datetime | None = None
+    until: datetime | None = None
+    look: int = LOOK
+
+
+_SECOND: Final = 1_000_000_000
+_ALL: Final = 1 << 32
+
+_BASIS: Final = "`recorded`: exact, of all records; `scaled`: of a share of them, to what was counted"
+
+MATRIX: Final = (
+    Column("window_start", pa.timestamp("us", "UTC"), "when the window begins"),
+    Column("ingress", pa.string(), "the router where messages entered; null: unknown", "", True),
+    Column("egress", pa.string(), "the router that they left from; null: none, or unknown", "", True),
+    Column("address", pa.string(), "where they go; null: unknown", "", True),
+    Column("tenant", pa.string(), "whose address that is; empty without tenants", "", True),
+    Column("messages", pa.float64(), "attempts to deliver, each way of a multicast one"),
+    Column("bytes", pa.float64(), "of their payload", "octets"),
+    Column("records", pa.int64(), "rows of `deliveries/attempts` behind that"),
+    Column("basis", pa.string(), _BASIS + "; `counted`: they entered, and no record tells more"),
+)
+
+TALKERS: Final = (
+    Column("role", pa.string(), "`sender` or `receiver`"),
+    Column("peer", pa.string(), "its container-id"),
+    Column("router", pa.string(), "where it is"),
+    Column("address", pa.string(), "where its messages go; null: unknown", "", True),
+    Column("tenant", pa.string(), "whose address that is; empty without tenants", "", True),
+    Column("messages", pa.float64(), "attempts to deliver, of a multicast one each way"),
+    Column("bytes", pa.float64(), "of their payload", "octets"),
+    Column("basis", pa.string(), _BASIS),
+)
+
+LINKS: Final = (
+    Column("window_start", pa.timestamp("us", "UTC"), "when the window begins"),
+    Column("router", pa.string(), "the router that sends"),
+    Column("peer", pa.string(), "its neighbour"),
+    Column("messages", pa.float64(), "deliveries that left by any lane between them, in this direction"),
+    Column("bytes", pa.float64(), "of their payload", "octets"),
+    Column("messages_per_second", pa.float64(), "of the window"),
+    Column("bytes_per_second", pa.float64(), "of the window", "octets"),
+    Column("use", pa.float64(), "of its capacity; without one, of the most that any link carried, in bytes"),
+    Column("relative", pa.bool_(), "its capacity is not known"),
+    Column("basis", pa.string(), "`recorded`: exact, of all records; `counted`: exact, but spread evenly over the time "
+           "between two counts; `scaled`: of a share of the records, by that share"),
+)  # fmt: skip
+
+CAPACITY: Final = "router string, peer string, messages_per_second double, bytes_per_second double"
+"""The columns of what links can carry, in one direction; either figure may be null."""
+
+
+ALWAYS: Final = Windows()
+
+
+def weighted(attempts: DataFrame, counts: DataFrame, segments: DataFrame, windows: Windows = ALWAYS) -> DataFrame:
+    """`attempts` with window_start, weight (how many stand behind each) and basis; and what nobody knows more of.
+
+    Args: attempts: `deliveries/attempts`. counts, segments: of `ingest`, of all times.
+    """
+    from pyspark.sql import functions as F  # noqa: N812
+
+    start = _start(F.unix_micros("sent_at") * 1_000, windows)
+    rows = attempts.withColumn("window_start", start)
+    # What entered once may be attempted several times, and go several ways.
+    entering = F.when(F.col("attempt") == 1, 1.0 / F.col("legs")).otherwise(0.0)
+    recorded = (
+        rows.where(F.col("ingress").isNotNull())
+        .groupBy("window_start", "ingress")
+        .agg(F.sum(entering).alias("recorded"))
+    )
+    routers = _routers(segments)
+    entered = _spread(counts.where(F.col("direction") == "incoming"), windows).join(
+        F.broadcast(routers), F.col("peer") == F.col("id"), "left_anti"
+    )
+    entered = entered.groupBy("window_start", F.col("router").alias("ingress")).agg(
+        F.sum("messages").alias("entered"), F.sum("bytes").alias("entered_bytes")
+    )
+    factors = (
+        recorded.join(entered, ["window_start", "ingress"], "full")
+        .join(F.broadcast(_sampled(segments)), F.col("ingress") == F.col("sampling"), "inner")
+        .select(
+            "window_start",
+            "ingress",
+            "entered",
+            "entered_bytes",
+            "recorded",
+            F.when(F.coalesce("recorded", F.lit(0.0)) == 0, F.lit(None))
+            .otherwise(F.greatest(F.lit(1.0), F.coalesce(F.col("entered") / F.col("recorded"), "nominal")))
+            .alias("weight"),
+        )
+    )
+    known = factors.where(F.col("weight").isNotNull()).select("window_start", "ingress", "weight")
+    scaled = rows.join(F.broadcast(known), ["window_start", "ingress"], "left").select(
+        *(F.col(name) for name in rows.columns),
+        F.coalesce("weight", F.lit(1.0)).alias("weight"),
+        F.when(F.col("weight").isNull(), "recorded").otherwise("scaled").alias("basis"),
+    )
+    unknown = factors.where(F.col("weight").isNull() & (F.col("entered") > 0))
+    rest = unknown.select(
+        "window_start",
+        "ingress",
+        F.col("entered").alias("weight"),
+        (F.col("entered_bytes") / F.col("entered")).alias("each"),
+        F.lit("counted").alias("basis"),
+    )
+    return scaled.withColumn("each", F.col("size").cast("double")).unionByName(rest, allowMissingColumns=True)
+
+
+def matrix(weighted: DataFrame) -> DataFrame:
+    """The table `traffic/matrix`. Args: weighted: what the function of that name returns."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    return weighted.groupBy("window_start", "ingress", "egress", "address", "tenant").agg(
+        F.sum("weight").alias("messages"),
+        F.sum(F.col("weight") * F.col("each")).alias("bytes"),
+        F.count("key").alias("records"),
+        F.max("basis").alias("basis"),  # scaled, if one of several is
+    )
+
+
+def talkers(weighted: DataFrame) -> DataFrame:
+    """The table `traffic/talkers`, the busiest first."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    roles = (("sender", "sender", "ingress"), ("receiver", "receiver", "egress"))
+    sides = [
+        weighted.select(
+            F.lit(role).alias("role"), F.col(peer).alias("peer"), F.col(router).alias("router"),
+            "address", "tenant", "weight", "each", "basis",
+        )
+        for role, peer, router in roles
+    ]  # fmt: skip
+    both = sides[0].union(sides[1]).where(F.col("peer").isNotNull())
+    totals = both.groupBy("role", "peer", "router", "address", "tenant").agg(
+        F.sum("weight").alias("messages"),
+        F.sum(F.col("weight") * F.col("each")).alias("bytes"),
+        F.max("basis").alias("basis"),
+    )
+    return totals.orderBy(F.desc("bytes"), F.desc("messages"), "role", "peer", "router", "address", "tenant")
+
+
+def links(
+    hops: DataFrame,
+    counts: DataFrame,
+    segments: DataFrame,
+    windows: Windows = ALWAYS,
+    capacity: DataFrame | None = None,
+) -> DataFrame:
+    """The table `traffic/links`.
+
+    Args: hops: of the time that is asked for. counts, segments: of all times. capacity: what links can carry
+        (`CAPACITY`); None: nothing is known.
+    """
+    from pyspark.sql import functions as F  # noqa: N812
+
+    sampled = F.broadcast(_sampled(segments))
+    recorded = (
+        hops.where(F.col("to_router"))
+        .groupBy(_start(F.col("time"), windows).alias("window_start"), "router", F.col("outgoing_peer").alias("peer"))
+        .agg(F.count("*").cast("double").alias("messages"), F.sum("size").cast("double").alias("bytes"))
+        .join(sampled, F.col("router") == F.col("sampling"), "left")
+    )
+    outgoing = _spread(counts.where(F.col("direction") == "outgoing"), windows)
+    counted = (
+        outgoing.join(F.broadcast(_routers(segments)), F.col("peer") == F.col("id"), "left_semi")
+        .join(sampled, F.col("router") == F.col("sampling"), "left_semi")
+        .groupBy("window_start", "router", "peer")
+        .agg(F.sum("messages").alias("messages"), F.sum("bytes").alias("bytes"))
+        .withColumn("basis", F.lit("counted"))
+    )
+    counting = counted.select(F.col("router").alias("counting")).distinct()
+    share = F.coalesce("nominal", F.lit(1.0))
+    rest = recorded.join(F.broadcast(counting), F.col("router") == F.col("counting"), "left_anti").select(
+        "window_start",
+        "router",
+        "peer",
+        (F.col("messages") * share).alias("messages"),
+        (F.col("bytes") * share).alias("bytes"),
+        F.when(F.col("nominal").isNull(), "recorded").otherwise("scaled").alias("basis"),
+    )
+    return _used(rest.unionByName(counted), windows.seconds, capacity)
+
+
+def _used(carried: DataFrame, seconds: int, capacity: DataFrame | None) -> DataFrame:
+    """What links carry, with the share that it is of what they can."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    rates = carried.select(
+        "*",
+        (F.col("messages") / seconds).alias("messages_per_second"),
+        (F.col("bytes") / seconds).alias("bytes_per_second"),
+    )
+    busiest = rates.agg(F.max("bytes_per_second").alias("most"))
+    known = capacity if capacity is not None else carried.sparkSession.createDataFrame([], CAPACITY)
+    of = known.select(
+        "router",
+        "peer",
+        F.col("messages_per_second").alias("can_messages"),
+        F.col("bytes_per_second").alias("can_bytes"),
+    )
+    # The scarcer of both; greatest passes over what is null.
+    absolute = F.greatest(
+        F.col("messages_per_second") / F.col("can_messages"), F.col("bytes_per_second") / F.col("can_bytes")
+    )
+    relative = F.when(F.col("most") > 0, F.col("bytes_per_second") / F.col("most")).otherwise(0.0)
+    return (
+        rates.join(F.broadcast(of), ["router", "peer"], "left")
+        .crossJoin(F.broadcast(busiest))
+        .withColumn("use", F.coalesce(absolute, relative))
+        .withColumn("relative", absolute.isNull())
+        .select(*(column.name for column in LINKS))
+    )
+
+
+def job(work: Work) -> Done:
+    """As a job of the command."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    ingested = work.place("ingest")
+    hops = between(table(work.spark, ingested, "hops"), work.since, work.until)
+    counts, segments = (table(work.spark, ingested, name) for name in ("counts", "segments"))
+    windows = Windows(since=work.since, until=work.until)
+    attempts = weighted(work.read("deliveries/attempts"), counts, segments, windows)
+    rows = work.write("traffic/matrix", matrix(attempts))
+    work.write("traffic/talkers", talkers(attempts))
+    work.write("traffic/links", links(hops, counts, segments, windows))
+    told = work.read("traffic/matrix")
+    total = told.agg(F.sum("messages"), F.sum("bytes"), F.sum(F.expr("int(basis != 'recorded')"))).collect()[0]
+    figures = {"messages": round(total[0] or 0), "bytes": round(total[1] or 0), "rows not exact": int(total[2] or 0)}
+    return Done(rows, figures, (*_top_talkers(work), _top_links(work)))
+
+
+def _top_talkers(work: Work) -> list[Table]:
+    from pyspark.sql import functions as F  # noqa: N812
+
+    tables = []
+    for role in ("sender", "receiver"):
+        shown = work.read("traffic/talkers").where(F.col("role") == role).orderBy(F.desc("bytes"), "peer").limit(TOP)
+        rows = [
+            (row["peer"], row["router"], row["address"], round(row["messages"]), round(row["bytes"]))
+            for row in shown.collect()
+        ]
+        tables.append(Table(f"top {role}s", (role, "router", "address", "messages", "bytes"), tuple(rows)))
+    return tables
+
+
+def _top_links(work: Work) -> Table:
+    from pyspark.sql import functions as F  # noqa: N812
+
+    shown = (
+        work.read("traffic/links")
+        .groupBy("router", "peer")
+        .agg(F.sum("messages").alias("messages"), F.sum("bytes").alias("bytes"), F.max("use").alias("use"))
+        .orderBy(F.desc("use"), "router", "peer")
+        .limit(TOP)
+    )
+    rows = [
+        (row["router"], row["peer"], round(row["messages"]), round(row["bytes"]), round(row["use"], 3))
+        for row in shown.collect()
+    ]
+    return Table("busiest links", ("router", "to", "messages", "bytes", "use"), tuple(rows))
+
+
+# ------------------------------------------------------------------------------------------------ counters and samples
+
+
+def _start(time: ColumnOf, windows: Windows) -> ColumnOf:
+    """The beginning of the window that a time is in."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    return F.timestamp_seconds(F.floor(time / (windows.seconds * _SECOND)) * windows.seconds)
+
+
+def _routers(segments: DataFrame) -> DataFrame:
+    """The routers that record: all other peers are clients."""
+    return segments.selectExpr("router as id").distinct()
+
+
+def _sampled(segments: DataFrame) -> DataFrame:
+    """Routers that have not recorded all deliveries, with how many stand behind one that they have, as they say."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    lives = segments.groupBy("router", "epoch").agg(
+        F.min(F.coalesce("sample", F.lit(_ALL))).alias("share"),
+        F.max(F.coalesce("dropped", F.lit(0))).alias("dropped"),
+        F.min("whole").alias("whole"),
+        (F.max("segment") - F.min("segment") + 1 > F.count("*")).alias("missing"),
+    )
+    lossy = (F.col("dropped") > 0) | ~F.col("whole") | F.col("missing")
+    some = (
+        lives.where((F.col("share") < _ALL) | lossy)
+        .groupBy(F.col("router").alias("sampling"))
+        .agg(F.min("share").alias("share"))
+    )
+    return some.select("sampling", (F.lit(float(_ALL)) / F.greatest(F.col("share"), F.lit(1))).alias("nominal"))
+
+
+def _spread(counts: DataFrame, windows: Windows) -> DataFrame:
+    """What links have counted between two looks at their counters, spread evenly over that time."""
+    from pyspark.sql import Window
+    from pyspark.sql import functions as F  # noqa: N812
+
+    life = Window.partitionBy("router", "epoch")
+    looks = Window.partitionBy("router", "epoch", "number").orderBy("segment", "time")
+    # What a link had counted before the first segment that there is of its router's life is of another time.
+    is_baseline = (F.col("segment") > 1) & (F.col("segment") == F.min("segment").over(life))
+    end = F.col("time")
+    begin = F.least(end, F.greatest(F.lag("time").over(looks), end - windows.look * _SECOND))
+
+    def grown(name: str) -> ColumnOf:
+        before = F.coalesce(F.lag(name).over(looks), F.when(is_baseline, F.col(name)).otherwise(0))
+        # A counter that is lower than before has begun anew: all of it has come since.
+        return F.when(F.col(name) >= before, F.col(name) - before).otherwise(F.col(name))
+
+    looked = counts.select(
+        "router",
+        "peer",
+        begin.alias("begin"),
+        end.alias("end"),
+        grown("deliveries").alias("deliveries"),
+        grown("octets").alias("octets"),
+    ).where((F.col("deliveries") > 0) | (F.col("octets") > 0))
+    size = windows.seconds * _SECOND
+    numbers = F.sequence(F.floor(F.col("begin") / size), F.floor(F.col("end") / size))
+    pieces = looked.select("*", F.explode(numbers).alias("window"))
+    low = F.greatest("begin", F.col("window") * size, F.lit(ns(windows.since) if windows.since else 0))
+    high = F.least("end", (F.col("window") + 1) * size, F.lit(ns(windows.until) if windows.until else LARGEST))
+    span = F.col("end") - F.col("begin")
+    within = F.when(span > 0, F.greatest((high - low) / span, F.lit(0.0))).otherwise((high >= low).cast("double"))
+    return pieces.select(
+        F.timestamp_seconds(F.col("window") * windows.seconds).alias("window_start"),
+        "router",
+        "peer",
+        (F.col("deliveries") * within).alias("messages"),
+        (F.col("octets") * within).alias("bytes"),
+    ).where(F.col("messages") > 0)

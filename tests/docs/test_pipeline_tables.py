@@ -1,0 +1,104 @@
+"""The page with the pipeline's tables has all columns, in order; the other one all problems and all jobs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from types import ModuleType
+
+import pyarrow as pa
+import pytest
+
+from amqpmesh.pipeline import anomalies, deviations, latency, losses
+from amqpmesh.pipeline.contingency import FAILURES
+from amqpmesh.pipeline.deliveries import ATTEMPTS, CONTRADICTIONS
+from amqpmesh.pipeline.events import TABLES, Column, Problem
+from amqpmesh.pipeline.jobs import JOBS
+from amqpmesh.pipeline.traffic import LINKS, MATRIX, TALKERS
+from tests.docs.pages import ROOT
+
+PIPELINE = (ROOT / "docs" / "pipeline.md").read_text(encoding="utf-8")
+TEXT = (ROOT / "docs" / "pipeline-tables.md").read_text(encoding="utf-8")
+
+ALL = {
+    **{f"ingest/{name}": columns for name, columns in TABLES.items()},
+    "deliveries/attempts": ATTEMPTS,
+    "deliveries/quarantine": CONTRADICTIONS,
+    "traffic/matrix": MATRIX,
+    "traffic/links": LINKS,
+    "traffic/talkers": TALKERS,
+    **{f"latency/{name}": columns for name, columns in latency.TABLES.items()},
+    **{f"losses/{name}": columns for name, columns in losses.TABLES.items()},
+    **{f"anomalies/{name}": columns for name, columns in anomalies.TABLES.items()},
+    "contingency": FAILURES,
+}
+
+TYPES = {
+    pa.int64(): "bigint",
+    pa.string(): "string",
+    pa.bool_(): "boolean",
+    pa.binary(): "binary",
+    pa.float64(): "double",
+    pa.int32(): "int",
+    pa.timestamp("us", "UTC"): "timestamp",
+}
+
+
+def typed(type: pa.DataType) -> str:
+    if pa.types.is_list(type):
+        return f"array<{typed(type.value_type)}>"
+    if pa.types.is_struct(type):
+        return f"struct<{', '.join(f'{field.name}: {typed(field.type)}' for field in type)}>"
+    return TYPES[type]
+
+
+def rendered(columns: Iterable[Column]) -> str:
+    """The table that is to stand in the page: who changes a column copies it from the failure."""
+    rows = ["| column | type | meaning |", "|---|---|---|"]
+    for column in columns:
+        unit = f", in {column.unit}" if column.unit else ""
+        null = "; may be null" if column.optional else ""
+        rows.append(f"| `{column.name}` | {typed(column.type)} | {column.meaning}{unit}{null} |")
+    return "\n".join(rows)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_every_column_of_a_table_is_there(name: str) -> None:
+    section = TEXT.split(f"\n### {name}\n")[1].split("\n##")[0]
+    assert section.split("\n\n")[1].rstrip() == rendered(ALL[name])
+
+
+def test_there_are_no_other_tables() -> None:
+    assert re.findall(r"^### (.+)$", TEXT, re.MULTILINE) == list(ALL)
+
+
+def test_every_problem_is_explained() -> None:
+    table = PIPELINE.split("| problem | what it is |\n|---|---|\n")[1].split("\n\n")[0]
+    assert re.findall(r"^\| `(.+?)` \| \S.* \|$", table, re.MULTILINE) == [problem.value for problem in Problem]
+
+
+def test_every_loss_is_explained() -> None:
+    table = PIPELINE.split("| finding | what it is |\n|---|---|\n")[1].split("\n\n")[0]
+    assert re.findall(r"^\| `(.+?)` \| \S.* \|$", table, re.MULTILINE) == [loss.value for loss in losses.Loss]
+
+
+@pytest.mark.parametrize(
+    ("name", "modules"),
+    [("latency", [latency]), ("losses", [losses]), ("anomalies", [anomalies, deviations])],
+)
+def test_every_parameter_of_a_job_is_there(name: str, modules: list[ModuleType]) -> None:
+    section = PIPELINE.split(f"\n### {name}\n")[1].split("\n##")[0]
+    told = re.findall(r"^\| `([A-Z_]+)` \| \S", section, re.MULTILINE)
+    named = {
+        each
+        for module in modules
+        for each, value in vars(module).items()
+        if re.fullmatch("[A-Z][A-Z_]+", each) and type(value) in (int, float)
+    }
+    assert {*told} == named - {"TOP", "SECOND", "ALL"}
+
+
+def test_every_job_is_there_with_what_it_answers() -> None:
+    table = PIPELINE.split("| job | what it answers | result in `OUT` |\n|---|---|---|\n")[1].split("\n\n")[0]
+    told = re.findall(r"^\| `(\w+)` \| (.+?) \| .+ \|$", table, re.MULTILINE)
+    assert told == [(job.name, job.answers) for job in JOBS.values()]
