@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from amqpmesh.router.core import Core
     from amqpmesh.router.settings.telemetry import TelemetryConfig
 
-BLOCK: Final = 4096
-"""Hop records of a block."""
+BLOCK: Final = 16_384
+"""Hop records of a block: few enough for a processor to have at hand, and so many that the thread wakes seldom."""
 
 BLOCKS: Final = 2
 """Of them at least: one is filled while another is written."""

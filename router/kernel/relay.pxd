@@ -74,7 +74,8 @@ cdef class Recorder:
     cpdef void give(self, object words) except *
     cpdef bint takes(self, long counter) noexcept
     cpdef double time(self) except? -1
-    @cython.locals(at=long, since=long, waited=long, passed=long)
+    @cython.locals(at=long, since=long, waited=long, passed=long, ingress="unsigned long", epoch="unsigned long",
+                   octet=Py_ssize_t)
     cpdef long store(self, bytes key, long counter, long hops_left, long flags, long state, long incoming, long outgoing,
                      long size, double came, double left, double said, long told) except? -2
 
@@ -173,13 +174,13 @@ cdef class Chunk:
 cpdef Delivery receive_transfer(LinkFlow link, TransferFrame frame, long payload_size)
 @cython.locals(settled=bint, second=bint, message_format=long)
 cdef Delivery _first_transfer(SessionFlow session, LinkFlow link, TransferFrame frame, long payload_size)
-cdef void _check_first_transfer(SessionFlow session, LinkFlow link, TransferFrame frame, long payload_size) except *
-cdef void _count_first_transfer(SessionFlow session, LinkFlow link, bint settled, long payload_size) except *
+cdef bint _check_first_transfer(SessionFlow session, LinkFlow link, TransferFrame frame, long payload_size) except -1
+cdef bint _count_first_transfer(SessionFlow session, LinkFlow link, bint settled, long payload_size) except -1
 cpdef void discard_transfer(SessionFlow session) except *
 @cython.locals(session=SessionFlow, size=long, taken=long, settled=long, first=bint, delivery_id=long, frame=TransferFrame)
 cpdef long send_transfer(LinkFlow link, bytearray out, Delivery delivery, object payload, bint more, bint aborted, bytes state,
                          long limit) except? -1
-cdef void _count_first_sent(SessionFlow session, LinkFlow link, bint settled) except *
+cdef bint _count_first_sent(SessionFlow session, LinkFlow link, bint settled) except -1
 @cython.locals(link=LinkFlow)
 cpdef void dispose(Delivery delivery, bytes state, bint settled) except *
 @cython.locals(ledger=Ledger, delivery=Delivery)
@@ -247,11 +248,11 @@ cdef Passage _passage(LinkFlow incoming, long incoming_id, bytes incoming_tag, b
                       long outgoing_id, bytes outgoing_tag)
 @cython.locals(count=long, priority=long, tries=long, field=long, code=long)
 cpdef long told(bytes data, Py_ssize_t at, Py_ssize_t end) except? -1
-@cython.locals(kind=long, outcome=long, flags=long, hops_left=long)
-cdef void _record(RouterFlow router, Recorder recorder, LinkFlow link, LinkFlow out, bytes came_with, bytes left_with,
-                  long counter, long size, double came, double left, double said, bytes state, long told) except *
+@cython.locals(kind=long, outcome=long, flags=long, hops_left=long, key=bytes)
+cdef long _record(RouterFlow router, Recorder recorder, LinkFlow link, LinkFlow out, bytes came_with, bytes left_with,
+                  long counter, long size, double came, double left, double said, bytes state, long told) except? -2
 @cython.locals(exits=Exits)
-cdef void _count_relayed(RouterFlow router, LinkFlow link, LinkFlow out) except *
+cdef bint _count_relayed(RouterFlow router, LinkFlow link, LinkFlow out) except -1
 @cython.locals(session=SessionFlow, target=SessionFlow, came=Delivery, left=Delivery, relay=Relay, wire=ConnectionFlow)
 cdef bint _relay_first(RouterFlow router, LinkFlow link, LinkFlow out, TransferFrame frame, bytes data,
                        Py_ssize_t payload_at, Py_ssize_t end) except -1
@@ -266,8 +267,8 @@ cdef Relay _joined(Delivery came, Delivery left, double now)
 @cython.locals(leg=Leg, passage=Passage, recorder=Recorder, counter=long, at=double)
 cdef void _fold(RouterFlow router, Delivery came, Delivery left, Relay relay) except *
 @cython.locals(at=Py_ssize_t, digits=long, rest=long, tail=long, octets=Py_ssize_t)
-cdef void _write_whole(bytearray out, long channel, long handle, long delivery_id, bytes tag, long number, bint settled,
-                       long mode, long size) except *
+cdef bint _write_whole(bytearray out, long channel, long handle, long delivery_id, bytes tag, long number, bint settled,
+                       long mode, long size) except -1
 cdef long _uint_octets(long value) noexcept
 cdef Py_ssize_t _put_uint(bytearray out, Py_ssize_t at, long value) except -1
 @cython.locals(link=LinkFlow, best=LinkFlow, turn=long, ready=long)
@@ -332,9 +333,9 @@ cdef void _append_uint(bytearray out, long value) except *
 @cython.locals(start=Py_ssize_t, taken=Py_ssize_t, room=Py_ssize_t)
 cpdef Py_ssize_t write_transfer(bytearray out, long channel, TransferFrame frame, object payload, Py_ssize_t limit, bint in_full=*) except? -1
 @cython.locals(start=Py_ssize_t, count=long, tag=bytes)
-cdef void _write_transfer_head(bytearray out, long channel, TransferFrame frame, bint in_full) except *
+cdef bint _write_transfer_head(bytearray out, long channel, TransferFrame frame, bint in_full) except -1
 @cython.locals(size=Py_ssize_t)
-cdef void _close_list(bytearray out, Py_ssize_t start, long count) except *
+cdef bint _close_list(bytearray out, Py_ssize_t start, long count) except -1
 @cython.locals(wire=ConnectionFlow, run=DispositionRun)
 cpdef bint write_dispositions(SessionFlow session) except -1
 @cython.locals(start=Py_ssize_t, size=Py_ssize_t, count=long)

@@ -204,8 +204,8 @@ _KEY: Final = 20
 _SETTLED: Final = 1
 _BEGAN: Final = 2
 _TIMED: Final = 8
-#: Records for which the clock is looked at once, at most: some microseconds.
-_LOOKS: Final = 8
+#: Records for which the clock is looked at once, at most: some ten microseconds.
+_LOOKS: Final = 16
 #: What spreads the counters of keys evenly over 32 bits: odd, and near to 2**32 divided by the golden ratio.
 _SPREAD: Final = 0x9E3779B1
 #: The number of the first try, where it stands.
@@ -306,7 +306,6 @@ class Recorder:
             return -1
         at = self.used
         self.used = at + _HOP_WORDS
-        words = self.words
         since = int(came * 1e9 + 0.5)
         waited = passed = 0
         if left >= 0:
@@ -315,16 +314,21 @@ class Recorder:
         if said >= 0:
             flags |= _ANSWERED
             passed = int((said - came) * 1e9 + 0.5)
-        words[at] = self.base + since
-        words[at + 1] = uint32(key, 0) << 32 | uint32(key, 4)
-        words[at + 2] = uint32(key, 8) << 16 | key[12] << 8 | key[13] | hops_left << 48 | (told & 255) << 56
-        words[at + 3] = counter | state << 48 | flags << 56
-        words[at + 4] = incoming | outgoing << 32
-        words[at + 5] = _FIRST_TRY | (told >> 8 & 0xFFFF) << 48
-        words[at + 6] = size
-        words[at + 7] = waited if waited > 0 else 0
-        words[at + 8] = passed if passed > 0 else 0
-        words[at + 9] = 0
+        self.words[at] = self.base + since
+        ingress = epoch = 0
+        for octet in range(8):
+            ingress = ingress << 8 | key[octet]
+        for octet in range(8, 14):
+            epoch = epoch << 8 | key[octet]
+        self.words[at + 1] = ingress
+        self.words[at + 2] = epoch | hops_left << 48 | (told & 255) << 56
+        self.words[at + 3] = counter | state << 48 | flags << 56
+        self.words[at + 4] = incoming | outgoing << 32
+        self.words[at + 5] = _FIRST_TRY | (told >> 8 & 0xFFFF) << 48
+        self.words[at + 6] = size
+        self.words[at + 7] = waited if waited > 0 else 0
+        self.words[at + 8] = passed if passed > 0 else 0
+        self.words[at + 9] = 0
         return at
 
 
@@ -1648,33 +1652,25 @@ def _record(
     said: float,
     state: bytes,
     told: int,
-) -> None:
-    """Record what came by one link and left by one. Args: state: its outcome; empty: it was settled before."""
+) -> int:
+    """Record what came by one link and left by one. Args: state: its outcome; empty: it was settled before.
+
+    Returns: as `Recorder.store`.
+    """
     kind = state_kind(state) if state else 0
     # Numbered from `accepted`, as their codes are.
     outcome = kind - _ACCEPTED + 1 if _ACCEPTED <= kind <= _MODIFIED else 0
     flags = 0 if state else _SETTLED
     if link.lane and len(came_with) == _KEY + 1:
-        recorder.store(
-            came_with, counter, came_with[_KEY], flags, outcome, link.number, out.number, size, came, left, said, told
-        )
+        key = came_with
+        hops_left = came_with[_KEY]
     else:
+        key = router.key_prefix
         hops_left = left_with[len(left_with) - 1] if out.lane and left_with else 0
         flags |= _BEGAN
-        recorder.store(
-            router.key_prefix,
-            counter,
-            hops_left,
-            flags,
-            outcome,
-            link.number,
-            out.number,
-            size,
-            came,
-            left,
-            said,
-            told,
-        )
+    return recorder.store(
+        key, counter, hops_left, flags, outcome, link.number, out.number, size, came, left, said, told
+    )
 
 
 def _count_relayed(router: RouterFlow, link: LinkFlow, out: LinkFlow) -> None:
