@@ -224,7 +224,7 @@ cdef class Passage:
     cdef public long number, size, counter
     cdef public int told
     cdef public bint second, over
-    cdef public double arrived, left
+    cdef public double arrived, left, said
 
 @cython.locals(router=RouterFlow, came=TransferFrame, sessions=dict, size=long, after=Py_ssize_t, session=SessionFlow, code=long,
                payload_at=Py_ssize_t, link=LinkFlow, p="const unsigned char *")

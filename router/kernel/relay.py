@@ -1292,6 +1292,7 @@ class Passage:
         "outgoing_id",
         "outgoing_tag",
         "over",
+        "said",
         "second",
         "size",
         "told",
@@ -1314,6 +1315,8 @@ class Passage:
     over: bool
     #: What the receiver has said, and the sender was told; only in mode second it is not the end.
     outcome: bytes | None
+    #: When that was, seconds.
+    said: float
     #: If it is to be recorded: when it left, seconds, octets of its payload, what its header told, and the counter of
     #: its key. -1: it is not.
     left: float
@@ -1338,6 +1341,7 @@ def unfold(passage: Passage) -> tuple[Delivery, Delivery]:
     relay.told = passage.told
     leg: Leg = relay.legs[0]
     leg.outcome = passage.outcome
+    leg.said = passage.said
     leg.left = passage.left
     left.size = passage.size
     incoming.session.incoming.deliveries[came.delivery_id] = came
@@ -1599,6 +1603,7 @@ def _passage(
     passage.number = 0
     passage.over = False
     passage.outcome = None
+    passage.said = -1.0
     key: int = incoming_id
     passage.incoming_id = key
     incoming.session.incoming.deliveries[key] = passage
@@ -2138,6 +2143,7 @@ def _receiver_said(router: RouterFlow, passage: Passage, state: bytes | None, se
         return False
     outgoing.count_outcome(state)
     incoming.count_outcome(state)
+    passage.said = router.now
     if settled:
         _end_sent(router, passage)
     if passage.second:
@@ -2178,7 +2184,7 @@ def _end_received(router: RouterFlow, passage: Passage, state: bytes) -> None:
             passage.size,
             passage.arrived,
             passage.left,
-            router.now,
+            passage.said,
             state,
             passage.told,
         )

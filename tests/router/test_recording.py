@@ -100,7 +100,7 @@ def test_deliveries_of_several_frames_are_recorded_once_with_all_of_their_octets
 
 
 @pytest.mark.usefixtures("relays")
-def test_mode_second_is_recorded_when_it_is_over() -> None:
+def test_mode_second_is_recorded_when_it_is_over_with_the_time_at_which_its_outcome_passed() -> None:
     network = Network()
     records = Records(network.core)
     client, consumer = network.client(), network.client()
@@ -109,12 +109,16 @@ def test_mode_second_is_recorded_when_it_is_over() -> None:
     for number in range(2):
         sent = client.send(sender)
         (arrival,) = consumer.take()
+        network.now += 0.25
         arrival.dispose(OUTCOMES["accepted"], settled=False)
         network.run()
         assert len(records.hops) == number
+        network.now += 3.0
         sent.dispose(None, settled=True)
         network.run()
-        assert [each["outcome"] for each in records.hops] == [Outcome.ACCEPTED] * (number + 1)
+        assert [(each["outcome"], each["outcome_after"]) for each in records.hops] == [
+            (Outcome.ACCEPTED, 250_000_000)
+        ] * (number + 1)
     assert network.relays == 0
 
 

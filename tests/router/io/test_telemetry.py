@@ -255,3 +255,25 @@ def test_numbers_of_links_that_are_gone_are_explained_no_longer_than_something_c
         found = read(file.read_bytes(), Damage())
         explained.append([each["number"] for block in found if block.kind == Kind.LINK for each in block.records()])
     assert explained == [[1, 2], [1, 2], [2]]
+
+
+async def test_times_are_those_of_the_wall_clock_even_if_the_process_had_to_wait_between_two_looks_at_clocks(
+    tmp_path: Path, mock_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits = iter([0.25, 0.0] * 3)
+
+    def wall_clock(_: Router) -> float:
+        shown = NOW / 1e9 + trio.current_time()
+        mock_clock.jump(next(waits, 0.0))
+        return shown
+
+    monkeypatch.setattr(Router, "_wall", wall_clock)
+    async with (
+        Router(id="A", telemetry=TelemetryConfig(directory=tmp_path)) as router,
+        router.receiver("orders", credit=10) as receiver,
+        router.sender("orders") as sender,
+    ):
+        await one(receiver, sender)
+        now = NOW + round(trio.current_time() * 1e9)
+    (hop,) = hops_in(blocks(tmp_path))
+    assert abs(hop["time"] - now) < 1000
