@@ -12,6 +12,7 @@ import pyarrow as pa
 from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812 - everybody calls it so
 
+from amqpmesh.pipeline.addresses import summed_up
 from amqpmesh.pipeline.deliveries import between
 from amqpmesh.pipeline.deviations import MEASURES, SEASON, Episode, Judged, episodes, judge
 from amqpmesh.pipeline.events import Column, arrow_schema, spark_schema, table
@@ -107,13 +108,17 @@ def series(
 
 def _of_addresses(attempts: DataFrame, window: int) -> DataFrame:
     failed = "if(settled or outcome is null, null, double(outcome <> 'accepted'))"
-    told = attempts.where("not coalesce(copy, false)").selectExpr(
-        "address",
-        "tenant",
-        f"hops[0].arrived_ns div {window} as at",
-        "1 / greatest(coalesce(legs, 1), 1) as part",  # one with several legs has a row for each
-        "coalesce(outcome_after_ns, latency_ns) as took",
-        f"{failed} as failed",
+    told = (
+        summed_up(attempts)
+        .where("not coalesce(copy, false)")
+        .selectExpr(
+            "address",
+            "tenant",
+            f"hops[0].arrived_ns div {window} as at",
+            "1 / greatest(coalesce(legs, 1), 1) as part",  # one with several legs has a row for each
+            "coalesce(outcome_after_ns, latency_ns) as took",
+            f"{failed} as failed",
+        )
     )
     by_window = told.groupBy("address", "tenant", "at").agg(
         F.round(F.sum("part")).alias("messages"),
@@ -148,7 +153,7 @@ def _of_links(counts: DataFrame, routers: DataFrame, window: int) -> DataFrame:
 
 def _of_waits(events: DataFrame, window: int) -> DataFrame:
     waits = events.where("happening = 'credit' and direction = 'outgoing' and waited > 0")
-    by_window = waits.groupBy("router", "address", "tenant", F.expr(f"time div {window}").alias("at"))
+    by_window = summed_up(waits).groupBy("router", "address", "tenant", F.expr(f"time div {window}").alias("at"))
     return by_window.agg(F.sum(F.col("waited").cast("double")).alias("value"), F.count("*").alias("weight")).withColumn(
         "measure", F.lit("waits")
     )

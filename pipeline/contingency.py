@@ -19,6 +19,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
+from amqpmesh.pipeline.addresses import DYNAMIC
 from amqpmesh.pipeline.deliveries import between
 from amqpmesh.pipeline.events import Column, spark_schema, table
 from amqpmesh.pipeline.graphs import Graph, recorded
@@ -130,8 +131,10 @@ class Case:
         )
         kept = np.flatnonzero(np.isfinite(far)) if len(known) else np.array([], dtype=np.int64)
         some = [known[at] for at in kept]
-        numbers: dict[tuple[str, str], int] = {}
-        address = [numbers.setdefault((each.tenant, each.address), len(numbers)) for each in some]
+        numbers: dict[tuple[str, str, str], int] = {}
+        # What one dynamic node of a router got, no node of another would have got.
+        nodes = [(each.tenant, each.address, each.egress if each.address == DYNAMIC else "") for each in some]
+        address = [numbers.setdefault(node, len(numbers)) for node in nodes]
         return Case(
             network,
             traffic,

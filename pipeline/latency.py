@@ -10,6 +10,7 @@ import pyarrow as pa
 from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812 - everybody calls it so
 
+from amqpmesh.pipeline.addresses import summed_up
 from amqpmesh.pipeline.events import Column, arrow_schema, spark_schema
 from amqpmesh.pipeline.skew import Bound
 from amqpmesh.pipeline.skew import clocks as located
@@ -295,8 +296,10 @@ def _ordered(table: DataFrame, name: str) -> DataFrame:
 
 def addresses(attempts: DataFrame) -> DataFrame:
     """The table `latency/addresses`. Args: attempts: as `corrected` returns them."""
-    shown = attempts.where("latency_ns is not null").selectExpr(
-        "address", "tenant", "latency_ns", "outcome_after_ns", *_clocks("ingress", "egress")
+    shown = (
+        summed_up(attempts)
+        .where("latency_ns is not null")
+        .selectExpr("address", "tenant", "latency_ns", "outcome_after_ns", *_clocks("ingress", "egress"))
     )
     timed = shown.selectExpr(
         "address", "tenant", f"latency_ns - coalesce({_SHIFT}, 0L) as took", f"{_ERROR} as error", "outcome_after_ns"
@@ -403,7 +406,9 @@ def shares(attempts: DataFrame) -> DataFrame:
     Of each, the parts are together what its ingress router saw: until its outcome passed or, if it had another one than
     accepted, until it left the mesh by the clocks of both. Args: attempts: as `corrected` returns them.
     """
-    timed = attempts.where("complete and egress is not null and forall(hops, hop -> hop.in_router_ns is not null)")
+    timed = summed_up(attempts).where(
+        "complete and egress is not null and forall(hops, hop -> hop.in_router_ns is not null)"
+    )
     answered = F.expr("outcome = 'accepted' and forall(hops, hop -> hop.outcome_after_ns is not null)")
     timed = timed.withColumn("answered", answered)
     by_address = ("address", "tenant")

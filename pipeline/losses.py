@@ -12,6 +12,7 @@ import pyarrow as pa
 from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812 - everybody calls it so
 
+from amqpmesh.pipeline.addresses import summed_up
 from amqpmesh.pipeline.deliveries import between
 from amqpmesh.pipeline.events import Column, spark_schema, table
 from amqpmesh.pipeline.work import Done, Table, Work
@@ -228,18 +229,22 @@ def _of_deliveries(attempts: DataFrame) -> DataFrame:
         Loss.REPEATED: f"tries >= {ATTEMPTS}",
         Loss.STORM: "tries > 1",
     }
-    tried = attempts.where("ingress is not null and not coalesce(copy, false)").selectExpr(
-        "address",
-        "tenant",
-        "ingress as router",
-        "key",
-        "coalesce(first_key, key) as first_key",
-        "hops[0].arrived_ns as time",
-        "path",
-        "settled",
-        "outcome",
-        "greatest(coalesce(attempt, 1), coalesce(delivery_count, 0) + 1) as tries",
-        "1 / greatest(coalesce(legs, 1), 1) as part",  # one with several legs has a row for each
+    tried = (
+        summed_up(attempts)
+        .where("ingress is not null and not coalesce(copy, false)")
+        .selectExpr(
+            "address",
+            "tenant",
+            "ingress as router",
+            "key",
+            "coalesce(first_key, key) as first_key",
+            "hops[0].arrived_ns as time",
+            "path",
+            "settled",
+            "outcome",
+            "greatest(coalesce(attempt, 1), coalesce(delivery_count, 0) + 1) as tries",
+            "1 / greatest(coalesce(legs, 1), 1) as part",  # one with several legs has a row for each
+        )
     )
     shown = F.array(*(F.when(F.expr(condition), str(kind)) for kind, condition in kinds.items()))
     flagged = tried.withColumn("kind", F.explode(F.array_compact(shown)))

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
+from amqpmesh.pipeline.addresses import summed_up
 from amqpmesh.pipeline.deliveries import between, ns
 from amqpmesh.pipeline.events import Column, table
 from amqpmesh.pipeline.packed import LARGEST
@@ -101,7 +102,7 @@ def weighted(attempts: DataFrame, counts: DataFrame, segments: DataFrame, window
     from pyspark.sql import functions as F  # noqa: N812
 
     start = _start(F.unix_micros("sent_at") * 1_000, windows)
-    rows = attempts.withColumn("window_start", start)
+    rows = summed_up(attempts).withColumn("window_start", start)
     # What entered once may be attempted several times, and go several ways.
     entering = F.when(F.col("attempt") == 1, 1.0 / F.col("legs")).otherwise(0.0)
     recorded = (

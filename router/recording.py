@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from amqpmesh.router.amqp.definitions import LinkCondition
 from amqpmesh.router.amqp.link import Link, Receiver
+from amqpmesh.router.entities import without_secret
 from amqpmesh.router.kernel import relay as kernel
 from amqpmesh.router.lanes import Keys
 from amqpmesh.router.links import IncomingLink, OutgoingLink
@@ -211,7 +212,7 @@ class Recording:
                     self._writer.gone(each)
                 self._addresses.clear()
             number = self._addresses[address] = self._core.attaching.next_number()
-            place = {"address": address.name or None, "tenant": address.tenant}
+            place = {"address": without_secret(address.name) or None, "tenant": address.tenant}
             record = {"number": number, "name": "", "direction": "address", "peer": None, "from_router": False, **place}
             self._writer.take(Kind.LINK, [record])
         return number
@@ -343,12 +344,11 @@ def _counter(tag: bytes) -> int:
 
 def _told(taken: IncomingLink | OutgoingLink) -> dict[str, Any]:
     """Which link it is, to those who read records."""
-    address = taken.address
-    lane = taken.lane
+    named = taken.lane if taken.lane is not None else taken.address
     return {
         "link": taken.link.name,
         "direction": "incoming" if isinstance(taken, IncomingLink) else "outgoing",
         "peer": taken.connection.peer.container_id or None,
-        "address": (lane.name or None) if lane is not None else address.name if address is not None else None,
-        "tenant": lane.tenant if lane is not None else address.tenant if address is not None else None,
+        "address": (without_secret(named.name) or None) if named is not None else None,
+        "tenant": named.tenant if named is not None else None,
     }

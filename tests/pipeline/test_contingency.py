@@ -7,6 +7,7 @@ import random
 import networkx
 import pytest
 
+from amqpmesh.pipeline.addresses import DYNAMIC
 from amqpmesh.pipeline.contingency import Case, Failure, Flow
 from amqpmesh.pipeline.graphs import Graph, Record, graph
 from tests.pipeline.test_routing import grid
@@ -56,6 +57,12 @@ def test_an_address_with_another_receiver_is_not_cut_off_and_what_went_to_the_lo
     some = case(SYMMETRIC, flow("orders", "A", "B", 5), flow("orders", "A", "C", 2))
     found = some.without(router("B"))
     assert (found["addresses_cut_off"], found["lost_messages"], found["elsewhere_messages"]) == (0, 5, 5)
+
+
+def test_a_dynamic_node_has_no_receiver_elsewhere() -> None:
+    some = case(SYMMETRIC, flow(DYNAMIC, "A", "B", 5), flow(DYNAMIC, "A", "C", 2))
+    found = some.without(router("B"))
+    assert (found["addresses"], found["lost_messages"], found["elsewhere_messages"]) == ([DYNAMIC], 5, 0)
 
 
 def test_it_is_cut_off_where_no_receiver_can_be_reached_though_elsewhere_it_is_not() -> None:

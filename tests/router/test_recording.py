@@ -7,7 +7,9 @@ import pytest
 from amqpmesh.router import arriving
 from amqpmesh.router.amqp.definitions import LinkCondition, ReceiverSettleMode
 from amqpmesh.router.amqp.link import Sender
+from amqpmesh.router.amqp.messaging import Source
 from amqpmesh.router.config import AddressConfig, RedirectConfig
+from amqpmesh.router.entities import without_secret
 from amqpmesh.router.lanes import EXTRA_HOPS
 from amqpmesh.router.telemetry import COUNTS, EDGE, EVENT, LINK, Flag, Kind, Outcome
 from tests.support.meshes import World
@@ -136,6 +138,25 @@ def test_what_is_in_flight_when_a_side_is_gone_is_recorded_once(gone: str) -> No
         consumer.lose()
     assert sorted(each["outcome"] for each in records.hops) == [Outcome.ACCEPTED, Outcome.MODIFIED, Outcome.MODIFIED]
     assert sorted(each["counter"] for each in records.hops) == [1, 2, 3]
+
+
+@pytest.mark.usefixtures("relays")
+@pytest.mark.parametrize("anonymous", [False, True], ids=["by a link to it", "by one to anywhere"])
+def test_records_do_not_tell_the_secret_of_a_dynamic_node(anonymous: bool) -> None:
+    network = Network()
+    records = Records(network.core)
+    client, consumer = network.client(), network.client()
+    replies = consumer.receiver(None, source=Source(dynamic=True))
+    assert replies.remote is not None
+    assert isinstance(replies.remote.source, Source)
+    address = str(replies.remote.source.address)
+    sender = client.sender(None if anonymous else address)
+    client.send(sender, message("reply", to=address))
+    settle(consumer)
+    assert [each["outcome"] for each in records.hops] == [Outcome.ACCEPTED]
+    recorded = {each["address"] for kind in (Kind.LINK, Kind.EVENT) for each in records.taken[kind]}
+    assert without_secret(address.partition("@")[0]) in recorded
+    assert not [each for each in recorded if each and address.partition("@")[0] in each]
 
 
 def test_the_history_of_a_delivery_that_is_tried_again() -> None:

@@ -1,0 +1,19 @@
+"""Addresses of dynamic nodes count as one where many are summed up."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from amqpmesh.pipeline.addresses import DYNAMIC, summed_up
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def test_addresses_of_dynamic_nodes_are_one_and_all_others_are_as_they_were(spark: SparkSession) -> None:
+    others = ["orders", "$dynamics", "a/$dynamic/b", "", None]
+    rows = spark.createDataFrame(
+        [(each, 1) for each in [*others, "$dynamic/c/l/*00", "$dynamic/c/l/*01"]], "address string, n int"
+    )
+    found = [row.address for row in summed_up(rows).collect()]
+    assert found == [*others, DYNAMIC, DYNAMIC]
