@@ -65,13 +65,27 @@ EPISODES: Final = (
     Column("sentence", pa.string(), "the same for people"),
 )
 
-TABLES: Final = {"episodes": EPISODES, "series": SERIES}
+WINDOWS: Final = (
+    *_SERIES,
+    Column("time", pa.int64(), "when the window begins", "ns since 1970"),
+    Column("value", pa.float64(), "messages, octets, ns, or a share; null: too little was seen", "", True),
+    Column("usual", pa.float64(), "what was expected; null: not judged", "", True),
+    Column("low", pa.float64(), "what is below differs; null: not judged", "", True),
+    Column("high", pa.float64(), "what is above does", "", True),
+)
+
+TABLES: Final = {"episodes": EPISODES, "series": SERIES, "windows": WINDOWS}
 """The tables of `anomalies`, and their columns."""
 
 _NAMED: Final = tuple(each.name for each in _SERIES)
 _TOLD: Final = EPISODES[len(_SERIES) + 2 :]
 _FOUND: Final = pa.list_(pa.struct([pa.field(each.name, each.type) for each in _TOLD]))
-_JUDGED: Final = (*SERIES[:-1], Column("found", _FOUND, "its episodes"))
+_SEEN: Final = pa.list_(pa.struct([pa.field(each.name, each.type) for each in WINDOWS[len(_SERIES) :]]))
+_JUDGED: Final = (
+    *SERIES[:-1],
+    Column("found", _FOUND, "its episodes"),
+    Column("seen", _SEEN, "all its windows, if there is an episode"),
+)
 
 
 def _number(value: float) -> str:
@@ -163,7 +177,8 @@ def _of_waits(events: DataFrame, window: int) -> DataFrame:
 
 
 def judged(all_series: DataFrame, window: int = WINDOW) -> DataFrame:
-    """Each series with what is said of it: the columns of `SERIES` but the last, and `found`, its episodes.
+    """Each series with what is said of it: the columns of `SERIES` but the last; `found`, its episodes; and, if it has
+    one, `seen`, all its windows.
 
     The first and the last window of all are left out: they are not whole. Args: all_series: as `series` returns them.
     """
@@ -204,8 +219,21 @@ def _judged(rows: pa.Table, begin: int, end: int, window: int, tests: int) -> pa
         "judged": found.windows,
         "is_short": found.windows == 0,
         "found": told,
+        "seen": _seen(found, unit, first, window) if told else [],
     }
     return pa.Table.from_pylist([row], arrow_schema(_JUDGED))
+
+
+def _seen(found: Judged, unit: float, first: int, window: int) -> list[dict[str, Any]]:
+    """What each window showed, and what it was to show."""
+    columns = {"value": found.values, "usual": found.usual, "low": found.low, "high": found.high}
+    known = {
+        name: [float(each) * unit if np.isfinite(each) else None for each in values] for name, values in columns.items()
+    }
+    return [
+        {"time": (first + place) * window, **dict(zip(known, row, strict=True))}
+        for place, row in enumerate(zip(*known.values(), strict=True))
+    ]
 
 
 def _told(
@@ -263,11 +291,12 @@ def job(work: Work) -> Done:
     shown = found.withColumn("episodes", F.size("found").cast("bigint")).select([each.name for each in SERIES])
     rows = work.write("anomalies/series", shown)
     count = work.write("anomalies/episodes", ranked(found))
+    seen = work.write("anomalies/windows", found.select(*_NAMED, F.inline("seen")))
     found.unpersist()
     all_series.unpersist()
     (told,) = work.read("anomalies/series").agg(F.count_if("is_short"), F.sum("judged")).collect()
     figures = {"episodes": count, "series": rows, "too short": told[0], "windows judged": told[1] or 0}
-    return Done(rows + count, figures, tuple(_tables(work)))
+    return Done(rows + count + seen, figures, tuple(_tables(work)))
 
 
 def _tables(work: Work) -> Iterator[Table]:

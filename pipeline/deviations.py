@@ -88,6 +88,10 @@ def _arc(values: Numbers, weights: Numbers) -> Numbers:
     return np.arcsin(np.sqrt(np.clip((values * weights + 0.375) / (weights + 0.75), 0, 1)))
 
 
+def _unarc(shaped: Numbers) -> Numbers:
+    return np.square(np.sin(np.clip(shaped, 0, np.pi / 2)))
+
+
 def _log(values: Numbers, weights: Numbers) -> Numbers:
     return np.log(np.maximum(values, 1.0))
 
@@ -101,9 +105,7 @@ MEASURES: Final[Mapping[str, Measure]] = {
     "octets": Measure(_root, _unroot, _one, 2.0, 2.0, 0.3, 20.0, counts=True),
     "p50": Measure(_log, np.exp, np.sqrt, 0.05, 0.05, 0.3, 1e6),
     "p95": Measure(_log, np.exp, np.sqrt, 0.05, 0.1, 0.5, 1e6),
-    "failures": Measure(
-        _arc, lambda shaped: np.square(np.sin(shaped)), lambda n: 2 * np.sqrt(n + 0.5), 1.0, 0.02, 0.3, 0.03
-    ),
+    "failures": Measure(_arc, _unarc, lambda n: 2 * np.sqrt(n + 0.5), 1.0, 0.02, 0.3, 0.03),
     "waits": Measure(
         lambda values, _: np.log1p(values / 1e6),
         lambda shaped: np.expm1(shaped) * 1e6,
@@ -121,12 +123,14 @@ MEASURES: Final[Mapping[str, Measure]] = {
 @dataclass(frozen=True, slots=True)
 class Judged:
     """A series, window by window. Args: usual: what was expected, nan: not judged. score: the deviation in bars, with
-    its sign.
+    its sign. low, high: what is not beyond these does not differ.
     """
 
     values: Numbers
     usual: Numbers
     score: Numbers
+    low: Numbers
+    high: Numbers
 
     @property
     def windows(self) -> int:
@@ -161,20 +165,22 @@ def judge(values: Numbers, weights: Numbers, measure: Measure, tests: int, seaso
         expected = _expected(shaped, seasonal, differs)
         off = shaped - expected
         # Chance may be that of each message, or of all of them together: both have to be exceeded.
-        score = np.minimum(
-            np.abs(off) / _usual_deviation(off, measure.least_plain, differs),
-            np.abs(off) * weight / _usual_deviation(off * weight, measure.least, differs),
+        reach = bar(tests) * np.maximum(
+            _usual_deviation(off, measure.least_plain, differs),
+            _usual_deviation(off * weight, measure.least, differs) / weight,
         )
+        score = off / reach
         usual = np.where(np.isfinite(score), measure.back(expected), np.nan)
-        change = np.abs(values - usual)
-        matters = (change >= measure.amount) & (change >= measure.share * np.maximum(usual, 0))
-        score = np.sign(off) * score / bar(tests)
+        matter = np.maximum(measure.amount, measure.share * np.maximum(usual, 0))
+        matters = np.abs(values - usual) >= matter
         score = np.where(matters | ~np.isfinite(score), score, np.clip(score, -0.99, 0.99))
         over = differs | (np.abs(np.nan_to_num(score)) >= 1)
         if (over == differs).all():
             break
         differs = over
-    return Judged(values, usual, score)
+    low = np.minimum(measure.back(expected - reach), usual - matter)
+    high = np.maximum(measure.back(expected + reach), usual + matter)
+    return Judged(values, usual, score, np.maximum(low, 0.0), high)
 
 
 def episodes(judged: Judged, gap: int = GAP) -> Iterator[Episode]:

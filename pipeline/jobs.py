@@ -34,6 +34,16 @@ class Job:
         return loaded
 
 
+@dataclass(frozen=True)
+class Account:
+    """What one job has done, where, and in how many seconds."""
+
+    job: Job
+    place: str
+    seconds: float
+    done: Done
+
+
 def _named(*jobs: Job) -> Mapping[str, Job]:
     return {job.name: job for job in jobs}
 

@@ -1,0 +1,209 @@
+"""How pictures look, all of them, and how names and numbers are written in them.
+
+Names of addresses, routers and clients are chosen by whoever attaches: in a picture they are text and nothing else, on
+one line, and short.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import cache, wraps
+from io import BytesIO
+from typing import Any, Final, ParamSpec
+
+import matplotlib as mpl
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import LinearSegmentedColormap
+from matplotlib.figure import Figure
+from matplotlib.font_manager import FontProperties, findfont, get_font
+
+P = ParamSpec("P")
+
+COLORS: Final = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442")
+"""Okabe and Ito's, which who sees fewer colours can tell apart."""
+
+OTHERS: Final = "#B8B8B8"
+"""The colour of what is summed up."""
+
+INK: Final = "#303030"
+
+FAINT: Final = "#9A9A9A"
+
+BLUES: Final = LinearSegmentedColormap.from_list("blues", ["#CFE3F1", COLORS[0], "#00263D"])
+"""From little to much, darker all the way: it is read without colour, too."""
+
+WIDTH: Final = 9.0
+"""Inches; with `DPI` a page is filled on a screen, and on paper."""
+
+DPI: Final = 140
+
+LONGEST: Final = 30
+"""Characters of a name."""
+
+_FONT: Final = "DejaVu Sans"
+"""matplotlib brings it along."""
+
+_STYLE: Final[Mapping[Any, Any]] = {
+    "axes.axisbelow": True,
+    "axes.edgecolor": FAINT,
+    "axes.formatter.use_mathtext": False,
+    "axes.grid": False,
+    "axes.labelcolor": INK,
+    "axes.labelsize": 9,
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "axes.titlelocation": "left",
+    "axes.titlesize": 9,
+    "axes.unicode_minus": True,
+    "figure.constrained_layout.h_pad": 0.06,
+    "figure.constrained_layout.w_pad": 0.06,
+    "figure.facecolor": "white",
+    "font.family": [_FONT],
+    "font.size": 9,
+    "grid.alpha": 0.6,
+    "grid.color": "#D8D8D8",
+    "legend.fontsize": 8.5,
+    "legend.frameon": False,
+    "text.color": INK,
+    "text.parse_math": False,  # a name with two dollars is no formula
+    "text.usetex": False,
+    "timezone": "UTC",
+    "xtick.color": INK,
+    "xtick.labelsize": 8.5,
+    "ytick.color": INK,
+    "ytick.labelsize": 8.5,
+}
+
+
+@contextmanager
+def styled() -> Iterator[None]:
+    """Within it, things are made in this style, whatever who uses this machine has set; behind it, all is as before."""
+    with mpl.rc_context():
+        mpl.rcdefaults()
+        mpl.rcParams.update(_STYLE)
+        yield
+
+
+def picture(draw: Callable[P, Figure]) -> Callable[P, Figure]:
+    """A function whose figure is in this style."""
+
+    @wraps(draw)
+    def drawn(*args: P.args, **kwargs: P.kwargs) -> Figure:
+        with styled():
+            return draw(*args, **kwargs)
+
+    return drawn
+
+
+def sheet(height: float, width: float = WIDTH) -> Figure:
+    """An empty figure, without a window. Args: height, width: inches."""
+    figure = Figure(figsize=(width, height), layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def nothing(sentence: str = "nothing was recorded of this") -> Figure:
+    """What is shown where there is nothing to show."""
+    figure = sheet(0.9)
+    figure.text(0.5, 0.5, sentence, ha="center", va="center", color="#6A6A6A", fontsize=10)
+    return figure
+
+
+def png(figure: Figure) -> bytes:
+    """The same octets for the same figure."""
+    with styled(), BytesIO() as octets:
+        figure.savefig(octets, format="png", dpi=DPI, metadata={"Software": None})
+        return octets.getvalue()
+
+
+# ----------------------------------------------------------------------------------------------------------------- text
+
+
+def name(text: str | None, longest: int = LONGEST) -> str:
+    """A name as it is written in a picture: as `printable` has it, and what has no glyph is escaped, too."""
+    shown = "".join(each if _has_glyph(each) else _escaped(each) for each in printable(text, longest))
+    return _shortened(shown, longest)
+
+
+def printable(text: str | None, longest: int) -> str:
+    """A name as people can read it: what cannot be printed is escaped, and what is long shortened in its middle, since
+    both ends tell most. None: unknown.
+    """
+    if text is None:
+        return "(unknown)"
+    # Shortened before, too: a name may have any number of characters.
+    some = _shortened(text, 4 * longest)
+    return _shortened("".join(each if each.isprintable() else _escaped(each) for each in some), longest) or "(empty)"
+
+
+def _shortened(text: str, longest: int) -> str:
+    if len(text) <= longest:
+        return text
+    head = longest // 2
+    return f"{text[:head]}…{text[len(text) - (longest - head - 1) :]}"
+
+
+def _escaped(character: str) -> str:
+    return f"\\u{ord(character):04x}"
+
+
+@cache
+def _has_glyph(character: str) -> bool:
+    return bool(get_font(findfont(FontProperties(family=[_FONT]))).get_char_index(ord(character)))
+
+
+def octets(value: float) -> str:
+    """An amount, by thousands."""
+    return _scaled(value, (" B", " kB", " MB", " GB", " TB", " PB"))
+
+
+def count(value: float) -> str:
+    """A number, by thousands, where it is large."""
+    return _scaled(value, ("", "k", "M", "G", "T"))
+
+
+def percent(value: float) -> str:
+    """A share, in whole hundredths."""
+    return f"{value:.0%}"
+
+
+def seconds(value: float) -> str:
+    """A time, in the unit that it is told in. Args: value: nanoseconds."""
+    for unit, size in (("s", 1e9), ("ms", 1e6), ("µs", 1e3)):
+        if abs(value) >= size:
+            return f"{_three(value / size)} {unit}"
+    return f"{value:.0f} ns"
+
+
+def _scaled(value: float, units: tuple[str, ...]) -> str:
+    step = 0
+    while abs(value) >= 999.5 and step < len(units) - 1:
+        value, step = value / 1000, step + 1
+    return f"{_three(value)}{units[step]}"
+
+
+def _three(value: float) -> str:
+    """Three digits that count; nothing behind a point that is nothing."""
+    if not value:
+        return "0"
+    digits = max(0, 2 - math.floor(math.log10(abs(value))))
+    text = f"{value:,.{digits}f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+# ----------------------------------------------------------------------------------------------------------------- axes
+
+
+def quiet(axes: Axes, lines: str = "x") -> None:
+    """Only the marks that are needed. Args: lines: the axis whose values have lines."""
+    axes.grid(axis=lines)  # type: ignore[arg-type]
+    axes.tick_params(length=0)
+
+
+def legend_below(figure: Figure, axes: Axes, columns: int = 4) -> None:
+    """One legend, under all axes."""
+    handles, labels = axes.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower left", ncols=columns)

@@ -1,0 +1,289 @@
+"""What the report shows of the results: a bounded number of rows of each, summed up by Spark."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import reduce
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql import functions as F  # noqa: N812 - everybody calls it so
+
+from amqpmesh.pipeline.anomalies import WINDOW
+from amqpmesh.pipeline.deliveries import between
+from amqpmesh.pipeline.events import table
+from amqpmesh.pipeline.graphs import recorded
+from amqpmesh.pipeline.losses import ALL, Loss
+from amqpmesh.pipeline.pictures import ALL_OTHERS, Carried, Clock, Failed, Percentiles, Strange
+from amqpmesh.pipeline.work import Work
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column as Expression
+    from pyspark.sql import DataFrame
+
+ADDRESSES: Final = 12
+"""Addresses of which latency is shown, those with most deliveries; and of which it is shown where time is spent."""
+
+STACKED: Final = 7
+"""Addresses whose traffic is shown over time, those with most messages; all others are summed up."""
+
+ENDS: Final = 14
+"""Routers of each side that are shown in who sends to whom, those with most payload; all others are summed up."""
+
+BINS: Final = 240
+"""Windows that traffic is shown in; if there were more, they are longer."""
+
+LONGEST: Final = 31 * 86_400
+"""Seconds; what was sent so long before the last is not shown over time, lest one wrong clock make all else a line."""
+
+CLOCKS: Final = 8
+"""Clocks that are shown, those that are furthest apart."""
+
+EPISODES: Final = 4
+"""Episodes that are shown: the worst of the worst incidents."""
+
+BEFORE: Final = 90
+"""Windows that are shown before an episode; behind it there is a third of that."""
+
+SEEN: Final = 2_000
+"""Windows that are shown of an episode, with what is before and behind it."""
+
+FAILURES: Final = 12
+"""Failures that are shown, the worst."""
+
+NAMED: Final = 8
+"""Names in a sentence."""
+
+
+@dataclass(frozen=True)
+class Basis:
+    """What all figures rest on.
+
+    Args: segments, octets, records: that were converted, and how many of these segments are not whole.
+        routers: that have recorded. silent: routers of the graph that have not, a few of them, and how many there are.
+        shares: the routers that record least of what they relay, with their share; and how many record no more than one.
+        dropped: records for which there was no room. quarantined: rows by problem.
+        first, last: when the first delivery came, and the last; None: there is none.
+    """
+
+    segments: int
+    not_whole: int
+    octets: int
+    records: int
+    routers: int
+    silent: Sequence[str]
+    silent_count: int
+    shares: Mapping[str, float]
+    shares_count: int
+    dropped: int
+    quarantined: Mapping[str, int]
+    first: datetime | None
+    last: datetime | None
+
+
+def basis(work: Work) -> Basis:
+    """Of `ingest` and `deliveries`."""
+    segments, quarantine, edges = (
+        table(work.spark, work.place("ingest"), each) for each in ("segments", "quarantine", "edges")
+    )
+    lives = segments.groupBy("router", "epoch").agg(F.max("dropped").alias("dropped"))
+    (told,) = segments.agg(
+        F.count("*"), F.count_if(~F.col("whole")), F.sum("octets"), F.sum("hops"), F.count_distinct("router")
+    ).collect()
+    sampled = segments.groupBy("router").agg((F.min(F.coalesce("sample", F.lit(ALL))) / ALL).alias("share"))
+    some = sampled.where("share < 1")
+    known = segments.select("router").distinct()
+    silent = edges.select(F.col("origin").alias("router")).distinct().join(known, "router", "left_anti")
+    attempts = work.read("deliveries/attempts")
+    (ends,) = attempts.agg(F.unix_micros(F.min("sent_at")), F.unix_micros(F.max("sent_at"))).collect()
+    return Basis(
+        segments=told[0],
+        not_whole=told[1],
+        octets=told[2] or 0,
+        records=told[3] or 0,
+        routers=told[4],
+        silent=[row[0] for row in silent.orderBy("router").limit(NAMED).collect()],
+        silent_count=silent.count(),
+        shares=dict(some.orderBy("share", "router").limit(NAMED).collect()),
+        shares_count=some.count(),
+        dropped=lives.agg(F.sum("dropped")).collect()[0][0] or 0,
+        quarantined=dict(quarantine.groupBy("problem").count().orderBy("problem").collect()),
+        first=_moment(ends[0]),
+        last=_moment(ends[1]),
+    )
+
+
+def _moment(us: int | None) -> datetime | None:
+    return None if us is None else datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=us)
+
+
+# ------------------------------------------------------------------------------------------------------------- traffic
+
+
+def mesh(work: Work) -> tuple[list[str], list[Carried]]:
+    """Routers; and what links carry, those, too, that carry nothing."""
+    ingested = work.place("ingest")
+    hops = between(table(work.spark, ingested, "hops"), work.since, work.until)
+    graph = recorded(table(work.spark, ingested, "edges"), hops)  # as `contingency` has it
+    summed = work.read("traffic/links").groupBy("router", "peer").agg(F.sum("bytes").alias("bytes"))
+    most = summed.orderBy(F.desc("bytes"), "router", "peer").limit(LINKS).collect()
+    carried = {(row["router"], row["peer"]): row["bytes"] for row in most}
+    links = [Carried(*pair, carried.get(pair, 0.0)) for pair in sorted(graph.edges.keys() | carried.keys())]
+    return sorted(graph.routers.union(*carried)), links
+
+
+LINKS: Final = 5_000
+"""Directions of links that are shown with what they carry, those that carry most."""
+
+
+def matrix(work: Work) -> dict[tuple[str, str], float]:
+    """Octets from ingress to egress."""
+    told = work.read("traffic/matrix").select(
+        F.coalesce("ingress", F.lit(UNKNOWN)).alias("ingress"),
+        F.coalesce("egress", F.lit(NOWHERE)).alias("egress"),
+        "bytes",
+    )
+    for side in ("ingress", "egress"):
+        told = _folded(told, side, "bytes", ENDS)
+    rows = told.groupBy("ingress", "egress").agg(F.sum("bytes")).collect()
+    return {(row[0], row[1]): row[2] for row in rows}
+
+
+UNKNOWN: Final = "(unknown)"
+
+NOWHERE: Final = "(nowhere, or unknown)"
+
+
+def over_time(work: Work) -> tuple[list[float], dict[str, list[float]]]:
+    """Messages in a second, by address: the edges of the windows in seconds since 1970, and the rates."""
+    told = work.read("traffic/matrix").select(
+        F.unix_seconds("window_start").alias("at"), _address().alias("address"), "messages"
+    )
+    (ends,) = told.agg(F.min("at"), F.max("at")).collect()
+    if ends[0] is None:
+        return [], {}
+    from amqpmesh.pipeline.traffic import WINDOW as WIDTH
+
+    last = ends[1] + WIDTH
+    first = max(ends[0], last - LONGEST)
+    width = WIDTH * -(-(last - first) // (WIDTH * BINS))
+    number = -(-(last - first) // width)
+    folded = _folded(told.where(F.col("at") >= first), "address", "messages", STACKED)
+    place = F.floor((F.col("at") - first) / width)
+    rates: dict[str, list[float]] = {}
+    for address, at, messages in folded.groupBy("address", place).agg(F.sum("messages")).collect():
+        rates.setdefault(address, [0.0] * number)[at] = messages / width
+    return [float(first + place * width) for place in range(number + 1)], rates
+
+
+def _folded(rows: DataFrame, name: str, amount: str, most: int) -> DataFrame:
+    """The same rows, with one name for all that are not among those that have most in all."""
+    kept = rows.groupBy(name).agg(F.sum(amount).alias("in_all")).orderBy(F.desc("in_all"), name).limit(most).collect()
+    names = [row[0] for row in kept]
+    return rows.withColumn(name, F.when(F.col(name).isin(names), F.col(name)).otherwise(ALL_OTHERS))
+
+
+def _address() -> Expression:
+    """An address as it is called: that of a tenant with whose it is."""
+    address = F.coalesce("address", F.lit(UNKNOWN))
+    return F.when(F.coalesce("tenant", F.lit("")) == "", address).otherwise(F.concat_ws(": ", "tenant", address))
+
+
+# ------------------------------------------------------------------------------------------------------------- latency
+
+
+def percentiles(work: Work) -> list[Percentiles]:
+    """Of the latency of addresses, the slowest first."""
+    told = work.read("latency/addresses").where("p50_ns is not null").withColumn("name", _address())
+    rows = told.orderBy(F.desc("deliveries"), "name").limit(ADDRESSES).collect()
+    found = [
+        Percentiles(row["name"], row["p50_ns"], row["p90_ns"], row["p99_ns"], row["max_ns"], row["error_ns"])
+        for row in rows
+    ]
+    return sorted(found, key=lambda each: (-each.p99, each.address))
+
+
+def shares(work: Work) -> dict[str, dict[str, float]]:
+    """Of addresses, the share of each part, whose time is most in all; the longest first."""
+    told = work.read("latency/shares").withColumn("name", _address())
+    summed = told.groupBy("name").agg(F.sum(F.col("total_ns").cast("double")).alias("ns"))
+    most = summed.where("ns is not null").orderBy(F.desc("ns"), "name").limit(ADDRESSES).collect()
+    found: dict[str, dict[str, float]] = {row["name"]: {} for row in most}
+    some = told.where(F.col("name").isin([*found])).groupBy("name", "part").agg(F.sum("share"))
+    for name, part, share in some.collect():
+        found[name][part] = share or 0.0
+    return found
+
+
+def clocks(work: Work) -> list[Clock]:
+    """Those that are furthest apart."""
+    known = work.read("latency/clocks").where("is_reference and offset_ns is not null and router <> against")
+    pairs = known.groupBy("router", "against").agg(F.max(F.abs("offset_ns")).alias("far"))
+    most = [(row[0], row[1]) for row in pairs.orderBy(F.desc("far"), "router").limit(CLOCKS).collect()]
+    if not most:
+        return []
+    wanted = reduce(
+        lambda some, more: some | more,
+        ((F.col("router") == router) & (F.col("against") == against) for router, against in most),
+    )
+    rows: dict[tuple[str, str], list[tuple[float, float, float]]] = {pair: [] for pair in most}
+    middle = (F.col("window_start") + F.col("window_ns") / 2) / 1e9
+    some = known.where(wanted).select("router", "against", middle.alias("at"), "offset_ns", "error_ns")
+    for row in some.orderBy("at").collect():
+        rows[row["router"], row["against"]].append((row["at"], row["offset_ns"], row["error_ns"]))
+    return [Clock(*pair, *(list(each) for each in zip(*found, strict=True))) for pair, found in rows.items()]
+
+
+# ----------------------------------------------------------------------------------------------------- what went wrong
+
+
+def losses(work: Work) -> dict[str, tuple[int, int]]:
+    """By kind, how many findings there are, and how many rows show them."""
+    told = work.read("losses/findings").groupBy("kind").agg(F.count("*"), F.sum("found"))
+    found = {row[0]: (row[1], row[2]) for row in told.collect()}
+    return {str(kind): found[kind] for kind in Loss if kind in found}
+
+
+def anomalies(work: Work) -> list[Strange]:
+    """The worst episode of each of the worst incidents, with its series around it."""
+    told = work.read("anomalies/episodes")
+    first = told.groupBy("incident").agg(F.min("episode").alias("episode")).orderBy("incident").limit(EPISODES)
+    windows = work.read("anomalies/windows")
+    found = []
+    for episode in told.join(F.broadcast(first.select("episode")), "episode").orderBy("episode").collect():
+        names = ("measure", "address", "tenant", "router", "peer")
+        same = reduce(
+            lambda some, more: some & more,
+            (F.col(each).eqNullSafe(F.lit(episode[each]).cast("string")) for each in names),
+        )
+        near = F.col("time").between(
+            episode["begin_time"] - BEFORE * WINDOW, episode["end_time"] + BEFORE // 3 * WINDOW
+        )
+        columns = ("time", "value", "usual", "low", "high")
+        rows = windows.where(same & near).select(*columns).orderBy("time").limit(SEEN).collect()
+        times, *others = ([row[each] for row in rows] for each in columns)
+        found.append(
+            Strange(
+                episode["sentence"],
+                episode["measure"],
+                episode["begin_time"] / 1e9,
+                episode["end_time"] / 1e9,
+                [each / 1e9 for each in times],
+                *([float("nan") if each is None else each for each in other] for other in others),
+            )
+        )
+    return found
+
+
+def contingency(work: Work) -> list[Failed]:
+    """The worst failures."""
+    rows = work.read("contingency").orderBy("rank").limit(FAILURES).collect()
+    return [Failed(row["failure"], row["addresses_cut_off"], row["lost_messages"], row["use"]) for row in rows]
+
+
+def alone(work: Work) -> Counter[str]:
+    """Of single links and single routers, how many fail without cutting off an address, and how many do not."""
+    told = work.read("contingency").where("kind <> 'pair'").groupBy(F.col("addresses_cut_off") > 0).count().collect()
+    return Counter({"cut off" if row[0] else "none": row[1] for row in told})

@@ -1,0 +1,573 @@
+"""Pictures of what the pipeline has found, for people who look rather than read: plain data in, a figure out.
+
+Each function takes a bounded number of rows, as `excerpts` reads them, and tells nothing that the tables do not. Where
+there is nothing to show, the picture says so. Times are UTC.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, Final, NamedTuple
+
+import networkx as nx
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import LogNorm, Normalize
+from matplotlib.dates import AutoDateLocator, ConciseDateFormatter, date2num
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter, NullLocator
+
+from amqpmesh.pipeline.drawing import (
+    BLUES,
+    COLORS,
+    FAINT,
+    INK,
+    OTHERS,
+    WIDTH,
+    count,
+    legend_below,
+    name,
+    nothing,
+    octets,
+    percent,
+    picture,
+    quiet,
+    seconds,
+    sheet,
+)
+
+LABELLED: Final = 60
+"""Routers that are all named; of more, only those at the most used links are."""
+
+BUSIEST: Final = 6
+"""Links that are labelled with what they carry."""
+
+DRAWN: Final = 1_000
+"""Routers that are drawn, those that carry most; how many are not, the picture says."""
+
+CELLS: Final = 12
+"""Rows and columns of a heat map that still has numbers in its cells."""
+
+FASTEST: Final = 1_000
+"""Nanoseconds: what took less, or less than nothing by the clocks, is drawn as taking so long."""
+
+POINTS: Final = 40
+"""Estimates of a clock that are drawn one by one; more are a line in a band."""
+
+PARTS: Final = {
+    "router": ("in routers", COLORS[0]),
+    "link": ("on links", COLORS[4]),
+    "receiver": ("waiting for the receiver's outcome", COLORS[1]),
+    "return": ("the outcome's way back", COLORS[2]),
+}
+"""Where time is spent, as the table `latency/shares` calls it."""
+
+
+class Carried(NamedTuple):
+    """What a link carries in one direction, in octets."""
+
+    router: str
+    peer: str
+    octets: float
+
+
+class Percentiles(NamedTuple):
+    """Of the latency of an address, in ns; error: of each of these at most, None: unknown."""
+
+    address: str
+    p50: float
+    p90: float
+    p99: float
+    max: float
+    error: float | None
+
+
+@dataclass(frozen=True)
+class Clock:
+    """How far a router's clock is ahead of another one's. Args: times: seconds since 1970. offsets, errors: in ns."""
+
+    router: str
+    against: str
+    times: Sequence[float]
+    offsets: Sequence[float]
+    errors: Sequence[float]
+
+
+class Failed(NamedTuple):
+    """What fails, and what comes of it. Args: use: of the most loaded link then, of the most that any carries now."""
+
+    failure: str
+    cut_off: int
+    lost: float
+    use: float
+
+
+class Moved(NamedTuple):
+    """The use of a direction of a link, before and after what is planned."""
+
+    router: str
+    peer: str
+    before: float
+    after: float
+
+
+@dataclass(frozen=True)
+class Strange:
+    """A series around an episode in which it differed.
+
+    Args: title: what it is of. measure: as `anomalies/series` calls it. times: seconds since 1970, of windows.
+        values, usual, low, high: of each; nan: unknown. begin, end: of the episode, seconds since 1970.
+    """
+
+    title: str
+    measure: str
+    begin: float
+    end: float
+    times: Sequence[float] = field(default_factory=tuple)
+    values: Sequence[float] = field(default_factory=tuple)
+    usual: Sequence[float] = field(default_factory=tuple)
+    low: Sequence[float] = field(default_factory=tuple)
+    high: Sequence[float] = field(default_factory=tuple)
+
+
+# ---------------------------------------------------------------------------------------------------------------- graph
+
+
+@picture
+def mesh(routers: Sequence[str], links: Sequence[Carried]) -> Figure:
+    """Routers, and links between them: thick and dark is what carries much. Args: links: of both directions."""
+    graph = nx.Graph()
+    graph.add_nodes_from(sorted(routers))
+    carried: dict[tuple[str, str], float] = {}
+    for each in links:
+        pair = (min(each.router, each.peer), max(each.router, each.peer))
+        carried[pair] = carried.get(pair, 0.0) + each.octets
+    graph.add_edges_from(sorted(carried))
+    if not graph:
+        return nothing()
+    through = dict.fromkeys(graph, 0.0)
+    for (one, other), amount in carried.items():
+        through[one] += amount
+        through[other] += amount
+    shown = sorted(graph, key=lambda each: (-through[each], each))[:DRAWN]
+    left_out = len(graph) - len(shown)
+    drawn = graph.subgraph(sorted(shown))
+    ordered = sorted(
+        (pair for pair in carried if pair[0] in drawn and pair[1] in drawn), key=lambda pair: carried[pair]
+    )
+    busiest = [pair for pair in ordered[::-1][:BUSIEST] if carried[pair] > 0]
+    places = _places(drawn)
+    figure = sheet(1.5 if len(drawn) == 1 else 3.0 + 3.6 * min(1.0, len(drawn) / 40))
+    axes = figure.subplots()
+    axes.set_axis_off()
+    axes.margins(0.1, 0.12)
+    most = max(carried.values(), default=0.0)
+    scale = Normalize(0, most or 1.0)
+    few = len(drawn) <= LABELLED
+    for pair in ordered:
+        (x1, y1), (x2, y2) = (places[each] for each in pair)
+        share = carried[pair] / (most or 1.0)
+        color = BLUES(scale(carried[pair])) if carried[pair] else "#D5D5D5"
+        axes.plot([x1, x2], [y1, y2], color=color, linewidth=(1.0 if few else 0.5) + 6 * share, zorder=1,
+                  solid_capstyle="round")  # fmt: skip
+    xs, ys = ([places[each][axis] for each in drawn] for axis in (0, 1))
+    axes.scatter(xs, ys, s=90 if few else 14, color="white" if few else INK, edgecolors=INK, linewidths=1.2, zorder=2)
+    _label(axes, list(drawn) if few else [each for pair in busiest for each in pair], busiest, carried, places)
+    if most:
+        bar = figure.colorbar(ScalarMappable(scale, BLUES), ax=axes, shrink=0.6, aspect=30, pad=0.01)
+        bar.set_label("payload carried, both directions")
+        bar.ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: octets(value)))
+        bar.outline.set_visible(False)
+        bar.ax.tick_params(length=0)
+    if left_out:
+        axes.set_title(f"{left_out:,} routers that carry less are not drawn")
+    return figure
+
+
+def _places(graph: Any) -> Mapping[str, tuple[float, float]]:
+    """Where routers are drawn, the same each time."""
+    if len(graph) == 1:
+        return dict.fromkeys(graph, (0.0, 0.0))
+    # What is better to look at takes the cube of the number, and has no idea of what is not connected.
+    if len(graph) <= LABELLED and nx.is_connected(graph):
+        found = nx.kamada_kawai_layout(graph)
+    else:
+        found = nx.spring_layout(graph, seed=1, k=1.6 / math.sqrt(len(graph)), iterations=100, method="force")
+    return {each: (float(x), float(y)) for each, (x, y) in found.items()}
+
+
+def _label(
+    axes: Axes,
+    routers: Sequence[str],
+    links: Sequence[tuple[str, str]],
+    carried: Mapping[tuple[str, str], float],
+    places: Mapping[str, tuple[float, float]],
+) -> None:
+    """What routers are called, and what links carry; nothing is written over something else."""
+    middle = np.mean(list(places.values()), axis=0)
+    around = np.ptp(list(places.values()), axis=0)
+    near = np.maximum(around, 1e-9) * (0.05, 0.035)
+    taken: list[Any] = []
+
+    def is_free(at: tuple[float, float]) -> bool:
+        free = not any((np.abs(np.subtract(at, each)) < near).all() for each in taken)
+        if free:
+            taken.append(at)
+        return free
+
+    for each in dict.fromkeys(routers):
+        if len(places) > LABELLED and not is_free(places[each]):
+            continue
+        above = places[each][1] >= middle[1]
+        axes.annotate(
+            name(each, 20), places[each], (0, 8 if above else -8), textcoords="offset points", ha="center",
+            va="bottom" if above else "top", fontsize=8, fontweight="bold", zorder=4,
+            bbox={"boxstyle": "round,pad=0.1", "facecolor": "white", "edgecolor": "none", "alpha": 0.7},
+        )  # fmt: skip
+    for pair in links:
+        (x1, y1), (x2, y2) = (places[each] for each in pair)
+        at = (x1 + x2) / 2, (y1 + y2) / 2
+        if is_free(at):
+            axes.annotate(
+                octets(carried[pair]), at, ha="center", va="center", fontsize=7.5, zorder=3,
+                bbox={"boxstyle": "round,pad=0.2", "facecolor": "white", "edgecolor": "none", "alpha": 0.85},
+            )  # fmt: skip
+
+
+# -------------------------------------------------------------------------------------------------------------- traffic
+
+
+@picture
+def matrix(flows: Mapping[tuple[str, str], float]) -> Figure:
+    """Who sends how much to whom. Args: flows: octets, from an ingress router to an egress router."""
+    amounts = {pair: amount for pair, amount in flows.items() if amount > 0}
+    if not amounts:
+        return nothing()
+    rows, columns = (_by_size(amounts, side) for side in (0, 1))
+    cells = np.full((len(rows), len(columns)), np.nan)
+    for (row, column), amount in amounts.items():
+        cells[rows.index(row), columns.index(column)] = amount
+    figure = sheet(1.7 + 0.32 * len(rows), min(WIDTH, 4.0 + 0.55 * len(columns)))
+    axes = figure.subplots()
+    low, high = float(np.nanmin(cells)), float(np.nanmax(cells))
+    scale = LogNorm(low, high) if high > 20 * low else Normalize(0, high)
+    image = axes.imshow(cells, cmap=BLUES, norm=scale, aspect="auto")
+    axes.set_xticks(range(len(columns)), [name(each, 18) for each in columns])
+    if len(columns) > 3:
+        axes.tick_params(axis="x", labelrotation=45)
+        for label in axes.get_xticklabels():
+            label.set(ha="right", rotation_mode="anchor")
+    axes.set_yticks(range(len(rows)), [name(each, 24) for each in rows])
+    axes.tick_params(length=0)
+    axes.set_xlabel("left the mesh at")
+    axes.set_ylabel("entered the mesh at")
+    if len(rows) <= CELLS and len(columns) <= CELLS:
+        for (row, column), amount in np.ndenumerate(cells):
+            if not math.isnan(amount):
+                color = "white" if scale(amount) > 0.38 else INK
+                axes.text(column, row, octets(amount), ha="center", va="center", fontsize=7, color=color)
+    bar = figure.colorbar(image, ax=axes, pad=0.02, aspect=25)
+    bar.set_label("payload")
+    bar.ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: octets(value)))
+    bar.ax.yaxis.set_minor_formatter(NullFormatter())
+    bar.outline.set_visible(False)
+    bar.ax.tick_params(length=0, which="both")
+    return figure
+
+
+def _by_size(amounts: Mapping[tuple[str, str], float], side: int) -> list[str]:
+    total: dict[str, float] = {}
+    for pair, amount in amounts.items():
+        total[pair[side]] = total.get(pair[side], 0.0) + amount
+    # What is summed up comes last, however much it is.
+    return sorted(total, key=lambda each: (each == ALL_OTHERS, -total[each], each))
+
+
+ALL_OTHERS: Final = "(all others)"
+"""The name of what is summed up."""
+
+
+@picture
+def over_time(edges: Sequence[float], rates: Mapping[str, Sequence[float]]) -> Figure:
+    """Messages in a second, one address upon the other, the largest at the bottom.
+
+    Args: edges: seconds since 1970 that windows begin and end at, one more than there are windows. rates: of each
+        address, in each window.
+    """
+    if len(edges) < 2 or not rates:
+        return nothing()
+    order = sorted(rates, key=lambda each: (each == ALL_OTHERS, -sum(rates[each]), each))
+    figure = sheet(3.6 + 0.2 * math.ceil(len(order) / 3))
+    axes = figure.subplots()
+    at = _dates(edges)
+    below = np.zeros(len(edges) - 1)
+    for place, address in enumerate(order):
+        above = below + np.asarray(rates[address], float)
+        color = OTHERS if address == ALL_OTHERS else COLORS[place % len(COLORS)]
+        axes.stairs(
+            above, at, baseline=below, fill=True, facecolor=color, edgecolor="white", linewidth=0.3, label=name(address)
+        )
+        below = above
+    axes.set_ylim(0, (float(below.max()) or 1.0) * 1.05)
+    axes.set_ylabel("messages in a second")
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: count(value)))
+    _in_time(axes, edges[0], edges[-1])
+    quiet(axes, "y")
+    legend_below(figure, axes, 3)
+    return figure
+
+
+# -------------------------------------------------------------------------------------------------------------- latency
+
+
+@picture
+def percentiles(rows: Sequence[Percentiles]) -> Figure:
+    """How long deliveries to each address take, the slowest at the top; and how far clocks leave that open."""
+    if not rows:
+        return nothing()
+    figure = sheet(1.3 + 0.36 * len(rows))
+    axes = figure.subplots()
+    marks = (("p50", "o", COLORS[0]), ("p90", "s", COLORS[4]), ("p99", "D", COLORS[1]), ("max", ">", COLORS[5]))
+    for place, row in enumerate(rows):
+        axes.plot([_drawn(row.p50), _drawn(row.max)], [place, place], color="#D5D5D5", linewidth=2, zorder=1)
+        if row.error is None or row.error <= 0.05 * abs(row.p50):
+            continue
+        ends = [_drawn(row.p50 - row.error), _drawn(row.p50 + row.error)]
+        axes.plot(ends, [place, place], color=INK, linewidth=1, marker="|", markersize=7, alpha=0.6, zorder=2,
+                  label="p50, as far as clocks leave it open")  # fmt: skip
+    for what, marker, color in marks:
+        values = [_drawn(getattr(row, what)) for row in rows]
+        axes.scatter(values, range(len(rows)), marker=marker, color=color, s=34, zorder=3, label=what)
+    axes.set_yticks(range(len(rows)), [name(row.address) + ("" if row.error is not None else " *") for row in rows])
+    axes.set_ylim(len(rows) - 0.4, -0.6)
+    axes.set_xscale("log")
+    _log_times(axes)
+    axes.set_xlabel("from the first frame coming to the last one leaving the mesh")
+    quiet(axes)
+    axes.grid(axis="x", which="minor", alpha=0.25)
+    if any(row.error is None for row in rows):
+        axes.set_title("* some clocks could not be compared: taken as they are", fontsize=8)
+    handles, labels = axes.get_legend_handles_labels()
+    once = dict(zip(labels, handles, strict=True))
+    names = [*(what for what, _, _ in marks), *(label for label in once if label.startswith("p50, "))]
+    figure.legend([once[each] for each in names], names, loc="outside lower left", ncols=len(names))
+    return figure
+
+
+def _drawn(ns: float) -> float:
+    return max(float(ns), FASTEST)
+
+
+def _log_times(axes: Axes) -> None:
+    low, high = axes.get_xlim()
+    # Less than a decade would have one number on its axis, or none.
+    between = (1.0, 2.0, 5.0) if high < 200 * low else (1.0,)
+    axes.set_xlim(low, max(high, 3 * low))
+    axes.xaxis.set_major_locator(LogLocator(10, between))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: seconds(value)))
+    axes.xaxis.set_minor_formatter(NullFormatter())
+
+
+@picture
+def shares(rows: Mapping[str, Mapping[str, float]]) -> Figure:
+    """Where the time of each address is spent. Args: rows: by address, of each of `PARTS`, its share, 0 to 1."""
+    if not rows:
+        return nothing()
+    figure = sheet(1.2 + 0.34 * len(rows))
+    axes = figure.subplots()
+    places = range(len(rows))
+    left = np.zeros(len(rows))
+    for part, (label, color) in PARTS.items():
+        # By the clocks a link may take less than nothing; there is no bar of such a length.
+        wide = np.array([max(0.0, each.get(part, 0.0)) for each in rows.values()])
+        bars = axes.barh(places, wide, 0.72, left=left, color=color, edgecolor="white", linewidth=0.6, label=label)
+        told = [percent(each) if each >= 0.06 else "" for each in wide]
+        axes.bar_label(bars, told, label_type="center", fontsize=7.5, color="white" if part == "router" else INK)
+        left += wide
+    axes.set_yticks(places, [name(each) for each in rows])
+    axes.set_ylim(len(rows) - 0.4, -0.6)
+    axes.set_xlim(0, max(1.0, float(left.max())))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: percent(value)))
+    axes.set_xlabel("of the time of all deliveries to the address")
+    quiet(axes)
+    legend_below(figure, axes)
+    return figure
+
+
+@picture
+def clocks(rows: Sequence[Clock]) -> Figure:
+    """How far clocks are apart, and how well that is known: a small picture for each, each with its own scale."""
+    if not rows:
+        return nothing()
+    columns = 1 if len(rows) == 1 else 2
+    high = math.ceil(len(rows) / columns)
+    figure = sheet(0.9 + 1.5 * high)
+    grid = list(figure.subplots(high, columns, squeeze=False).flat)
+    known = [each.times for each in rows if len(each.times)]
+    first, last = min(min(each) for each in known), max(max(each) for each in known)
+    for axes, row in zip(grid, rows, strict=False):
+        at, offset, error = _dates(row.times), np.array(row.offsets) / 1e6, np.array(row.errors) / 1e6
+        if len(at) <= POINTS:
+            axes.errorbar(at, offset, error, fmt="o", color=COLORS[0], ecolor=COLORS[4], capsize=2, markersize=3)
+        else:
+            axes.fill_between(at, offset - error, offset + error, color=COLORS[4], alpha=0.4, linewidth=0)
+            axes.plot(at, offset, color=COLORS[0], linewidth=1)
+        axes.set_title(f"{name(row.router, 22)} against {name(row.against, 22)}")
+        axes.set_ylabel("ms ahead")
+        axes.yaxis.set_major_locator(MaxNLocator(4))
+        axes.ticklabel_format(axis="y", useOffset=False, style="plain")
+        _in_time(axes, first, last, space=0.02)
+        quiet(axes, "y")
+    for axes in grid[len(rows) :]:
+        axes.set_axis_off()
+    return figure
+
+
+# ------------------------------------------------------------------------------------------------------ what went wrong
+
+
+@picture
+def losses(rows: Mapping[str, tuple[int, int]]) -> Figure:
+    """What was found. Args: rows: by kind, how many findings, and how many rows show them."""
+    if not rows:
+        return nothing("nothing was found that went wrong")
+    figure = sheet(1.0 + 0.36 * len(rows))
+    axes = figure.subplots()
+    shown = [found for _, found in rows.values()]
+    bars = axes.barh(range(len(rows)), shown, 0.7, color=COLORS[5])
+    told = [f"{_some(found, 'row')} in {_some(number, 'finding')}" for number, found in rows.values()]
+    axes.bar_label(bars, told, padding=4, fontsize=8)
+    axes.set_yticks(range(len(rows)), [name(each) for each in rows])
+    axes.set_ylim(len(rows) - 0.4, -0.6)
+    if max(shown) > 50 * min(shown):
+        axes.set_xscale("symlog", linthresh=1)
+        axes.xaxis.set_minor_locator(NullLocator())
+    axes.set_xlim(0, axes.get_xlim()[1])
+    axes.margins(x=0.25)
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: count(value)))
+    axes.set_xlabel("deliveries, or tellings of links, that show it")
+    quiet(axes)
+    return figure
+
+
+def _some(number: int, what: str) -> str:
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
+_MEASURED: Final = {
+    "messages": ("messages", 1.0),
+    "octets": ("octets", 1.0),
+    "p50": ("ms", 1e-6),
+    "p95": ("ms", 1e-6),
+    "failures": ("%", 100.0),
+    "waits": ("s", 1e-9),
+}
+"""Of each measure, the unit that it is drawn in, and how many of these are one."""
+
+
+@picture
+def anomalies(rows: Sequence[Strange]) -> Figure:
+    """The worst episodes: what was seen, what was to be expected, and from when until when both differed."""
+    if not rows:
+        return nothing("nothing differed from what is usual, as far as there is history enough")
+    figure = sheet(0.7 + 1.75 * len(rows))
+    grid = figure.subplots(len(rows), 1, squeeze=False)[:, 0]
+    for axes, row in zip(grid, rows, strict=True):
+        unit, factor = _MEASURED.get(row.measure, ("", 1.0))
+        at = _dates(row.times)
+        values, usual, low, high = (
+            np.array(each, float) * factor for each in (row.values, row.usual, row.low, row.high)
+        )
+        axes.axvspan(*_dates([row.begin, row.end]), color=COLORS[5], alpha=0.16, linewidth=0, label="the episode")
+        axes.fill_between(
+            at, low, high, step="post", color=COLORS[4], alpha=0.35, linewidth=0, label="what may be by chance"
+        )
+        axes.step(at, usual, where="post", color=COLORS[0], linewidth=0.9, linestyle="--", label="what was expected")
+        axes.step(at, values, where="post", color=INK, linewidth=1.1, label="what was seen")
+        axes.set_title(name(row.title, 100))
+        axes.set_ylabel(unit)
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: count(value)))
+        axes.yaxis.set_major_locator(MaxNLocator(4))
+        # The band may be far wider than all that was seen.
+        seen = np.concatenate([values, usual])
+        top = float(np.nanmax(seen)) if np.isfinite(seen).any() else 1.0
+        axes.set_ylim(0, 1.25 * top or 1.0)
+        _in_time(axes, row.times[0], row.times[-1])
+        quiet(axes, "y")
+    legend_below(figure, grid[0])
+    return figure
+
+
+@picture
+def contingency(rows: Sequence[Failed]) -> Figure:
+    """The worst failures, the very worst at the top."""
+    if not rows:
+        return nothing()
+    figure = sheet(1.1 + 0.36 * len(rows))
+    panels = figure.subplots(1, 3, sharey=True)
+    places = range(len(rows))
+    columns = (
+        ("addresses cut off", [float(row.cut_off) for row in rows], COLORS[5], count),
+        ("messages lost", [row.lost for row in rows], COLORS[1], count),
+        (
+            "most loaded link then,\nof the most before",
+            [row.use for row in rows],
+            COLORS[0],
+            percent,
+        ),
+    )
+    for axes, (title, values, color, shown) in zip(panels, columns, strict=True):
+        bars = axes.barh(places, values, 0.7, color=color)
+        axes.bar_label(bars, [shown(value) for value in values], padding=3, fontsize=7.5)
+        axes.set_title(title, fontsize=8)
+        axes.set_xlim(0, max(*values, 1e-9) * 1.3)
+        axes.set_xticks([])
+        quiet(axes)
+        axes.spines["bottom"].set_visible(False)
+    if any(row.use > 1 for row in rows):
+        panels[2].axvline(1.0, color=INK, linewidth=0.8, linestyle=":")
+    panels[0].set_yticks(places, [name(row.failure, 44) for row in rows])
+    panels[0].set_ylim(len(rows) - 0.4, -0.6)
+    return figure
+
+
+@picture
+def plan(rows: Sequence[Moved]) -> Figure:
+    """The use of links as it was, and as it is to be."""
+    if not rows:
+        return nothing("nothing would be better with other costs")
+    figure = sheet(1.2 + 0.34 * len(rows))
+    axes = figure.subplots()
+    for place, row in enumerate(rows):
+        axes.plot([row.before, row.after], [place, place], color="#D5D5D5", linewidth=2.5, zorder=1)
+    axes.scatter([row.before for row in rows], range(len(rows)), color=FAINT, s=36, zorder=2, label="before")
+    axes.scatter([row.after for row in rows], range(len(rows)), color=COLORS[0], s=36, zorder=3, label="after")
+    axes.set_yticks(range(len(rows)), [f"{name(row.router, 18)} → {name(row.peer, 18)}" for row in rows])
+    axes.set_ylim(len(rows) - 0.4, -0.6)
+    axes.set_xlim(0, max(*(max(row.before, row.after) for row in rows), 1e-9) * 1.08)
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: percent(value)))
+    axes.set_xlabel("use")
+    quiet(axes)
+    legend_below(figure, axes)
+    return figure
+
+
+# ----------------------------------------------------------------------------------------------------------------- time
+
+
+def _dates(times: Sequence[float]) -> Any:
+    """As matplotlib counts them. Args: times: seconds since 1970."""
+    return date2num([datetime.fromtimestamp(each, UTC) for each in times])  # type: ignore[no-untyped-call]
+
+
+def _in_time(axes: Axes, first: float, last: float, space: float = 0.0) -> None:
+    """Times at the bottom, UTC. Args: first, last: seconds since 1970. space: on both sides, of the time between."""
+    beside = max(1.0, (last - first) * space) if space or first == last else 0.0
+    axes.set_xlim(*_dates([first - beside, last + beside]))
+    locator = AutoDateLocator(tz=UTC, minticks=3, maxticks=7)  # type: ignore[no-untyped-call]
+    axes.xaxis.set_major_locator(locator)
+    axes.xaxis.set_major_formatter(ConciseDateFormatter(locator, tz=UTC))  # type: ignore[no-untyped-call]
