@@ -63,7 +63,8 @@ class Basis:
 
     Args: segments, octets, records: that were converted, and how many of these segments are not whole.
         routers: that have recorded. silent: routers of the graph that have not, a few of them, and how many there are.
-        shares: the routers that record least of what they relay, with their share; and how many record no more than one.
+        shares: the routers that record least of what they relay, with their share; and how many record no more than
+        a share.
         dropped: records for which there was no room. quarantined: rows by problem.
         first, last: when the first delivery came, and the last; None: there is none.
     """
@@ -130,7 +131,8 @@ def mesh(work: Work) -> tuple[list[str], list[Carried]]:
     summed = work.read("traffic/links").groupBy("router", "peer").agg(F.sum("bytes").alias("bytes"))
     most = summed.orderBy(F.desc("bytes"), "router", "peer").limit(LINKS).collect()
     carried = {(row["router"], row["peer"]): row["bytes"] for row in most}
-    links = [Carried(*pair, carried.get(pair, 0.0)) for pair in sorted(graph.edges.keys() | carried.keys())]
+    pairs = sorted({*graph.edges, *carried})
+    links = [Carried(router, peer, carried.get((router, peer), 0.0)) for router, peer in pairs]
     return sorted(graph.routers.union(*carried)), links
 
 

@@ -9,10 +9,9 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from amqpmesh.pipeline.jobs import JOBS, RUN, Job, chosen
+from amqpmesh.pipeline.jobs import JOBS, RUN, Account, Job, chosen
 from amqpmesh.pipeline.work import Done, Work
 from amqpmesh.router.amqp.errors import CommandError
 from amqpmesh.router.cli import arguments, columns
@@ -37,8 +36,9 @@ def declare(command: argparse.ArgumentParser) -> None:
     jobs = "; ".join(f"{job.name}: {job.answers}" for job in JOBS.values())
     command.description = (
         "Answers questions from what routers have recorded, on Spark: within this process, if no --master is said. "
-        f"Jobs: {jobs}; {RUN}: all of them. What a job needs is done before it. Each result is Parquet in DIR/JOB of "
-        "--out. Needs what pip install 'amqpmesh[pipeline]' installs."
+        f"Jobs: {jobs}; {RUN}: all of them, and a report of them. What a job needs is done before it. Of --out, each "
+        "result is Parquet in DIR/JOB, and the report DIR/report.html. Needs what pip install 'amqpmesh[pipeline]' "
+        "installs."
     )
     command.epilog = EPILOG
     # A time such as -1h is a value, as a negative number would be, and none of the options.
@@ -76,30 +76,21 @@ def declare(command: argparse.ArgumentParser) -> None:
     command.set_defaults(command=pipeline)
 
 
-@dataclass(frozen=True)
-class _Account:
-    """What one job has done, where, and in how many seconds."""
-
-    job: Job
-    place: str
-    seconds: float
-    done: Done
-
-
 def pipeline(given: argparse.Namespace) -> int:
     """Returns: 0. Raises: CommandError: the arguments, or something is not installed. SparkError: why it ended."""
     jobs = chosen(given.job)
     _demand_places(given)
     try:
-        accounts = _perform(jobs, given)
+        accounts, report = _perform(jobs, given)
     except ModuleNotFoundError as error:
         if (error.name or "amqpmesh").partition(".")[0] == "amqpmesh":
             raise
         raise CommandError(f"pipeline: {error.name} is not installed: pip install 'amqpmesh[pipeline]'") from None
     if given.json:
-        print(dump({"out": given.out, "jobs": [_object(each) for each in accounts]}))
+        print(dump({"out": given.out, "jobs": [_object(each) for each in accounts], "report": report}))
     else:
-        print("\n".join(printable(line) for line in _lines(accounts, _width())))
+        lines = [*_lines(accounts, _width()), *([] if report is None else ["", f"report: {report}"])]
+        print("\n".join(printable(line) for line in lines))
     return Exit.DONE
 
 
@@ -114,12 +105,20 @@ def _demand_places(given: argparse.Namespace) -> None:
         raise CommandError(f"--out: no directory: {given.out}")
 
 
-def _perform(jobs: Sequence[Job], given: argparse.Namespace) -> list[_Account]:
+def _perform(jobs: Sequence[Job], given: argparse.Namespace) -> tuple[list[Account], str | None]:
+    """Returns: what each has done; and where the report of it is, if all were wanted."""
     functions = [job.load() for job in jobs]
     from amqpmesh.pipeline.session import explained, is_running, session  # here: it needs the extra
 
+    reported = given.job == RUN
+    if reported:
+        from amqpmesh.pipeline.report import destination, report
+
+        destination(given.out)
     progress = Progress("starting Spark", None, shown=True)
     accounts = []
+    steps = len(jobs) + reported
+    written = None
     try:
         lasting = is_running()
         spark = session(f"amqpmesh pipeline {given.job}", given.master, dict(given.conf))
@@ -127,15 +126,18 @@ def _perform(jobs: Sequence[Job], given: argparse.Namespace) -> list[_Account]:
             work = Work(spark, tuple(given.events), given.out, given.since, given.until)
             for number, (job, function) in enumerate(zip(jobs, functions, strict=True), start=1):
                 began = time.monotonic()
-                with _watched(spark, progress, f"{job.name}, {number} of {len(jobs)}"), explained(job.name):
+                with _watched(spark, progress, f"{job.name}, {number} of {steps}"), explained(job.name):
                     done = function(work)
-                accounts.append(_Account(job, work.place(job.name), time.monotonic() - began, done))
+                accounts.append(Account(job, work.place(job.name), time.monotonic() - began, done))
+            if reported:
+                with _watched(spark, progress, f"report, {steps} of {steps}"), explained("report"):
+                    written = str(report(work, accounts))
         finally:
             if not lasting:
                 spark.stop()
     finally:
         progress.close()
-    return accounts
+    return accounts, written
 
 
 @contextmanager
@@ -164,7 +166,7 @@ def _watched(spark: "SparkSession", progress: Progress, verb: str) -> Iterator[N
 # --------------------------------------------------------------------------------------------------------- the summary
 
 
-def _lines(accounts: Sequence[_Account], width: int) -> Iterator[str]:
+def _lines(accounts: Sequence[Account], width: int) -> Iterator[str]:
     rows = [
         (each.job.name, each.done.rows, duration(each.seconds), _figures(each.done), each.place) for each in accounts
     ]
@@ -184,7 +186,7 @@ def _figures(done: Done) -> str:
     )
 
 
-def _object(account: _Account) -> dict[str, Any]:
+def _object(account: Account) -> dict[str, Any]:
     return {
         "job": account.job.name,
         "out": account.place,

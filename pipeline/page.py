@@ -1,0 +1,203 @@
+"""The report as a page: one file of HTML that needs nothing else, and from which nothing can be fetched or run.
+
+Whatever stands in it is escaped: names are chosen by whoever attaches to the mesh.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from html import escape
+from typing import Final
+
+from amqpmesh.pipeline.drawing import printable
+from amqpmesh.pipeline.work import Cell, Table
+
+LONGEST: Final = 160
+"""Characters of a name, or of a sentence in a table."""
+
+_STYLE: Final = """
+:root { color-scheme: light dark; --ink: #1f2428; --soft: #57606a; --page: #ffffff; --card: #f6f8fa; --line: #d8dee4;
+  --link: #0b5cad; --warn: #9a4b00; }
+@media (prefers-color-scheme: dark) {
+  :root { --ink: #e3e7eb; --soft: #9aa4ae; --page: #14181c; --card: #1d2329; --line: #343c44; --link: #79b8ff;
+    --warn: #f0a860; }
+}
+* { box-sizing: border-box; }
+body { margin: 0; background: var(--page); color: var(--ink); font: 16px/1.5 system-ui, sans-serif; }
+main, header, nav, footer { max-width: 66rem; margin: 0 auto; padding: 0 1.25rem; }
+header { padding-top: 1.5rem; }
+h1 { font-size: 1.7rem; margin: 0 0 .25rem; }
+h2 { font-size: 1.3rem; margin: 0 0 .25rem; }
+a { color: var(--link); }
+nav ul { display: flex; flex-wrap: wrap; gap: .25rem 1.1rem; list-style: none; padding: .6rem 0; margin: .75rem 0 0;
+  border-block: 1px solid var(--line); }
+section { padding: 1.75rem 0 .5rem; border-bottom: 1px solid var(--line); }
+.question { color: var(--soft); margin: 0 0 .75rem; }
+.answer { font-size: 1.08rem; margin: 0 0 1rem; max-width: 50rem; overflow-wrap: anywhere; }
+.where { color: var(--soft); font-size: .85rem; overflow-wrap: anywhere; }
+.told { padding-left: 1.2rem; overflow-wrap: anywhere; }
+.told .warn { color: var(--warn); }
+.told .warn::marker { content: "!  "; font-weight: bold; }
+dl { display: grid; grid-template-columns: max-content 1fr; gap: .2rem 1.25rem; margin: 1rem 0; }
+dt { color: var(--soft); }
+dd { margin: 0; overflow-wrap: anywhere; }
+figure { margin: 0 0 1.25rem; padding: .75rem; background: #fff; border: 1px solid var(--line); border-radius: 6px;
+  overflow-x: auto; width: fit-content; max-width: 100%; }
+figure img { display: block; max-width: 100%; height: auto; }
+figcaption { color: #57606a; font-size: .85rem; padding-top: .4rem; position: sticky; left: 0; }
+.table { overflow-x: auto; margin: 0 0 1.25rem; }
+table { border-collapse: collapse; font-size: .88rem; font-variant-numeric: tabular-nums; }
+caption { text-align: left; font-weight: 600; padding: .2rem 0; }
+th, td { text-align: left; vertical-align: top; padding: .22rem .9rem .22rem 0; border-bottom: 1px solid var(--line); }
+th { color: var(--soft); font-weight: 500; white-space: nowrap; }
+td { overflow-wrap: anywhere; min-width: 3rem; }
+.number { text-align: right; white-space: nowrap; }
+footer { color: var(--soft); font-size: .85rem; padding-block: 1rem 3rem; }
+@media (max-width: 40rem) {
+  dl { grid-template-columns: 1fr; gap: 0; }
+  dd { margin-bottom: .5rem; }
+  figure img { max-width: none; width: 44rem; }
+}
+@media print {
+  :root { --ink: #000; --soft: #444; --page: #fff; --card: #fff; --line: #bbb; --link: #000; --warn: #000; }
+  body { font-size: 11px; }
+  nav { display: none; }
+  section { break-inside: auto; }
+  figure, tr, .answer { break-inside: avoid; }
+  h2, .question, caption { break-after: avoid; }
+}
+"""
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A picture. Args: name: of its file, without a suffix. caption: what it shows. alt: what one sees in it."""
+
+    name: str
+    caption: str
+    alt: str
+    png: bytes
+
+
+@dataclass(frozen=True)
+class Told:
+    """A sentence on what the figures rest on. Args: is_warning: something is missing."""
+
+    sentence: str
+    is_warning: bool = False
+
+
+@dataclass(frozen=True)
+class Section:
+    """Of a job. Args: id: its name. place: where its result is."""
+
+    id: str
+    question: str
+    answer: str
+    place: str
+    shown: Sequence[Shown] = ()
+    tables: Sequence[Table] = ()
+
+
+@dataclass(frozen=True)
+class Report:
+    """All that stands in the page. Args: facts: what it is of, and when it was made. told: what the figures rest on."""
+
+    title: str
+    facts: Sequence[tuple[str, str]]
+    told: Sequence[Told]
+    sections: Sequence[Section] = field(default_factory=tuple)
+
+
+def page(report: Report) -> str:
+    """The whole file."""
+    return "".join(_page(report))
+
+
+def _page(report: Report) -> Iterator[str]:
+    # What is not said here cannot be fetched or run, whatever a name might bring along.
+    style = base64.b64encode(hashlib.sha256(_STYLE.encode()).digest()).decode()
+    policy = f"default-src 'none'; img-src data:; style-src 'sha256-{style}'; base-uri 'none'; form-action 'none'"
+    yield (
+        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        '<meta name="referrer" content="no-referrer">\n'
+        f"<title>{_text(report.title)}</title>\n<style>{_STYLE}</style>\n</head>\n<body>\n"
+    )
+    yield f"<header>\n<h1>{_text(report.title)}</h1>\n</header>\n"
+    links = "".join(f'<li><a href="#{_id(each)}">{_text(each)}</a></li>' for each in _names(report))
+    yield f"<nav><ul>{links}</ul></nav>\n<main>\n"
+    yield f'<section id="{_id(BASIS)}">\n<h2>What the figures rest on</h2>\n<dl>\n'
+    for term, value in report.facts:
+        yield f"<dt>{_text(term)}</dt><dd>{_text(value, None)}</dd>\n"
+    yield '</dl>\n<ul class="told">\n'
+    for each in report.told:
+        kind = ' class="warn"' if each.is_warning else ""
+        yield f"<li{kind}>{_text(each.sentence, None)}</li>\n"
+    yield "</ul>\n</section>\n"
+    for section in report.sections:
+        yield from _section(section)
+    yield "</main>\n<footer>Times are UTC. All rows are in the Parquet that each part names.</footer>\n"
+    yield "</body>\n</html>\n"
+
+
+BASIS: Final = "basis"
+"""The first part, before those of jobs."""
+
+
+def _names(report: Report) -> Iterable[str]:
+    return (BASIS, *(each.id for each in report.sections))
+
+
+def _id(name: str) -> str:
+    return "job-" + "".join(each if each.isascii() and each.isalnum() else f"_{ord(each):x}_" for each in name)
+
+
+def _section(section: Section) -> Iterator[str]:
+    yield f'<section id="{_id(section.id)}">\n<h2>{_text(section.id)}</h2>\n'
+    yield f'<p class="question">{_text(section.question)}</p>\n<p class="answer">{_text(section.answer, None)}</p>\n'
+    for each in section.shown:
+        data = base64.b64encode(each.png).decode()
+        yield (
+            f'<figure><img src="data:image/png;base64,{data}" alt="{_text(each.alt, None)}">'
+            f"<figcaption>{_text(each.caption, None)}</figcaption></figure>\n"
+        )
+    for table in section.tables:
+        yield from _table(table)
+    yield f'<p class="where">All rows, as Parquet: {_text(section.place, None)}</p>\n</section>\n'
+
+
+def _table(table: Table) -> Iterator[str]:
+    if not table.rows:
+        return
+    numeric = [all(isinstance(row[at], int | float | None) for row in table.rows) for at in range(len(table.headings))]
+    yield f'<div class="table" tabindex="0"><table>\n<caption>{_text(table.title)}</caption>\n<thead><tr>'
+    for heading, right in zip(table.headings, numeric, strict=True):
+        yield f'<th scope="col"{_aligned(right)}>{_text(heading)}</th>'
+    yield "</tr></thead>\n<tbody>\n"
+    for row in table.rows:
+        cells = zip(row, numeric, strict=True)
+        yield "<tr>" + "".join(f"<td{_aligned(right)}>{_cell(cell)}</td>" for cell, right in cells) + "</tr>\n"
+    yield "</tbody></table></div>\n"
+
+
+def _aligned(right: bool) -> str:
+    return ' class="number"' if right else ""
+
+
+def _cell(cell: Cell) -> str:
+    if cell is None:
+        return "–"
+    if isinstance(cell, str):
+        # Within its own direction: a name may be written from right to left, and what follows it is not.
+        return f"<bdi>{_text(cell)}</bdi>"
+    return f"{cell:,.2f}" if isinstance(cell, float) else f"{cell:,}"
+
+
+def _text(text: str, longest: int | None = LONGEST) -> str:
+    """As it may stand anywhere, in an attribute, too."""
+    return escape(printable(text, len(text) + 1 if longest is None else longest))

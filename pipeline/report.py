@@ -1,0 +1,354 @@
+"""The report of a run: what was found, with what all figures rest on first; a page, and its pictures beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+from uuid import uuid4
+
+from matplotlib.figure import Figure
+
+from amqpmesh.pipeline import excerpts, pictures
+from amqpmesh.pipeline.drawing import octets, png, printable, seconds
+from amqpmesh.pipeline.excerpts import Basis
+from amqpmesh.pipeline.files import ordinary
+from amqpmesh.pipeline.jobs import Account
+from amqpmesh.pipeline.page import Report, Section, Shown, Told, page
+from amqpmesh.pipeline.work import Done, Work
+from amqpmesh.router.amqp.errors import CommandError
+
+REPORT: Final = "report.html"
+"""In the directory for results."""
+
+PICTURES: Final = "pictures"
+"""The directory with the pictures, there."""
+
+LONG: Final = 60
+"""Characters of a name in a sentence."""
+
+_PNG: Final = ".png"
+
+
+def destination(out: str) -> Path:
+    """Where the page goes. Raises: CommandError: that is no directory of this machine."""
+    try:
+        return ordinary(out) / REPORT
+    except CommandError:
+        raise CommandError(f"--out: {out}: a report is written to a path of this machine only") from None
+
+
+def report(work: Work, accounts: Sequence[Account]) -> Path:
+    """Write what all jobs have found. Args: accounts: of all that were done, in order.
+
+    Returns: the page. Raises: CommandError: see `destination`. OSError: it cannot be written.
+    """
+    target = destination(work.out)
+    told = page(_report(work, accounts, target.parent / PICTURES))
+    _write(target, told.encode())
+    return target
+
+
+def _write(target: Path, data: bytes) -> None:
+    """All of it, or what there was before. Raises: OSError."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    temporary = target.with_name(f".{target.name}.{uuid4().hex}.tmp")
+    try:
+        temporary.write_bytes(data)
+        temporary.replace(target)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _report(work: Work, accounts: Sequence[Account], folder: Path) -> Report:
+    basis = excerpts.basis(work)
+    done = {each.job.name: each.done for each in accounts}
+    sections = []
+    for account in accounts:
+        name = account.job.name
+        shown = []
+        for each in DRAWN.get(name, ()):
+            data = png(each.drawn(work))
+            _write(folder / f"{each.name}{_PNG}", data)
+            shown.append(Shown(each.name, each.caption, each.alt, data))
+        answer = ANSWERS.get(name, _plain)(work, account.done)
+        question = f"{account.job.answers[:1].upper()}{account.job.answers[1:]}"
+        sections.append(Section(name, question, answer, account.place, shown, account.done.tables))
+    return Report("What the mesh has recorded", list(_facts(work, basis)), list(_told(basis, done)), sections)
+
+
+# ----------------------------------------------------------------------------------------------------------- the basis
+
+
+def _facts(work: Work, basis: Basis) -> Iterator[tuple[str, str]]:
+    yield "made", _moment(datetime.now(UTC))
+    yield "recorded in", ", ".join(work.events)
+    if work.since or work.until:
+        since = f"from {_moment(work.since)} on" if work.since else ""
+        until = f"before {_moment(work.until)}" if work.until else ""
+        yield "asked for", ", ".join(each for each in (since, until) if each)
+    if basis.first and basis.last:
+        yield "deliveries", f"from {_moment(basis.first)} to {_moment(basis.last)}, by the routers' clocks"
+    yield (
+        "records",
+        (
+            f"{basis.records:,} of deliveries, in {_some(basis.segments, 'segment')} ({octets(basis.octets)}) "
+            f"of {_some(basis.routers, 'router')}"
+        ),
+    )
+    yield "results", work.out
+
+
+def _told(basis: Basis, done: Mapping[str, Done]) -> Iterator[Told]:
+    """What is missing, and what is not."""
+    if not basis.routers:
+        yield Told("No router has recorded anything.", is_warning=True)
+        return
+    if basis.silent_count:
+        names = _names(basis.silent, basis.silent_count)
+        some = f"{_some(basis.silent_count, 'router')} of the graph"
+        yield Told(f"{some} recorded nothing of {'its' if basis.silent_count == 1 else 'their'} own: {names}.", True)
+    if basis.shares_count:
+        shares = [f"{_name(router)} {share:.3g}" for router, share in basis.shares.items()]
+        more = f" and {basis.shares_count - len(shares)} others" if basis.shares_count > len(shares) else ""
+        yield Told(
+            f"{basis.shares_count} of {_some(basis.routers, 'router')} recorded a share of the deliveries: "
+            f"{', '.join(shares)}{more}. What they counted is exact, and traffic is scaled to that.",
+            is_warning=True,
+        )
+    else:
+        yield Told("Each router that recorded did so of all of its deliveries.")
+    if basis.dropped:
+        yield Told(f"{_some(basis.dropped, 'record')} found no room in a router, and are lost.", is_warning=True)
+    if basis.not_whole:
+        yield Told(f"{basis.not_whole:,} of {_some(basis.segments, 'segment')} are not whole.", is_warning=True)
+    if basis.quarantined:
+        kinds = ", ".join(f"{problem} {number:,}" for problem, number in basis.quarantined.items())
+        rows = _some(sum(basis.quarantined.values()), "row")
+        yield Told(f"Of what was recorded, something is quarantined, in {rows}: {kinds}.", is_warning=True)
+    if not (basis.dropped or basis.not_whole or basis.quarantined):
+        yield Told("No record is known to be lost, and none is quarantined.")
+    for job, sentences in _RESERVATIONS.items():
+        figures = done[job].figures if job in done else {}
+        for figure, sentence in sentences.items():
+            if figures.get(figure):
+                yield Told(sentence.format(figures[figure], of=figures.get("deliveries", 0)), is_warning=True)
+
+
+_RESERVATIONS: Final[Mapping[str, Mapping[str, str]]] = {
+    "deliveries": {
+        "incomplete": "{:,} of {of:,} deliveries lack the record of a router on their way.",
+        "contradictions": "Records of {:,} deliveries say things that cannot all be true.",
+    },
+    "traffic": {"rows not exact": "{:,} rows of the traffic matrix are estimates, by what was counted."},
+    "latency": {
+        "without clocks": "{:,} of {of:,} latencies are between clocks that could not be compared: taken as they are.",
+        "negative": "{:,} of {of:,} latencies are less than nothing by the clocks: taken as they are.",
+        "largest error in ms": "How far clocks are apart is known to {:,.3g} ms, where it is known worst.",
+    },
+    "losses": {"not to be judged": "{:,} passages from router to router cannot be judged: records may be missing."},
+    "anomalies": {"too short": "{:,} series are too short to be judged: that takes an hour at least."},
+}
+"""What jobs say of their own figures, by job and figure."""
+
+
+# ------------------------------------------------------------------------------------------------------------- answers
+
+
+def _plain(work: Work, done: Done) -> str:
+    told = ", ".join(
+        f"{figure} {value:,}" if isinstance(value, int) else f"{figure} {value:,.2f}"
+        for figure, value in done.figures.items()
+    )
+    return f"{_some(done.rows, 'row')}{': ' if told else ''}{told}."
+
+
+def _ingest(work: Work, done: Done) -> str:
+    figures = done.figures
+    new = f"{_some(int(figures['converted']), 'segment')} converted now, {figures['unchanged']:,} before"
+    still = f", {figures['open']:,} still being written" if figures["open"] else ""
+    return f"{figures['hops']:,} records of deliveries, {figures['counts']:,} of counters; {new}{still}."
+
+
+def _deliveries(work: Work, done: Done) -> str:
+    (outcomes,) = done.tables
+    if not outcomes.rows:
+        return "No delivery was recorded."
+    told = ", ".join(f"{number:,} {outcome}" for outcome, number in outcomes.rows)
+    return f"{done.figures['deliveries']:,} attempts to deliver: {told}."
+
+
+def _traffic(work: Work, done: Done) -> str:
+    figures = done.figures
+    if not figures["messages"]:
+        return "No traffic was recorded."
+    sentences = [f"{figures['messages']:,} messages with {octets(figures['bytes'])} of payload."]
+    links = done.tables[-1].rows
+    if links:
+        sentences.append(
+            f"The link that carried most in a minute leads from {_name(links[0][0])} to {_name(links[0][1])}."
+        )
+    return " ".join(sentences)
+
+
+def _latency(work: Work, done: Done) -> str:
+    rows = excerpts.percentiles(work)
+    if not rows:
+        return "No delivery is known to have left the mesh."
+    slowest, fastest = rows[0], rows[-1]
+    if len(rows) == 1:
+        return (
+            f"Half of the deliveries to {_name(slowest.address)} take no more than {seconds(slowest.p50)}, "
+            f"99 of 100 no more than {seconds(slowest.p99)}."
+        )
+    return (
+        f"Of the {len(rows)} addresses with most deliveries, {_name(slowest.address)} is the slowest: 99 of 100 take "
+        f"no more than {seconds(slowest.p99)}, half {seconds(slowest.p50)}; and {_name(fastest.address)} the fastest, "
+        f"with {seconds(fastest.p99)} and {seconds(fastest.p50)}."
+    )
+
+
+def _losses(work: Work, done: Done) -> str:
+    figures = dict(done.figures)
+    number = int(figures.pop("findings"))
+    figures.pop("not to be judged")
+    if not number:
+        return "Nothing was found that went wrong."
+    kinds = ", ".join(f"{kind} {found:,}" for kind, found in figures.items())
+    return f"{_some(number, 'finding')}: {kinds}."
+
+
+def _anomalies(work: Work, done: Done) -> str:
+    figures = done.figures
+    judged = f"{_some(int(figures['windows judged']), 'window')} of {_some(int(figures['series']), 'series', 'series')}"
+    if not figures["windows judged"]:
+        return f"Nothing can be said: none of {_some(int(figures['series']), 'series', 'series')} has history enough."
+    if not figures["episodes"]:
+        return f"Nothing differed from what is usual, in {judged}."
+    worst = done.tables[0].rows[0][2]
+    return f"{_some(int(figures['episodes']), 'episode')} in {judged}. The worst: {worst}."
+
+
+def _contingency(work: Work, done: Done) -> str:
+    rows = excerpts.contingency(work)
+    if not rows:
+        return "There is nothing that could fail."
+    alone = excerpts.alone(work)
+    whole = "No link and no router that fails alone cuts off an address."
+    some = f"{alone['cut off']:,} of {alone.total():,} links and routers cut off an address if they fail alone."
+    worst = rows[0]
+    lost = f"{_some(worst.cut_off, 'address', 'addresses')} and {worst.lost:,.0f} messages"
+    most = f" The worst of all failures that were tried is {_name(worst.failure)}: it costs {lost}."
+    return (some if alone["cut off"] else whole) + (most if worst.cut_off or worst.lost else "")
+
+
+ANSWERS: Final[Mapping[str, Callable[[Work, Done], str]]] = {
+    "ingest": _ingest,
+    "deliveries": _deliveries,
+    "traffic": _traffic,
+    "latency": _latency,
+    "losses": _losses,
+    "anomalies": _anomalies,
+    "contingency": _contingency,
+}
+"""By job, what it has found in a sentence or two; of all others, their figures."""
+
+
+# ------------------------------------------------------------------------------------------------------------ pictures
+
+
+class Drawn:
+    """A picture of what a job has found. Args: name: its file's, without a suffix. drawn: reads what it shows."""
+
+    def __init__(self, name: str, caption: str, alt: str, drawn: Callable[[Work], Figure]) -> None:
+        self.name, self.caption, self.alt, self.drawn = name, caption, alt, drawn
+
+
+DRAWN: Final[Mapping[str, Sequence[Drawn]]] = {
+    "traffic": (
+        Drawn(
+            "mesh",
+            f"The mesh. The wider and darker a link, the more it carried; the {pictures.BUSIEST} busiest say how much.",
+            "Graph of routers and links, with what links carried",
+            lambda work: pictures.mesh(*excerpts.mesh(work)),
+        ),
+        Drawn(
+            "matrix",
+            f"Who sends to whom: payload, by the routers where it came and went, at most {excerpts.ENDS} of each side.",
+            "Heat map of payload from ingress routers to egress routers",
+            lambda work: pictures.matrix(excerpts.matrix(work)),
+        ),
+        Drawn(
+            "traffic",
+            f"Traffic over time, of the {excerpts.STACKED} addresses with most messages, and all others.",
+            "Messages in a second over time, stacked by address",
+            lambda work: pictures.over_time(*excerpts.over_time(work)),
+        ),
+    ),
+    "latency": (
+        Drawn(
+            "latency",
+            f"How long deliveries take, of the {excerpts.ADDRESSES} addresses with most of them.",
+            "Percentiles of the latency of addresses, on a logarithmic scale",
+            lambda work: pictures.percentiles(excerpts.percentiles(work)),
+        ),
+        Drawn(
+            "shares",
+            f"Where the time goes, of the {excerpts.ADDRESSES} addresses that take most of it.",
+            "For each address, the shares of time in routers, on links, at receivers, and on the way back",
+            lambda work: pictures.shares(excerpts.shares(work)),
+        ),
+        Drawn(
+            "clocks",
+            f"How far clocks are apart, and how well that is known: the {excerpts.CLOCKS} furthest.",
+            "Offsets of routers' clocks over time, with their errors",
+            lambda work: pictures.clocks(excerpts.clocks(work)),
+        ),
+    ),
+    "losses": (
+        Drawn(
+            "losses",
+            "What was found, by kind.",
+            "How many rows show each kind of finding",
+            lambda work: pictures.losses(excerpts.losses(work)),
+        ),
+    ),
+    "anomalies": (
+        Drawn(
+            "anomalies",
+            f"The worst episodes, at most {excerpts.EPISODES}, each of another incident.",
+            "What was seen over time around the worst episodes, with what was expected",
+            lambda work: pictures.anomalies(excerpts.anomalies(work)),
+        ),
+    ),
+    "contingency": (
+        Drawn(
+            "contingency",
+            f"The {excerpts.FAILURES} worst of the failures that were tried.",
+            "For each failure, addresses that are cut off, messages that are lost, and the most loaded link",
+            lambda work: pictures.contingency(excerpts.contingency(work)),
+        ),
+    ),
+}
+"""By job."""
+
+
+# ---------------------------------------------------------------------------------------------------------------- words
+
+
+def _name(name: object) -> str:
+    return printable(None if name is None else str(name), LONG)
+
+
+def _names(names: Sequence[str], count: int) -> str:
+    more = f" and {count - len(names)} others" if count > len(names) else ""
+    return ", ".join(map(_name, names)) + more
+
+
+def _some(number: int, what: str, more: str = "") -> str:
+    return f"{number:,} {what if number == 1 else more or what + 's'}"
+
+
+def _moment(moment: datetime) -> str:
+    return moment.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
