@@ -16,7 +16,7 @@ from amqpmesh.pipeline.deliveries import between
 from amqpmesh.pipeline.events import table
 from amqpmesh.pipeline.graphs import recorded
 from amqpmesh.pipeline.losses import ALL, Loss
-from amqpmesh.pipeline.pictures import ALL_OTHERS, Carried, Clock, Failed, Percentiles, Strange
+from amqpmesh.pipeline.pictures import ALL_OTHERS, Carried, Clock, Failed, Moved, Percentiles, Strange
 from amqpmesh.pipeline.work import Work
 
 if TYPE_CHECKING:
@@ -52,6 +52,9 @@ SEEN: Final = 2_000
 
 FAILURES: Final = 12
 """Failures that are shown, the worst."""
+
+PLANNED: Final = 14
+"""Directions of links whose use is shown before and after a plan, those that are used most before or after."""
 
 NAMED: Final = 8
 """Names in a sentence."""
@@ -268,7 +271,7 @@ def anomalies(work: Work) -> list[Strange]:
         times, *others = ([row[each] for row in rows] for each in columns)
         found.append(
             Strange(
-                episode["sentence"],
+                episode["sentence"].rpartition(", between ")[0],  # the picture has the times
                 episode["measure"],
                 episode["begin_time"] / 1e9,
                 episode["end_time"] / 1e9,
@@ -289,3 +292,12 @@ def alone(work: Work) -> Counter[str]:
     """Of single links and single routers, how many fail without cutting off an address, and how many do not."""
     told = work.read("contingency").where("kind <> 'pair'").groupBy(F.col("addresses_cut_off") > 0).count().collect()
     return Counter({"cut off" if row[0] else "none": row[1] for row in told})
+
+
+def plan(work: Work) -> list[Moved]:
+    """What is planned for links, if it is anything."""
+    told = work.read("plan/links").select("router", "neighbour", "use_before", "use_after")
+    if told.where("use_before <> use_after").isEmpty():
+        return []
+    rows = told.orderBy(F.desc(F.greatest("use_before", "use_after")), "router", "neighbour").limit(PLANNED).collect()
+    return [Moved(*row) for row in rows]

@@ -48,26 +48,28 @@ figure { margin: 0 0 1.25rem; padding: .75rem; background: #fff; border: 1px sol
   overflow-x: auto; width: fit-content; max-width: 100%; }
 figure img { display: block; max-width: 100%; height: auto; }
 figcaption { color: #57606a; font-size: .85rem; padding-top: .4rem; position: sticky; left: 0; }
-.table { overflow-x: auto; margin: 0 0 1.25rem; }
+.tables { display: flex; flex-wrap: wrap; align-items: flex-start; gap: 0 2.5rem; }
+.table { overflow-x: auto; margin: 0 0 1.25rem; max-width: 100%; }
 table { border-collapse: collapse; font-size: .88rem; font-variant-numeric: tabular-nums; }
-caption { text-align: left; font-weight: 600; padding: .2rem 0; }
+caption { text-align: left; font-weight: 600; padding: .2rem 0; white-space: nowrap; }
 th, td { text-align: left; vertical-align: top; padding: .22rem .9rem .22rem 0; border-bottom: 1px solid var(--line); }
 th { color: var(--soft); font-weight: 500; white-space: nowrap; }
-td { overflow-wrap: anywhere; min-width: 3rem; }
+bdi { display: inline-block; max-width: 32rem; overflow-wrap: break-word; }
 .number { text-align: right; white-space: nowrap; }
 footer { color: var(--soft); font-size: .85rem; padding-block: 1rem 3rem; }
 @media (max-width: 40rem) {
   dl { grid-template-columns: 1fr; gap: 0; }
   dd { margin-bottom: .5rem; }
   figure img { max-width: none; width: 44rem; }
+  bdi { max-width: 16rem; }
 }
 @media print {
   :root { --ink: #000; --soft: #444; --page: #fff; --card: #fff; --line: #bbb; --link: #000; --warn: #000; }
   body { font-size: 11px; }
   nav { display: none; }
-  section { break-inside: auto; }
-  figure, tr, .answer { break-inside: avoid; }
-  h2, .question, caption { break-after: avoid; }
+  .answer { font-size: 1.1em; }
+  figure, table, .answer { break-inside: avoid; }
+  h2, .question, .answer, caption { break-after: avoid; }
 }
 """
 
@@ -166,8 +168,10 @@ def _section(section: Section) -> Iterator[str]:
             f'<figure><img src="data:image/png;base64,{data}" alt="{_text(each.alt, None)}">'
             f"<figcaption>{_text(each.caption, None)}</figcaption></figure>\n"
         )
+    yield '<div class="tables">\n'
     for table in section.tables:
         yield from _table(table)
+    yield "</div>\n"
     yield f'<p class="where">All rows, as Parquet: {_text(section.place, None)}</p>\n</section>\n'
 
 

@@ -345,7 +345,9 @@ def percentiles(rows: Sequence[Percentiles]) -> Figure:
     axes.set_yticks(range(len(rows)), [name(row.address) + ("" if row.error is not None else " *") for row in rows])
     axes.set_ylim(len(rows) - 0.4, -0.6)
     axes.set_xscale("log")
-    _log_times(axes)
+    # What clocks leave open may reach from nothing to far beyond all that was seen: it may leave the picture.
+    seen = [_drawn(each) for row in rows for each in (row.p50, row.max)]
+    _log_times(axes, max(FASTEST, min(seen) / 4), 2 * max(seen))
     axes.set_xlabel("from the first frame coming to the last one leaving the mesh")
     quiet(axes)
     axes.grid(axis="x", which="minor", alpha=0.25)
@@ -362,11 +364,10 @@ def _drawn(ns: float) -> float:
     return max(float(ns), FASTEST)
 
 
-def _log_times(axes: Axes) -> None:
-    low, high = axes.get_xlim()
+def _log_times(axes: Axes, low: float, high: float) -> None:
     # Less than a decade would have one number on its axis, or none.
     between = (1.0, 2.0, 5.0) if high < 200 * low else (1.0,)
-    axes.set_xlim(low, max(high, 3 * low))
+    axes.set_xlim(low / 1.4, max(1.4 * high, 4 * low))
     axes.xaxis.set_major_locator(LogLocator(10, between))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: seconds(value)))
     axes.xaxis.set_minor_formatter(NullFormatter())
@@ -488,7 +489,7 @@ def anomalies(rows: Sequence[Strange]) -> Figure:
         )
         axes.step(at, usual, where="post", color=COLORS[0], linewidth=0.9, linestyle="--", label="what was expected")
         axes.step(at, values, where="post", color=INK, linewidth=1.1, label="what was seen")
-        axes.set_title(name(row.title, 100))
+        axes.set_title(name(row.title, 120))
         axes.set_ylabel(unit)
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: count(value)))
         axes.yaxis.set_major_locator(MaxNLocator(4))

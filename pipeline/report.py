@@ -16,6 +16,7 @@ from amqpmesh.pipeline.excerpts import Basis
 from amqpmesh.pipeline.files import ordinary
 from amqpmesh.pipeline.jobs import Account
 from amqpmesh.pipeline.page import Report, Section, Shown, Told, page
+from amqpmesh.pipeline.pictures import Percentiles
 from amqpmesh.pipeline.work import Done, Work
 from amqpmesh.router.amqp.errors import CommandError
 
@@ -175,7 +176,8 @@ def _deliveries(work: Work, done: Done) -> str:
     (outcomes,) = done.tables
     if not outcomes.rows:
         return "No delivery was recorded."
-    told = ", ".join(f"{number:,} {outcome}" for outcome, number in outcomes.rows)
+    words = {"none": "without an outcome", "unknown": "of which it is unknown"}
+    told = ", ".join(f"{number:,} {words.get(str(outcome), outcome)}" for outcome, number in outcomes.rows)
     return f"{done.figures['deliveries']:,} attempts to deliver: {told}."
 
 
@@ -198,14 +200,18 @@ def _latency(work: Work, done: Done) -> str:
         return "No delivery is known to have left the mesh."
     slowest, fastest = rows[0], rows[-1]
     if len(rows) == 1:
-        return (
-            f"Half of the deliveries to {_name(slowest.address)} take no more than {seconds(slowest.p50)}, "
-            f"99 of 100 no more than {seconds(slowest.p99)}."
-        )
+        return f"To {_name(slowest.address)}, {_times(slowest)}."
     return (
-        f"Of the {len(rows)} addresses with most deliveries, {_name(slowest.address)} is the slowest: 99 of 100 take "
-        f"no more than {seconds(slowest.p99)}, half {seconds(slowest.p50)}; and {_name(fastest.address)} the fastest, "
-        f"with {seconds(fastest.p99)} and {seconds(fastest.p50)}."
+        f"Of the {len(rows)} addresses with most deliveries, {_name(slowest.address)} is the slowest: "
+        f"{_times(slowest)}. {_name(fastest.address)} is the fastest: {_times(fastest)}."
+    )
+
+
+def _times(row: Percentiles) -> str:
+    known = "some by clocks that could not be compared" if row.error is None else f"give or take {seconds(row.error)}"
+    exact = "" if row.error == 0 else f", {known}"
+    return (
+        f"half of the deliveries take no more than {seconds(row.p50)}, 99 of 100 no more than {seconds(row.p99)}{exact}"
     )
 
 
@@ -328,6 +334,14 @@ DRAWN: Final[Mapping[str, Sequence[Drawn]]] = {
             f"The {excerpts.FAILURES} worst of the failures that were tried.",
             "For each failure, addresses that are cut off, messages that are lost, and the most loaded link",
             lambda work: pictures.contingency(excerpts.contingency(work)),
+        ),
+    ),
+    "plan": (
+        Drawn(
+            "plan",
+            f"How much links are used, before and after: the {excerpts.PLANNED} that are used most.",
+            "Use of links, before and after the changes that are proposed",
+            lambda work: pictures.plan(excerpts.plan(work)),
         ),
     ),
 }
