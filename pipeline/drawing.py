@@ -14,6 +14,7 @@ from io import BytesIO
 from typing import Any, Final, ParamSpec
 
 import matplotlib as mpl
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import LinearSegmentedColormap
@@ -203,7 +204,14 @@ def quiet(axes: Axes, lines: str = "x") -> None:
     axes.tick_params(length=0)
 
 
-def legend_below(figure: Figure, axes: Axes, columns: int = 4) -> None:
-    """One legend, under all axes."""
+def legend_below(figure: Figure, entries: Mapping[str, Artist], columns: int = 4) -> None:
+    """A legend under all axes. Args: entries: by what they are called; matplotlib would leave out those whose name
+    begins with an underscore, if it were to look for them itself.
+    """
+    figure.legend(list(entries.values()), list(entries), loc="outside lower left", ncols=columns)
+
+
+def entries(axes: Axes) -> Mapping[str, Artist]:
+    """What a legend of axes has, if their labels are none that somebody else chose."""
     handles, labels = axes.get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower left", ncols=columns)
+    return dict(zip(labels, handles, strict=True))

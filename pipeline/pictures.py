@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple
 
 import networkx as nx
 import numpy as np
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import LogNorm, Normalize
@@ -29,6 +30,7 @@ from amqpmesh.pipeline.drawing import (
     OTHERS,
     WIDTH,
     count,
+    entries,
     legend_below,
     name,
     nothing,
@@ -140,27 +142,21 @@ class Strange:
 @picture
 def mesh(routers: Sequence[str], links: Sequence[Carried]) -> Figure:
     """Routers, and links between them: thick and dark is what carries much. Args: links: of both directions."""
-    graph = nx.Graph()
-    graph.add_nodes_from(sorted(routers))
     carried: dict[tuple[str, str], float] = {}
+    through = dict.fromkeys(routers, 0.0)
     for each in links:
         pair = (min(each.router, each.peer), max(each.router, each.peer))
         carried[pair] = carried.get(pair, 0.0) + each.octets
-    graph.add_edges_from(sorted(carried))
-    if not graph:
+        for end in pair:
+            through[end] = through.get(end, 0.0) + each.octets
+    if not through:
         return nothing()
-    through = dict.fromkeys(graph, 0.0)
-    for (one, other), amount in carried.items():
-        through[one] += amount
-        through[other] += amount
-    shown = sorted(graph, key=lambda each: (-through[each], each))[:DRAWN]
-    left_out = len(graph) - len(shown)
-    drawn = graph.subgraph(sorted(shown))
-    ordered = sorted(
-        (pair for pair in carried if pair[0] in drawn and pair[1] in drawn), key=lambda pair: carried[pair]
-    )
+    drawn = sorted(sorted(through, key=lambda each: (-through[each], each))[:DRAWN])
+    left_out = len(through) - len(drawn)
+    shown = {*drawn}
+    ordered = sorted((pair for pair in carried if shown.issuperset(pair)), key=lambda pair: (carried[pair], pair))
     busiest = [pair for pair in ordered[::-1][:BUSIEST] if carried[pair] > 0]
-    places = _places(drawn)
+    places = _places(drawn, ordered)
     figure = sheet(1.5 if len(drawn) == 1 else 3.0 + 3.6 * min(1.0, len(drawn) / 40))
     axes = figure.subplots()
     axes.set_axis_off()
@@ -176,7 +172,7 @@ def mesh(routers: Sequence[str], links: Sequence[Carried]) -> Figure:
                   solid_capstyle="round")  # fmt: skip
     xs, ys = ([places[each][axis] for each in drawn] for axis in (0, 1))
     axes.scatter(xs, ys, s=90 if few else 14, color="white" if few else INK, edgecolors=INK, linewidths=1.2, zorder=2)
-    _label(axes, list(drawn) if few else [each for pair in busiest for each in pair], busiest, carried, places)
+    _label(axes, drawn if few else [each for pair in busiest for each in pair], busiest, carried, places)
     if most:
         bar = figure.colorbar(ScalarMappable(scale, BLUES), ax=axes, shrink=0.6, aspect=30, pad=0.01)
         bar.set_label("payload carried, both directions")
@@ -188,8 +184,11 @@ def mesh(routers: Sequence[str], links: Sequence[Carried]) -> Figure:
     return figure
 
 
-def _places(graph: Any) -> Mapping[str, tuple[float, float]]:
+def _places(routers: Sequence[str], links: Sequence[tuple[str, str]]) -> Mapping[str, tuple[float, float]]:
     """Where routers are drawn, the same each time."""
+    graph = nx.Graph()
+    graph.add_nodes_from(routers)
+    graph.add_edges_from(sorted(links))
     if len(graph) == 1:
         return dict.fromkeys(graph, (0.0, 0.0))
     # What is better to look at takes the cube of the number, and has no idea of what is not connected.
@@ -304,12 +303,13 @@ def over_time(edges: Sequence[float], rates: Mapping[str, Sequence[float]]) -> F
     figure = sheet(3.6 + 0.2 * math.ceil(len(order) / 3))
     axes = figure.subplots()
     at = _dates(edges)
+    named: dict[str, Artist] = {}
     below = np.zeros(len(edges) - 1)
     for place, address in enumerate(order):
         above = below + np.asarray(rates[address], float)
         color = OTHERS if address == ALL_OTHERS else COLORS[place % len(COLORS)]
-        axes.stairs(
-            above, at, baseline=below, fill=True, facecolor=color, edgecolor="white", linewidth=0.3, label=name(address)
+        named[name(address)] = axes.stairs(
+            above, at, baseline=below, fill=True, facecolor=color, edgecolor="white", linewidth=0.3
         )
         below = above
     axes.set_ylim(0, (float(below.max()) or 1.0) * 1.05)
@@ -317,7 +317,7 @@ def over_time(edges: Sequence[float], rates: Mapping[str, Sequence[float]]) -> F
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: count(value)))
     _in_time(axes, edges[0], edges[-1])
     quiet(axes, "y")
-    legend_below(figure, axes, 3)
+    legend_below(figure, named, 3)
     return figure
 
 
@@ -353,10 +353,8 @@ def percentiles(rows: Sequence[Percentiles]) -> Figure:
     axes.grid(axis="x", which="minor", alpha=0.25)
     if any(row.error is None for row in rows):
         axes.set_title("* some clocks could not be compared: taken as they are", fontsize=8)
-    handles, labels = axes.get_legend_handles_labels()
-    once = dict(zip(labels, handles, strict=True))
-    names = [*(what for what, _, _ in marks), *(label for label in once if label.startswith("p50, "))]
-    figure.legend([once[each] for each in names], names, loc="outside lower left", ncols=len(names))
+    named = entries(axes)
+    legend_below(figure, dict(sorted(named.items(), key=lambda each: each[0].startswith("p50, "))), 5)
     return figure
 
 
@@ -395,7 +393,7 @@ def shares(rows: Mapping[str, Mapping[str, float]]) -> Figure:
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: percent(value)))
     axes.set_xlabel("of the time of all deliveries to the address")
     quiet(axes)
-    legend_below(figure, axes)
+    legend_below(figure, entries(axes))
     return figure
 
 
@@ -497,9 +495,9 @@ def anomalies(rows: Sequence[Strange]) -> Figure:
         seen = np.concatenate([values, usual])
         top = float(np.nanmax(seen)) if np.isfinite(seen).any() else 1.0
         axes.set_ylim(0, 1.25 * top or 1.0)
-        _in_time(axes, row.times[0], row.times[-1])
+        _in_time(axes, min([row.begin, *row.times]), max([row.end, *row.times]))
         quiet(axes, "y")
-    legend_below(figure, grid[0])
+    legend_below(figure, entries(grid[0]))
     return figure
 
 
@@ -553,7 +551,7 @@ def plan(rows: Sequence[Moved]) -> Figure:
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: percent(value)))
     axes.set_xlabel("use")
     quiet(axes)
-    legend_below(figure, axes)
+    legend_below(figure, entries(axes))
     return figure
 
 
