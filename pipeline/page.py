@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import struct
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from html import escape
@@ -17,6 +18,9 @@ from amqpmesh.pipeline.work import Cell, Table
 
 LONGEST: Final = 160
 """Characters of a name, or of a sentence in a table."""
+
+DENSITY: Final = 1.25
+"""Pixels of a picture for one of the page: screens have more than they tell."""
 
 _STYLE: Final = """
 :root { color-scheme: light dark; --ink: #1f2428; --soft: #57606a; --page: #ffffff; --card: #f6f8fa; --line: #d8dee4;
@@ -164,9 +168,11 @@ def _section(section: Section) -> Iterator[str]:
     yield f'<p class="question">{_text(section.question)}</p>\n<p class="answer">{_text(section.answer, None)}</p>\n'
     for each in section.shown:
         data = base64.b64encode(each.png).decode()
+        # All in one scale, so that what is written in them is of one size.
+        width, height = (round(side / DENSITY) for side in struct.unpack(">II", each.png[16:24]))
         yield (
-            f'<figure><img src="data:image/png;base64,{data}" alt="{_text(each.alt, None)}">'
-            f"<figcaption>{_text(each.caption, None)}</figcaption></figure>\n"
+            f'<figure><img width="{width}" height="{height}" alt="{_text(each.alt, None)}" '
+            f'src="data:image/png;base64,{data}"><figcaption>{_text(each.caption, None)}</figcaption></figure>\n'
         )
     yield '<div class="tables">\n'
     for table in section.tables:

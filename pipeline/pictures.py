@@ -380,21 +380,30 @@ def shares(rows: Mapping[str, Mapping[str, float]]) -> Figure:
     axes = figure.subplots()
     places = range(len(rows))
     left = np.zeros(len(rows))
+    together = [_together(each) for each in rows.values()]
     for part, (label, color) in PARTS.items():
-        # By the clocks a link may take less than nothing; there is no bar of such a length.
-        wide = np.array([max(0.0, each.get(part, 0.0)) for each in rows.values()])
+        wide = np.array([max(0.0, each.get(part, 0.0)) for each in together])
         bars = axes.barh(places, wide, 0.72, left=left, color=color, edgecolor="white", linewidth=0.6, label=label)
         told = [percent(each) if each >= 0.06 else "" for each in wide]
         axes.bar_label(bars, told, label_type="center", fontsize=7.5, color="white" if part == "router" else INK)
         left += wide
-    axes.set_yticks(places, [name(each) for each in rows])
+    marks = ["" if each is row else " *" for each, row in zip(together, rows.values(), strict=True)]
+    axes.set_yticks(places, [name(each) + mark for each, mark in zip(rows, marks, strict=True)])
     axes.set_ylim(len(rows) - 0.4, -0.6)
     axes.set_xlim(0, max(1.0, float(left.max())))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: percent(value)))
     axes.set_xlabel("of the time of all deliveries to the address")
+    if any(marks):
+        axes.set_title("* on links both ways: clocks do not tell them apart", fontsize=8)
     quiet(axes)
     legend_below(figure, entries(axes))
     return figure
+
+
+def _together(row: Mapping[str, float]) -> Mapping[str, float]:
+    """With both ways over links as one, if by the clocks one of them took less than nothing: their sum is right."""
+    there, back = row.get("link", 0.0), row.get("return", 0.0)
+    return row if min(there, back) >= 0 else {**row, "link": there + back, "return": 0.0}
 
 
 @picture

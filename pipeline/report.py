@@ -135,6 +135,9 @@ def _told(basis: Basis, done: Mapping[str, Done]) -> Iterator[Told]:
         for figure, sentence in sentences.items():
             if figures.get(figure):
                 yield Told(sentence.format(figures[figure], of=figures.get("deliveries", 0)), is_warning=True)
+    error = done["latency"].figures["largest error in ms"] if "latency" in done else 0
+    if error:
+        yield Told(f"How far clocks are apart is known to {seconds(error * 1e6)}, where it is known worst.")
 
 
 _RESERVATIONS: Final[Mapping[str, Mapping[str, str]]] = {
@@ -146,7 +149,6 @@ _RESERVATIONS: Final[Mapping[str, Mapping[str, str]]] = {
     "latency": {
         "without clocks": "{:,} of {of:,} latencies are between clocks that could not be compared: taken as they are.",
         "negative": "{:,} of {of:,} latencies are less than nothing by the clocks: taken as they are.",
-        "largest error in ms": "How far clocks are apart is known to {:,.3g} ms, where it is known worst.",
     },
     "losses": {"not to be judged": "{:,} passages from router to router cannot be judged: records may be missing."},
     "anomalies": {"too short": "{:,} series are too short to be judged: that takes an hour at least."},
@@ -176,7 +178,7 @@ def _deliveries(work: Work, done: Done) -> str:
     (outcomes,) = done.tables
     if not outcomes.rows:
         return "No delivery was recorded."
-    words = {"none": "without an outcome", "unknown": "of which it is unknown"}
+    words = {"none": "without an outcome (what is sent settled has none)", "unknown": "of which it is unknown"}
     told = ", ".join(f"{number:,} {words.get(str(outcome), outcome)}" for outcome, number in outcomes.rows)
     return f"{done.figures['deliveries']:,} attempts to deliver: {told}."
 
@@ -249,6 +251,14 @@ def _contingency(work: Work, done: Done) -> str:
     return (some if alone["cut off"] else whole) + (most if worst.cut_off or worst.lost else "")
 
 
+def _plan(work: Work, done: Done) -> str:
+    figures = done.figures
+    if not figures["changes"]:
+        return "No other costs are proposed."
+    changes, before, after = _some(int(figures["changes"]), "change"), figures["use before"], figures["after"]
+    return f"With {changes} of costs the most used link would be used {after:.2f} instead of {before:.2f}."
+
+
 ANSWERS: Final[Mapping[str, Callable[[Work, Done], str]]] = {
     "ingest": _ingest,
     "deliveries": _deliveries,
@@ -257,6 +267,7 @@ ANSWERS: Final[Mapping[str, Callable[[Work, Done], str]]] = {
     "losses": _losses,
     "anomalies": _anomalies,
     "contingency": _contingency,
+    "plan": _plan,
 }
 """By job, what it has found in a sentence or two; of all others, their figures."""
 

@@ -6,13 +6,15 @@ import json
 import re
 import subprocess
 import sys
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from amqpmesh.pipeline.jobs import JOBS
+from amqpmesh.pipeline.jobs import JOBS, Account
+from amqpmesh.pipeline.work import Work
 from tests.support import counting
 from tests.support.programs import ENVIRONMENT
 from tests.support.served import Command
@@ -60,6 +62,7 @@ def given(out: str) -> dict[str, Any]:
         (["run", "--events", ".", "--out", "/dev/null"], "--out: no directory: /dev/null"),
         (["run", "--events", ".", "--out", "out", "--since", "-1h", "--until", "-2h"], "--since: must be before"),
         (["run", "--events", ".", "--out", "out", "--master", "here"], "no master of Spark: 'here'"),
+        (["run", "--events", ".", "--out", "hdfs://there/out"], "a report is written to a path of this machine only"),
     ],
 )
 def test_what_makes_no_sense_ends_with_2_before_spark_is_started(
@@ -162,6 +165,57 @@ def test_a_job_that_fails_ends_with_1_and_a_line(
     ended = command("pipeline", job, "--events", str(bad), "--out", f"{tmp_path}/out")
     assert (ended.status, ended.out) == (1, "")
     assert ended.lines[-1] == "amqpmesh: count: [USER_RAISED_EXCEPTION] it is bad SQLSTATE: P0001"
+
+
+@pytest.fixture
+def reported(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """The only job is the one that counts, and its report a file; of each, the jobs that it was given."""
+    given = []
+
+    def report(work: Work, accounts: Sequence[Account]) -> Path:
+        given.append([f"{each.job.name} {each.done.rows}" for each in accounts])
+        path = Path(work.out, "report.html")
+        path.write_text("<p>")
+        return path
+
+    for name in list(JOBS):
+        monkeypatch.delitem(JOBS, name)  # type: ignore[arg-type]
+    monkeypatch.setitem(JOBS, counting.NAME, counting.JOB)  # type: ignore[arg-type]
+    monkeypatch.setattr("amqpmesh.pipeline.report.report", report)
+    return given
+
+
+def test_a_run_of_all_jobs_ends_with_a_report_and_says_where_it_is(
+    spark: SparkSession, reported: list[list[str]], command: Command, tmp_path: Path, events: Path
+) -> None:
+    arguments = ("pipeline", "run", "--events", str(events), "--out", f"{tmp_path}/out")
+    ended = command(*arguments)
+    assert (ended.status, ended.err) == (0, "")
+    assert ended.out.splitlines()[-1] == f"report: {tmp_path}/out/report.html"
+    assert json.loads(command(*arguments, "--json").out)["report"] == f"{tmp_path}/out/report.html"
+    assert reported == [["count 10"], ["count 10"]]
+
+
+def test_a_job_by_itself_has_no_report(
+    spark: SparkSession, reported: list[list[str]], command: Command, tmp_path: Path, events: Path
+) -> None:
+    ended = command("pipeline", counting.NAME, "--events", str(events), "--out", f"{tmp_path}/out", "--json")
+    assert json.loads(ended.out)["report"] is None
+    assert reported == []
+    assert not (tmp_path / "out" / "report.html").exists()
+
+
+def test_if_a_job_fails_there_is_no_report_and_what_there_was_stays(
+    spark: SparkSession, reported: list[list[str]], command: Command, tmp_path: Path
+) -> None:
+    for name in ("bad", "out"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "out" / "report.html").write_text("of before")
+    ended = command("pipeline", "run", "--events", f"{tmp_path}/bad", "--out", f"{tmp_path}/out")
+    assert (ended.status, ended.out) == (1, "")
+    assert ended.lines[-1] == "amqpmesh: count: [USER_RAISED_EXCEPTION] it is bad SQLSTATE: P0001"
+    assert reported == []
+    assert (tmp_path / "out" / "report.html").read_text() == "of before"
 
 
 # -------------------------------------------------------------------------------------------------- sessions of its own
