@@ -9,7 +9,7 @@ from types import ModuleType
 import pyarrow as pa
 import pytest
 
-from amqpmesh.pipeline import anomalies, deviations, latency, losses
+from amqpmesh.pipeline import anomalies, deviations, excerpts, latency, losses, pictures, report
 from amqpmesh.pipeline.contingency import FAILURES
 from amqpmesh.pipeline.deliveries import ATTEMPTS, CONTRADICTIONS
 from amqpmesh.pipeline.events import TABLES, Column, Problem
@@ -102,3 +102,23 @@ def test_every_job_is_there_with_what_it_answers() -> None:
     table = PIPELINE.split("| job | what it answers | result in `OUT` |\n|---|---|---|\n")[1].split("\n\n")[0]
     told = re.findall(r"^\| `(\w+)` \| (.+?) \| .+ \|$", table, re.MULTILINE)
     assert told == [(job.name, job.answers) for job in JOBS.values()]
+
+
+def test_every_parameter_of_the_report_is_there() -> None:
+    section = PIPELINE.split("\n## The report\n")[1].split("\n## ")[0]
+    told = re.findall(r"^\| `([A-Z]+)` \| ([\d,]+)", section, re.MULTILINE)
+    values = {name: int(value.replace(",", "")) for name, value in told}
+    units = {"LONGEST": 86_400, "FASTEST": 1_000}
+    named = {
+        name: value // units.get(name, 1)
+        for module in (excerpts, pictures)
+        for name, value in vars(module).items()
+        if re.fullmatch("[A-Z][A-Z_]+", name) and type(value) is int
+    }
+    assert values == {name: value for name, value in named.items() if name not in ("ALL", "WINDOW")}
+
+
+def test_every_picture_of_the_report_is_there() -> None:
+    table = PIPELINE.split("| picture | what it shows |\n|---|---|\n")[1].split("\n\n")[0]
+    told = re.findall(r"^\| `(\w+)` \| \S.* \|$", table, re.MULTILINE)
+    assert told == [each.name for drawn in report.DRAWN.values() for each in drawn]

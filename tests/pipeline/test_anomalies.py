@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
+from amqpmesh.pipeline import anomalies
 from amqpmesh.pipeline import events as declared
 from amqpmesh.pipeline.anomalies import WINDOW, job
 from amqpmesh.pipeline.work import Done, Work
@@ -29,6 +30,7 @@ class Result(NamedTuple):
     done: Done
     episodes: list[Row]
     series: list[Row]
+    windows: list[Row]
 
 
 def run(spark: SparkSession, out: Path, attempts: list[Row], counts: list[Row], events: list[Row]) -> Result:
@@ -39,7 +41,7 @@ def run(spark: SparkSession, out: Path, attempts: list[Row], counts: list[Row], 
         work.write(f"ingest/{name}", frame(spark, rows, declared.TABLES[name]))
     done = job(work)
     return Result(
-        done, *([row.asDict() for row in work.read(f"anomalies/{each}").collect()] for each in ("episodes", "series"))
+        done, *([row.asDict() for row in work.read(f"anomalies/{each}").collect()] for each in anomalies.TABLES)
     )
 
 
@@ -137,6 +139,22 @@ def test_episodes_at_one_time_are_one_incident_and_the_worst_comes_first(result:
     assert [row[:2] for row in result.done.tables[0].rows] == [
         (incident, list(incidents.values()).count(incident)) for incident in (1, 2, 3, 4)
     ]
+
+
+def test_windows_of_what_differed_tell_what_would_not_have(result: Result) -> None:
+    differ = {(row["measure"], row["address"], row["router"]) for row in result.episodes}
+    assert {(row["measure"], row["address"], row["router"]) for row in result.windows} == differ
+    for episode in result.episodes:
+        rows = [
+            row
+            for row in result.windows
+            if (row["measure"], row["address"]) == (episode["measure"], episode["address"])
+        ]
+        assert sorted(row["time"] for row in rows) == [START + at * WINDOW for at in range(1, WINDOWS - 1)]
+        judged = [row for row in rows if row["usual"] is not None and row["value"] is not None]
+        outside = [row["time"] for row in judged if not row["low"] <= row["value"] <= row["high"]]
+        assert sorted(outside) == list(range(episode["begin_time"], episode["end_time"], WINDOW))
+        assert all(0 <= row["low"] <= row["usual"] <= row["high"] for row in judged)
 
 
 def test_series_without_history_are_said_to_be_short(result: Result) -> None:

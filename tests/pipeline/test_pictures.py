@@ -200,6 +200,12 @@ def test_the_shares_of_an_address_are_one_bar() -> None:
     assert {label for label, _ in pictures.PARTS.values()} <= {*found}
 
 
+def test_ways_that_clocks_do_not_tell_apart_are_one() -> None:
+    figure = pictures.shares({"a": {"router": 0.5, "link": 0.75, "return": -0.25}, "b": {"router": 1.0}})
+    assert lengths(figure) == [0.5, 1.0, 0.5, 0.0, 0.0, 0.0, 0.0, 0.0]
+    assert {"a *", "b", "* on links both ways: clocks do not tell them apart"} <= {*texts(figure)}
+
+
 @pytest.mark.parametrize("count", [1, 3, pictures.POINTS + 1])
 def test_a_clock_is_drawn_with_its_error(count: int) -> None:
     times = [BEGAN + 10 * each for each in range(count)]

@@ -72,7 +72,7 @@ def test_of_nothing_there_is_a_report_that_says_so(spark: SparkSession, tmp_path
     assert read.all("td") == []
 
 
-# ----------------------------------------------------------------------------------------------------- all that there is
+# ------------------------------------------------------------------------------------------------- all of it
 
 
 class Ran(NamedTuple):
