@@ -54,7 +54,7 @@ figure img { display: block; max-width: 100%; height: auto; }
 figcaption { color: #57606a; font-size: .85rem; padding-top: .4rem; position: sticky; left: 0; }
 .tables { display: flex; flex-wrap: wrap; align-items: flex-start; gap: 0 2.5rem; }
 .table { overflow-x: auto; margin: 0 0 1.25rem; max-width: 100%; }
-table { border-collapse: collapse; font-size: .88rem; font-variant-numeric: tabular-nums; }
+table { width: max-content; border-collapse: collapse; font-size: .88rem; font-variant-numeric: tabular-nums; }
 caption { text-align: left; font-weight: 600; padding: .2rem 0; white-space: nowrap; }
 th, td { text-align: left; vertical-align: top; padding: .22rem .9rem .22rem 0; border-bottom: 1px solid var(--line); }
 th { color: var(--soft); font-weight: 500; white-space: nowrap; }
@@ -64,7 +64,7 @@ footer { color: var(--soft); font-size: .85rem; padding-block: 1rem 3rem; }
 @media (max-width: 40rem) {
   dl { grid-template-columns: 1fr; gap: 0; }
   dd { margin-bottom: .5rem; }
-  figure img { max-width: none; width: 44rem; }
+  figure img { max-width: 44rem; }
   bdi { max-width: 16rem; }
 }
 @media print {
