@@ -158,9 +158,6 @@ def matrix(work: Work) -> dict[tuple[str, str], float]:
 
 UNKNOWN: Final = "(unknown)"
 
-DYNAMIC: Final = "$dynamic/"
-"""What an address begins with that a router has made for one client, such as for replies."""
-
 NOWHERE: Final = "(nowhere, or unknown)"
 
 
@@ -194,24 +191,17 @@ def _folded(rows: DataFrame, name: str, amount: str, most: int) -> DataFrame:
 
 
 def _address() -> Expression:
-    """An address as it is called: that of a tenant with whose it is; and those that are made for one client each, which
-    nobody knows by name, as one.
-    """
-    address = F.when(_is_dynamic(), DYNAMIC + "…").otherwise(F.coalesce("address", F.lit(UNKNOWN)))
+    """An address as it is called: that of a tenant with whose it is."""
+    address = F.coalesce("address", F.lit(UNKNOWN))
     return F.when(F.coalesce("tenant", F.lit("")) == "", address).otherwise(F.concat_ws(": ", "tenant", address))
-
-
-def _is_dynamic() -> Expression:
-    return F.coalesce(F.col("address").startswith(DYNAMIC), F.lit(False))
 
 
 # ------------------------------------------------------------------------------------------------------------- latency
 
 
 def percentiles(work: Work) -> list[Percentiles]:
-    """Of the latency of addresses that have a name, the slowest first."""
-    told = work.read("latency/addresses").where(F.col("p50_ns").isNotNull() & ~_is_dynamic())
-    told = told.withColumn("name", _address())
+    """Of the latency of addresses, the slowest first."""
+    told = work.read("latency/addresses").where("p50_ns is not null").withColumn("name", _address())
     rows = told.orderBy(F.desc("deliveries"), "name").limit(ADDRESSES).collect()
     found = [
         Percentiles(row["name"], row["p50_ns"], row["p90_ns"], row["p99_ns"], row["max_ns"], row["error_ns"])
