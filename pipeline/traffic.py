@@ -27,8 +27,8 @@ WINDOW: Final = 60
 """Seconds that figures are told for, one by one."""
 
 LOOK: Final = 10
-"""Seconds between two looks at counters, unless `telemetry.counts` says otherwise. Only those are recorded that have
-changed, so what has come has come within that time.
+"""Seconds before the first look at a link's counters within which all came that they have counted then, unless
+`telemetry.counts` says otherwise. Later records tell the look before.
 """
 
 TOP: Final = 10
@@ -37,12 +37,11 @@ TOP: Final = 10
 
 @dataclass(frozen=True, slots=True)
 class Windows:
-    """Of what time figures are told. Args: seconds: of each. since, until: as those of `Work`. look: as `LOOK`."""
+    """Of what time figures are told. Args: seconds: of each. since, until: as those of `Work`."""
 
     seconds: int = WINDOW
     since: datetime | None = None
     until: datetime | None = None
-    look: int = LOOK
 
 
 _SECOND: Final = 1_000_000_000
@@ -110,10 +109,7 @@ def weighted(attempts: DataFrame, counts: DataFrame, segments: DataFrame, window
         .groupBy("window_start", "ingress")
         .agg(F.sum(entering).alias("recorded"))
     )
-    routers = _routers(segments)
-    entered = _spread(counts.where(F.col("direction") == "incoming"), windows).join(
-        F.broadcast(routers), F.col("peer") == F.col("id"), "left_anti"
-    )
+    entered = _spread(counts.where((F.col("direction") == "incoming") & ~F.col("from_router")), windows)
     entered = entered.groupBy("window_start", F.col("router").alias("ingress")).agg(
         F.sum("messages").alias("entered"), F.sum("bytes").alias("entered_bytes")
     )
@@ -202,10 +198,9 @@ def links(
         .agg(F.count("*").cast("double").alias("messages"), F.sum("size").cast("double").alias("bytes"))
         .join(sampled, F.col("router") == F.col("sampling"), "left")
     )
-    outgoing = _spread(counts.where(F.col("direction") == "outgoing"), windows)
+    outgoing = _spread(counts.where((F.col("direction") == "outgoing") & F.col("from_router")), windows)
     counted = (
-        outgoing.join(F.broadcast(_routers(segments)), F.col("peer") == F.col("id"), "left_semi")
-        .join(sampled, F.col("router") == F.col("sampling"), "left_semi")
+        outgoing.join(sampled, F.col("router") == F.col("sampling"), "left_semi")
         .groupBy("window_start", "router", "peer")
         .agg(F.sum("messages").alias("messages"), F.sum("bytes").alias("bytes"))
         .withColumn("basis", F.lit("counted"))
@@ -313,11 +308,6 @@ def _start(time: ColumnOf, windows: Windows) -> ColumnOf:
     return F.timestamp_seconds(F.floor(time / (windows.seconds * _SECOND)) * windows.seconds)
 
 
-def _routers(segments: DataFrame) -> DataFrame:
-    """The routers that record: all other peers are clients."""
-    return segments.selectExpr("router as id").distinct()
-
-
 def _sampled(segments: DataFrame) -> DataFrame:
     """Routers that have not recorded all deliveries, with how many stand behind one that they have, as they say."""
     from pyspark.sql import functions as F  # noqa: N812
@@ -347,7 +337,7 @@ def _spread(counts: DataFrame, windows: Windows) -> DataFrame:
     # What a link had counted before the first segment that there is of its router's life is of another time.
     is_baseline = (F.col("segment") > 1) & (F.col("segment") == F.min("segment").over(life))
     end = F.col("time")
-    begin = F.least(end, F.greatest(F.lag("time").over(looks), end - windows.look * _SECOND))
+    begin = F.least(end, F.coalesce("since", F.greatest(F.lag("time").over(looks), end - LOOK * _SECOND)))
 
     def grown(name: str) -> ColumnOf:
         before = F.coalesce(F.lag(name).over(looks), F.when(is_baseline, F.col(name)).otherwise(0))

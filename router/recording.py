@@ -75,7 +75,7 @@ class Recording:
         #: The numbers of addresses that anonymous senders send to.
         self._addresses: dict[Address, int] = {}
         #: Counts of links as they were told last, by the links' numbers.
-        self._counted: dict[int, tuple[int, ...]] = {}
+        self._counted: dict[int, tuple[tuple[int, ...], int | None]] = {}
         self._generation = -1
         recorder.threshold = round(config.sample * ALL)
         recorder.on_full = self.flush
@@ -270,13 +270,17 @@ class Recording:
             counted = taken.link.flow_state
             by_outcome = (counted.accepted, counted.rejected, counted.released, counted.modified)
             now = (counted.received, counted.octets, counted.presettled, *by_outcome)
-            if self._counted.get(taken.number, _NOTHING) == now:
+            time = self._time()
+            before, since = self._counted.get(taken.number, (_NOTHING, None))
+            self._counted[taken.number] = now, time
+            if now == before:
                 continue
-            self._counted[taken.number] = now
             yield {
-                "time": self._time(),
+                "time": time,
+                "since": since,
                 "number": taken.number,
                 **_told(taken),
+                "from_router": taken.lane is not None,
                 "deliveries": counted.received,
                 "octets": counted.octets,
                 "presettled": counted.presettled,

@@ -225,10 +225,18 @@ EVENT: Final = (
 COUNTS: Final = (
     Field("router", Type.STRING, "the router that recorded it"),
     Field("time", Type.TIME, "when", "ns since 1970"),
+    Field(
+        "since",
+        Type.TIME,
+        "the look before, since when something has come; null: this is the first",
+        "ns since 1970",
+        optional=True,
+    ),
     Field("number", Type.INTEGER, "of the link, within this life of the router"),
     Field("link", Type.STRING, "the link's name"),
     Field("direction", Type.STRING, "incoming or outgoing"),
     Field("peer", Type.STRING, "the container-id at the other end", optional=True),
+    Field("from_router", Type.BOOLEAN, "that is a router of the mesh: it is a lane"),
     Field("address", Type.STRING, "its address", optional=True),
     Field("tenant", Type.STRING, "whose address that is", optional=True),
     Field("deliveries", Type.INTEGER, "that began on it since it was attached"),

@@ -64,11 +64,23 @@ class Bench:
     def links(self, windows: Windows = Windows(), capacity: DataFrame | None = None) -> DataFrame:  # noqa: B008
         return links(self.table("hops"), self.table("counts"), self.table("segments"), windows, capacity)
 
-    def count(self, router: str, peer: str, direction: str, *looks: tuple[float, int, int], number: int = 1) -> None:
-        """Looks at the counters of a link: when, deliveries, octets."""
+    def count(
+        self,
+        router: str,
+        peer: str,
+        direction: str,
+        *looks: tuple[float, int, int],
+        number: int = 1,
+        since: int | None = None,
+    ) -> None:
+        """Looks at the counters of a link: when, deliveries, octets; and when the look before them was."""
         rest = dict.fromkeys(("presettled", "accepted", "rejected", "released", "modified", "unsettled", "credit"), 0)
         told = {"number": number, "link": f"{direction}-{peer}", "direction": direction, "peer": peer, **rest}
-        records = [{**told, "time": at(seconds), "deliveries": count, "octets": size} for seconds, count, size in looks]
+        told["from_router"] = peer in self.known.routers
+        records = []
+        for seconds, count, size in looks:
+            records.append({**told, "time": at(seconds), "since": since, "deliveries": count, "octets": size})
+            since = at(seconds)
         self.known.count(router, records)
 
 
@@ -275,19 +287,21 @@ def test_what_is_counted_is_spread_over_the_time_between_two_looks(sampled: Benc
         (START + timedelta(minutes=1),): (60, 600),
         (START + timedelta(minutes=2),): (30 + 5, 300 + 50),  # a counter that is lower has begun anew
     }
-    windows = Windows(look=3_600)
-    assert rounded(figures(matrix(sampled.weighted(windows)), "window_start")) == expected
-    span = Windows(since=START + timedelta(seconds=60), until=START + timedelta(seconds=90), look=3_600)
+    assert rounded(figures(matrix(sampled.weighted()), "window_start")) == expected
+    span = Windows(since=START + timedelta(seconds=60), until=START + timedelta(seconds=90))
     found = rounded(figures(matrix(sampled.weighted(span)), "window_start"))
     assert found == {(START + timedelta(minutes=1),): (30, 300)}
 
 
-def test_what_an_idle_link_has_counted_at_last_came_just_before(sampled: Bench) -> None:
+def test_what_a_link_has_counted_came_after_the_look_before_or_if_it_is_the_first_just_before_it(
+    sampled: Bench,
+) -> None:
     begin = (START - datetime.fromtimestamp(BEGAN / 1000, UTC)).total_seconds()
-    sampled.count("A", "shop", "incoming", (begin, 0, 0), (begin + 600 + LOOK / 2, 10, 100))
+    sampled.count("A", "shop", "incoming", (begin + 600 + 30, 6, 60), since=at(begin + 600 - 30))
+    sampled.count("A", "web", "incoming", (begin + 600 + LOOK / 2, 4, 40), number=2)
     sampled.take()
     found = rounded(figures(matrix(sampled.weighted()), "window_start"))
-    assert found == {(START + timedelta(minutes=each),): (5, 50) for each in (9, 10)}
+    assert found == {(START + timedelta(minutes=each),): (3 + 2, 30 + 20) for each in (9, 10)}
 
 
 def test_what_was_counted_before_the_first_segment_that_is_left_is_of_another_time(sampled: Bench) -> None:

@@ -298,20 +298,24 @@ def test_counts_are_of_all_deliveries_whatever_the_sample() -> None:
     settle(consumer)
     assert records.hops == []
 
-    def counts() -> list[tuple[str, int, int, int, int]]:
+    def counts() -> list[tuple[str, int, int, int, int, int | None]]:
         for each in network.core.connections:
             records.recording.counts(each)
         taken, records.taken[Kind.COUNTS] = records.taken[Kind.COUNTS], []
         return [
-            (each["link"], each["deliveries"], each["octets"], each["presettled"], each["accepted"]) for each in taken
+            (*(each[name] for name in ("link", "deliveries", "octets", "presettled", "accepted")), each["since"])
+            for each in taken
         ]
 
-    told = [("out", 5, 5 * len(message()), 2, 3), ("in", 5, 5 * len(message()), 2, 3)]
+    told = [("out", 5, 5 * len(message()), 2, 3, None), ("in", 5, 5 * len(message()), 2, 3, None)]
     assert counts() == told
+    network.advance(10.0)
     assert counts() == []
+    looked = records.recorder.base + round(network.now * 1e9)
+    network.advance(10.0)
     client.send(sender, settled=True)
     client.lose()
-    assert [each[:2] for each in counts()] == [("out", 6), ("in", 6)]
+    assert [(*each[:2], each[-1]) for each in counts()] == [("out", 6, looked), ("in", 6, looked)]
 
 
 def test_what_happens_to_links() -> None:
