@@ -165,3 +165,9 @@ def test_nothing_is_said_to_be_lost_and_what_would_fail_is_known(minute: Minute)
     failures = minute.table("contingency").set_index("failure")
     assert failures.loc["A - B"].moved_messages >= FLOWS[0].count
     assert failures.loc["A - C"].lost_messages == 0
+
+
+def test_the_report_tells_of_it_and_its_pictures_are_there(minute: Minute) -> None:
+    page = Path(minute.said["report"]).read_text(encoding="utf-8")
+    assert all(flow.address in page for flow in FLOWS)
+    assert len(list((minute.out / "pictures").glob("*.png"))) >= page.count("<img") > 5
