@@ -111,10 +111,12 @@ class Case:
     far: Amounts
     #: Flows that were left out.
     unreachable: int
+    #: Of each edge, in octets; None: as much as the one that carries most before.
+    capacity: Amounts | None = None
 
     @staticmethod
-    def of(graph: Graph, flows: Sequence[Flow]) -> Case:
-        """Args: flows: those within one router go nowhere, but their address can be cut off."""
+    def of(graph: Graph, flows: Sequence[Flow], capacity: Amounts | None = None) -> Case:
+        """Args: flows: those within one router go nowhere, but their address can be cut off. capacity: of each edge."""
         network = Network.of(graph.edges, graph.routers)
         place = network.place
         known = [each for each in flows if each.ingress in place and each.egress in place]
@@ -146,6 +148,7 @@ class Case:
             np.array([each.bytes for each in some], dtype=np.float64),
             far[kept],
             len(flows) - len(some),
+            capacity,
         )
 
     def failures(self, *, loaded: int = LOADED, pairs: int = PAIRS, seed: int = 0) -> list[Failure]:
@@ -196,8 +199,9 @@ class Case:
         arrives = ~np.isinf(far)
         moved = arrives & (far > self.far)
         before, after = (self.far * self.messages)[arrives].sum(), (far * self.messages)[arrives].sum()
-        busiest = int(load.argmax()) if len(load) else -1
         most = float(traffic.load.max(initial=0.0))
+        use = load / (self.capacity if self.capacity is not None else most or 1.0)
+        busiest = int(use.argmax()) if len(use) else -1
         names = sorted({self.flows[flow].address for flow in cut})
         return {
             "kind": failure.kind,
@@ -213,7 +217,7 @@ class Case:
             "stretch": float(after / before) if before else 1.0,
             "most_loaded": self._edge(busiest) if busiest >= 0 and load[busiest] > 0 else None,
             "most_loaded_bytes": float(load[busiest]) if busiest >= 0 else 0.0,
-            "use": float(load[busiest] / most) if busiest >= 0 and most else 0.0,
+            "use": float(use[busiest]) if busiest >= 0 else 0.0,
         }
 
     def _cut_off(self, lost: np.ndarray, own: np.ndarray) -> tuple[Numbers, Numbers]:

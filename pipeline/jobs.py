@@ -56,6 +56,7 @@ JOBS: Final = _named(
     Job("losses", "which deliveries were lost, went round or were tried too often, and who is slow", ("deliveries",)),
     Job("anomalies", "when the mesh was not as its own history says", ("deliveries",)),
     Job("contingency", "what breaks if a link or a router fails", ("ingest", "traffic")),
+    Job("plan", "which other costs of links would have the most used one used less", ("ingest", "traffic")),
 )
 """In the order in which they are done: each after those that it needs."""
 

@@ -177,10 +177,11 @@ class Mesh:
         await self._begin(node, "started")
         return node
 
-    def link(self, near: str, far: str, *, cost: int = 1, **conditions: Any) -> Link:
+    def link(self, near: str, far: str, *, cost: int = 1, back: int | None = None, **conditions: Any) -> Link:
         """Link two routers, both ways; there may be several links between the same two.
 
-        Args: near: the one that connects. cost: of either way. conditions: `latency`, `jitter`, `bandwidth`.
+        Args: near: the one that connects. cost: of sending to the other. back: of sending back; None: the same.
+            conditions: `latency`, `jitter`, `bandwidth`.
         """
         self._ports += 1
         name = f"{far}-{self._ports - LINKS}"
@@ -194,7 +195,7 @@ class Mesh:
                 url=f"{self._scheme}://{self._address(far)}:{self._ports}",
                 name=f"{near}-{self._ports - LINKS}",
                 role="mesh",
-                cost=cost,
+                cost=cost if back is None else back,
             ),
             self._ports,
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from amqpmesh.router.io.connectors import Connector
@@ -89,6 +90,9 @@ class HostedRouter(Router):
             carry=self._carry_opened,
         )
         self.connectors = (*self.connectors, connector)
+        core = self._started()
+        # Its cost is changed by `$management`, as that of any other.
+        core.config = replace(core.config, connectors=(*core.config.connectors, config))
         self._nursery.start_soon(self._run_connector, connector)
 
     async def _run_connector(self, connector: Connector) -> None:
@@ -101,6 +105,10 @@ class HostedRouter(Router):
             if connector.name == name:
                 connector.stop()
         self.connectors = tuple(each for each in self.connectors if each.name != name)
+        core = self._started()
+        core.config = replace(
+            core.config, connectors=tuple(each for each in core.config.connectors if each.name != name)
+        )
 
     def set_cost(self, config: ConnectorConfig | ListenerConfig, cost: int) -> None:
         """What sending costs from now on, on the connections of a connector or a listener."""

@@ -1,0 +1,352 @@
+"""Other costs of links, by which the most used link carries less of the recorded traffic: proposed, and checked.
+
+What `weights` proposes is tried with every single link and router failing (`contingency`), and changes that make a
+failure worse are left out. What is left is tried on simulated routers (`rehearsal`). Then there is a plan, for
+`amqpmesh routes apply`; nothing is changed here.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+
+from amqpmesh.pipeline.contingency import Case, Failure, Flow, contingency, flows
+from amqpmesh.pipeline.deliveries import between
+from amqpmesh.pipeline.events import Column, spark_schema, table
+from amqpmesh.pipeline.files import ordinary
+from amqpmesh.pipeline.graphs import Graph, recorded
+from amqpmesh.pipeline.rehearsal import rehearsed
+from amqpmesh.pipeline.routing import Amounts
+from amqpmesh.pipeline.weights import USUAL, Edge, Effort, arranged, capacities, edges_of, search
+from amqpmesh.pipeline.work import Done, Table, Work
+from amqpmesh.router.amqp.errors import CommandError
+from amqpmesh.router.plans import Change, Plan, Use, Verdict, dumped
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+HARM: Final = 0.1
+"""A failure may have the most used link used more than it does now by no greater a share, where that is more than any
+link is used now without a failure."""
+
+TRIES: Final = 3
+"""Searches, each with other chance, before no changes are proposed since all make a failure worse."""
+
+FILE: Final = "plan.json"
+"""The plan's name, beside its tables."""
+
+_SAME: Final = 1e-9
+"""Amounts that differ by no greater a share are the same."""
+
+_USE: Final = "of its capacity; without one, of the most that any link carries before"
+
+CHANGES: Final = (
+    Column("number", pa.int64(), "its place in the order in which they are made, from 1 on"),
+    Column("router", pa.string(), "the router that sends"),
+    Column("neighbour", pa.string(), "where to"),
+    Column("cost_before", pa.int64(), "what sending costs"),
+    Column("cost_after", pa.int64(), "what it is to cost"),
+    Column("bytes_before", pa.float64(), "of the recorded traffic, what goes that way", "octets"),
+    Column("bytes_after", pa.float64(), "what will", "octets"),
+    Column("use_before", pa.float64(), _USE),
+    Column("use_after", pa.float64(), "of the same"),
+)
+
+LINKS: Final = CHANGES[1:]
+
+FAILURES: Final = (
+    Column("kind", pa.string(), "`link` or `router`"),
+    Column("failure", pa.string(), "what fails: a router, or the two of a link, `A - B`"),
+    Column("most_loaded_before", pa.string(), "the direction that is used most then; null: none is used", "", True),
+    Column("most_loaded_after", pa.string(), "the same with the changes", "", True),
+    Column("use_before", pa.float64(), "of that direction: " + _USE + ", and nothing fails"),
+    Column("use_after", pa.float64(), "of the same"),
+    Column("lost_before", pa.float64(), "messages that have no way to where they were received"),
+    Column("lost_after", pa.float64(), "the same with the changes"),
+    Column("worse", pa.bool_(), "it is used more by more than is allowed; a plan that was accepted has none"),
+)
+
+TABLES: Final = {"plan/changes": CHANGES, "plan/links": LINKS, "plan/failures": FAILURES}
+
+Row = Mapping[str, Any]
+Check = Callable[[Case, Sequence[Failure]], Sequence[Row]]
+"""What becomes of each failure, in any order: rows of `contingency`."""
+
+
+@dataclass(frozen=True)
+class Proposed:
+    """What is proposed.
+
+    Args: changes: in the order in which they are made. case, changed: before and after. use: of the most used link
+        before, after, and while changes are made. failures: rows of the table of that name. left_out: changes that the
+        search proposed and that made a failure worse. evaluations, is_exhausted: of the search.
+    """
+
+    changes: tuple[Change, ...]
+    case: Case
+    changed: Case
+    use: tuple[float, float, float]
+    failures: tuple[Row, ...]
+    left_out: int
+    evaluations: int
+    is_exhausted: bool
+
+    @property
+    def verdict(self) -> Verdict:
+        """What the failures say."""
+        if not self.changes:
+            return Verdict(None, "there is nothing to be changed")
+        before, after = (max(self.failures, key=lambda row: row[name]) for name in ("use_before", "use_after"))
+        worse = [row for row in self.failures if row["worse"]]
+        sentence = (
+            f"of {len(self.failures):,} single failures the worst has a link used {before['use_before']:.2f} before "
+            f"({before['failure']}), {after['use_after']:.2f} after ({after['failure']})"
+        )
+        return Verdict(not worse, f"{sentence}; {len(worse):,} are worse than is allowed")
+
+
+def directly(case: Case, failures: Sequence[Failure]) -> list[Row]:
+    """A `Check` without Spark."""
+    return [case.without(each) for each in failures]
+
+
+def proposed(
+    graph: Graph,
+    flows: Sequence[Flow],
+    *,
+    capacity: Mapping[Edge, float] | None = None,
+    effort: Effort = USUAL,
+    harm: float = HARM,
+    check: Check = directly,
+) -> Proposed:
+    """Propose changes which no single failure is the worse for.
+
+    Args: capacity: what directions of links can carry in all of the time, in octets; those that are not in it count
+        the same. harm: as the constant. check: tries the failures.
+    """
+    first = Case.of(graph, flows)
+    can = capacities(first.network, capacity or {}, first.traffic.load)
+    case = replace(first, capacity=can)
+    singles = case.failures(loaded=0, pairs=0)
+    before = _by_name(check(case, singles))
+    most = float((case.traffic.load / can).max(initial=0.0))
+    left_out = evaluations = 0
+    is_exhausted = False
+    for attempt in range(TRIES):
+        found = search(case.traffic, can, replace(effort, seed=effort.seed + attempt))
+        evaluations += found.evaluations
+        is_exhausted = found.is_exhausted
+        changes = dict(found.changes)
+        while changes:
+            changes, after, on_the_way = arranged(case.traffic, can, changes)
+            if after > most * (1 - effort.gain):
+                break
+            changed = _with(graph, flows, changes, can)
+            rows = _compared(before, _by_name(check(changed, singles)), most, harm)
+            if not any(row["worse"] for row in rows):
+                return Proposed(
+                    tuple(Change(*edge, graph.edges[edge], cost) for edge, cost in changes.items()),
+                    case, changed, (most, after, on_the_way), tuple(rows), left_out, evaluations, is_exhausted,
+                )  # fmt: skip
+            worse = {(row["kind"], row["failure"]) for row in rows if row["worse"]}
+            changes = _without_one(graph, flows, changes, can, before, most, harm, [
+                each for each in singles if (each.kind, each.name) in worse
+            ])  # fmt: skip
+            left_out += 1
+        if not found.changes:
+            break
+    rows = _compared(before, before, most, harm)
+    return Proposed((), case, case, (most, most, most), tuple(rows), left_out, evaluations, is_exhausted)
+
+
+def _with(graph: Graph, flows: Sequence[Flow], changes: Mapping[Edge, int], capacity: Amounts) -> Case:
+    return Case.of(Graph({**graph.edges, **changes}, graph.routers), flows, capacity)
+
+
+def _without_one(
+    graph: Graph,
+    flows: Sequence[Flow],
+    changes: Mapping[Edge, int],
+    capacity: Amounts,
+    before: Mapping[tuple[str, str], Row],
+    most: float,
+    harm: float,
+    failures: Sequence[Failure],
+) -> dict[Edge, int]:
+    """The changes but for one: that without which fewest of these failures are worse, then links are used least."""
+    trials = []
+    for edge in changes:
+        left = {other: cost for other, cost in changes.items() if other != edge}
+        case = _with(graph, flows, left, capacity)
+        rows = _compared(before, _by_name(directly(case, failures)), most, harm)
+        use = float((case.traffic.load / capacity).max(initial=0.0))
+        trials.append((sum(row["worse"] for row in rows), use, edge, left))
+    return min(trials)[3]
+
+
+def _by_name(rows: Sequence[Row]) -> dict[tuple[str, str], Row]:
+    return {(row["kind"], row["failure"]): row for row in rows}
+
+
+def _compared(
+    before: Mapping[tuple[str, str], Row], after: Mapping[tuple[str, str], Row], most: float, harm: float
+) -> list[Row]:
+    """Rows of the table `failures`.
+
+    Args: after: of some failures. most: the use of the most used link before, as long as nothing fails.
+    """
+    rows: list[Row] = []
+    for name in sorted(after):
+        one, other = before[name], after[name]
+        limit = max(one["use"] * (1 + harm), most)
+        rows.append(
+            {
+                "kind": name[0],
+                "failure": name[1],
+                "most_loaded_before": one["most_loaded"],
+                "most_loaded_after": other["most_loaded"],
+                "use_before": one["use"],
+                "use_after": other["use"],
+                "lost_before": one["lost_messages"],
+                "lost_after": other["lost_messages"],
+                "worse": bool(other["use"] > limit * (1 + _SAME) or other["lost_messages"] > one["lost_messages"]),
+            }
+        )
+    return rows
+
+
+def links(found: Proposed) -> list[Row]:
+    """Rows of the table `links`."""
+    case, changed = found.case, found.changed
+    assert case.capacity is not None
+    uses = case.traffic.load / case.capacity, changed.traffic.load / case.capacity
+    return [
+        {
+            "router": router,
+            "neighbour": neighbour,
+            "cost_before": int(case.network.costs[edge]),
+            "cost_after": int(changed.network.costs[edge]),
+            "bytes_before": float(case.traffic.load[edge]),
+            "bytes_after": float(changed.traffic.load[edge]),
+            "use_before": float(uses[0][edge]),
+            "use_after": float(uses[1][edge]),
+        }
+        for edge, (router, neighbour) in enumerate(edges_of(case.network))
+    ]
+
+
+def changes(found: Proposed) -> list[Row]:
+    """Rows of the table `changes`."""
+    by_edge = {(row["router"], row["neighbour"]): row for row in links(found)}
+    return [
+        {"number": number, **by_edge[each.router, each.neighbour]} for number, each in enumerate(found.changes, start=1)
+    ]
+
+
+def planned(found: Proposed, simulation: Verdict, work: Work, *, relative: bool = True) -> Plan:
+    """The plan. Args: relative: capacities are not known."""
+    rows = links(found)
+    return Plan(
+        made=datetime.now(UTC).isoformat(timespec="seconds"),
+        since=work.since.isoformat() if work.since else None,
+        until=work.until.isoformat() if work.until else None,
+        events=work.events,
+        routers=len(found.case.network),
+        links=len(found.case.network.links()),
+        relative=relative,
+        before=_most_used(rows, "use_before"),
+        after=_most_used(rows, "use_after"),
+        between=found.use[2],
+        contingency=found.verdict,
+        simulation=simulation,
+        changes=found.changes,
+    )
+
+
+def _most_used(rows: Sequence[Row], name: str) -> Use:
+    row = max(rows, key=lambda each: each[name], default=None)
+    if row is None or not row[name]:
+        return Use(0.0, None, None)
+    return Use(row[name], row["router"], row["neighbour"])
+
+
+def job(work: Work) -> Done:
+    """As a job of the command."""
+    edges = table(work.spark, work.place("ingest"), "edges")
+    hops = between(table(work.spark, work.place("ingest"), "hops"), work.since, work.until)
+    graph, sent = recorded(edges, hops), flows(work.read("traffic/matrix"))
+
+    def check(case: Case, failures: Sequence[Failure]) -> list[Row]:
+        names = ("kind", "failure", "most_loaded", "use", "lost_messages")
+        return [row.asDict() for row in contingency(case, failures, edges).select(*names).collect()]
+
+    found = proposed(graph, sent, check=check)
+    simulation = rehearsed(graph, [(each.ingress, each.egress, each.bytes) for each in sent], found.changes)
+    plan = planned(found, simulation, work)
+    rows = work.write("plan/changes", _frame(work.spark, changes(found), CHANGES))
+    work.write("plan/links", _frame(work.spark, links(found), LINKS))
+    work.write("plan/failures", _frame(work.spark, found.failures, FAILURES))
+    save(work, dumped(plan))
+    return Done(rows, _figures(found), (*_changes_shown(plan, found), _checks(plan)))
+
+
+def _frame(spark: SparkSession, rows: Sequence[Row], columns: Sequence[Column]) -> DataFrame:
+    ordered = [tuple(row[each.name] for each in columns) for row in rows]
+    return spark.createDataFrame(ordered, spark_schema(columns)).coalesce(1)
+
+
+def save(work: Work, text: str) -> None:
+    """Write the plan beside its tables, in the place of the one before."""
+    place = f"{work.place('plan')}/{FILE}"
+    try:
+        path = ordinary(place)
+    except CommandError:  # where Spark writes, and Python does not
+        java = work.spark.sparkContext._jvm.org.apache.hadoop.fs  # type: ignore[union-attr]
+        target = java.Path(place)
+        stream = target.getFileSystem(work.spark.sparkContext._jsc.hadoopConfiguration()).create(target, True)
+        stream.write(text.encode())
+        stream.close()
+        return
+    partial = path.with_name(f".{FILE}.{os.getpid()}")
+    partial.write_text(text, encoding="utf-8")
+    partial.replace(path)
+
+
+def _figures(found: Proposed) -> dict[str, int | float]:
+    return {
+        "changes": len(found.changes),
+        "use before": found.use[0],
+        "after": found.use[1],
+        "on the way": found.use[2],
+        "single failures": len(found.failures),
+        "left out for a failure": found.left_out,
+        "costs tried": found.evaluations,
+        "search cut short": int(found.is_exhausted),
+    }
+
+
+def _changes_shown(plan: Plan, found: Proposed) -> tuple[Table, ...]:
+    if not plan.changes:
+        return ()
+    headings = ("router", "neighbour", "cost", "cost then", "use", "use then")
+    rows = [
+        (each["router"], each["neighbour"], each["cost_before"], each["cost_after"], each["use_before"],
+         each["use_after"])
+        for each in changes(found)
+    ]  # fmt: skip
+    return (Table("changes", headings, tuple(rows)),)
+
+
+def _checks(plan: Plan) -> Table:
+    words = {True: "passed", False: "failed", None: "not made"}
+    checks = (("contingency", plan.contingency), ("simulation", plan.simulation))
+    return Table(
+        "checks",
+        ("check", "result", "what was found"),
+        tuple((name, words[verdict.passed], verdict.sentence) for name, verdict in checks),
+    )
