@@ -25,7 +25,11 @@ Ask = Callable[[Message], Awaitable[Message]]
 
 
 class ReroutingError(AmqpMeshError):
-    """The mesh is not as the plan has it, or a router does not do what is asked of it."""
+    """The mesh is not as the plan has it."""
+
+
+class UnwillingError(ReroutingError):
+    """A router does not do what is asked of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +86,10 @@ def _standing(change: Change, there: Sequence[Mapping[str, Any]]) -> Standing:
 
 
 async def put(standing: Standing, cost: int, ask: Ask) -> None:
-    """Have it cost so much. Raises: ReroutingError: the router does not do it."""
+    """Have it cost so much.
+
+    Raises: UnwillingError: the router does not do it. ReroutingError: it says nothing of the kind.
+    """
     answer = await ask(
         Message({"cost": cost}, application_properties={"operation": "UPDATE", "identity": standing.identity})
     )
@@ -107,7 +114,7 @@ async def _neighbours(router: str, ask: Ask) -> list[Mapping[str, Any]]:
             page = [dict(zip(body["attributeNames"], row, strict=True)) for row in body["results"]]
             told = {int(each["connection"]): {name: each[name] for name in ATTRIBUTES} for each in page}
         except (KeyError, TypeError, ValueError) as error:
-            raise ReroutingError(f"the answer of {router} is not understood: {error!r}") from None
+            raise UnwillingError(f"the answer of {router} is not understood: {error!r}") from None
         if not told.keys() - found.keys():
             return list(found.values())
         found.update(told)
@@ -115,9 +122,9 @@ async def _neighbours(router: str, ask: Ask) -> list[Mapping[str, Any]]:
 
 
 def _answered(router: str, answer: Message) -> Any:
-    """The body of an answer. Raises: ReroutingError: it is an error."""
+    """The body of an answer. Raises: UnwillingError: it is an error."""
     code = answer.application_properties.get("statusCode")
     if code != OK:
         said = answer.application_properties.get("statusDescription")
-        raise ReroutingError(f"{router} answers {code}: {said}")
+        raise UnwillingError(f"{router} answers {code}: {said}")
     return answer.body

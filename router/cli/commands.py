@@ -21,6 +21,7 @@ COMMANDS: Final[Mapping[str, str]] = {
     "user": "who may connect with a password",
     "ca": "who may be a router of a mesh",
     "pipeline": "answer questions from what routers have recorded",
+    "routes": "put costs into force that the pipeline has proposed",
     "demo": "watch five routers, one of which is killed",
     "completion": "print a script for the shell",
 }

@@ -62,7 +62,7 @@ def add_options(command: argparse.ArgumentParser, *, lasting: bool) -> None:
             help="connect until it comes about, and again when it is lost; what nobody tells the outcome of is in "
             "doubt, and is not sent again",
         )
-    command.set_defaults(reconnect=False)
+    command.set_defaults(reconnect=False, password=None)
 
 
 def connection(given: argparse.Namespace, command: str) -> Connection:
@@ -126,4 +126,7 @@ def _password(given: argparse.Namespace) -> str | None:
         return passwords.from_file(given.password_file)
     if not sys.stdin.isatty():
         raise CommandError("--user needs --password-file where no terminal is there to ask")
-    return passwords.from_person()
+    if given.password is None:
+        given.password = passwords.from_person()  # once, for all connections of a command
+    password: str = given.password
+    return password

@@ -75,11 +75,11 @@ def status(given: argparse.Namespace) -> int:
     if given.json:
         print(dump({**_object(entities), "own_connection": own}))
     else:
-        print("\n".join(printable(line) for line in lines(entities, _width(), own)))
+        print("\n".join(printable(line) for line in lines(entities, width(), own)))
     return Exit.DONE
 
 
-def _width() -> int:
+def width() -> int:
     """Columns that a line may have: who reads a pipe or a file wants names whole, unless `COLUMNS` says otherwise."""
     if sys.stdout.isatty() or os.environ.get("COLUMNS"):
         return shutil.get_terminal_size((WIDTH, 0)).columns
@@ -109,7 +109,7 @@ async def _ask(connection: Connection, router: str | None, timeout: float) -> En
         requester = connection.requester(address, max_message_size=MAX_ANSWER)
         async with connection:
             if router is not None:
-                await _look_for_path(connection, router)
+                await look_for_path(connection, router)
             async with requester as management:
                 try:
                     entities.update(await all_pages(management.request))
@@ -121,7 +121,7 @@ async def _ask(connection: Connection, router: str | None, timeout: float) -> En
     return entities
 
 
-async def _look_for_path(connection: Connection, router: str) -> None:
+async def look_for_path(connection: Connection, router: str) -> None:
     """Raises: RefusedError: no path leads there, as the router that we are connected to knows."""
     properties: dict[str, Value] = {"operation": "READ", "type": ROUTE, "name": router}
     try:

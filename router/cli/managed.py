@@ -1,0 +1,108 @@
+"""The `$management` of several routers: of all through one, and of those that change something by their own doors."""
+
+from collections.abc import Callable, Collection, Mapping
+from contextlib import AsyncExitStack
+from typing import Any, Final
+
+from amqpmesh.router.amqp.errors import AmqpMeshError, CommandError
+from amqpmesh.router.cli.exits import RefusedError
+from amqpmesh.router.cli.status import MAX_ANSWER, look_for_path
+from amqpmesh.router.entities import PREFIX
+from amqpmesh.router.io.client.connection import Connection
+from amqpmesh.router.io.client.requester import Requester
+from amqpmesh.router.management import ADDRESS, OK
+from amqpmesh.router.message import Message
+from amqpmesh.router.outcomes import OutcomeError
+from amqpmesh.router.rerouting import Ask
+
+_URLS: Final = 3
+"""Listeners of a router that are named in advice."""
+
+
+class Managed:
+    """Asks routers, each by its id. A router changes costs for those alone who are connected to it itself."""
+
+    def __init__(self, first: Connection, stack: AsyncExitStack) -> None:
+        self._first = first
+        self._stack = stack
+        self._requesters: dict[str, Requester] = {}
+        self._direct: set[str] = set()
+
+    @staticmethod
+    async def connected(
+        first: Connection, others: Mapping[str, Connection], stack: AsyncExitStack, wait: Callable[[str], None]
+    ) -> "Managed":
+        """Connect to all. Args: wait: is told who is waited for.
+
+        Raises: CommandError: one is another router than it was said to be. AmqpMeshError: one is not reached.
+        """
+        managed = Managed(await stack.enter_async_context(first), stack)
+        await managed._add(first, None)
+        for router, connection in others.items():
+            wait(f"router {router}, at the URL of --at")
+            await managed._add(await stack.enter_async_context(connection), router)
+        return managed
+
+    async def _add(self, connection: Connection, router: str | None) -> None:
+        requester = await self._stack.enter_async_context(connection.requester(ADDRESS, max_message_size=MAX_ANSWER))
+        (found,) = await _told(requester, "router", "id") or [{"id": None}]
+        if router is not None and found["id"] != router:
+            raise CommandError(f"--at: the router that was found where {router} should be is {found['id']}")
+        if found["id"] is not None:
+            self._requesters.setdefault(found["id"], requester)
+            self._direct.add(found["id"])
+
+    def asking(self, router: str) -> Ask:
+        """What asks a router."""
+
+        async def ask(message: Message) -> Message:
+            requester = self._requesters.get(router)
+            if requester is None:
+                await look_for_path(self._first, router)
+                requester = self._requesters[router] = await self._stack.enter_async_context(
+                    self._first.requester(f"{ADDRESS}@{router}", max_message_size=MAX_ANSWER)
+                )
+            try:
+                return await requester.request(message)
+            except OutcomeError as error:
+                raise RefusedError(f"{router} is not reached: the request was {error}") from None
+
+        return ask
+
+    async def demand_direct(self, routers: Collection[str]) -> None:
+        """Raises: CommandError: to some of these there is no connection; it says where they take clients."""
+        missing = sorted(set(routers) - self._direct)
+        if not missing:
+            return
+        places = [f"{router} listens at {', '.join(urls)}" for router in missing if (urls := await self._urls(router))]
+        options = " ".join(f"--at {router}=URL" for router in missing)
+        reason = "a router changes costs for those alone who are connected to it itself"
+        raise CommandError("; ".join([f"{reason}: {options}", *places, "nothing was changed"]))
+
+    async def _urls(self, router: str) -> list[str]:
+        """Where clients are taken, as far as the router says."""
+        try:
+            await self.asking(router)(_query("router", "id"))
+            found = await _told(self._requesters[router], "listener", "url", "role")
+        except AmqpMeshError:
+            return []
+        return [each["url"] for each in found if each["role"] == "normal"][:_URLS]
+
+
+def _query(kind: str, *names: str) -> Message:
+    return Message(
+        {"attributeNames": list(names)},
+        application_properties={"operation": "QUERY", "entityType": f"{PREFIX}{kind}"},
+    )
+
+
+async def _told(requester: Requester, kind: str, *names: str) -> list[dict[str, Any]]:
+    """Attributes of all entities of a type; of what is not understood, none. Raises: AmqpMeshError: no answer."""
+    answer = await requester.request(_query(kind, *names))
+    if answer.application_properties.get("statusCode") != OK:
+        return []
+    try:
+        rows = [dict(zip(answer.body["attributeNames"], row, strict=True)) for row in answer.body["results"]]
+        return [{name: row[name] for name in names} for row in rows]
+    except (KeyError, TypeError, ValueError):
+        return []
