@@ -84,7 +84,7 @@ class Proposed:
 
     Args: changes: in the order in which they are made. case, changed: before and after. use: of the most used link
         before, after, and while changes are made. failures: rows of the table of that name. left_out: changes that the
-        search proposed and that made a failure worse. evaluations, is_exhausted: of the search.
+        search proposed and that made a failure worse. least, evaluations, is_exhausted: of the search.
     """
 
     changes: tuple[Change, ...]
@@ -93,6 +93,7 @@ class Proposed:
     use: tuple[float, float, float]
     failures: tuple[Row, ...]
     left_out: int
+    least: float
     evaluations: int
     is_exhausted: bool
 
@@ -100,7 +101,8 @@ class Proposed:
     def verdict(self) -> Verdict:
         """What the failures say."""
         if not self.changes:
-            return Verdict(None, "there is nothing to be changed")
+            reason = "there is nothing to gain"
+            return Verdict(None, "all changes that gain enough make a failure worse" if self.left_out else reason)
         before, after = (max(self.failures, key=lambda row: row[name]) for name in ("use_before", "use_after"))
         worse = [row for row in self.failures if row["worse"]]
         sentence = (
@@ -149,10 +151,9 @@ def proposed(
             changed = _with(graph, flows, changes, can)
             rows = _compared(before, _by_name(check(changed, singles)), most, harm)
             if not any(row["worse"] for row in rows):
-                return Proposed(
-                    tuple(Change(*edge, graph.edges[edge], cost) for edge, cost in changes.items()),
-                    case, changed, (most, after, on_the_way), tuple(rows), left_out, evaluations, is_exhausted,
-                )  # fmt: skip
+                made = tuple(Change(*edge, graph.edges[edge], cost) for edge, cost in changes.items())
+                use = most, after, on_the_way
+                return Proposed(made, case, changed, use, tuple(rows), left_out, found.least, evaluations, is_exhausted)
             worse = {(row["kind"], row["failure"]) for row in rows if row["worse"]}
             changes = _without_one(graph, flows, changes, can, before, most, harm, [
                 each for each in singles if (each.kind, each.name) in worse
@@ -161,7 +162,7 @@ def proposed(
         if not found.changes:
             break
     rows = _compared(before, before, most, harm)
-    return Proposed((), case, case, (most, most, most), tuple(rows), left_out, evaluations, is_exhausted)
+    return Proposed((), case, case, (most, most, most), tuple(rows), left_out, found.least, evaluations, is_exhausted)
 
 
 def _with(graph: Graph, flows: Sequence[Flow], changes: Mapping[Edge, int], capacity: Amounts) -> Case:
@@ -323,6 +324,7 @@ def _figures(found: Proposed) -> dict[str, int | float]:
         "use before": found.use[0],
         "after": found.use[1],
         "on the way": found.use[2],
+        "at least": found.least,
         "single failures": len(found.failures),
         "left out for a failure": found.left_out,
         "costs tried": found.evaluations,

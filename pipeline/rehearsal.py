@@ -105,8 +105,9 @@ def rehearsed(graph: Graph, flows: Sequence[tuple[str, str, float]], changes: Se
     """Try a plan. Args: flows: from, to, and how much. Returns: what was found, or why it was not tried."""
     if not changes:
         return Verdict(None, "there is nothing to be changed")
-    if len(graph.routers) > MOST_ROUTERS:
-        return Verdict(None, f"{len(graph.routers):,} routers are more than the {MOST_ROUTERS} that are simulated")
+    routers = len(Network.of(graph.edges, graph.routers))
+    if routers > MOST_ROUTERS:
+        return Verdict(None, f"{routers:,} routers are more than the {MOST_ROUTERS} that are simulated")
     try:
         return rehearsal(graph, flows, changes).verdict
     except trio.TooSlowError as error:
@@ -130,13 +131,13 @@ def rehearsal(graph: Graph, flows: Sequence[tuple[str, str, float]], changes: Se
 async def _play(
     mesh: Mesh, graph: Graph, flows: Sequence[tuple[str, str, float]], changes: Sequence[Change]
 ) -> Rehearsal:
-    for router in sorted(graph.routers):
+    old = Network.of(graph.edges, graph.routers)
+    for router in old.routers:
         await mesh.router(router)
     for one, other in sorted(graph.edges):
         if one < other:
             mesh.link(one, other, cost=graph.edges[one, other], back=graph.edges[other, one])
     await mesh.settled(PATIENCE)
-    old = Network.of(graph.edges, graph.routers)
     new = Network.of({**graph.edges, **{(each.router, each.neighbour): each.after for each in changes}}, graph.routers)
     wrong = _hops(mesh, old)[1]
     failure: ReroutingError | trio.TooSlowError | None = None

@@ -78,13 +78,15 @@ class Proposal:
 
     Args: changes: from -> to, and what it is to cost; in an order in which the links are used little on the way.
         before, after: the use of the most used link; between: of all that there is while one change after the other is
-        made. evaluations: costs that were tried. is_exhausted: it ended since it may do no more than that.
+        made. least: what the most used link is used at least, whatever links cost. evaluations: costs that were tried.
+        is_exhausted: the search ended since it may do no more, and not since nothing better is possible.
     """
 
     changes: Mapping[Edge, int]
     before: float
     after: float
     between: float
+    least: float
     evaluations: int
     is_exhausted: bool
 
@@ -98,6 +100,20 @@ def capacities(network: Network, known: Mapping[Edge, float], load: Amounts) -> 
     unknown = np.array([edge not in known for edge in edges], dtype=bool)
     most = float(load[unknown].max(initial=0.0)) or 1.0
     return np.array([known.get(edge, most) for edge in edges], dtype=np.float64)
+
+
+def least(traffic: Traffic, capacity: Amounts) -> float:
+    """A use that the most used link has at least, whatever links cost: what begins or ends at a router has to leave it,
+    or come to it, by its own links.
+    """
+    network, demand = traffic.network, traffic.demand * np.isfinite(traffic.distances)
+    leaving, coming = demand.sum(axis=0), np.zeros(len(network))
+    coming[traffic.targets] = demand.sum(axis=1)
+    bounds = [0.0]
+    for amount, ends in ((leaving, network.tails), (coming, network.heads)):
+        can = np.bincount(ends, weights=capacity, minlength=len(network))
+        bounds.extend(amount[can > 0] / can[can > 0])
+    return float(max(bounds))
 
 
 def edges_of(network: Network) -> list[Edge]:
@@ -129,6 +145,7 @@ class _Search:
         self._edges = edges_of(traffic.network)
         self._evaluations = 0
         self._before = _most(self._loads.load, self._capacity)
+        self._least = least(traffic, capacity)
         #: What counts as full where congestion is measured: the least maximum so far.
         self._scale = self._before
         self._best = self._start
@@ -139,7 +156,7 @@ class _Search:
     def run(self) -> None:
         """Look for better costs as long as it may."""
         now, waited, hot = self._key(self._loads.load), self._evaluations, 0
-        while not self._is_exhausted() and self._before > 0:
+        while not self._is_exhausted() and self._best_key[0] > self._least * (1 + _SAME):
             trial = self._relief(hot)
             key = None if trial is None else self._key(trial.load)
             if trial is not None and key is not None and _is_less(key, now):
@@ -163,18 +180,18 @@ class _Search:
 
     def proposal(self) -> Proposal:
         """The best that was found, whose changes are worth making."""
-        exhausted = self._is_exhausted()
+        exhausted = self._best_key[0] > self._least * (1 + _SAME)
         self._prune(self._best)
         self._prune(self._worthy())
         costs = self._worthy()
         changes = {int(edge): int(costs[edge]) for edge in np.flatnonzero(costs != self._start)}
         after = self._found[len(changes)][0]
         if not changes or after > self._before * (1 - self._effort.gain):
-            return Proposal({}, self._before, self._before, self._before, self._evaluations, exhausted)
+            return Proposal({}, self._before, self._before, self._before, self._least, self._evaluations, exhausted)
         self._restore(self._start)
         ordered, between = _in_order(self._loads, self._capacity, changes)
         named = {self._edges[edge]: cost for edge, cost in ordered}
-        return Proposal(named, self._before, after, between, self._evaluations, exhausted)
+        return Proposal(named, self._before, after, between, self._least, self._evaluations, exhausted)
 
     # ------------------------------------------------------------------------------------------------ what can be tried
 

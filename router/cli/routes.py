@@ -20,7 +20,7 @@ from amqpmesh.router.cli.status import TIME_OUT, width
 from amqpmesh.router.cli.terminal import printable
 from amqpmesh.router.io.client.connection import Connection
 from amqpmesh.router.plans import Change, Plan, Use, Verdict, loaded
-from amqpmesh.router.rerouting import Standing, UnwillingError, put, standings
+from amqpmesh.router.rerouting import ReroutingError, Standing, UnwillingError, put, standings
 
 MAX_PLAN: Final = 64 * 2**20
 """Octets of a plan's file."""
@@ -155,8 +155,12 @@ class _Run:
                 await mesh.demand_direct({each.change.router for each in todo})
                 await self._ask()
                 await self._change(todo, mesh)
+                self._say("", "all of it is in force")
                 found = await self._look(changes, mesh)
-                self._say("", "all of it is in force", *_lasting(found, back=self._given.take_back))
+                for each in found:
+                    if not each.is_done:
+                        raise ReroutingError(f"{each.change.name} costs {each.cost} again: its connection is another")
+                self._say(*_lasting(found, back=self._given.take_back))
             self._patience.rest()
 
     async def _look(self, changes: Sequence[Change], mesh: Managed) -> list[Standing]:
@@ -207,7 +211,7 @@ class _Run:
         self._patience.wait(what)
 
     def _say(self, *lines: str) -> None:
-        if not self._given.json:
+        if lines and not self._given.json:
             print("\n".join(map(printable, lines)), flush=True)
 
 

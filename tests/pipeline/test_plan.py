@@ -1,0 +1,130 @@
+"""Plans: what is proposed bears single failures as what there was, and says what it is of."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from amqpmesh.pipeline.contingency import Case, Flow
+from amqpmesh.pipeline.events import TABLES, spark_schema
+from amqpmesh.pipeline.graphs import Graph
+from amqpmesh.pipeline.plan import FILE, Proposed, changes, directly, job, links, proposed, save
+from amqpmesh.pipeline.traffic import MATRIX
+from amqpmesh.pipeline.weights import Effort
+from amqpmesh.pipeline.work import Work
+from amqpmesh.router.plans import Change, dumped, loaded
+from tests.pipeline.test_rehearsal import SQUARE
+from tests.pipeline.test_routing import flows_of, grid
+from tests.router.test_plans import PLAN
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+#: A sends twice as much to C as goes anywhere else, and all of it by B.
+FLOWS = [Flow("", "orders", "A", "C", 20, 2000.0), Flow("", "news", "B", "C", 10, 1000.0)]
+
+
+def of(seed: int, harm: float) -> tuple[Graph, list[Flow], Proposed]:
+    """What is proposed for a graph by chance."""
+    chance = random.Random(seed)
+    graph = Graph(grid(chance, 8, 14))
+    flows = [Flow("", f"a{at}", *flow, flow[2] * 100) for at, flow in enumerate(flows_of(chance, 8, 14))]
+    return graph, flows, proposed(graph, flows, effort=Effort(evaluations=500), harm=harm)
+
+
+def test_the_most_used_link_is_used_less_and_each_link_is_told_before_and_after() -> None:
+    found = proposed(Graph(SQUARE), FLOWS)
+    assert found.use == (1.0, pytest.approx(2 / 3), 1.0)
+    (change,) = found.changes
+    assert (change.router, change.before) == ("A", SQUARE[change.router, change.neighbour])
+    rows = {(row["router"], row["neighbour"]): row for row in links(found)}
+    assert set(rows) == set(SQUARE)
+    assert (rows["B", "C"]["bytes_before"], rows["B", "C"]["use_before"]) == (3000.0, 1.0)
+    assert rows["B", "C"]["bytes_after"] + rows["D", "C"]["bytes_after"] == 3000.0
+    (told,) = changes(found)
+    assert told["number"] == 1
+    assert told["cost_before"] == change.before
+    assert told["cost_after"] == change.after
+    assert found.verdict.passed
+
+
+def test_where_there_is_nothing_to_gain_nothing_is_proposed() -> None:
+    line = {("A", "B"): 1, ("B", "A"): 1, ("B", "C"): 1, ("C", "B"): 1}
+    found = proposed(Graph(line), FLOWS)
+    assert (found.changes, found.use, found.verdict.passed) == ((), (1.0, 1.0, 1.0), None)
+    assert not any(row["worse"] for row in found.failures)
+    assert proposed(Graph({}), []).changes == ()
+
+
+@pytest.mark.parametrize("seed", [4, 14])
+def test_changes_that_make_a_failure_worse_are_left_out(seed: int) -> None:
+    graph, flows, found = of(seed, harm=0.0)
+    assert found.changes
+    assert found.left_out > 0
+    after = Graph({**graph.edges, **{(each.router, each.neighbour): each.after for each in found.changes}})
+    before, case = Case.of(graph, flows), Case.of(after, flows)
+    now = before.traffic.load.max()
+    for failure in before.failures(loaded=0, pairs=0):
+        limit = max(before.without(failure)["most_loaded_bytes"], now)
+        assert case.without(failure)["most_loaded_bytes"] <= limit * (1 + 1e-9), failure.name
+    assert found.use[1] == pytest.approx(case.traffic.load.max() / now)
+
+
+def test_if_all_changes_make_a_failure_worse_none_is_proposed_unless_that_is_allowed() -> None:
+    _, _, found = of(1, harm=0.0)
+    assert (found.changes, found.use[1]) == ((), 1.0)
+    assert found.verdict.sentence == "all changes that gain enough make a failure worse"
+    _, _, found = of(1, harm=10.0)
+    assert found.changes
+
+
+def test_a_capacity_that_is_known_counts() -> None:
+    capacity = dict.fromkeys(SQUARE, 4000.0) | {("A", "B"): 1000.0}
+    found = proposed(Graph(SQUARE), FLOWS, capacity=capacity)
+    assert found.use[:2] == (2.0, pytest.approx(0.5))
+    assert max(row["use_before"] for row in found.failures) == 2.0
+
+
+# ------------------------------------------------------------------------------------------------------------- the job
+
+
+def table(work: Work, name: str, columns: Any, *rows: dict[str, Any]) -> None:
+    filled = [tuple(row.get(column.name) for column in columns) for row in rows]
+    work.spark.createDataFrame(filled, spark_schema(columns)).write.parquet(work.place(name))
+
+
+def test_the_job_writes_a_plan_that_was_checked_beside_its_tables(spark: SparkSession, tmp_path: Path) -> None:
+    work = Work(spark, ("/events",), str(tmp_path))
+    edges = [
+        {"router": a, "time": 1, "origin": a, "neighbour": b, "cost": cost, "whole": True}
+        for (a, b), cost in SQUARE.items()
+    ]
+    table(work, "ingest/edges", TABLES["edges"], *edges)
+    table(work, "ingest/hops", TABLES["hops"], *({"router": each, "time": 5} for each in "ABCD"))
+    table(work, "traffic/matrix", MATRIX, *(each._asdict() for each in FLOWS))
+    done = job(work)
+    plan = loaded((tmp_path / "plan" / FILE).read_bytes())
+    found = proposed(Graph(SQUARE), FLOWS, check=directly)
+    assert plan.changes == found.changes
+    assert plan.refusal is None
+    assert (plan.routers, plan.links, plan.events) == (4, 4, ("/events",))
+    assert (plan.before.share, plan.before.router, plan.before.neighbour) == (1.0, "B", "C")
+    assert done.rows == done.figures["changes"] == 1
+    assert [row.asDict() for row in work.read("plan/changes").collect()] == changes(found)
+    assert [row.asDict() for row in work.read("plan/links").orderBy("router", "neighbour").collect()] == links(found)
+    failures = work.read("plan/failures").orderBy("kind", "failure").collect()
+    assert [row.asDict() for row in failures] == list(found.failures)
+    assert {row["failure"] for row in failures} == {"A - B", "A - D", "B - C", "C - D", *"ABCD"}
+    assert [table.title for table in done.tables] == ["changes", "checks"]
+
+    other = Work(spark, (), f"file://{tmp_path}/other")
+    (tmp_path / "other" / "plan").mkdir(parents=True)
+    save(other, dumped(PLAN))
+    assert loaded((tmp_path / "other" / "plan" / FILE).read_text()) == PLAN
+
+
+def test_a_change_is_named_for_people() -> None:
+    assert Change("A", "B", 1, 2).name == "A -> B"
