@@ -55,6 +55,9 @@ DEVIATIONS: Final = 4.0
 PATIENCE: Final = 120.0
 """Seconds of virtual time that the mesh may take to settle."""
 
+LONGEST: Final = 3600.0
+"""Seconds of virtual time that all of it may take: by then something hangs."""
+
 _BEFORE: Final = "before"
 _AFTER: Final = "after"
 
@@ -111,9 +114,11 @@ def rehearsed(graph: Graph, flows: Sequence[tuple[str, str, float]], changes: Se
     try:
         return rehearsal(graph, flows, changes).verdict
     except trio.TooSlowError as error:
-        return Verdict(False, f"the simulated mesh did not settle: {error}")
+        return Verdict(False, f"the simulated mesh did not settle: {error or 'it hangs'}")
     except AmqpMeshError as error:
         return Verdict(False, str(error))
+    except (ExceptionGroup, AssertionError) as error:  # a fault of a router, or something that it left behind
+        return Verdict(False, f"the simulated mesh failed: {error!r}")
 
 
 def rehearsal(graph: Graph, flows: Sequence[tuple[str, str, float]], changes: Sequence[Change]) -> Rehearsal:
@@ -121,8 +126,9 @@ def rehearsal(graph: Graph, flows: Sequence[tuple[str, str, float]], changes: Se
     found: list[Rehearsal] = []
 
     async def main() -> None:
-        async with Mesh() as mesh:
-            found.append(await _play(mesh, graph, flows, changes))
+        with trio.fail_after(LONGEST):
+            async with Mesh() as mesh:
+                found.append(await _play(mesh, graph, flows, changes))
 
     trio.run(main, clock=MockClock(autojump_threshold=0))
     return found[0]

@@ -9,7 +9,18 @@ from types import ModuleType
 import pyarrow as pa
 import pytest
 
-from amqpmesh.pipeline import anomalies, deviations, excerpts, latency, losses, pictures, report
+from amqpmesh.pipeline import (
+    anomalies,
+    deviations,
+    excerpts,
+    latency,
+    losses,
+    pictures,
+    plan,
+    rehearsal,
+    report,
+    weights,
+)
 from amqpmesh.pipeline.contingency import FAILURES
 from amqpmesh.pipeline.deliveries import ATTEMPTS, CONTRADICTIONS
 from amqpmesh.pipeline.events import TABLES, Column, Problem
@@ -31,6 +42,7 @@ ALL = {
     **{f"losses/{name}": columns for name, columns in losses.TABLES.items()},
     **{f"anomalies/{name}": columns for name, columns in anomalies.TABLES.items()},
     "contingency": FAILURES,
+    **plan.TABLES,
 }
 
 TYPES = {
@@ -84,7 +96,12 @@ def test_every_loss_is_explained() -> None:
 
 @pytest.mark.parametrize(
     ("name", "modules"),
-    [("latency", [latency]), ("losses", [losses]), ("anomalies", [anomalies, deviations])],
+    [
+        ("latency", [latency]),
+        ("losses", [losses]),
+        ("anomalies", [anomalies, deviations]),
+        ("plan", [plan, rehearsal, weights]),
+    ],
 )
 def test_every_parameter_of_a_job_is_there(name: str, modules: list[ModuleType]) -> None:
     section = PIPELINE.split(f"\n### {name}\n")[1].split("\n##")[0]
