@@ -4,7 +4,7 @@ import argparse
 import sys
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, aclosing
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,6 +16,7 @@ from amqpmesh.router.cli.attempt import Patience, attempt
 from amqpmesh.router.cli.bodies import dump
 from amqpmesh.router.cli.exits import EPILOG, Exit, RefusedError
 from amqpmesh.router.cli.managed import Managed
+from amqpmesh.router.cli.standard import lines
 from amqpmesh.router.cli.status import TIME_OUT, width
 from amqpmesh.router.cli.terminal import printable
 from amqpmesh.router.io.client.connection import Connection
@@ -179,12 +180,13 @@ class _Run:
     async def _ask(self) -> None:
         if self._given.yes:
             return
-        if not sys.stdin.isatty():
+        if sys.stdin is None or not sys.stdin.isatty():
             raise CommandError("without a terminal it needs --yes; nothing was changed")
         question = "take it back? [y/N] " if self._given.take_back else "put into force? [y/N] "
-        # When a signal ends the command, the thread that waits for the answer is left behind.
-        answer = await trio.to_thread.run_sync(_answered, question, abandon_on_cancel=True)
-        if answer.strip().lower() not in ("y", "yes"):
+        print(question, end="", flush=True)
+        async with aclosing(lines()) as typed:
+            answer = await anext(typed, b"")
+        if answer.strip().lower() not in (b"y", b"yes"):
             raise DeclinedError("nothing was changed")
 
     async def _change(self, todo: Sequence[Standing], mesh: Managed) -> None:
@@ -210,9 +212,9 @@ class _Run:
         self._patience.rest()
         self._patience.wait(what)
 
-    def _say(self, *lines: str) -> None:
-        if lines and not self._given.json:
-            print("\n".join(map(printable, lines)), flush=True)
+    def _say(self, *told: str) -> None:
+        if told and not self._given.json:
+            print("\n".join(map(printable, told)), flush=True)
 
 
 async def _taken_back(begun: Sequence[Standing], mesh: Managed) -> list[str]:
@@ -236,13 +238,6 @@ async def _taken_back(begun: Sequence[Standing], mesh: Managed) -> list[str]:
             for some in by_router.values():
                 nursery.start_soon(take_back, some)
     return list(told.values())
-
-
-def _answered(question: str) -> str:
-    try:
-        return input(question)
-    except EOFError:
-        return ""
 
 
 # ------------------------------------------------------------------------------------------------------- what is shown

@@ -3,7 +3,7 @@
 import os
 import select
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from typing import Final, TextIO
 
 import trio
@@ -37,7 +37,7 @@ class Output:
             line = line[os.write(self._file, line[: select.PIPE_BUF]) :]
 
 
-async def lines() -> AsyncIterator[bytes]:
+async def lines() -> AsyncGenerator[bytes, None]:
     """The lines of standard input, without their ends. Raises: CommandError: there is none. OSError."""
     file = _number(sys.stdin, "input")
     poll = select.poll()

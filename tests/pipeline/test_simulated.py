@@ -14,6 +14,7 @@ from trio.testing import MockClock
 from amqpmesh.pipeline.jobs import JOBS
 from amqpmesh.pipeline.work import Done, Work
 from amqpmesh.router.config import TelemetryConfig
+from amqpmesh.router.plans import loaded
 from amqpmesh.topology.simulation.mesh import Mesh
 
 if TYPE_CHECKING:
@@ -143,3 +144,15 @@ def test_what_breaks_is_what_the_graph_says(work: Work) -> None:
     assert set(rows["C"]["addresses"]) == {"orders", "news"}
     worst = min(rows.values(), key=lambda row: row["rank"])
     assert worst["failure"] == "C"
+
+
+def test_the_plan_lets_two_ways_share_what_one_carries_and_was_checked(work: Work) -> None:
+    plan = loaded((Path(work.out) / "plan" / "plan.json").read_bytes())
+    assert plan.refusal is None
+    (change,) = plan.changes  # A - B costs more, or A - D less: then half of what goes to C goes each way
+    assert (change.router, change.before) in {("A", 1), ("A", 5)}
+    assert (plan.before.router, plan.before.neighbour) == ("B", "C")
+    assert plan.after.share == pytest.approx(50 / 70, abs=0.02)
+    rows = {(row["router"], row["neighbour"]): row for row in work.read("plan/links").collect()}
+    assert rows["A", "D"]["bytes_before"] == 0
+    assert rows["A", "D"]["bytes_after"] == pytest.approx(rows["A", "B"]["bytes_after"], rel=0.1)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
@@ -15,7 +17,8 @@ import pytest
 
 from amqpmesh.router.config import ConnectorConfig, ListenerConfig, MeshConfig
 from amqpmesh.router.plans import Change, Plan, Use, Verdict, dumped
-from tests.support.served import Command, Said, Serve, Served
+from tests.support.programs import ENVIRONMENT
+from tests.support.served import PATIENCE, Command, Said, Serve, Served
 
 MESH = MeshConfig(insecure=True)
 PASSED = Verdict(True, "as it was")
@@ -176,6 +179,28 @@ def test_a_person_is_asked_and_only_yes_is_yes(two: Two, typed: Any) -> None:
         assert said.err == "amqpmesh: nothing was changed\n"
     typed("y")
     assert (two.apply(plan(*CHANGES)).status, two.costs()) == (0, (7, 9))
+
+
+def test_a_signal_while_it_asks_ends_it_at_once(two: Two) -> None:
+    master, slave = os.openpty()
+    file = str(two.write(plan(CHANGES[0])))
+    program = [sys.executable, "-m", "amqpmesh", "routes", "apply", file, "--url", two.a.url]
+    with (
+        os.fdopen(master, "wb"),
+        os.fdopen(slave, "rb") as terminal,
+        subprocess.Popen(
+            program, env=ENVIRONMENT, stdin=terminal, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        ) as asking,
+    ):
+        assert asking.stdout is not None
+        shown = b""
+        while not shown.endswith(b"put into force? [y/N] "):
+            read = asking.stdout.read1()
+            assert read, shown
+            shown += read
+        asking.send_signal(signal.SIGINT)
+        _, said = asking.communicate(timeout=PATIENCE)
+    assert (asking.returncode, said, two.costs()) == (1, b"amqpmesh: stopped\n", (1, 4))
 
 
 def test_without_a_terminal_yes_has_to_be_said(two: Two, monkeypatch: pytest.MonkeyPatch) -> None:
