@@ -45,12 +45,12 @@ class Managed:
 
     async def _add(self, connection: Connection, router: str | None) -> None:
         requester = await self._stack.enter_async_context(connection.requester(ADDRESS, max_message_size=MAX_ANSWER))
-        (found,) = await _told(requester, "router", "id") or [{"id": None}]
-        if router is not None and found["id"] != router:
-            raise CommandError(f"--at: the router that was found where {router} should be is {found['id']}")
-        if found["id"] is not None:
-            self._requesters.setdefault(found["id"], requester)
-            self._direct.add(found["id"])
+        ids = [each["id"] for each in await _told(requester, "router", "id")]
+        if router is not None and ids != [router]:
+            raise CommandError(f"--at: what was found where {router} should be is {', '.join(ids) or 'no router'}")
+        for each in ids:
+            self._requesters.setdefault(each, requester)
+            self._direct.add(each)
 
     def asking(self, router: str) -> Ask:
         """What asks a router."""

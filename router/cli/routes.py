@@ -153,6 +153,7 @@ class _Run:
             elif self._given.dry_run:
                 self._say("", f"nothing was changed; {len(todo)} of {len(found)} would be")
             else:
+                self._wait("the routers that are to be changed")
                 await mesh.demand_direct({each.change.router for each in todo})
                 await self._ask()
                 await self._change(todo, mesh)
@@ -178,6 +179,7 @@ class _Run:
         return [found[each] for each in changes]
 
     async def _ask(self) -> None:
+        self._patience.rest()
         if self._given.yes:
             return
         if sys.stdin is None or not sys.stdin.isatty():
@@ -219,6 +221,8 @@ class _Run:
 
 async def _taken_back(begun: Sequence[Standing], mesh: Managed) -> list[str]:
     """Take back what was begun. Returns: of each change what is in force, as far as that is known."""
+    if not begun:
+        return ["nothing was changed"]
     told = {each.change: f"{each.change.name} may cost {each.change.after} or {each.cost}: not known" for each in begun}
 
     async def take_back(some: Sequence[Standing]) -> None:

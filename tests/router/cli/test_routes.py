@@ -14,7 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import trio
 
+from amqpmesh.router.cli import routes
 from amqpmesh.router.config import ConnectorConfig, ListenerConfig, MeshConfig
 from amqpmesh.router.plans import Change, Plan, Use, Verdict, dumped
 from tests.support.programs import ENVIRONMENT
@@ -260,7 +262,7 @@ def test_a_router_that_is_not_connected_to_itself_is_named_with_where_it_listens
 def test_a_url_that_leads_to_another_router_is_told(two: Two) -> None:
     said = two.apply(plan(*CHANGES), "--yes", "--at", f"D={two.b.url}", direct=False)
     assert (said.status, two.costs()) == (2, (1, 4))
-    assert "--at: the router that was found where D should be is B" in said.err
+    assert said.err == "amqpmesh: --at: what was found where D should be is B\n"
 
 
 def test_what_was_changed_is_taken_back_when_a_router_refuses(serve: Serve, command: Command, tmp_path: Path) -> None:
@@ -274,16 +276,38 @@ def test_what_was_changed_is_taken_back_when_a_router_refuses(serve: Serve, comm
     ]
 
 
-def test_a_signal_in_the_middle_has_it_taken_back(two: Two, monkeypatch: pytest.MonkeyPatch) -> None:
-    from amqpmesh.router.cli import routes
+def test_if_the_first_change_is_refused_nothing_was_changed(serve: Serve, command: Command, tmp_path: Path) -> None:
+    two = Two(serve, command, tmp_path, manage=False)
+    said = two.apply(plan(*CHANGES), "--yes")
+    assert (said.status, two.costs()) == (3, (1, 4))
+    assert said.lines[0] == "amqpmesh: nothing was changed"
+    assert len(said.lines) == 2
 
+
+def test_a_router_that_stands_still_is_waited_for_no_longer_than_was_said(
+    two: Two, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def stuck(*_: object) -> None:
+        await trio.sleep_forever()
+
+    monkeypatch.setattr(routes, "put", stuck)
+    monkeypatch.setattr(routes, "BACK_TIME", 0.05)
+    said = two.apply(plan(*CHANGES), "--yes", "--timeout", "0.5")
+    assert said.status == 4
+    assert said.lines == [
+        "amqpmesh: A -> B may cost 7 or 1: not known",
+        "amqpmesh: timed out: waited 0.5 s for an answer of A",
+    ]
+
+
+def test_a_signal_in_the_middle_has_it_taken_back(two: Two, monkeypatch: pytest.MonkeyPatch) -> None:
     put = routes.put
 
     async def interrupted(standing: Any, cost: int, ask: Any) -> None:
         await put(standing, cost, ask)
         if cost == 9:  # the second, which is in force by now
             signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
-            await routes.trio.sleep_forever()
+            await trio.sleep_forever()
 
     monkeypatch.setattr(routes, "put", interrupted)
     said = two.apply(plan(*CHANGES), "--yes")
@@ -298,13 +322,11 @@ def test_a_signal_in_the_middle_has_it_taken_back(two: Two, monkeypatch: pytest.
 def test_a_router_that_is_gone_in_the_middle_is_told_and_the_others_are_as_before(
     two: Two, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from amqpmesh.router.cli import routes
-
     put = routes.put
 
     async def killing(standing: Any, cost: int, ask: Any) -> None:
         if cost == 9:
-            await routes.trio.to_thread.run_sync(two.b.end)
+            await trio.to_thread.run_sync(two.b.end)
         await put(standing, cost, ask)
 
     monkeypatch.setattr(routes, "put", killing)
