@@ -38,6 +38,12 @@ GAIN: Final = 0.05
 _TRIED: Final = 12
 """Changes that are tried to relieve a link, before the best of them is made."""
 
+_CAREFUL: Final = 10
+"""Changes of which each is the best of those that are tried; of later ones the first that helps is made."""
+
+_PRUNED: Final = 30
+"""Changes of which one after the other is taken back; of more, a quarter at once."""
+
 _HOT: Final = 4
 """Links that are looked at, the most used first, before chance has a turn."""
 
@@ -157,7 +163,7 @@ class _Search:
         """Look for better costs as long as it may."""
         now, waited, hot = self._key(self._loads.load), self._evaluations, 0
         while not self._is_exhausted() and self._best_key[0] > self._least * (1 + _SAME):
-            trial = self._relief(hot)
+            trial = self._relief(hot, now)
             key = None if trial is None else self._key(trial.load)
             if trial is not None and key is not None and _is_less(key, now):
                 self._loads.accept(trial)
@@ -195,8 +201,11 @@ class _Search:
 
     # ------------------------------------------------------------------------------------------------ what can be tried
 
-    def _relief(self, hot: int) -> Trial | None:
-        """The best of some changes that may take something off a much used edge. Args: hot: 0: the most used one."""
+    def _relief(self, hot: int, now: tuple[float, float]) -> Trial | None:
+        """The best of some changes that may take something off a much used edge.
+
+        Args: hot: 0: the most used one. now: the key of what is so.
+        """
         use = self._loads.load / self._capacity
         order = np.argsort(-use, kind="stable")
         if hot >= len(order) or use[order[hot]] <= 0:
@@ -208,7 +217,8 @@ class _Search:
             key = self._key(trial.load)
             if _is_less(key, best_key):
                 best, best_key = trial, key
-            if self._is_exhausted():
+            is_enough = len(self._found) > _CAREFUL and key[0] < now[0] * (1 - _SAME)
+            if is_enough or self._is_exhausted():
                 break
         return best
 
@@ -305,8 +315,11 @@ class _Search:
         self._restore(costs)
         while changed := [int(edge) for edge in np.flatnonzero(self._loads.network.costs != self._start)]:
             trials = [self._loads.tried(edge, int(self._start[edge])) for edge in changed]
-            self._loads.accept(min(trials, key=lambda each: (*self._key(each.load), each.edge)))
-            self._note()
+            needed = sorted((*self._key(each.load), each.edge) for each in trials)
+            at_once = 1 if len(needed) <= _PRUNED else len(needed) // 4
+            for _, _, edge in needed[:at_once]:
+                self._loads.set([(edge, int(self._start[edge]))])
+                self._note()
 
 
 def arranged(traffic: Traffic, capacity: Amounts, changes: Mapping[Edge, int]) -> tuple[dict[Edge, int], float, float]:
@@ -322,15 +335,29 @@ def arranged(traffic: Traffic, capacity: Amounts, changes: Mapping[Edge, int]) -
 
 
 def _in_order(loads: Loads, capacity: Amounts, changes: Mapping[int, int]) -> tuple[list[tuple[int, int]], float]:
-    """Each time the one after which the links are used least; and the greatest use."""
-    left, ordered, between = dict(changes), [], _most(loads.load, capacity)
+    """The better of two: made one after the other, or found by taking back one after the other. All are made then.
+
+    Returns: the changes, and the greatest use on the way.
+    """
+    before = {edge: int(loads.network.costs[edge]) for edge in changes}
+    there, between = _one_by_one(loads, capacity, changes)
+    back, other = _one_by_one(loads, capacity, before)
+    loads.set(changes)
+    order, between = (there, between) if between <= other else (back[::-1], other)
+    return [(edge, changes[edge]) for edge in order], between
+
+
+def _one_by_one(loads: Loads, capacity: Amounts, changes: Mapping[int, int]) -> tuple[list[int], float]:
+    """Each time the change after which the links are used least; and the greatest use."""
+    left, order, between = dict(changes), [], _most(loads.load, capacity)
     while left:
         trials = [loads.tried(edge, cost) for edge, cost in left.items()]
         trial = min(trials, key=lambda each: (_most(each.load, capacity), each.edge))
         loads.accept(trial)
         between = max(between, _most(loads.load, capacity))
-        ordered.append((trial.edge, left.pop(trial.edge)))
-    return ordered, between
+        order.append(trial.edge)
+        del left[trial.edge]
+    return order, between
 
 
 def _most(load: Amounts, capacity: Amounts) -> float:
