@@ -11,7 +11,7 @@ import pytest
 from amqpmesh.pipeline.contingency import Case, Flow
 from amqpmesh.pipeline.events import TABLES, spark_schema
 from amqpmesh.pipeline.graphs import Graph
-from amqpmesh.pipeline.plan import FILE, Proposed, changes, directly, job, links, proposed, save
+from amqpmesh.pipeline.plan import CHANGES, FILE, Proposed, changes, directly, job, links, proposed, save
 from amqpmesh.pipeline.traffic import MATRIX
 from amqpmesh.pipeline.weights import Effort
 from amqpmesh.pipeline.work import Work
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 #: A sends twice as much to C as goes anywhere else, and all of it by B.
-FLOWS = [Flow("", "orders", "A", "C", 20, 2000.0), Flow("", "news", "B", "C", 10, 1000.0)]
+FLOWS = [Flow("", "orders", "A", "C", 20.0, 2000.0), Flow("", "news", "B", "C", 10.0, 1000.0)]
 
 
 def of(seed: int, harm: float) -> tuple[Graph, list[Flow], Proposed]:
@@ -124,6 +124,17 @@ def test_the_job_writes_a_plan_that_was_checked_beside_its_tables(spark: SparkSe
     (tmp_path / "other" / "plan").mkdir(parents=True)
     save(other, dumped(PLAN))
     assert loaded((tmp_path / "other" / "plan" / FILE).read_text()) == PLAN
+
+
+def test_of_a_mesh_that_has_recorded_nothing_the_plan_changes_nothing(spark: SparkSession, tmp_path: Path) -> None:
+    work = Work(spark, ("/events",), str(tmp_path))
+    for name in ("edges", "hops"):
+        table(work, f"ingest/{name}", TABLES[name])
+    table(work, "traffic/matrix", MATRIX)
+    assert job(work).rows == 0
+    plan = loaded((tmp_path / "plan" / FILE).read_bytes())
+    assert (plan.changes, plan.before.share, plan.before.router) == ((), 0.0, None)
+    assert work.read("plan/changes").columns == [column.name for column in CHANGES]
 
 
 def test_a_change_is_named_for_people() -> None:
