@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import pyarrow.parquet as pq
 import pytest
 
-from amqpmesh.pipeline import anomalies, deliveries, events, excerpts, latency, losses, traffic
+from amqpmesh.pipeline import anomalies, deliveries, events, excerpts, latency, losses, plan, traffic
 from amqpmesh.pipeline.contingency import FAILURES
 from amqpmesh.pipeline.events import arrow_schema
 from amqpmesh.pipeline.jobs import JOBS, Account
@@ -39,6 +39,7 @@ TABLES = {
     **{f"losses/{name}": columns for name, columns in losses.TABLES.items()},
     **{f"anomalies/{name}": columns for name, columns in anomalies.TABLES.items()},
     "contingency": FAILURES,
+    **plan.TABLES,
 }
 
 HOSTILE = "<script>alert(1)</script>"
