@@ -90,6 +90,11 @@ class Failure(NamedTuple):
         return " and ".join(_shown(each) for each in self.elements)
 
 
+def _are_two(one: tuple[str, ...], other: tuple[str, ...]) -> bool:
+    """Whether both can fail: a router takes its links with it."""
+    return not (set(one) <= set(other) or set(other) <= set(one))
+
+
 def _shown(element: tuple[str, ...]) -> str:
     return " - ".join(element)
 
@@ -163,11 +168,14 @@ class Case:
         elements = [each.elements[0] for each in singles]
         carried = [float(self.traffic.load[self._edges((each,))].sum()) for each in elements]
         order = sorted(range(len(elements)), key=lambda at: (-carried[at], elements[at]))[:loaded]
-        chosen = {tuple(sorted(each)) for each in combinations(order, 2)}
+        chosen = {tuple(sorted(each)) for each in combinations(order, 2) if _are_two(*(elements[at] for at in each))}
         chance = random.Random(seed)  # noqa: S311 - nothing is guessed
-        wanted = min(len(chosen) + pairs, len(elements) * (len(elements) - 1) // 2)
+        within = sum(len(each) for each in elements if len(each) == 2)
+        wanted = min(len(chosen) + pairs, len(elements) * (len(elements) - 1) // 2 - within)
         while len(chosen) < wanted:
-            chosen.add(tuple(sorted(chance.sample(range(len(elements)), 2))))
+            one, other = sorted(chance.sample(range(len(elements)), 2))
+            if _are_two(elements[one], elements[other]):
+                chosen.add((one, other))
         return singles + [Failure("pair", (elements[one], elements[other])) for one, other in sorted(chosen)]
 
     def _edges(self, elements: Iterable[tuple[str, ...]]) -> Numbers:

@@ -6,7 +6,7 @@ import resource
 import socket
 from typing import Final
 
-GARBAGE: Final = (3_000, 5, 5)
+GARBAGE: Final = (10_000, 10, 10)
 """Objects that come to stay before the youngest are looked at, and how often those are before the older ones: of the
 youngest less often than Python does, of all as often."""
 
