@@ -56,5 +56,8 @@ class AmqpBatchReader(DataSourceReader):
                 intake.accept(bulk)
                 first += len(bulk)
                 left = None if left is None else left - len(bulk)
+                # Where messages come faster than rows are made of them, something always waits.
+                if time.monotonic() >= deadline:
+                    break
         finally:
             intake.stop()

@@ -74,6 +74,8 @@ class AmqpStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._end = 0
         #: With `availableNow`: when it began to be over, by `time.monotonic`.
         self._deadline: float | None = None
+        #: That has passed, and what waited then was told: nothing more is taken.
+        self._is_over = False
 
     # ------------------------------------------------------------------------------------------------------- for Spark
 
@@ -196,7 +198,12 @@ class AmqpStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _wait(self, intake: Intake, count: int) -> bool:
         """Whether there is something to take, or will be soon; and all that comes in time is waited for."""
         assert self._deadline is not None
-        return intake.wait(self._options["quiet"], self._deadline, enough=count) > 0
+        if self._is_over:
+            return False
+        waiting = intake.wait(self._options["quiet"], self._deadline, enough=count)
+        # Where messages come faster than batches are worked off, something always waits.
+        self._is_over = time.monotonic() >= self._deadline
+        return waiting > 0
 
 
 def _written(part: pa.RecordBatch) -> bytes:

@@ -105,6 +105,17 @@ class Served:
         self.begin(send)
         return outcomes
 
+    def flood(self, address: str) -> None:
+        """Send settled messages from now on, as many as there is credit for."""
+
+        async def send(*, task_status: trio.TaskStatus[None]) -> None:
+            async with self.router.sender(address) as sender:
+                task_status.started()
+                while True:
+                    await sender.transfer(b"one more", settled=True)
+
+        self.begin(send)
+
     def first(self, count: int, outcomes: dict[int, Any]) -> list[Any]:
         """The first of what `send` returned, once they are there."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,7 +15,7 @@ from amqpmesh.pipeline.connector.columns import BY_NAME
 from amqpmesh.pipeline.connector.options import Options, Use
 from amqpmesh.pipeline.connector.rows import Shape
 from amqpmesh.router.amqp.errors import AmqpMeshError
-from tests.support.served import Served
+from tests.support.served import PATIENCE, Served
 
 BODIES = [b"%d" % number for number in range(20)]
 
@@ -49,6 +50,18 @@ def test_it_takes_no_more_rows_than_are_wanted(served: Served) -> None:
 
 def test_it_ends_in_time_though_messages_may_still_come(served: Served) -> None:
     assert read(served, acquire="accept", quiet="60", longest="0.3") == []
+
+
+def test_it_ends_in_time_though_there_are_always_messages(served: Served) -> None:
+    served.flood("q")
+    given = {"url": served.url, "address": "q", "acquire": "accept", "quiet": "60", "longest": "0.5"}
+    reader = AmqpBatchReader(Options(given, Use.BATCH), Shape(("body",)))
+    began = time.monotonic()
+    rows = 0
+    for made in reader.read(reader.partitions()[0]):
+        rows += len(made)
+        assert time.monotonic() - began < PATIENCE
+    assert rows > 0
 
 
 def test_what_spark_did_not_take_is_released(served: Served) -> None:

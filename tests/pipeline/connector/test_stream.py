@@ -239,6 +239,19 @@ def test_with_available_now_it_ends_in_time_though_messages_still_come(served: S
     assert 0.4 < time.monotonic() - began < 30
 
 
+def test_with_available_now_it_ends_in_time_though_there_are_always_messages(served: Served, queries: Any) -> None:
+    query = queries(quiet="60", longest="0.5")
+    query.reader.prepareForTriggerAvailableNow()
+    served.flood("q")
+    began = time.monotonic()
+    batches = 0
+    while (end := query.reader.latestOffset(query.start, ReadMaxRows(10))) != query.start:
+        query.next(end)
+        batches += 1
+        assert time.monotonic() - began < PATIENCE
+    assert batches > 0
+
+
 def test_it_is_picklable_when_fresh_and_connects_to_nothing(queries: Any) -> None:
     reader = AmqpStreamReader(Options({"url": "amqp://127.0.0.1:1", "address": "q"}, Use.STREAM), Shape(("body",)))
     assert isinstance(pickle.loads(pickle.dumps(reader)), AmqpStreamReader)
