@@ -39,7 +39,8 @@ def graph(records: Iterable[Record]) -> Graph:
 
     Of its own edges each router is believed, which needs no comparing of clocks; of those of a router that has recorded
     nothing, whoever has heard of them last. A router whose graph was recorded whole has seen of all edges that are not
-    in it that they are gone. An edge that leads one way only carries nothing, and is left out.
+    in it that they are gone. An edge that leads one way only carries nothing, and is left out; so is one that costs
+    less than 1, which no router says: by such ones ways could go in circles.
     """
     latest: dict[tuple[str, str], tuple[int, int | None]] = {}
     own: dict[tuple[str, str], tuple[int, int | None]] = {}
@@ -63,7 +64,7 @@ def graph(records: Iterable[Record]) -> Graph:
             if edge not in latest or latest[edge][0] < time:
                 latest[edge] = (time, cost)
     believed = own | {edge: told for edge, told in latest.items() if edge[0] not in recorders}
-    costs = {edge: cost for edge, (_, cost) in believed.items() if cost is not None}
+    costs = {edge: cost for edge, (_, cost) in believed.items() if cost is not None and cost >= 1}
     edges = {(a, b): cost for (a, b), cost in costs.items() if (b, a) in costs}
     return Graph(edges, routers)
 

@@ -31,6 +31,10 @@ LOOK: Final = 10
 `telemetry.counts` says otherwise. Later records tell the look before.
 """
 
+LONGEST: Final = 7_200
+"""Seconds between two looks, at most; `telemetry.counts` may say half of it. Where it is more, a clock was set anew.
+"""
+
 TOP: Final = 10
 """Rows of the tables that a summary shows."""
 
@@ -109,7 +113,7 @@ def weighted(attempts: DataFrame, counts: DataFrame, segments: DataFrame, window
         .groupBy("window_start", "ingress")
         .agg(F.sum(entering).alias("recorded"))
     )
-    entered = _spread(counts.where((F.col("direction") == "incoming") & ~F.col("from_router")), windows)
+    entered = _spread(counts.where((F.col("direction") == "incoming") & ~F.col("from_router")), segments, windows)
     entered = entered.groupBy("window_start", F.col("router").alias("ingress")).agg(
         F.sum("messages").alias("entered"), F.sum("bytes").alias("entered_bytes")
     )
@@ -198,7 +202,7 @@ def links(
         .agg(F.count("*").cast("double").alias("messages"), F.sum("size").cast("double").alias("bytes"))
         .join(sampled, F.col("router") == F.col("sampling"), "left")
     )
-    outgoing = _spread(counts.where((F.col("direction") == "outgoing") & F.col("from_router")), windows)
+    outgoing = _spread(counts.where((F.col("direction") == "outgoing") & F.col("from_router")), segments, windows)
     counted = (
         outgoing.join(sampled, F.col("router") == F.col("sampling"), "left_semi")
         .groupBy("window_start", "router", "peer")
@@ -327,31 +331,40 @@ def _sampled(segments: DataFrame) -> DataFrame:
     return some.select("sampling", (F.lit(float(_ALL)) / F.greatest(F.col("share"), F.lit(1))).alias("nominal"))
 
 
-def _spread(counts: DataFrame, windows: Windows) -> DataFrame:
-    """What links have counted between two looks at their counters, spread evenly over that time."""
+def _spread(counts: DataFrame, segments: DataFrame, windows: Windows) -> DataFrame:
+    """What links have counted between two looks at their counters, spread evenly over that time.
+
+    Args: counts: of all times, all of the links that are wanted. segments: all.
+    """
     from pyspark.sql import Window
     from pyspark.sql import functions as F  # noqa: N812
 
-    life = Window.partitionBy("router", "epoch")
-    looks = Window.partitionBy("router", "epoch", "number").orderBy("segment", "time")
-    # What a link had counted before the first segment that there is of its router's life is of another time.
-    is_baseline = (F.col("segment") > 1) & (F.col("segment") == F.min("segment").over(life))
+    # Counters only grow, and a clock may have been set back.
+    looks = Window.partitionBy("router", "epoch", "number").orderBy("segment", "deliveries", "octets", "time")
+    oldest = segments.groupBy("router", "epoch").agg(F.min("segment").alias("oldest"))
+    # What a link had counted at looks before the first segment that there is of its router's life is of another time.
+    is_baseline = (F.col("segment") > 1) & (F.col("segment") == F.col("oldest")) & F.col("since").isNotNull()
     end = F.col("time")
-    begin = F.least(end, F.coalesce("since", F.greatest(F.lag("time").over(looks), end - LOOK * _SECOND)))
+    last = F.coalesce("since", F.greatest(F.lag("time").over(looks), end - LOOK * _SECOND))
+    begin = F.least(end, F.greatest(last, end - LONGEST * _SECOND))
 
     def grown(name: str) -> ColumnOf:
         before = F.coalesce(F.lag(name).over(looks), F.when(is_baseline, F.col(name)).otherwise(0))
         # A counter that is lower than before has begun anew: all of it has come since.
         return F.when(F.col(name) >= before, F.col(name) - before).otherwise(F.col(name))
 
-    looked = counts.select(
-        "router",
-        "peer",
-        begin.alias("begin"),
-        end.alias("end"),
-        grown("deliveries").alias("deliveries"),
-        grown("octets").alias("octets"),
-    ).where((F.col("deliveries") > 0) | (F.col("octets") > 0))
+    looked = (
+        counts.join(F.broadcast(oldest), ["router", "epoch"], "left")
+        .select(
+            "router",
+            "peer",
+            begin.alias("begin"),
+            end.alias("end"),
+            grown("deliveries").alias("deliveries"),
+            grown("octets").alias("octets"),
+        )
+        .where((F.col("deliveries") > 0) | (F.col("octets") > 0))
+    )
     size = windows.seconds * _SECOND
     numbers = F.sequence(F.floor(F.col("begin") / size), F.floor(F.col("end") / size))
     pieces = looked.select("*", F.explode(numbers).alias("window"))

@@ -174,3 +174,8 @@ def test_of_routers_that_record_nothing_whoever_has_heard_of_them_last_is_believ
 
 def test_an_edge_that_leads_one_way_only_carries_nothing() -> None:
     assert graph([edge("A", 1, "A", "B")]).edges == {}
+
+
+def test_an_edge_that_costs_nothing_is_none() -> None:
+    seen = [*both("A", 1, "A", "B", 0, whole=True), *both("A", 1, "B", "C", -5, whole=True), *both("A", 2, "A", "C")]
+    assert graph(seen).edges == {("A", "C"): 1, ("C", "A"): 1}

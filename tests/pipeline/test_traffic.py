@@ -18,6 +18,7 @@ from amqpmesh.pipeline.jobs import JOBS
 from amqpmesh.pipeline.traffic import (
     CAPACITY,
     LINKS,
+    LONGEST,
     LOOK,
     MATRIX,
     TALKERS,
@@ -280,7 +281,9 @@ def test_figures_of_a_router_whose_segments_are_not_all_there_are_not_said_to_be
 
 def test_what_is_counted_is_spread_over_the_time_between_two_looks(sampled: Bench) -> None:
     begin = (START - datetime.fromtimestamp(BEGAN / 1000, UTC)).total_seconds()
-    sampled.count("A", "shop", "incoming", (begin + 30, 0, 0), (begin + 150, 120, 1_200), (begin + 151, 5, 50))
+    sampled.count("A", "shop", "incoming", (begin + 30, 0, 0), (begin + 150, 120, 1_200))
+    sampled.known.recorders["A"].close()
+    sampled.count("A", "shop", "incoming", (begin + 151, 5, 50), since=at(begin + 150))
     sampled.take()
     expected = {
         (START,): (30, 300),
@@ -308,13 +311,31 @@ def test_what_was_counted_before_the_first_segment_that_is_left_is_of_another_ti
     sampled.known.close(1)
     for path in (sampled.root / "events").rglob("*.events"):
         path.unlink()
-    sampled.count("A", "shop", "incoming", (0, 1_000_000, 1), (10, 1_000_003, 4))
+    sampled.count("A", "shop", "incoming", (0, 1_000_000, 1), (10, 1_000_003, 4), since=at(-10))
     sampled.known.recorders["A"].close()
     sampled.count("A", "web", "incoming", (20, 2, 2), number=9)
     sampled.take()
     assert sum(
         messages for messages, _ in figures(matrix(sampled.weighted()), "window_start").values()
     ) == pytest.approx(5)
+
+
+def test_what_a_link_counts_first_in_a_later_segment_has_come_since_the_look_before(sampled: Bench) -> None:
+    sampled.known.close(1)
+    sampled.count("A", "shop", "incoming", (70, 6, 60), since=at(60))
+    sampled.take()
+    found = figures(matrix(sampled.weighted()), "window_start").values()
+    assert sum(messages for messages, _ in found) == pytest.approx(6)
+
+
+def test_a_clock_that_is_set_back_doubles_nothing_and_one_that_is_set_at_last_fills_no_years(sampled: Bench) -> None:
+    looks = (100, 1_000, 10), (160, 2_000, 20), (110, 3_000, 30)
+    sampled.count("A", "shop", "incoming", *looks, since=at(90))
+    sampled.count("A", "web", "incoming", (200, 50, 50), number=2, since=0)
+    sampled.take()
+    found = figures(matrix(sampled.weighted()), "window_start")
+    assert sum(messages for messages, _ in found.values()) == pytest.approx(3_050)
+    assert len(found) <= LONGEST / 60 + 2
 
 
 def test_the_job_writes_three_tables_and_shows_the_busiest(bench: Bench) -> None:
