@@ -103,10 +103,10 @@ def drop_kept(core: Core, relay: Relay) -> None:
 
 def keep_count(core: Core, taken: IncomingLink | OutgoingLink) -> None:
     """A link is gone: what it has counted stays, once."""
-    if not taken.link.flow_state.received:
-        return
     if core.recording is not None:
         core.recording.last_counts(taken)
+    if not taken.link.flow_state.received:
+        return
     core.past.add(taken)
     if taken.address is not None:
         seen_as(core, taken.address).count(taken)

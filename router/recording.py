@@ -262,7 +262,8 @@ class Recording:
 
     def last_counts(self, taken: IncomingLink | OutgoingLink) -> None:
         """What a link has counted that is gone."""
-        self._writer.take(Kind.COUNTS, [*self._counts((taken,))])
+        if taken.link.flow_state.received:
+            self._writer.take(Kind.COUNTS, [*self._counts((taken,))])
         self._counted.pop(taken.number, None)
 
     def _counts(self, links: tuple[IncomingLink | OutgoingLink, ...]) -> Iterator[dict[str, Any]]:

@@ -62,15 +62,20 @@ class SegmentFiles:
         """Append some records that are maps."""
         if kind is Kind.LINK:
             self._links.update((each["number"], each) for each in records)
+        first = self._written.get(kind, 0)
+        # Numbered before they are written: of what cannot be, a gap tells.
+        self.lose(kind, len(records))
         if self._file is None:
             self._open(now)
             if kind is Kind.LINK:  # among those that a segment begins with
                 return
         for at in range(0, len(records), AT_ONCE):
             some = records[at : at + AT_ONCE]
-            first = self._written.get(kind, 0)
-            self._append(kind, first, len(some), maps(some))
-            self._written[kind] = first + len(some)
+            self._append(kind, first + at, len(some), maps(some))
+
+    def lose(self, kind: Kind, count: int) -> None:
+        """So many records that are maps have a number each, and are not written."""
+        self._written[kind] = self._written.get(kind, 0) + count
 
     def take_hops(self, words: memoryview, stored: int, now: int) -> None:
         """Append hop records. Args: stored: the number of the record behind the last, lost ones included."""

@@ -71,10 +71,14 @@ class Telemetry:
         #: Records that are not of hops, in order: those of the next block by their kind; how many the loop has taken,
         #: and the thread is done with.
         self._gathered: dict[Kind, list[dict[str, Any]]] = {}
+        #: How many of each kind found no room.
+        self._missed: dict[Kind, int] = {}
         self._gone: list[int] = []
         self._taken = 0
         self._done = 0
         self._filled = threading.Event()
+        #: Nothing more is to be recorded; and the thread is to end when all is written.
+        self._is_over = False
         self._ends = False
         self._thread = threading.Thread(target=self._write, name=f"telemetry of {router}", daemon=True)
         #: What was lost for want of room, of records that are not of hops; and what the disk said last, if that was no
@@ -100,11 +104,13 @@ class Telemetry:
         self._thread.start()
 
     async def run(self) -> None:
-        """Hand over what there is, again and again. Never ends."""
+        """Hand over what there is, again and again, until `end`."""
         began_at = counted_at = told_at = trio.current_time()
         segment = lost = 0
         while True:
             await trio.sleep(self._config.flush)
+            if self._is_over:
+                return
             self._set_base()
             now = trio.current_time()
             if segment != self._files.number:
@@ -115,6 +121,8 @@ class Telemetry:
                 for record in list(self._core.connections):
                     self._recording.counts(record)
                     await trio.lowlevel.checkpoint()
+                    if self._is_over:
+                        return
             self._recording.flush()
             self._hand_over()
             if now - began_at >= self._config.segment_time:
@@ -129,6 +137,8 @@ class Telemetry:
     async def end(self) -> None:
         """Write what there is, and close the segment; not longer than the disk may take."""
         core = self._core
+        # What came behind the end would be a segment that nobody closes.
+        self._is_over = True
         for record in list(core.connections):
             self._recording.counts(record)
         self._recording.flush()
@@ -149,6 +159,7 @@ class Telemetry:
             return
         if self._taken - self._done + len(records) > RECORDS:
             self._lost += len(records)
+            self._missed[kind] = self._missed.get(kind, 0) + len(records)
             return
         self._taken += len(records)
         self._gathered.setdefault(kind, []).extend(records)
@@ -182,6 +193,9 @@ class Telemetry:
         for kind, records in self._gathered.items():
             self._wait_for(partial(self._take, kind, records))
         self._gathered.clear()
+        for kind, count in self._missed.items():
+            self._wait_for(partial(self._miss, kind, count))
+        self._missed.clear()
         if self._gone:
             gone, self._gone = self._gone, []
             self._wait_for(lambda _: self._files.forget(gone))
@@ -229,3 +243,6 @@ class Telemetry:
     def _take(self, kind: Kind, records: list[dict[str, Any]], now: int) -> None:
         self._done += len(records)
         self._files.take(kind, records, now)
+
+    def _miss(self, kind: Kind, count: int, _: int) -> None:
+        self._files.lose(kind, count)

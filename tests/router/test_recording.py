@@ -318,6 +318,16 @@ def test_counts_are_of_all_deliveries_whatever_the_sample() -> None:
     assert [(*each[:2], each[-1]) for each in counts()] == [("out", 6, looked), ("in", 6, looked)]
 
 
+def test_nothing_is_remembered_of_a_link_that_is_gone() -> None:
+    network, records, client, consumer, _sender = pair()
+    for each in network.core.connections:
+        records.recording.counts(each)
+    client.lose()
+    consumer.lose()
+    assert records.taken[Kind.COUNTS] == []
+    assert records.recording._counted == {}
+
+
 def test_what_happens_to_links() -> None:
     network = Network(AddressConfig(pattern="there", redirect=RedirectConfig(hostname="b.example", port=5672)))
     records = Records(network.core)

@@ -166,6 +166,35 @@ async def test_a_disk_that_hangs_costs_records_and_no_message(tmp_path: Path, mo
     assert firsts == sorted(firsts)
 
 
+async def test_behind_its_end_nothing_more_is_recorded(tmp_path: Path, autojump_clock: trio.testing.MockClock) -> None:
+    async with Router(id="A", telemetry=TelemetryConfig(directory=tmp_path)) as router:
+        recorded = router._telemetry
+        assert recorded is not None
+        await recorded.end()
+        with trio.fail_after(60.0):
+            await recorded.run()
+    assert not list(tmp_path.glob("*.open"))
+
+
+async def test_records_that_find_no_room_leave_a_gap_in_the_numbers_of_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(telemetry, "RECORDS", 5)
+    recorded = telemetry.Telemetry(TelemetryConfig(directory=tmp_path), "A", lambda: NOW / 1e9)
+    async with Router(id="A") as router:
+        recorded.begin(router._core)  # type: ignore[arg-type]  # it runs
+        recorded.take(Kind.EDGE, [{"time": 1}] * 3)
+        recorded.take(Kind.EDGE, [{"time": 2}] * 4)
+        recorded._hand_over()
+        recorded._filled.set()
+        while recorded._done < 3:
+            await trio.lowlevel.checkpoint()
+        recorded.take(Kind.EDGE, [{"time": 3}] * 2)
+        await recorded.end()
+    found = [(block.first, block.count) for block in blocks(tmp_path) if block.kind == Kind.EDGE]
+    assert found == [(0, 3), (7, 2)]
+
+
 class Files:
     """The segments of one router, without a router."""
 
@@ -238,7 +267,8 @@ def test_what_was_written_of_a_block_on_a_full_disk_is_taken_back(
             files.take(Kind.EVENT, [{"time": 2}], NOW)
     files.take(Kind.EVENT, [{"time": 3}], NOW)
     files.close(NOW)
-    assert [block.records() for block in blocks(tmp_path) if block.kind == Kind.EVENT] == [[{"time": 1}], [{"time": 3}]]
+    found = [(block.first, block.records()) for block in blocks(tmp_path) if block.kind == Kind.EVENT]
+    assert found == [(0, [{"time": 1}]), (2, [{"time": 3}])], "of what is lost a gap tells"
 
 
 def test_numbers_of_links_that_are_gone_are_explained_no_longer_than_something_can_refer_to_them(
