@@ -10,6 +10,7 @@ import pytest
 import trio
 
 from amqpmesh import Accepted, Message
+from amqpmesh.pipeline.connector import batches
 from amqpmesh.pipeline.connector.batches import AmqpBatchReader
 from amqpmesh.pipeline.connector.columns import BY_NAME
 from amqpmesh.pipeline.connector.options import Options, Use
@@ -52,7 +53,8 @@ def test_it_ends_in_time_though_messages_may_still_come(served: Served) -> None:
     assert read(served, acquire="accept", quiet="60", longest="0.3") == []
 
 
-def test_it_ends_in_time_though_there_are_always_messages(served: Served) -> None:
+def test_it_ends_in_time_though_there_are_always_messages(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batches, "ROWS", 1)  # more come than are taken
     served.flood("q")
     given = {"url": served.url, "address": "q", "acquire": "accept", "quiet": "60", "longest": "0.5"}
     reader = AmqpBatchReader(Options(given, Use.BATCH), Shape(("body",)))

@@ -245,7 +245,7 @@ def test_with_available_now_it_ends_in_time_though_there_are_always_messages(ser
     served.flood("q")
     began = time.monotonic()
     batches = 0
-    while (end := query.reader.latestOffset(query.start, ReadMaxRows(10))) != query.start:
+    while (end := query.reader.latestOffset(query.start, ReadMaxRows(1))) != query.start:
         query.next(end)
         batches += 1
         assert time.monotonic() - began < PATIENCE
