@@ -115,7 +115,7 @@ def deliveries(hops: DataFrame) -> DataFrame:
         "key",
         _packed().alias("packed"),
         "router",
-        F.xxhash64("outgoing_link").alias("leaving"),
+        F.xxhash64("outgoing_peer", "outgoing_link").alias("leaving"),  # clients may call their links the same
         *_WHOLE,
         F.when(F.col("first_key") != F.col("key"), F.col("first_key")).alias("first_key"),
         F.when(began, F.col("incoming_link")).alias("incoming_link"),

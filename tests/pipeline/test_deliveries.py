@@ -211,6 +211,16 @@ def test_contradictions_are_told_once_each_and_the_rows_stay(bench: Bench) -> No
     ]
 
 
+def test_receivers_that_call_their_links_the_same_are_several(bench: Bench) -> None:
+    bench.known.alike = True
+    bench.known.deliver("AB", "AB", "A", "A", receivers=["x", "y", "x", "y"])
+    rows = bench.rows()
+    assert sorted(("".join(row["path"]), row["receiver"]) for row in rows) == [
+        ("A", "x"), ("A", "y"), ("AB", "x"), ("AB", "y")
+    ]  # fmt: skip
+    assert not any(row["contradictions"] for row in rows)
+
+
 def test_the_job_writes_both_tables_and_counts(bench: Bench) -> None:
     fill(bench.known, 50)
     bench.known.deliver("ABC", unrecorded="B")

@@ -41,12 +41,16 @@ class Delivery:
 
 @dataclass
 class Known:
-    """Routers, and what they have recorded. Args: share: of keys, 2**-32; the others are counted only."""
+    """Routers, and what they have recorded.
+
+    Args: sample: of keys, 2**-32; the others are counted only. alike: all clients call their links the same.
+    """
 
     directory: Path
     routers: Sequence[str]
     seed: int = 0
     sample: int = WHOLE_SAMPLE
+    alike: bool = False
     deliveries: list[Delivery] = field(default_factory=list)
     recorders: dict[str, Recorder] = field(default_factory=dict)
 
@@ -128,7 +132,8 @@ class Known:
     def _link(self, router: str, direction: str, peer: str, delivery: Delivery) -> int:
         key = router, direction, peer, delivery.address + "\0" + delivery.tenant
         if key not in self._links:
-            lane, name = peer in self.routers, f"{direction}-{peer}-{delivery.address}-{delivery.tenant}"
+            lane = peer in self.routers
+            name = direction if self.alike else f"{direction}-{peer}-{delivery.address}-{delivery.tenant}"
             self._links[key] = self.recorders[router].link(
                 name, direction, peer or None, lane=lane, address=delivery.address, tenant=delivery.tenant
             )
