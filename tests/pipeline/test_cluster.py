@@ -11,8 +11,11 @@ from typing import TYPE_CHECKING
 import pandas
 from pyarrow import parquet
 
+from amqpmesh.router.telemetry import Kind
 from tests.support import counting
 from tests.support.cluster import WORKERS, Cluster
+from tests.support.known import Known
+from tests.support.recorded import at
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -50,3 +53,25 @@ def test_the_command_runs_a_job_there(cluster: Cluster, tmp_path: Path) -> None:
     assert sorted(parquet.read_table(account["out"])["id"].to_pylist()) == list(range(10))
     told = {row["name"]: row["value"] for row in account["tables"][0]["rows"]}
     assert json.loads(told["settings"])["spark.master"] == cluster.url
+
+
+def test_jobs_answer_there_what_they_answer_here(cluster: Cluster, tmp_path: Path) -> None:
+    known = Known(tmp_path / "events", "ABC")
+    for number in range(100):
+        known.deliver("ABC", seconds=number, size=100)
+    edges = [("A", "B"), ("B", "A"), ("B", "C"), ("C", "B")]
+    told = [{"time": at(0), "origin": a, "neighbour": b, "cost": 1, "whole": True} for a, b in edges]
+    for recorder in known.recorders.values():
+        recorder.put(Kind.EDGE, told)
+    known.close()
+    out = tmp_path / "out"
+    command = ("pipeline", "contingency", "--events", tmp_path / "events", "--out", out, "--master", cluster.url)
+    settings = ("--conf", "spark.sql.shuffle.partitions=4", "--json")
+    accounts = json.loads(cluster.run(counting.PROGRAM, *command, *settings))["jobs"]
+    assert [account["job"] for account in accounts] == ["ingest", "deliveries", "traffic", "contingency"]
+    # Deliveries in three minutes; five that may fail, and ten pairs of them.
+    assert [account["rows"] for account in accounts[1:]] == [100, 3, 15]
+    attempts = parquet.read_table(out / "deliveries" / "attempts").to_pylist()
+    assert {("".join(row["path"]), row["complete"]) for row in attempts} == {("ABC", True)}
+    failures = {row["failure"]: row for row in parquet.read_table(out / "contingency").to_pylist()}
+    assert {failures[each]["lost_messages"] for each in ("A - B", "B", "C")} == {100.0}
