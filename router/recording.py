@@ -126,8 +126,10 @@ class Recording:
         self._store(relay, key, flags, outcome, outgoing.number, delivery.size, leg.left, leg.said)
 
     def tried_again(self, relay: Relay, leg: Leg) -> None:
-        """A try has failed, and another will follow, with a key of its own."""
-        self.tried(relay, leg)
+        """A try has failed, and another will follow, with a key of its own; copies that are done were of this one."""
+        for each in relay.legs:
+            if each is leg or (each.copy and each.done):
+                self.tried(relay, each)
         relay.counter = 0
 
     def unsent(self, relay: Relay, outcome: Outcome) -> None:

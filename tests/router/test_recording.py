@@ -173,6 +173,21 @@ def test_the_history_of_a_delivery_that_is_tried_again() -> None:
     ] == [(1, 0, 1, "MODIFIED"), (2, 1, 2, "RELEASED"), (3, 1, 3, "ACCEPTED")]
 
 
+def test_a_copy_that_was_done_before_a_delivery_is_tried_again_is_recorded() -> None:
+    network = Network(AddressConfig(pattern="orders", redeliver=True))
+    records = Records(network.core)
+    client, consumer, browser = network.client(), network.client(), network.client()
+    consumer.receiver("orders", name="in")
+    browser.receiver("orders", name="browser", copy=True)
+    client.send(client.sender("orders"))
+    settle(browser)
+    settle(consumer, "released")
+    settle(consumer)
+    assert sorted((each["counter"], each["attempt"], each["outgoing"]) for each in records.hops) == sorted(
+        [(1, 1, records.number("in")), (1, 1, records.number("browser")), (2, 2, records.number("in"))]
+    )
+
+
 def test_each_receiver_of_a_multicast_has_a_record_of_its_own_under_one_key() -> None:
     network = Network(AddressConfig(pattern="news", distribution="multicast"))
     records = Records(network.core)
