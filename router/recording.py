@@ -76,6 +76,8 @@ class Recording:
         self._addresses: dict[Address, int] = {}
         #: Counts of links as they were told last, by the links' numbers.
         self._counted: dict[int, tuple[tuple[int, ...], int | None]] = {}
+        #: Links that are gone, and were told of again with the hop records that are not handed over yet.
+        self._told_again: set[int] = set()
         self._generation = -1
         recorder.threshold = round(config.sample * ALL)
         recorder.on_full = self.flush
@@ -93,6 +95,7 @@ class Recording:
             self._words = self._writer.room()
         elif recorder.used:
             self._words = self._writer.take_hops(self._words, recorder.used, recorder.stored)
+            self._told_again.clear()
         else:
             return
         recorder.give(self._words)
@@ -176,7 +179,11 @@ class Recording:
     ) -> None:
         prefix, counter, hops_left, began = key
         source = relay.source
-        incoming = source.number if isinstance(source, IncomingLink) else 0
+        incoming = 0
+        if isinstance(source, IncomingLink):
+            incoming = source.number
+            if source not in source.connection.incoming:
+                self._tell_again(source)
         if relay.presettled:
             flags |= Flag.SETTLED
         at = self._recorder.store(
@@ -223,11 +230,15 @@ class Recording:
 
     def up(self, taken: IncomingLink | OutgoingLink) -> None:
         """A link is attached."""
-        told = _told(taken)
-        record = {"number": taken.number, **told, "name": told["link"], "from_router": taken.lane is not None}
-        del record["link"]
-        self._writer.take(Kind.LINK, [record])
-        self._happened(Happening.UP, told)
+        self._writer.take(Kind.LINK, [_explained(taken)])
+        self._happened(Happening.UP, _told(taken))
+
+    def _tell_again(self, gone: IncomingLink) -> None:
+        """A link is gone, and what came by it went on for so long that its number may mean nothing any more."""
+        if gone.number not in self._told_again:
+            self._told_again.add(gone.number)
+            self._writer.take(Kind.LINK, [_explained(gone)])
+            self._writer.gone(gone.number)
 
     def down(self, taken: IncomingLink | OutgoingLink) -> None:
         """A link is gone."""
@@ -347,6 +358,13 @@ def outcome_of(state: bytes | None) -> Outcome:
 
 def _counter(tag: bytes) -> int:
     return int.from_bytes(tag[KEY_OCTETS - 6 : KEY_OCTETS], "big")
+
+
+def _explained(taken: IncomingLink | OutgoingLink) -> dict[str, Any]:
+    """What the number of a link means."""
+    told = _told(taken)
+    name = told.pop("link")
+    return {"number": taken.number, "name": name, **told, "from_router": taken.lane is not None}
 
 
 def _told(taken: IncomingLink | OutgoingLink) -> dict[str, Any]:

@@ -62,6 +62,7 @@ class SegmentFiles:
         """Append some records that are maps."""
         if kind is Kind.LINK:
             self._links.update((each["number"], each) for each in records)
+            self._leaving.difference_update(each["number"] for each in records)
         first = self._written.get(kind, 0)
         # Numbered before they are written: of what cannot be, a gap tells.
         self.lose(kind, len(records))

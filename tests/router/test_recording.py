@@ -159,6 +159,20 @@ def test_records_do_not_tell_the_secret_of_a_dynamic_node(anonymous: bool) -> No
     assert not [each for each in recorded if each and address.partition("@")[0] in each]
 
 
+def test_what_came_by_a_link_that_is_gone_is_recorded_with_what_its_number_means() -> None:
+    _network, records, client, consumer, sender = pair()
+    for _ in range(3):
+        client.send(sender)
+    client.lose()
+    before = len(records.taken[Kind.LINK])
+    assert records.hops == []
+    settle(consumer)
+    (again,) = records.taken[Kind.LINK][before:]
+    assert again in records.taken[Kind.LINK][:before]
+    assert [each["incoming"] for each in records.hops] == [again["number"]] * 3
+    assert records.gone_numbers.count(again["number"]) == 2
+
+
 def test_the_history_of_a_delivery_that_is_tried_again() -> None:
     network = Network(AddressConfig(pattern="orders", redeliver=True))
     records = Records(network.core)

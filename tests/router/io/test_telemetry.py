@@ -287,6 +287,23 @@ def test_numbers_of_links_that_are_gone_are_explained_no_longer_than_something_c
     assert explained == [[1, 2], [1, 2], [2]]
 
 
+def test_the_number_of_a_link_that_is_told_of_again_is_explained_as_long_again(tmp_path: Path) -> None:
+    files = Files(tmp_path).files
+    for _ in range(2):
+        files.take(Kind.LINK, [{"number": 1}], NOW)
+        files.forget([1])
+        files.close(NOW)
+    for _ in range(2):
+        files.take(Kind.EVENT, [{"time": NOW}], NOW)
+        files.close(NOW)
+    explained = [
+        [each["number"] for block in read(file.read_bytes(), Damage()) if block.kind == Kind.LINK
+         for each in block.records()]
+        for file in sorted(tmp_path.iterdir())
+    ]  # fmt: skip
+    assert explained == [[1], [1], [1], []]
+
+
 async def test_times_are_those_of_the_wall_clock_even_if_the_process_had_to_wait_between_two_looks_at_clocks(
     tmp_path: Path, mock_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
