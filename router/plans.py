@@ -7,7 +7,7 @@ strictly: of a plan that is not understood to the last key nothing is done.
 from __future__ import annotations
 
 import json
-import math
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -238,7 +238,8 @@ def _is_text_or_null(value: Any) -> bool:
 
 
 def _is_name(value: Any) -> bool:
-    return isinstance(value, str) and bool(value)
+    # JSON may hold halves of characters, which nothing else does.
+    return isinstance(value, str) and bool(value) and not any("\ud800" <= each <= "\udfff" for each in value)
 
 
 def _is_flag(value: Any) -> bool:
@@ -254,4 +255,4 @@ def _is_cost(value: Any) -> bool:
 
 
 def _is_amount(value: Any) -> bool:
-    return type(value) in (int, float) and 0 <= value < math.inf
+    return type(value) in (int, float) and 0 <= value <= sys.float_info.max

@@ -55,6 +55,8 @@ def of_changes(**values: Any) -> str:
         (changed(more=1), "more is not known"),
         (changed(use={}), "use.relative is missing"),
         (changed(made=1), "made must be a text"),
+        (changed(use={**json.loads(dumped(PLAN))["use"], "between": 10**400}), "use.between must be a number"),
+        (of_changes(router="\ud800"), "changes[1].router must be a name"),
         (changed(contingency={"passed": 1, "sentence": ""}), "contingency.passed must be true, false or null"),
         (changed(changes={}), "changes must be a list"),
         (changed(changes=[1]), "changes[0] must be an object"),
