@@ -25,6 +25,9 @@ it would have begun another. The next life of a router closes what it finds open
 PEEKED: Final = 1 << 16
 """Octets at the beginning of a file that are looked at, to know which segment it is."""
 
+LARGEST: Final = 1 << 33
+"""Octets of a file that may be a segment: it is read at once, and a router can be told to write half as much."""
+
 _SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
 
 
@@ -74,6 +77,9 @@ def find(directories: Iterable[Path], out: Path, known: Mapping[File, Name], now
     for directory in directories:
         os.listdir(directory)  # whoever names it wants to know; below it, what cannot be read is a finding
         for path in _paths(directory, out, found):
+            if (shown := _shown(path)) != path:  # tables hold text
+                found.findings.append((shown, Finding(Problem.INACCESSIBLE, "its path is not UTF-8")))
+                continue
             real = os.path.realpath(path)
             if real in seen:
                 continue
@@ -90,11 +96,16 @@ def find(directories: Iterable[Path], out: Path, known: Mapping[File, Name], now
 def _paths(directory: Path, out: Path, found: Found) -> Iterator[str]:
     def inaccessible(error: OSError) -> None:
         sentence = f"the directory cannot be read: {error.strerror}"
-        found.findings.append((str(error.filename), Finding(Problem.INACCESSIBLE, sentence)))
+        found.findings.append((_shown(str(error.filename)), Finding(Problem.INACCESSIBLE, sentence)))
 
     for folder, folders, files in os.walk(directory, onerror=inaccessible):
         folders[:] = sorted(each for each in folders if each[0] != "." and Path(folder, each) != out)
         yield from (os.path.join(folder, each) for each in sorted(files) if each[0] != "." or Name.of(each))
+
+
+def _shown(path: str) -> str:
+    """A path as text: of octets that are no UTF-8, what they are."""
+    return os.fsencode(path).decode(errors="backslashreplace")
 
 
 def _look(path: str, found: Found, known: Mapping[File, Name], now: float) -> None:
@@ -104,6 +115,10 @@ def _look(path: str, found: Found, known: Mapping[File, Name], now: float) -> No
         found.findings.append((path, Finding(Problem.FOREIGN, "it is no file")))
         return
     file = File(path, status.st_size, status.st_mtime_ns)
+    if file.octets > LARGEST:
+        sentence = f"no segment is larger than {LARGEST} octets"
+        found.findings.append((path, Finding(Problem.FOREIGN, sentence, octets=file.octets)))
+        return
     if path.endswith(OPEN) and now - status.st_mtime < LEFT_BEHIND:
         found.open += 1
         return

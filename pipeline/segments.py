@@ -73,7 +73,8 @@ class Account:
     @property
     def began(self) -> int:
         """When the segment was begun, nanoseconds since 1970; if it does not say: that life of its router."""
-        return self.time if self.time is not None else self.name.epoch * 1_000_000 if self.name else 0
+        named = self.name.epoch * 1_000_000 if self.name else 0
+        return self.time if self.time is not None else min(named, packed.LARGEST)
 
     @property
     def date(self) -> str:
@@ -235,23 +236,24 @@ class _Conversion:
 
     def _number(self, block: Block) -> None:
         """Whether its first record is the one that was to come."""
+        first, behind = (min(each, packed.LARGEST) for each in (block.first, block.first + block.count))
         expected = self._next.get(block.kind)
-        self._next[block.kind] = block.first + block.count
+        self._next[block.kind] = behind
         damaged, self._damaged_since[block.kind] = self._damaged_since.get(block.kind, False), False
         if block.kind == Kind.HOP:
             if self.account.first_hop is None:
-                self.account.first_hop = block.first
-            self.account.next_hop = block.first + block.count
-        if expected is None or expected == block.first:
+                self.account.first_hop = first
+            self.account.next_hop = behind
+        if expected is None or expected == first:
             return
         kind = Kind(block.kind).name.lower()
-        if block.first < expected:
-            sentence = f"at {block.at} the numbers of {kind} records go back from {expected} to {block.first}"
+        if first < expected:
+            sentence = f"at {block.at} the numbers of {kind} records go back from {expected} to {first}"
             self._find(Problem.DISORDERED, sentence, block.at)
             return
         why = "in what is damaged, or for want of room" if damaged else "for want of room"
-        sentence = f"{block.first - expected} {kind} records before {block.at} are lost, {why}"
-        self._find(Problem.LOST, sentence, block.at, records=block.first - expected)
+        sentence = f"{first - expected} {kind} records before {block.at} are lost, {why}"
+        self._find(Problem.LOST, sentence, block.at, records=first - expected)
 
     # ---------------------------------------------------------------------------------------------- blocks of each kind
 
@@ -365,7 +367,7 @@ def _begun(block: Block) -> tuple[Name, int, dict[str, Any]]:
     (told,) = block.records()[:1] or ({},)
     version = told.get("version")
     if type(version) is int and version > VERSION:  # all else may mean something else then
-        return Name(str(told.get("router")), 0, 0), version, {}
+        return Name(str(told.get("router")), 0, 0), min(version, packed.LARGEST), {}
     (told,) = _checked([told], SEGMENT)
     name = Name(told["router"], told["epoch"], told["segment"])
     if Name.of(name.file()) != name or len(name.file("")) > LONGEST_NAME:

@@ -37,13 +37,16 @@ _SUMMED: Final = HEAD.size - 4
 MAX_BODY: Final = 1 << 26
 """Octets of a block's body at most: no reader needs to hold more."""
 
+MAX_MAPS: Final = 1 << 22
+"""Of one whose records are maps: in memory they may take a hundred times as much."""
+
 SUFFIX: Final = ".events"
 """Of a closed segment."""
 
 OPEN: Final = ".open"
 """Of one that is being written."""
 
-_NAME: Final = re.compile(r"(?P<router>[^/]+)\.(?P<epoch>\d{13,})\.(?P<segment>\d{6,})\.(events|open)")
+_NAME: Final = re.compile(r"(?P<router>[^/]+)\.(?P<epoch>[0-9]{13,18})\.(?P<segment>[0-9]{6,18})\.(events|open)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +154,6 @@ def _head(view: memoryview, at: int) -> tuple[int, int, int, int, int] | None:
     if len(octets) < HEAD.size:
         return None
     magic, kind, size, count, body_sum, first, head_sum = HEAD.unpack(octets)
-    if magic != MAGIC or crc32(octets[:_SUMMED]) != head_sum or size > MAX_BODY:
+    if magic != MAGIC or crc32(octets[:_SUMMED]) != head_sum or size > (MAX_BODY if kind == Kind.HOP else MAX_MAPS):
         return None
     return kind, size, count, body_sum, first

@@ -5,15 +5,16 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any, Final
 
-from amqpmesh.router.segments import HEAD, OPEN, SUFFIX, Name, block, maps
+from amqpmesh.router.segments import HEAD, MAX_MAPS, OPEN, SUFFIX, Name, block, maps
 from amqpmesh.router.telemetry import HOP_WORDS, VERSION, Kind
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from amqpmesh.router.settings.telemetry import TelemetryConfig
 
-AT_ONCE: Final = 10_000
+AT_ONCE: Final = 1_000
 """Records of a block of maps at most."""
 
 
@@ -33,6 +34,7 @@ class SegmentFiles:
         self._file: int | None = None
         self._path: Path | None = None
         self._size = 0
+        self._beginning = 0
         self._blocks = 0
         self._hops = 0
         self._written: dict[Kind, int] = {}
@@ -55,8 +57,8 @@ class SegmentFiles:
 
     @property
     def is_due(self) -> bool:
-        """The segment is large enough."""
-        return self._size >= self._config.segment_size
+        """The segment is large enough, without what it begins with: explaining all links may take more than that."""
+        return self._size - self._beginning >= self._config.segment_size
 
     def take(self, kind: Kind, records: list[dict[str, Any]], now: int) -> None:
         """Append some records that are maps."""
@@ -70,9 +72,8 @@ class SegmentFiles:
             self._open(now)
             if kind is Kind.LINK:  # among those that a segment begins with
                 return
-        for at in range(0, len(records), AT_ONCE):
-            some = records[at : at + AT_ONCE]
-            self._append(kind, first + at, len(some), maps(some))
+        for at, count, body in bodies(records):
+            self._append(kind, first + at, count, body)
 
     def lose(self, kind: Kind, count: int) -> None:
         """So many records that are maps have a number each, and are not written."""
@@ -102,16 +103,17 @@ class SegmentFiles:
             os.close(self._file)
             self._file = None
             self._path.rename(self._path.with_suffix(SUFFIX))
-        # What was in flight when a link went is recorded in this segment or, at the latest, in the next.
-        for number in self._leaving:
-            self._links.pop(number, None)
-        self._leaving, self._ended = self._ended, set()
+        self._let_go()
         self._remove_old(now)
 
     def _open(self, now: int) -> None:
         self.number += 1
         self._path = self._config.directory / Name(self._router, self._epoch, self.number).file(OPEN)
-        self._file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o640)
+        try:
+            self._file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o640)
+        except OSError:
+            self._let_go()
+            raise
         self._size = self._blocks = self._hops = 0
         told = {
             "version": VERSION,
@@ -121,17 +123,25 @@ class SegmentFiles:
             "time": now,
             "sample": self._sample,
         }
-        links = list(self._links.values())
         try:
             self._append(Kind.SEGMENT, self.number - 1, 1, maps([told]))
-            for at in range(0, len(links), AT_ONCE):
-                self._append(Kind.LINK, 0, len(links[at : at + AT_ONCE]), maps(links[at : at + AT_ONCE]))
+            for _, count, body in bodies(list(self._links.values())):
+                self._append(Kind.LINK, 0, count, body)
         except OSError:
             # A segment without its beginning would explain nothing.
             os.close(self._file)
             self._file = None
             self._path.unlink(missing_ok=True)
+            self._let_go()
             raise
+        self._beginning = self._size
+
+    def _let_go(self) -> None:
+        """One segment more is over, or could not be begun: on a disk that fails for days links come and go, too."""
+        # What was in flight when a link went is recorded in the segment of that time or, at the latest, in the next.
+        for number in self._leaving:
+            self._links.pop(number, None)
+        self._leaving, self._ended = self._ended, set()
 
     def _append(self, kind: Kind, first: int, count: int, body: bytes | memoryview) -> None:
         assert self._file is not None
@@ -164,3 +174,19 @@ class SegmentFiles:
                 return
             path.unlink(missing_ok=True)
             size -= stat.st_size
+
+
+def bodies(records: Sequence[dict[str, Any]], most: int = AT_ONCE) -> Iterator[tuple[int, int, bytes]]:
+    """Records as bodies of blocks that readers take: peers choose names, and how long they are.
+
+    Yields: of each, where in `records` it begins, how many are in it, and the octets. A record that is too large even
+    alone is in none.
+    """
+    for at in range(0, len(records), most):
+        some = records[at : at + most]
+        body = maps(some)
+        if len(body) <= MAX_MAPS:
+            yield at, len(some), body
+        elif len(some) > 1:
+            for within, count, part in bodies(some, len(some) // 2):
+                yield at + within, count, part

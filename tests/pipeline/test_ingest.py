@@ -287,6 +287,26 @@ def test_what_a_newer_version_has_written_is_looked_at_again_each_time(
         assert [problem for _, problem in place.problems()] == ["newer"]
 
 
+def test_names_that_no_router_gives_are_told_and_nothing_else_is_disturbed(place: Place) -> None:
+    record(place.events).close()
+    for odd in (b"\xff.1777600000000.000001.events", b"caf\xe9", b"B.99999999999999999999.000001.events", b"a\nb<i>"):
+        Path(os.fsdecode(os.fsencode(place.events) + b"/" + odd)).write_bytes(b"x")
+    (place.events / Name("C", 10**17, 1).file()).write_bytes(b"x" * 100)
+    with open(place.events / Name("D", BEGAN, 1).file(), "wb") as endless:
+        endless.truncate(1 << 40)
+    (place.events / os.fsdecode(b"\xfe")).mkdir()
+    result = place.run()
+    assert result.rows["hops"] == 10
+    assert place.problems() == [
+        ("B.99999999999999999999.000001.events", "foreign"),
+        ("C.100000000000000000.000001", "foreign"),
+        (Name("D", BEGAN, 1).file(), "foreign"),
+        ("\\xff.1777600000000.000001.events", "inaccessible"),
+        ("a\nb<i>", "foreign"),
+        ("caf\\xe9", "inaccessible"),
+    ]
+
+
 def test_what_is_no_file_is_told(place: Place) -> None:
     record(place.events).close()
     os.mkfifo(place.events / Name("B", BEGAN, 1).file())

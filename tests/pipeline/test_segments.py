@@ -315,6 +315,22 @@ def test_kinds_that_are_not_known_are_passed_over(recorder: Recorder, kind: int)
     assert len(converted(recorder.data + bytes(head) + body)[0]["hops"]) == 1
 
 
+def test_numbers_of_records_beyond_63_bits_are_findings(recorder: Recorder) -> None:
+    recorder.hops(hop())
+    data = recorder.data + framed(Kind.HOP, (1 << 64) - 1, 1, hop().tobytes())
+    rows, account = converted(data)
+    assert len(rows["hops"]) == 2
+    largest = (1 << 63) - 1
+    assert (account.first_hop, account.next_hop) == (0, largest)
+    assert [each.records for each in account.findings if each.problem is Problem.LOST] == [largest - 1]
+
+
+def test_times_and_versions_beyond_63_bits_are_the_largest() -> None:
+    assert Account(Name("A", 10**17, 1)).began == (1 << 63) - 1
+    newer = framed(Kind.SEGMENT, 0, 1, maps([{"version": (1 << 64) - 1}]))
+    assert converted(newer)[1].version == (1 << 63) - 1
+
+
 def test_the_first_block_says_which_segment_it_is(recorder: Recorder) -> None:
     assert peek(recorder.data[:200]) == (NAME, VERSION)
     assert peek(b"") == peek(b"x" * 200) == peek(framed(Kind.HOP, 0, 1, hop().tobytes())) == (None, None)

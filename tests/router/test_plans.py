@@ -43,6 +43,9 @@ def of_changes(**values: Any) -> str:
     return changed(changes=[first, {**second, **values}])
 
 
+USE = json.loads(dumped(PLAN))["use"]
+
+
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
@@ -54,6 +57,7 @@ def of_changes(**values: Any) -> str:
         (changed(version=True), "is a plan of version True"),
         (changed(more=1), "more is not known"),
         (changed(use={}), "use.relative is missing"),
+        (changed(use={**USE, "between": 10**400}), "use.between must be a number"),
         (changed(made=1), "made must be a text"),
         (changed(use={**json.loads(dumped(PLAN))["use"], "between": 10**400}), "use.between must be a number"),
         (of_changes(router="\ud800"), "changes[1].router must be a name"),

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amqpmesh.router.segments import HEAD, MAGIC, Damage, Name, block, maps, read
+from amqpmesh.router.segments import HEAD, MAGIC, MAX_MAPS, Damage, Name, block, maps, read
 from amqpmesh.router.telemetry import HOP_WORDS, Kind
 
 
@@ -81,6 +81,11 @@ def test_a_magic_within_a_body_begins_nothing() -> None:
     assert damage.blocks == 1
 
 
+def test_maps_that_would_fill_the_memory_are_none() -> None:
+    bomb = b"\xdd" + (MAX_MAPS).to_bytes(4, "big") + b"\x80" * MAX_MAPS
+    assert list(read(block(Kind.LINK, 0, MAX_MAPS, bomb) + bomb, Damage())) == []
+
+
 def test_hop_records_that_do_not_fill_their_block_are_none() -> None:
     wrong = block(Kind.HOP, 0, 2, bytes(HOP_WORDS * 8)) + bytes(HOP_WORDS * 8)
     found, damage = contents(wrong + WHOLE)
@@ -106,7 +111,17 @@ def test_a_segments_name_says_who_writes_it(router: str) -> None:
     assert Name.of(name.file(".open")) == name
 
 
-@pytest.mark.parametrize("file", ["", "A.events", "A.1700000000000.000001.parquet", ".1700000000000.000001.events"])
+@pytest.mark.parametrize(
+    "file",
+    [
+        "",
+        "A.events",
+        "A.1700000000000.000001.parquet",
+        ".1700000000000.000001.events",
+        f"A.{10**18}.000001.events",
+        f"A.1700000000000.{10**18}.events",
+    ],
+)
 def test_other_files_are_none(file: str) -> None:
     assert Name.of(file) is None
 

@@ -304,6 +304,44 @@ def test_the_number_of_a_link_that_is_told_of_again_is_explained_as_long_again(t
     assert explained == [[1], [1], [1], []]
 
 
+def test_links_that_come_and_go_while_the_disk_fails_are_not_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = Files(tmp_path).files
+
+    def full(file: int, parts: object) -> int:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as while_full:
+        while_full.setattr(os, "writev", full)
+        for number in range(1, 100):
+            with pytest.raises(OSError, match="No space"):
+                files.take(Kind.LINK, [{"number": number}], NOW)
+            files.forget([number])
+        files.forget([])
+    files.take(Kind.LINK, [{"number": 100}], NOW)
+    files.close(NOW)
+    (explained,) = (block.records() for block in blocks(tmp_path) if block.kind == Kind.LINK)
+    assert [each["number"] for each in explained] == [98, 99, 100]
+
+
+def test_names_as_long_as_peers_like_make_no_block_that_nobody_reads(tmp_path: Path) -> None:
+    files = Files(tmp_path, segment_size=2**16).files
+    names = [{"number": number, "name": str(number) * 5_000} for number in range(1, 1_200)]
+    files.take(Kind.LINK, names[:900], NOW)
+    files.take(Kind.LINK, names[900:], NOW)
+    files.close(NOW)
+    assert [record for block in blocks(tmp_path) if block.kind == Kind.LINK for record in block.records()] == names
+
+
+def test_what_a_segment_begins_with_does_not_fill_it(tmp_path: Path) -> None:
+    files = Files(tmp_path, segment_size=2**16).files
+    files.take(Kind.LINK, [{"number": number, "name": "x" * 100} for number in range(1, 2_000)], NOW)
+    assert not files.is_due
+    files.take(Kind.EVENT, [{"time": NOW, "link": "x" * 100}] * 700, NOW)
+    assert files.is_due
+
+
 async def test_times_are_those_of_the_wall_clock_even_if_the_process_had_to_wait_between_two_looks_at_clocks(
     tmp_path: Path, mock_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
