@@ -307,7 +307,8 @@ class _Output:
 
     def __exit__(self, *_: object) -> None:
         for path, writer in self._writers.values():
-            writer.close()
+            with suppress(OSError):  # a full disk does not take its end either, and what is there must go
+                writer.close()
             path.unlink(missing_ok=True)
 
     def write(self, table: str, batch: pa.RecordBatch) -> None:
@@ -360,8 +361,11 @@ def _write(path: Path, rows: Sequence[Mapping[str, Any]], table: str) -> None:
         return
     schema = arrow_schema(TABLES[table])
     temporary = _temporary(path.parent)
-    pq.write_table(pa.Table.from_pylist(list(rows), schema), temporary, compression="zstd")
-    _rename(temporary, path)
+    try:
+        pq.write_table(pa.Table.from_pylist(list(rows), schema), temporary, compression="zstd")
+        _rename(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def _file(name: Name) -> str:

@@ -15,7 +15,7 @@ import pytest
 
 from amqpmesh.pipeline import ingest as module
 from amqpmesh.pipeline.events import LONGEST_NAME, PARTITIONED, TABLES, table
-from amqpmesh.pipeline.files import LEFT_BEHIND
+from amqpmesh.pipeline.files import LEFT_BEHIND, File
 from amqpmesh.pipeline.ingest import Ingested, ingest, job, watch
 from amqpmesh.pipeline.jobs import JOBS
 from amqpmesh.pipeline.work import Work
@@ -345,6 +345,22 @@ def test_a_file_that_is_gone_before_its_task_begins_is_told(place: Place, monkey
     monkeypatch.setattr(module, "find", find_and_remove)
     result = place.run()
     assert (result.converted, result.problems) == (0, {"inaccessible": (1, 0)})
+
+
+def test_a_full_disk_keeps_nothing_of_what_it_did_not_take(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Full(pq.ParquetWriter):  # type: ignore[misc]
+        def close(self) -> None:
+            super().close()
+            raise OSError(28, "No space left on device")
+
+    path = record(tmp_path / "events").close()
+    out = tmp_path / "out"
+    for name in TABLES:
+        (out / name).mkdir(parents=True)
+    monkeypatch.setattr(module.pq, "ParquetWriter", Full)
+    with pytest.raises(OSError, match="No space"):
+        module._convert(out, Name("A", BEGAN, 1), [File(str(path), 1, 1)], None)
+    assert [each for each in out.rglob("*") if each.is_file()] == []
 
 
 def test_a_directory_that_is_not_there_is_an_error(place: Place, tmp_path: Path) -> None:
