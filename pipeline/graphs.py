@@ -77,9 +77,56 @@ def recorded(edges: DataFrame, hops: DataFrame) -> Graph:
     """
     from pyspark.sql import functions as F  # noqa: N812 - everybody calls it so
 
-    ends: dict[str, int] = dict(hops.groupBy("router").agg(F.max("time")).collect())
-    end = max(ends.values(), default=None)
-    found = (Record(*row) for row in edges.select(*COLUMNS).collect())
-    if end is None:
-        return graph(found)
-    return graph(each for each in found if each.time <= ends.get(each.router, end))
+    ends = hops.groupBy("router").agg(F.max("time").alias("end"))
+    (last,) = ends.agg(F.max("end")).collect()
+    seen = edges.select(*COLUMNS)
+    if last[0] is not None:
+        bounded = seen.join(F.broadcast(ends), "router", "left")
+        seen = bounded.where(F.col("time") <= F.coalesce("end", F.lit(last[0]))).select(*COLUMNS)
+    return graph(Record(*row) for row in deciding(seen).collect())
+
+
+def deciding(seen: DataFrame) -> DataFrame:
+    """Records of which the same graph comes, no more than it has edges and routers.
+
+    Each segment begins with the whole graph: so of all records there are as many as that, for each router and minute.
+    Args: seen: rows of the table `edges`.
+    """
+    from pyspark.sql import Window
+    from pyspark.sql import functions as F  # noqa: N812
+
+    changed = F.lit(False).alias("whole")
+    # Of a router, what it said last of each edge; what is not in the whole graph that it saw last was gone by then.
+    order = F.struct("time", ~F.col("whole"), F.coalesce("cost", F.lit(-1)))
+    told = seen.where("neighbour is not null").groupBy("router", "origin", "neighbour")
+    wholes = seen.where("whole").groupBy("router").agg(F.max("time").alias("at"))
+    latest = told.agg(F.max_by(F.struct("time", "cost"), order).alias("last")).join(wholes, "router", "left")
+    is_gone = F.coalesce(F.col("at") > F.col("last.time"), F.lit(False))
+    said = latest.select(
+        "router",
+        F.when(is_gone, F.col("at")).otherwise(F.col("last.time")).alias("time"),
+        "origin",
+        "neighbour",
+        F.when(~is_gone, F.col("last.cost")).alias("cost"),
+        changed,
+    )
+    recorders = F.broadcast(seen.select(F.col("router").alias("origin")).distinct())
+    newest = Window.partitionBy("origin", "neighbour").orderBy(F.desc("time"), "router")
+    of_others = said.join(recorders, "origin", "left_anti").withColumn("place", F.row_number().over(newest))
+    routers = seen.groupBy("origin").agg(F.min("router").alias("router"), F.min("time").alias("time"))
+    nothing = F.lit(None)
+    return (
+        said.where("origin = router")
+        .select(*COLUMNS)
+        .union(of_others.where("place = 1").select(*COLUMNS))
+        .union(
+            routers.select(
+                "router",
+                "time",
+                "origin",
+                nothing.cast("string").alias("neighbour"),
+                nothing.cast("bigint").alias("cost"),
+                changed,
+            )
+        )
+    )

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import random
+from typing import TYPE_CHECKING
 
 import networkx
 import pytest
 
 from amqpmesh.pipeline.addresses import DYNAMIC
 from amqpmesh.pipeline.contingency import Case, Failure, Flow
-from amqpmesh.pipeline.graphs import Graph, Record, graph
+from amqpmesh.pipeline.events import TABLES, spark_schema
+from amqpmesh.pipeline.graphs import Graph, Record, deciding, graph
 from tests.pipeline.test_routing import grid
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 TRIANGLE = {("A", "B"): 1, ("B", "C"): 1, ("A", "C"): 3}
 SYMMETRIC = TRIANGLE | {(b, a): cost for (a, b), cost in TRIANGLE.items()}
@@ -179,3 +184,27 @@ def test_an_edge_that_leads_one_way_only_carries_nothing() -> None:
 def test_an_edge_that_costs_nothing_is_none() -> None:
     seen = [*both("A", 1, "A", "B", 0, whole=True), *both("A", 1, "B", "C", -5, whole=True), *both("A", 2, "A", "C")]
     assert graph(seen).edges == {("A", "C"): 1, ("C", "A"): 1}
+
+
+def seen_by_chance(seed: int) -> list[Record]:
+    """What A, B and C have recorded of five routers: changes, and the graph as a whole."""
+    chance = random.Random(seed)
+    pairs = [(one, other) for one in "ABCDE" for other in "ABCDE" if one < other]
+    seen = []
+    for recorder in "ABC":
+        for time in sorted(chance.sample(range(100), 8)):
+            whole = chance.random() < 0.4
+            for pair in chance.sample(pairs, 6 if whole else 1):
+                cost = chance.randint(1, 9) if whole or chance.random() < 0.7 else None
+                seen += both(recorder, time, *pair, cost, whole=whole)
+    return seen
+
+
+def test_what_decides_of_the_graph_is_no_more_than_the_graph(spark: SparkSession) -> None:
+    columns = TABLES["edges"]
+    for seed in range(4):
+        seen = seen_by_chance(seed)
+        rows = [tuple(each._asdict().get(column.name) for column in columns) for each in seen]
+        decides = [Record(*row) for row in deciding(spark.createDataFrame(rows, spark_schema(columns))).collect()]
+        assert graph(decides) == graph(seen)
+        assert len(decides) <= 5 * 4 + 5 < len(seen)
