@@ -69,8 +69,8 @@ def test_jobs_answer_there_what_they_answer_here(cluster: Cluster, tmp_path: Pat
     settings = ("--conf", "spark.sql.shuffle.partitions=4", "--json")
     accounts = json.loads(cluster.run(counting.PROGRAM, *command, *settings))["jobs"]
     assert [account["job"] for account in accounts] == ["ingest", "deliveries", "traffic", "contingency"]
-    # Deliveries in three minutes; five that may fail, and ten pairs of them.
-    assert [account["rows"] for account in accounts[1:]] == [100, 3, 15]
+    # Deliveries in three minutes; five that may fail, and six pairs of them without a router and a link of its own.
+    assert [account["rows"] for account in accounts[1:]] == [100, 3, 11]
     attempts = parquet.read_table(out / "deliveries" / "attempts").to_pylist()
     assert {("".join(row["path"]), row["complete"]) for row in attempts} == {("ABC", True)}
     failures = {row["failure"]: row for row in parquet.read_table(out / "contingency").to_pylist()}
