@@ -13,7 +13,16 @@ from amqpmesh.router.telemetry import HOP_WORDS, KEY_OCTETS, PACKED, Flag, Outco
 Numbers = np.ndarray[Any, np.dtype[Any]]
 
 LARGEST: Final = (1 << 63) - 1
-"""Of a column's numbers: nothing that is counted here comes near, and what pretends to be larger becomes this."""
+"""Of a column's numbers: nothing that is counted here comes near."""
+
+LATEST: Final = 1 << 62
+"""No clock shows more nanoseconds since 1970: that is the year 2116."""
+
+MOST_COUNTED: Final = 1 << 53
+"""No other number of a record is larger: nine thousand millions of millions."""
+
+MOST: Final = {"time": LATEST, "size": 1 << 45, "in_router": MOST_COUNTED, "outcome_after": MOST_COUNTED}
+"""Of hop records. With these, no sum of a few overflows, nor that of the sizes of as many as there will be."""
 
 OUTCOMES: Final = tuple(outcome.name.lower() for outcome in Outcome)
 """By their numbers in hop records."""
@@ -71,8 +80,16 @@ class Links:
 
 
 def records(body: memoryview) -> Numbers:
-    """The words of a block's records, by place: each is in as many records as there are, side by side."""
-    return np.ascontiguousarray(np.frombuffer(body, "<u8").reshape(-1, HOP_WORDS).T)
+    """The words of a block's records, by place: each is in as many records as there are, side by side.
+
+    Raises: ValueError: a number that no router writes.
+    """
+    words: Numbers = np.ascontiguousarray(np.frombuffer(body, "<u8").reshape(-1, HOP_WORDS).T)
+    for name, most in MOST.items():
+        largest = int(_part(words, name).max(initial=0))
+        if largest > most:
+            raise ValueError(f"{name} is {largest}, more than {most}")
+    return words
 
 
 def rows(words: Numbers, links: Links) -> Numbers:
@@ -125,8 +142,7 @@ def _part(words: Numbers, name: str) -> Numbers:
 
 
 def _integers(words: Numbers, name: str, unknown: Numbers | None = None) -> pa.Array:
-    numbers = np.minimum(_part(words, name), np.uint64(LARGEST)).view(np.int64)
-    return pa.array(numbers, mask=unknown)
+    return pa.array(_part(words, name).view(np.int64), mask=unknown)
 
 
 def coded(codes: Numbers, values: Sequence[str]) -> pa.Array:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from amqpmesh.pipeline import packed
 from amqpmesh.pipeline.events import LONGEST_NAME, TABLES, Problem, arrow_schema, encoded
 from amqpmesh.router.segments import Block, Damage, Name, read
-from amqpmesh.router.telemetry import END, LINK, SEGMENT, VERSION, Field, Kind, Type
+from amqpmesh.router.telemetry import COUNTS, EDGE, END, EVENT, LINK, SEGMENT, VERSION, Field, Kind, Type
 
 BATCH: Final = 1 << 18
 """Hop records that are converted at a time: 20 MB of a segment."""
@@ -328,6 +328,10 @@ _PYTHON: Final[Mapping[Type, type]] = {
     Type.TIME: int,
 }
 
+_TIMES: Final = {
+    each.name for fields in (EVENT, COUNTS, EDGE, SEGMENT, END) for each in fields if each.type is Type.TIME
+}
+
 _PYTHON_OF: Final = {pa.string(): str, pa.binary(): bytes, pa.bool_(): bool, pa.int64(): int}
 
 
@@ -340,11 +344,18 @@ def _value(record: Mapping[str, Any], declared: Field) -> Any:
     value = record.get(declared.name)
     if value is None and declared.optional:
         return None
-    if type(value) is not _PYTHON[declared.type] or (
-        isinstance(value, int) and not -packed.LARGEST <= value <= packed.LARGEST
-    ):
+    if type(value) is not _PYTHON[declared.type]:
         raise ValueError(f"{declared.name} is {type(value).__name__}, not {declared.type.value}")
+    _bounded(declared.name, (value,))
     return value
+
+
+def _bounded(name: str, values: Iterable[Any]) -> None:
+    """Raises: ValueError: a number is none that a router writes."""
+    most = packed.LATEST if name in _TIMES else packed.MOST_COUNTED
+    for each in values:
+        if type(each) is int and not 0 <= each <= most:
+            raise ValueError(f"{name} is {each}, and not from 0 to {most}")
 
 
 def _column(values: Sequence[Any], declared: pa.Field) -> pa.Array:
@@ -353,6 +364,7 @@ def _column(values: Sequence[Any], declared: pa.Field) -> pa.Array:
     others = {*map(type, values)} - {expected, type(None)}  # Arrow alone would take 1.5 for 1
     if others:
         raise ValueError(f"{declared.name} is {others.pop().__name__}, not {expected.__name__}")
+    _bounded(declared.name, values)
     try:
         array = pa.array(values, declared.type)
     except (pa.ArrowException, OverflowError) as error:
