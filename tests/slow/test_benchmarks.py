@@ -46,11 +46,12 @@ def test_each_part_has_figures(bench: Run, part: str) -> None:
         routers = [figures for name, figures in case.items() if name.startswith("router")]
         assert routers or part == "latency"  # a router that cannot do a rate has no latency at it
         for figures in routers:
-            assert any(figures.get(name, 0) > 0 for name in ("cpu_us", "kib", "octets", "seconds"))
+            # Memory may be less than before: the system takes back what was not used for a while.
+            assert any(figures.get(name) for name in ("cpu_us", "kib", "octets", "seconds"))
 
 
 def test_a_router_that_runs_already_is_measured_as_well(bench: Run) -> None:
     with processes.router() as (url, pid):
         found = bench("--only", "throughput", "--only", "memory", "--url", url, "--pid", str(pid), "--sasl")
     assert found["throughput"]["100 B unsettled"]["router"]["cpu_us"] > 0
-    assert found["memory"]["idle connection"]["router"]["kib"] > 0
+    assert found["memory"]["idle connection"]["router"]["kib"]
