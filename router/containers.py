@@ -26,6 +26,7 @@ from amqpmesh.router.few import including
 from amqpmesh.router.links import IncomingLink, OutgoingLink
 from amqpmesh.router.redirects import redirect_of
 from amqpmesh.router.statistics import ContainerLinkState, ContainerLinkStatistics
+from amqpmesh.topology.workers import covers
 
 if TYPE_CHECKING:
     from amqpmesh.router.addresses import Address
@@ -201,7 +202,7 @@ class Containers:
         each.retry_at = None
         if record is None or core.draining:
             return
-        if each.refused is not None and record.peer.container_id == core.id:
+        if each.refused is not None and self._is_this_router(record.peer.container_id):
             error = Error(condition=AmqpCondition.NOT_ALLOWED, description="it is this router itself")
             if each.refused(each, error):
                 self.remove(each)
@@ -219,6 +220,11 @@ class Containers:
         each.link = link
         self._by_link[link] = each
         each.become(S.ATTACHING, core.now)
+
+    def _is_this_router(self, container: str) -> bool:
+        """Whether a container is this router, or another one of its workers."""
+        worker = self._core.config.worker
+        return container == self._core.id if worker is None else covers(worker.name, container)
 
     def _session(self, each: ContainerLink, record: ConnectionRecord) -> Session:
         """A session of its own for one more link; those that were made on demand share them once there are no more.

@@ -33,8 +33,10 @@ NO_LIMIT: Final = 2**31 - 1
 class LanesOut:
     """The links that deliveries leave by to other routers."""
 
-    def __init__(self, core: Core) -> None:
+    def __init__(self, core: Core, again: Callable[[Lane], None]) -> None:
+        """Args: again: told of a lane that a neighbour did not take, once it may be tried again."""
         self._core = core
+        self._again = again
         #: Lanes that a neighbour did not take: it is left alone with them for a while.
         self._refusals: set[tuple[Lane, ConnectionRecord]] = set()
         #: How many lanes were attached, for their names.
@@ -45,7 +47,6 @@ class LanesOut:
         node: Address,
         lane: Lane,
         neighbour: Neighbour,
-        again: Callable[[], None],
         *,
         apart: bool,
         bulk: bool = False,
@@ -53,9 +54,8 @@ class LanesOut:
     ) -> OutgoingLink | None:
         """Attach a lane, unless the neighbour is to be left alone with it.
 
-        Args: node: what leaves by it. again: tried later, where the neighbour has no room. apart: in a session of few,
-            so that what is large on it stops few others. bulk: it carries nothing else, and goes apart. cost: of
-            reaching who is at its end.
+        Args: node: what leaves by it. apart: in a session of few, so that what is large on it stops few others.
+            bulk: it carries nothing else, and goes apart. cost: of reaching who is at its end.
         """
         core, record = self._core, neighbour.record
         if (lane, record) in self._refusals:
@@ -68,13 +68,13 @@ class LanesOut:
             outgoing = core.attaching.lane_out(record, session, node, lane, name, cost)
         except CommandError as error:
             core.log.warning("no lane", router=neighbour.router, lane=lane.target, reason=str(error))
-            self.try_later(lane, record, again)
+            self.try_later(lane, record)
             return None
         # A lane is for many receivers, each of them bounded where it is attached.
         outgoing.max_unsettled = NO_LIMIT
         return outgoing
 
-    def try_later(self, lane: Lane, record: ConnectionRecord, again: Callable[[], None]) -> None:
+    def try_later(self, lane: Lane, record: ConnectionRecord) -> None:
         """Leave a neighbour alone with a lane for a while."""
         if (lane, record) in self._refusals:
             return
@@ -82,7 +82,7 @@ class LanesOut:
 
         def try_again() -> None:
             self._refusals.discard((lane, record))
-            again()
+            self._again(lane)
 
         self._core.schedule(self._core.now + RETRY_TIME, try_again)
 

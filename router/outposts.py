@@ -117,8 +117,7 @@ class Outposts:
         if not isinstance(hop, Neighbour) or hop.record not in neighbours:
             return None
         if had is None or hop is not kept:
-            again = partial(self.follow, lane.tenant, lane.name)
-            return self._ways.lanes_out.attach(node, lane, hop, again, apart=True, cost=cost)
+            return self._ways.lanes_out.attach(node, lane, hop, apart=True, cost=cost)
         if had.cost != cost and had.branch is not None:
             had.cost = cost
             node.pool.change_branch(had.branch, 0, cost, not had.left_out, core.now)

@@ -68,6 +68,8 @@ def redeliver(core: Core, relay: Relay, outcome: bytes) -> bytes | None:
     relay.kept = bytearray(data)
     relay.head = read_head(data, complete=True)
     relay.chunks.append(Chunk(data, None, core.budget))
+    # A neighbour may hear of the next try before it hears that this one is settled: they are two deliveries.
+    relay.key = None
     requeue(core, relay, address)
     return None
 

@@ -8,7 +8,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from amqpmesh.router.accounts import close_if_done, count_undelivered, drop_chunks, drop_kept, finish, uncount
+from amqpmesh.router.accounts import (
+    close_if_done,
+    count_undelivered,
+    drop_chunks,
+    drop_kept,
+    end_lane,
+    finish,
+    uncount,
+)
 from amqpmesh.router.amqp.composite import encode_composite
 from amqpmesh.router.amqp.definitions import Error, LinkCondition
 from amqpmesh.router.amqp.messaging import Rejected
@@ -204,6 +212,7 @@ class Settlement:
         relay.legs = []
         relay.attempts -= 1
         drop_kept(core, relay)
+        end_lane(core, leg)
         self.route_again(relay)
 
     def route_again(self, relay: Relay) -> None:

@@ -65,7 +65,7 @@ class Ways:
         self._by_address: dict[tuple[str, str], Few[Address]] = {}
         self.hearing = Hearing()
         self.hops = Hops(core.id, mesh)
-        self.lanes_out = LanesOut(core)
+        self.lanes_out = LanesOut(core, self._lead_again)
         self._outages = Outages(core, self._topology, self._give_up)
         #: Nodes that no lane leads to or from, since the graph has changed, and whose turn has not come.
         self._leaderless: dict[Address, None] = {}
@@ -246,12 +246,8 @@ class Ways:
         """A neighbour has detached a lane of ours, or ended its session, or never took it: it is tried again, not at
         once.
         """
-        node, lane = outgoing.address, outgoing.lane
-        assert lane is not None
-        if node.lane is None:
-            self.lanes_out.try_later(lane, outgoing.connection, partial(self.outposts.follow, lane.tenant, lane.name))
-        else:
-            self.lanes_out.try_later(lane, outgoing.connection, partial(self._lead_again, lane))
+        assert outgoing.lane is not None
+        self.lanes_out.try_later(outgoing.lane, outgoing.connection)
 
     def owns(self, node: Address) -> bool:
         """Whether it is no address as clients see it."""
@@ -398,8 +394,7 @@ class Ways:
         assert lane is not None
         # All that a tree carries goes by one link: what is large there stops that tree alone.
         apart = lane.kind is LaneKind.TREE
-        again = partial(self._lead_again, lane)
-        outgoing = self.lanes_out.attach(node, lane, neighbour, again, apart=apart, bulk=bulk)
+        outgoing = self.lanes_out.attach(node, lane, neighbour, apart=apart, bulk=bulk)
         if outgoing is not None:
             outgoing.bulk = bulk
             if lane.kind is LaneKind.ANYCAST and not bulk:
@@ -416,6 +411,7 @@ class Ways:
         if local is not None and local.ingress is not None:
             self.ingresses.supply(local)
         self.ingresses.supply_routed(lane.tenant, lane.name)
+        self.outposts.follow(lane.tenant, lane.name)
 
     def _lead_here(self, node: Address, lane: Lane) -> None:
         """See to it that a tree leads to the consumers that are attached here, if there are any."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -21,6 +22,7 @@ from amqpmesh.router.config import (
     LinkConfig,
     PasswordConfig,
     RedirectConfig,
+    WorkerConfig,
 )
 from amqpmesh.router.containers import LONGEST_PAUSE
 from amqpmesh.router.opening import REDIRECT
@@ -351,6 +353,17 @@ def test_a_place_that_is_the_router_itself_is_refused() -> None:
     client = n.client()
     link = client.sender("elsewhere/a")
     broker = n.broker(container_id="A")
+    assert refusal(client, link).description == f"{PLACE} does not take the link: it is this router itself"
+    assert broker.asked == []
+    n.leave()
+
+
+@pytest.mark.parametrize("other", ["A", "A.1", "A.2"])
+def test_a_place_that_is_another_worker_of_the_router_is_refused(other: str) -> None:
+    n = Far(router="A.1", worker=WorkerConfig(name="A", number=1, folder=Path("/")))
+    client = n.client()
+    link = client.sender("elsewhere/a")
+    broker = n.broker(container_id=other)
     assert refusal(client, link).description == f"{PLACE} does not take the link: it is this router itself"
     assert broker.asked == []
     n.leave()

@@ -8,7 +8,7 @@ import pytest
 
 from amqpmesh.policies.distribution import Distribution
 from amqpmesh.router.amqp.definitions import AmqpCondition, Error, ReceiverSettleMode
-from amqpmesh.router.amqp.delivery_states import Accepted, Modified
+from amqpmesh.router.amqp.delivery_states import Accepted, Modified, Released
 from amqpmesh.router.amqp.performatives import Flow
 from amqpmesh.router.amqp.types import Symbol
 from amqpmesh.router.config import AddressConfig
@@ -68,6 +68,29 @@ def test_costs_that_change_to_and_fro_leave_what_is_unsettled_alone() -> None:
         arrival.accept()
     mesh.run()
     assert [sent.said for sent in sents] == [[(Accepted(), True)]] * 6
+    mesh.leave()
+
+
+def test_a_lane_that_was_replaced_goes_though_what_was_to_leave_by_it_never_did() -> None:
+    mesh = World("ABCD", SQUARE)
+    consumer, producer = mesh["D"].client(), mesh["A"].client()
+    receiver = consumer.receiver("q", credit=100)
+    link = producer.sender("q")
+    mesh.advance(3.0)
+    sent = producer.send(link, b"", more=True, message_format=1)
+    mesh.advance(0.1)
+    (lane,) = (each for record in records(mesh, "A") for each in record.outgoing if each.busy)
+    assert lane.current is not None
+    assert not lane.current.started, "nothing of it has come yet"
+    here = mesh["A"].mesh
+    here.set_cost(here.neighbours[lane.connection], 20)
+    mesh.advance(0.5)
+    assert lane.retired
+    receiver.detach()
+    mesh.advance(5.0)
+    assert lane.gone
+    assert sent.said == [(Released(), True)]
+    producer.go_on(sent, b"the rest")
     mesh.leave()
 
 

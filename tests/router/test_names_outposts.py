@@ -17,7 +17,7 @@ from amqpmesh.router.config import AddressConfig, MeshConfig, RedirectConfig
 from amqpmesh.router.lanes import Lane
 from amqpmesh.router.neighbours import Neighbour
 from amqpmesh.router.ways import Ways
-from tests.support.meshes import World
+from tests.support.meshes import World, records
 from tests.support.network import Client, message
 
 LINE = [("A", "B"), ("B", "C")]
@@ -326,6 +326,31 @@ def test_an_undeliverable_message_is_tried_with_another_receiver_of_the_name() -
     here.take(1)[0].accept()
     mesh.run()
     assert sent.said == [(Accepted(), True)]
+    mesh.leave()
+
+
+@pytest.mark.parametrize("second", [True, False])
+def test_a_message_that_is_tried_again_elsewhere_goes_there_as_another_delivery(second: bool) -> None:
+    mesh = World("AB", LINE[:1], AddressConfig(pattern="q", redeliver=True))
+    consumer, producer = mesh["A"].client(), mesh["B"].client()
+    consumer.receiver("q@B", credit=10)
+    link = producer.sender(None, rcv=ReceiverSettleMode.SECOND if second else ReceiverSettleMode.FIRST)
+    mesh.advance(0.2)
+    sent = producer.send(link, message(to="q"))
+    mesh.advance(0.1)
+    (record,) = records(mesh, "A")
+    (lane,) = record.incoming
+    (first,) = lane.link.terminus.unsettled
+    consumer.take(1)[0].dispose(Modified(delivery_failed=True), settled=True)
+    mesh.advance(0.1)
+    assert list(record.incoming) == [lane], "nothing was wrong with it"
+    (again,) = lane.link.terminus.unsettled
+    assert again != first
+    consumer.take(1)[0].accept()
+    mesh.run()
+    assert sent.said == [(Accepted(), not second)]
+    sent.dispose(None, settled=True)
+    mesh.run()
     mesh.leave()
 
 

@@ -11,7 +11,7 @@ from amqpmesh.router.amqp.link import Link
 from amqpmesh.router.config import AddressConfig
 from amqpmesh.router.reasons import Reason
 from amqpmesh.router.statistics import Direction
-from tests.support.meshes import World, deliver, with_receivers
+from tests.support.meshes import World, deliver, records, with_receivers
 from tests.support.network import Client, message
 
 ROUTERS = ("A.1", "A.2", "B")
@@ -90,6 +90,29 @@ def test_a_receiver_of_a_name_of_theirs_has_what_comes_to_any_of_them(at: str, f
     mesh.run()
     assert [sent.outcome for sent in sends] == [Accepted()] * 3
     mesh.leave()
+
+
+def test_a_neighbour_that_ends_the_sessions_of_two_workers_lanes_is_given_both_again() -> None:
+    mesh = World(ROUTERS, EDGES)
+    consumer = mesh["B"].client()
+    consumer.receiver("q@A", credit=10)
+    mesh.advance(0.5)
+    (here,) = (record for record in records(mesh, "A.1") if record.peer.container_id == "B")
+    (there,) = records(mesh, "B")
+    lanes = list(here.outgoing)
+    assert len({each.lane for each in lanes}) == 1, "A.2 has the way to B by A.1"
+    assert len(lanes) == 2
+    for lane in lanes:
+        there.engine.channels.incoming[lane.link.session.flow_state.channel].end()
+    there.engine.on_wake()
+    mesh.run()
+    assert not here.outgoing
+    mesh.advance(0.5)
+    for router in ("A.1", "A.2"):
+        producer = mesh[router].client()
+        link = producer.sender(f"q@{router}")
+        mesh.advance_until(lambda link=link: link.credit > 0, 2.0)  # type: ignore[misc]  # of this turn
+        assert deliver(mesh, {"B": consumer}, [producer.send(link)]) == {"B"}
 
 
 def test_a_receiver_elsewhere_shares_with_theirs() -> None:
