@@ -26,7 +26,6 @@ from amqpmesh.router.few import including
 from amqpmesh.router.links import IncomingLink, OutgoingLink
 from amqpmesh.router.redirects import redirect_of
 from amqpmesh.router.statistics import ContainerLinkState, ContainerLinkStatistics
-from amqpmesh.topology.workers import covers
 
 if TYPE_CHECKING:
     from amqpmesh.router.addresses import Address
@@ -224,7 +223,11 @@ class Containers:
     def _is_this_router(self, container: str) -> bool:
         """Whether a container is this router, or another one of its workers."""
         worker = self._core.config.worker
-        return container == self._core.id if worker is None else covers(worker.name, container)
+        if worker is None:
+            return container == self._core.id
+        from amqpmesh.topology.workers import covers  # here: a router of no mesh reads nothing of one
+
+        return covers(worker.name, container)
 
     def _session(self, each: ContainerLink, record: ConnectionRecord) -> Session:
         """A session of its own for one more link; those that were made on demand share them once there are no more.
