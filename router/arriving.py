@@ -120,6 +120,8 @@ def _append(core: Core, relay: Relay, payload: bytes, session: SessionFlow) -> N
         branch = leg.branch
         assert isinstance(branch, OutgoingLink)
         if branch.current is leg:
+            if branch.bulk:  # the kernel may have begun it
+                source.begin_bulk(branch.address, leg)
             pump(core, branch)
     # Until here we have held it ourselves, so that none of those was the last while others were still to come.
     chunk.release()

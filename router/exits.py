@@ -53,7 +53,6 @@ def open_input(core: Core, incoming: IncomingLink) -> None:
     if (
         address is not None
         and not incoming.connection.strict_annotations
-        and not incoming.bulk
         and (incoming.lane is None or incoming.lane.kind is LaneKind.ANYCAST)
     ):
         if address.exits is None:
@@ -95,8 +94,10 @@ def _decide(core: Core, address: Address) -> None:
         exits.order = kernel.FIRST
     else:
         exits.order = _ORDER[distribution]
+    bulk = [each for each in node.creditors if each.bulk]
     exits.links = [each.link.flow_state for each in links]
-    for each in links:
+    exits.bulk = [each.link.flow_state for each in bulk]
+    for each in links + bulk:
         link = each.link
         if link.input_handle is not None:
             kernel.entrust(link.flow_state, link.input_handle, exits)

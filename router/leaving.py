@@ -170,8 +170,8 @@ def may_pass(leg: Leg) -> None:
     """No more frames of a leg are to be written: what comes behind it need not follow it any more."""
     source, outgoing = leg.relay.source, leg.branch
     assert isinstance(outgoing, OutgoingLink)
-    if outgoing.bulk and isinstance(source, IncomingLink) and source.bulk.get(outgoing.address) is leg:
-        del source.bulk[outgoing.address]
+    if outgoing.bulk and isinstance(source, IncomingLink):
+        source.end_bulk(outgoing.address, leg)
 
 
 def _write(core: Core, outgoing: OutgoingLink, leg: Leg) -> bool:

@@ -109,7 +109,13 @@ class IncomingLink:
         if self.bulk is _NOTHING_LARGE:
             self.bulk = {}
         self.bulk[way] = leg
-        self.link.flow_state.exits = None
+        self.link.flow_state.behind = True
+
+    def end_bulk(self, way: Address, leg: kernel.Leg) -> None:
+        """No more frames of it are to be written: what comes behind it need not follow it any more."""
+        if self.bulk.get(way) is leg:
+            del self.bulk[way]
+            self.link.flow_state.behind = bool(self.bulk)
 
     @property
     def current(self) -> kernel.Relay | None:

@@ -139,7 +139,7 @@ cdef class SessionFlow:
 @cython.final
 cdef class LinkFlow:
     cdef public SessionFlow session
-    cdef public bint sender, lowered, drain, second, lane, touched, selective
+    cdef public bint sender, lowered, drain, second, lane, touched, selective, behind
     # A router has a hundred thousand of these: what fits into an int is one.
     cdef public int number, snd_settle_mode, part, quiet, relayed, outstanding, max_outstanding
     cdef public object record
@@ -211,7 +211,7 @@ cdef class Relay:
 @cython.final
 cdef class Exits:
     cdef public long generation, order, room, lent, quiet, hops, turn
-    cdef public list links
+    cdef public list links, bulk
     cdef public bint drops
 
 @cython.final
@@ -240,7 +240,7 @@ cdef class Gathering:
 cpdef Py_ssize_t gather(ConnectionFlow wire, Gathering gathering, bytes data, Py_ssize_t at, Py_ssize_t end) except -1
 @cython.locals(exits=Exits, size=long, out=LinkFlow, came_with=bytes, target=SessionFlow, sink=ConnectionFlow, tag=bytes,
                hops=long, settled=bint, second=bint, delivery_id=long, mode=long, leaving=TransferFrame, passage=Passage,
-               number=long, recorder=Recorder, counter=long, left=double, said=long, p="const unsigned char *")
+               number=long, large=bint, recorder=Recorder, counter=long, left=double, said=long, p="const unsigned char *")
 cdef bint _relay_transfer(RouterFlow router, SessionFlow session, LinkFlow link, TransferFrame frame, bytes data,
                           Py_ssize_t payload_at, Py_ssize_t end) except -1
 @cython.locals(passage=Passage, key=object)
@@ -254,12 +254,16 @@ cdef long _record(RouterFlow router, Recorder recorder, LinkFlow link, LinkFlow 
 @cython.locals(exits=Exits)
 cdef bint _count_relayed(RouterFlow router, LinkFlow link, LinkFlow out) except -1
 @cython.locals(session=SessionFlow, target=SessionFlow, came=Delivery, left=Delivery, relay=Relay, wire=ConnectionFlow)
-cdef bint _relay_first(RouterFlow router, LinkFlow link, LinkFlow out, TransferFrame frame, bytes data,
-                       Py_ssize_t payload_at, Py_ssize_t end) except -1
+cdef void _relay_first(RouterFlow router, LinkFlow link, LinkFlow out, TransferFrame frame, bytes data,
+                       Py_ssize_t payload_at, Py_ssize_t end, bytes tag) except *
+@cython.locals(out=LinkFlow)
+cdef void _relayed_whole(RouterFlow router, LinkFlow link, Delivery came, Delivery left, Relay relay) except *
 @cython.locals(came=Delivery, left=Delivery, relay=Relay, leg=Leg, out=LinkFlow, size=long, last=bint, target=SessionFlow,
                wire=ConnectionFlow)
 cdef bint _relay_next(RouterFlow router, SessionFlow session, LinkFlow link, TransferFrame frame, bytes data,
                       Py_ssize_t payload_at, Py_ssize_t end) except -1
+@cython.locals(exits=Exits)
+cdef bint _stays(RouterFlow router, LinkFlow link, LinkFlow out) except -1
 @cython.locals(session=SessionFlow, wire=ConnectionFlow, room=long)
 cdef bint _takes(LinkFlow link, long octets) except -1
 @cython.locals(relay=Relay, leg=Leg)
@@ -273,6 +277,8 @@ cdef long _uint_octets(long value) noexcept
 cdef Py_ssize_t _put_uint(bytearray out, Py_ssize_t at, long value) except -1
 @cython.locals(link=LinkFlow, best=LinkFlow, turn=long, ready=long)
 cdef LinkFlow _ready_exit(Exits exits)
+@cython.locals(links=list, link=LinkFlow, out=LinkFlow)
+cdef LinkFlow _large_exit(Exits exits, long octets)
 @cython.locals(session=SessionFlow, wire=ConnectionFlow)
 cdef bint _is_ready(LinkFlow link) except -1
 @cython.locals(last=long, code=long, form=long, after=Py_ssize_t)

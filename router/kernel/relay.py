@@ -632,6 +632,7 @@ class LinkFlow:
     __slots__ = (
         "accepted",
         "available",
+        "behind",
         "current",
         "delivery_count",
         "drain",
@@ -717,6 +718,8 @@ class LinkFlow:
         #: one of. And the peer's handle, under which the kernel knows the link; -1: it does not.
         self.exits: Exits | None = None
         self.remote_handle = -1
+        #: Receivers: what begins on it now may have to follow what came before it.
+        self.behind = False
         #: Their source does not permit each outcome (§3.5.3, outcomes).
         self.selective = False
         #: Receivers: deliveries that their sender was told the outcome of, and has not settled. Senders: deliveries
@@ -1252,12 +1255,13 @@ class Exits:
     It holds while `generation` is the router's; whatever changes something of a node sets it to 0.
     """
 
-    __slots__ = ("drops", "generation", "hops", "lent", "links", "order", "quiet", "room", "turn")
+    __slots__ = ("bulk", "drops", "generation", "hops", "lent", "links", "order", "quiet", "room", "turn")
 
     def __init__(self) -> None:
         self.generation = 0
-        #: Those that may take a delivery, if they are ready for it.
+        #: Those that may take a delivery, if they are ready for it; and where they are lanes, those for large ones.
         self.links: list[LinkFlow] = []
+        self.bulk: list[LinkFlow] = []
         self.order = _FIRST
         #: The turn of who was chosen last, if it is given the delivery; 0: there was nobody else.
         self.turn = 0
@@ -1493,11 +1497,12 @@ def _relay_transfer(
         exits is None
         or exits.generation != router.generation
         or exits.lent == 0
-        or (size > exits.room and not frame.more)
+        or link.behind
         or serial_distance(session.next_incoming_id, session.incoming_limit) <= 0
     ):
         return False
-    out = _ready_exit(exits)
+    large = frame.more or size > exits.room
+    out = _ready_exit(exits) if not large else _large_exit(exits, size)
     if out is None or (out.max_message_size and size > out.max_message_size):
         return False
     if frame.message_format <= 0 and not _passes_as_it_is(data, payload_at, end, exits.drops, not frame.more):
@@ -1506,8 +1511,6 @@ def _relay_transfer(
         _check_first_transfer(session, link, frame, size)
     except Violation:
         return False  # who reads it anew finds the same, and answers
-    if frame.more:
-        return _relay_first(router, link, out, frame, data, payload_at, end)
     came_with = frame.delivery_tag
     assert came_with is not None
     target = out.session
@@ -1526,6 +1529,9 @@ def _relay_transfer(
         tag = came_with[:-1] + _OCTETS[hops - 1]
         if tag in out.unsettled:
             return False
+    if large:
+        _relay_first(router, link, out, frame, data, payload_at, end, tag or b"%x" % number)
+        return True
     settled = frame.settled == 1
     second = link.second and frame.rcv_settle_mode != 0
     delivery_id = target.next_delivery_id
@@ -1701,21 +1707,31 @@ def _count_relayed(router: RouterFlow, link: LinkFlow, out: LinkFlow) -> None:
 
 
 def _relay_first(
-    router: RouterFlow, link: LinkFlow, out: LinkFlow, frame: TransferFrame, data: bytes, payload_at: int, end: int
-) -> bool:
-    """Relay the first frame of a delivery of several, which begins as it was checked; whether it was.
+    router: RouterFlow,
+    link: LinkFlow,
+    out: LinkFlow,
+    frame: TransferFrame,
+    data: bytes,
+    payload_at: int,
+    end: int,
+    tag: bytes,
+) -> None:
+    """Relay the first frame of a delivery that leaves in several, which begins as it was checked.
 
-    What it is to those who decide, it is from its begin to its end. By a lane large ones leave in another way.
+    What it is to those who decide, it is from its begin to its end. Args: tag: of what leaves.
     """
-    if out.lane or payload_at == end or not _takes(out, end - payload_at):
-        return False
     session, target = link.session, out.session
     came = _first_transfer(session, link, frame, end - payload_at)
-    out.last_tag += 1
-    left = Delivery(out, b"%x" % out.last_tag, came.message_format, came.settled, False)
+    left = Delivery(out, tag, came.message_format, came.settled, False)
     relay = _joined(came, left, router.now)
     if router.recorder is not None and frame.message_format <= 0:
         relay.told = told(data, payload_at, end)
+    if out.lane:
+        if not came.second:
+            # Lanes are of mode second, for those that need it (§2.7.5).
+            left.rcv_settle_mode = 0
+        if not link.lane:
+            relay.counter = router.key_count
     link.relay = relay
     out.leg = left.leg
     if not came.settled:
@@ -1727,12 +1743,26 @@ def _relay_first(
         router.on_unfold(relay)
     wire = target.wire
     payload = memoryview(data)[payload_at:end]
-    send_transfer(out, wire.out, left, payload, True, False, None, wire.remote_max_frame_size)
+    send_transfer(out, wire.out, left, payload, frame.more, False, None, wire.remote_max_frame_size)
     session.release(1)
     _count_relayed(router, link, out)
     if not target.woken:
         target.stir()
-    return True
+    if not frame.more:
+        _relayed_whole(router, link, came, left, relay)
+
+
+def _relayed_whole(router: RouterFlow, link: LinkFlow, came: Delivery, left: Delivery, relay: Relay) -> None:
+    """The last frame of a delivery of several was relayed."""
+    out = left.link
+    link.relay = None
+    out.leg = None
+    relay.complete = True
+    _fold(router, came, left, relay)
+    router.touch(out)
+    # Others may have waited until it was through.
+    if link.exits is None or link.exits.generation != router.generation:
+        router.due = True
 
 
 def _relay_next(
@@ -1762,7 +1792,7 @@ def _relay_next(
     last = not frame.more
     if (
         out.leg is not leg
-        or (out.lane and last)
+        or (out.lane and last and not _stays(router, link, out))
         or (frame.settled == 1 and not came.remote_settled)
         or left.settled != came.settled
         or (not size and not last)
@@ -1783,15 +1813,14 @@ def _relay_next(
     if not target.woken:
         target.stir()
     if last:
-        link.relay = None
-        out.leg = None
-        relay.complete = True
-        _fold(router, came, left, relay)
-        router.touch(out)
-        # Others may have waited until it was through.
-        if link.exits is None or link.exits.generation != router.generation:
-            router.due = True
+        _relayed_whole(router, link, came, left, relay)
     return True
+
+
+def _stays(router: RouterFlow, link: LinkFlow, out: LinkFlow) -> bool:
+    """Whether a lane is neither to be detached, nor the reason why what comes next by the link has to wait."""
+    exits = link.exits
+    return exits is not None and exits.generation == router.generation and not link.behind and out in exits.bulk
 
 
 #: Octets of a frame that are not payload, in the middle of a delivery or, with a tag, at its begin: no more than these.
@@ -1875,7 +1904,10 @@ def _fold(router: RouterFlow, came: Delivery, left: Delivery, relay: Relay) -> N
         passage.size = left.size
         passage.told = relay.told
         passage.counter = counter
-        del left.link.unsettled[left.tag]
+        if left.link.lane:
+            left.link.unsettled[left.tag] = passage
+        else:
+            del left.link.unsettled[left.tag]
     # They refer to each other: the circles end here.
     came.relay = left.leg = None
     relay.legs = []
@@ -2004,6 +2036,23 @@ def _ready_exit(exits: Exits) -> LinkFlow | None:
     if ready > 1:
         exits.turn = turn + 1
     return best
+
+
+def _large_exit(exits: Exits, octets: int) -> LinkFlow | None:
+    """The exit that a delivery takes which does not leave in one frame, or not in the one that it began with.
+
+    Of lanes it is another link, for which nothing small waits. Args: octets: of it that are here.
+    Returns: None: none takes all of that now, or what is here is nothing.
+    """
+    links = exits.links
+    if links and links[0].lane:
+        exits.turn = 0
+        for link in exits.bulk:
+            if octets and _is_ready(link) and _takes(link, octets):
+                return link
+        return None
+    out = _ready_exit(exits)
+    return out if out is not None and octets and _takes(out, octets) else None
 
 
 def _is_ready(link: LinkFlow) -> bool:

@@ -295,7 +295,6 @@ def _annotated(section: type[DeliveryAnnotations | MessageAnnotations], key: str
         b"\x00\x53",
         b"anything",
         _annotated(DeliveryAnnotations, "x-opt-mesh-to"),
-        message("x" * 40_000),
     ],
     ids=repr,
 )
@@ -542,6 +541,33 @@ def test_behind_something_large_each_delivery_is_decided_until_it_is_gone(events
     send(producer, link, message())
     assert decided(events, lambda: send(producer, link, *[message()] * 3)) == 0
     assert len(consumer.take()) == 4
+    mesh.leave()
+
+
+def test_large_ones_follow_each_other_through_the_mesh_without_a_decision(events: Events) -> None:
+    mesh = World("ABC", LINE[:2])
+    producer, consumer = mesh["A"].client(), mesh["C"].client()
+    consumer.receiver("q", credit=50)
+    link = producer.sender("q")
+    mesh.advance(0.2)
+    payloads = [*(message(letter * 60_000) for letter in "abc"), message("small")]
+
+    def take() -> None:
+        arrived = consumer.take()
+        assert [bytes(each.payload) for each in arrived] == payloads
+        for arrival in arrived:
+            if not arrival.delivery.settled:
+                arrival.accept()
+        mesh.advance(0.5)
+
+    for _ in range(3):  # until the links for what is large have got credit for more than one
+        send(producer, link, *payloads)
+        mesh.advance(0.5)
+        take()
+    for settled in (False, True):
+        assert decided(events, lambda: send(producer, link, *payloads, settled=settled)) == 0  # noqa: B023 - called at once
+        take()
+    assert all(mesh[router].core.relays == 0 for router in "ABC")
     mesh.leave()
 
 

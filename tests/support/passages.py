@@ -49,7 +49,7 @@ class Router:
     ) -> None:
         """Args:
         kernel: the module. first: of transfer-ids and delivery-ids. room: octets of a frame's payload.
-        lanes: "in", "out" or both: which links are lanes.
+        lanes: "in", "out" or both: which links are lanes; those that lead out have one more, for what is large.
         """
         self.flow = kernel.RouterFlow()
         self.flow.key_prefix = b"prefix"
@@ -77,10 +77,18 @@ class Router:
             link.max_outstanding = CREDIT
             link.lane = "out" in lanes
             self.outgoing.append(link)
+        self.bulk = kernel.LinkFlow(self.sink_session, True, None, {})
+        self.bulk.handle = consumers
+        self.bulk.link_credit = self.bulk.max_outstanding = CREDIT
+        self.bulk.lane = True
+        self.bulk.part = 4
         self.exits = kernel.Exits()
         self.exits.generation = self.flow.generation
         self.exits.order = kernel.LEAST
         self.exits.links = list(self.outgoing)
+        if "out" in lanes:
+            self.outgoing.append(self.bulk)
+            self.exits.bulk = [self.bulk]
         self.exits.room = room
         self.exits.hops = 3
         kernel.entrust(self.incoming, 0, self.exits)

@@ -234,9 +234,95 @@ def test_a_window_as_wide_as_there_is_takes_what_comes(limit: int) -> None:
     router.relay(FIRST + MIDDLE + LAST)
 
 
-def test_by_a_lane_they_leave_in_another_way() -> None:
+@pytest.mark.parametrize("lanes", ["out", "in and out"])
+@pytest.mark.parametrize("second", [False, True])
+def test_by_a_lane_they_leave_by_its_link_for_large_ones(lanes: str, second: bool) -> None:
+    router = Router(bound, lanes=lanes, second=second)
+    key = b"taf" if "in" in lanes else b"prefix" + (1).to_bytes(6, "big") + b"\x03"
+    mode = -1 if second else 0
+    router.relay(FIRST)
+    assert bytes(router.sink.out) == transfer(0, key, BEGIN + b"1234", handle=1, more=True, second=mode)
+    assert (router.outgoing[0].leg, router.outgoing[0].received) == (None, 0)
+    router.relay(MIDDLE + LAST)
+    assert [payload for _, payload in _written(bytes(router.sink.out))] == [BEGIN + b"1234", b"5678", b"9abc"]
+    (passage,) = router.source_session.incoming.deliveries.values()
+    assert isinstance(passage, Passage)
+    assert router.bulk.unsettled == {key: passage}
+    small = transfer(8, b"u", BEGIN[:3] + b"\x45")
+    before = len(router.sink.out)
+    router.relay(small)
+    assert router.outgoing[0].received == 1, "what is small goes by the other"
+    assert len(router.sink.out) > before
+    router.hear(disposition(0, 1, ACCEPTED_STATE))
+    if second:
+        router.relay(disposition(7, 8, ACCEPTED_STATE, receiver=False))
+    assert router.bulk.unsettled == router.outgoing[0].unsettled == {}
+    assert router.is_empty
+
+
+def test_by_a_lane_nothing_is_left_of_what_its_sender_has_settled() -> None:
     router = Router(bound, lanes="out")
+    router.relay(transfer(7, b"tag", BEGIN + b"1234", more=True, settled=1))
+    router.relay(transfer(-1, None, b"5678", settled=1, message_format=-1))
+    assert router.is_empty
+    assert router.bulk.unsettled == {}
+    assert router.bulk.presettled == 1
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda router: setattr(router.exits, "bulk", []),
+        lambda router: setattr(router.bulk, "link_credit", 0),
+        lambda router: setattr(router.incoming, "behind", True),
+        lambda router: setattr(router.sink_session, "remote_incoming_window", 0),
+        lambda router: setattr(router.sink, "sending", router.sink.backlog // 2),
+    ],
+)
+def test_where_no_link_of_a_lane_takes_a_large_one_it_is_left_alone(change: Callable[[Router], None]) -> None:
+    router = Router(bound, lanes="out")
+    change(router)
+    before = router.state()
     assert relay(router.source, FIRST, 0, len(FIRST)) == 0
+    assert router.state() == before
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda router: setattr(router.exits, "bulk", []),
+        lambda router: setattr(router.exits, "generation", 0),
+        lambda router: setattr(router.incoming, "exits", None),
+        lambda router: setattr(router.incoming, "behind", True),
+    ],
+    ids=["retired", "changed", "taken back", "followed"],
+)
+def test_the_end_is_left_to_others_where_its_lane_may_have_to_go_or_others_wait_for_it(
+    change: Callable[[Router], None],
+) -> None:
+    router = Router(bound, lanes="out")
+    router.relay(FIRST)
+    change(router)
+    router.relay(MIDDLE)
+    before = router.state()
+    assert relay(router.source, LAST, 0, len(LAST)) == 0
+    assert router.state() == before
+
+
+@pytest.mark.parametrize("lanes", ["", "out"])
+@pytest.mark.parametrize("settled", [-1, 1])
+def test_what_does_not_fit_into_one_frame_leaves_in_several(lanes: str, settled: int) -> None:
+    router = Router(bound, lanes=lanes, room=400)
+    router.sink.remote_max_frame_size = 512
+    payload = BEGIN + bytes(1400)
+    router.relay(transfer(7, b"tag", payload, settled=settled))
+    written = _written(bytes(router.sink.out))
+    assert [more for more, _ in written] == [True, True, False]
+    assert b"".join(each for _, each in written) == payload
+    assert (router.incoming.current, router.incoming.relay) == (None, None)
+    if settled == -1:
+        router.hear(disposition(0, 0, ACCEPTED_STATE))
+    assert router.is_empty
 
 
 def test_a_link_that_goes_in_its_midst_takes_its_delivery_along() -> None:
@@ -255,10 +341,17 @@ def test_a_link_that_goes_in_its_midst_takes_its_delivery_along() -> None:
     st.sampled_from([512, 600, 2**20]),
     st.booleans(),
     st.booleans(),
+    st.sampled_from(["", "in", "out", "in and out"]),
     st.data(),
 )
 def test_however_they_are_cut_what_leaves_is_what_came(
-    kernels: Kernels, messages: list[list[int]], limit: int, settled: bool, second: bool, data: st.DataObject
+    kernels: Kernels,
+    messages: list[list[int]],
+    limit: int,
+    settled: bool,
+    second: bool,
+    lanes: str,
+    data: st.DataObject,
 ) -> None:
     frames, whole = [], []
     for number, parts in enumerate(messages):
@@ -277,7 +370,7 @@ def test_however_they_are_cut_what_leaves_is_what_came(
     cuts = sorted(data.draw(st.lists(st.integers(0, len(octets)), max_size=3)))
 
     def play(kernel: object) -> object:
-        router = Router(kernel, second=second, room=2**20)
+        router = Router(kernel, second=second, room=min(2**20, limit - 112), lanes=lanes)
         router.sink.remote_max_frame_size = limit
         at = 0
         for end in (*cuts, len(octets)):

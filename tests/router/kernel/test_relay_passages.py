@@ -86,7 +86,7 @@ def _is_refused(router: Router, data: bytes) -> None:
     [
         lambda router: setattr(router.exits, "generation", 0),
         lambda router: setattr(router.exits, "lent", 0),
-        lambda router: setattr(router.exits, "room", len(PAYLOAD) - 1),
+        lambda router: setattr(router.incoming, "behind", True),
         lambda router: setattr(router.exits, "links", []),
         lambda router: setattr(router.flow, "generation", 2),
         lambda router: setattr(router.source, "router", None),
