@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from amqpmesh.router.amqp.errors import AmqpMeshError
+from amqpmesh.router.asking import AnswerError, body_of, entities_of, not_understood, query
 from amqpmesh.router.entities import PREFIX
-from amqpmesh.router.management import OK
 from amqpmesh.router.message import Message
 from amqpmesh.router.plans import Change
 
@@ -93,7 +93,10 @@ async def put(standing: Standing, cost: int, ask: Ask) -> None:
     answer = await ask(
         Message({"cost": cost}, application_properties={"operation": "UPDATE", "identity": standing.identity})
     )
-    body = _answered(standing.change.router, answer)
+    try:
+        body = body_of(answer)
+    except AnswerError as error:
+        raise UnwillingError(f"{standing.change.router} {error}") from None
     if not isinstance(body, Mapping) or body.get("cost") != cost:
         raise ReroutingError(f"{standing.change.router} does not say that {standing.change.name} costs {cost} now")
 
@@ -103,28 +106,15 @@ async def _neighbours(router: str, ask: Ask) -> list[Mapping[str, Any]]:
     found: dict[int, Mapping[str, Any]] = {}
     offset = 0
     while True:
-        answer = await ask(
-            Message(
-                {"attributeNames": list(ATTRIBUTES)},
-                application_properties={"operation": "QUERY", "entityType": NEIGHBOUR, "offset": offset},
-            )
-        )
-        body = _answered(router, answer)
+        answer = await ask(query(NEIGHBOUR, ATTRIBUTES, offset=offset))
         try:
-            page = [dict(zip(body["attributeNames"], row, strict=True)) for row in body["results"]]
+            page = entities_of(answer)
             told = {int(each["connection"]): {name: each[name] for name in ATTRIBUTES} for each in page}
+        except AnswerError as error:
+            raise UnwillingError(f"{router} {error}") from None
         except (KeyError, TypeError, ValueError) as error:
-            raise UnwillingError(f"the answer of {router} is not understood: {error!r}") from None
+            raise UnwillingError(f"{router} {not_understood(error)}") from None
         if not told.keys() - found.keys():
             return list(found.values())
         found.update(told)
         offset += len(page)
-
-
-def _answered(router: str, answer: Message) -> Any:
-    """The body of an answer. Raises: UnwillingError: it is an error."""
-    code = answer.application_properties.get("statusCode")
-    if code != OK:
-        said = answer.application_properties.get("statusDescription")
-        raise UnwillingError(f"{router} answers {code}: {said}")
-    return answer.body

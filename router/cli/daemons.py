@@ -1,13 +1,11 @@
 """Routers as processes: each is `amqpmesh run`, with a configuration and a log of its own."""
 
-import ctypes
-import os
 import re
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -16,6 +14,7 @@ from typing import Final
 import trio
 
 from amqpmesh.router.amqp.errors import AmqpMeshError
+from amqpmesh.router.cli.orphans import ends_with_us
 
 CLIENTS: Final = "clients"
 """The listener that clients connect to."""
@@ -49,7 +48,6 @@ url = "{url}"
 cost = {cost}
 """
 _LISTENING: Final = re.compile(r"listening url=(\S+) name=(\w+)$", re.MULTILINE)
-_PR_SET_PDEATHSIG: Final = 1  # prctl(2)
 
 
 class Daemon:
@@ -69,7 +67,7 @@ class Daemon:
                 stdout=subprocess.DEVNULL,
                 stderr=log,
                 start_new_session=True,  # Ctrl-C is for the command alone, which ends them in good order
-                preexec_fn=_die_with_us(),
+                preexec_fn=ends_with_us(signal.SIGKILL),
             )
 
     @property
@@ -150,20 +148,3 @@ async def daemons() -> AsyncIterator[Daemons]:
                     await all_of_them.end()
             finally:
                 all_of_them.kill_all()
-
-
-def _die_with_us() -> Callable[[], object] | None:
-    """What a child does so that it is killed when this process is, from which nobody could end it any more.
-
-    Not for threads: the child dies with the thread that started it.
-    """
-    prctl, us = getattr(ctypes.CDLL(None), "prctl", None), os.getpid()
-    if prctl is None:
-        return None
-
-    def die_with_us() -> None:
-        prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != us:  # this one was killed before the system was told, which tells nobody any more
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    return die_with_us

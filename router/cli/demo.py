@@ -10,6 +10,7 @@ from typing import Final
 import trio
 
 from amqpmesh.router.amqp.errors import AmqpMeshError, CommandError
+from amqpmesh.router.asking import query
 from amqpmesh.router.cli import arguments
 from amqpmesh.router.cli.attempt import Patience, attempt
 from amqpmesh.router.cli.daemons import CLIENTS, NEIGHBOURS, Daemon, Daemons, daemons
@@ -21,7 +22,6 @@ from amqpmesh.router.cli.traffic import IN_DOUBT, NOT_ACCEPTED, Traffic
 from amqpmesh.router.entities import PREFIX
 from amqpmesh.router.io.client.connection import connect
 from amqpmesh.router.management import ADDRESS as MANAGEMENT
-from amqpmesh.router.message import Message
 from amqpmesh.router.statistics import Direction
 
 COUNT: Final = 20_000
@@ -51,9 +51,7 @@ Work = Callable[[], Awaitable[None]]
 
 STARTS, KILLED = "starts", "killed"
 
-_LANES: Final = Message(
-    {"attributeNames": []}, application_properties={"operation": "QUERY", "entityType": f"{PREFIX}lane"}
-)
+_LANES: Final = query(f"{PREFIX}lane")
 
 
 def declare(command: argparse.ArgumentParser) -> None:

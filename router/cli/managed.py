@@ -2,15 +2,16 @@
 
 from collections.abc import Callable, Collection, Mapping
 from contextlib import AsyncExitStack
-from typing import Any, Final
+from typing import Final
 
 from amqpmesh.router.amqp.errors import AmqpMeshError, CommandError
+from amqpmesh.router.asking import AnswerError, entities_of, query
 from amqpmesh.router.cli.exits import RefusedError
 from amqpmesh.router.cli.status import MAX_ANSWER, look_for_path
 from amqpmesh.router.entities import PREFIX
 from amqpmesh.router.io.client.connection import Connection
 from amqpmesh.router.io.client.requester import Requester
-from amqpmesh.router.management import ADDRESS, OK
+from amqpmesh.router.management import ADDRESS
 from amqpmesh.router.message import Message
 from amqpmesh.router.outcomes import OutcomeError
 from amqpmesh.router.rerouting import Ask
@@ -82,27 +83,19 @@ class Managed:
     async def _urls(self, router: str) -> list[str]:
         """Where clients are taken, as far as the router says."""
         try:
-            await self.asking(router)(_query("router", "id"))
+            await self.asking(router)(query(f"{PREFIX}router", ["id"]))
             found = await _told(self._requesters[router], "listener", "url", "role")
         except AmqpMeshError:
             return []
         return [each["url"] for each in found if each["role"] == "normal"][:_URLS]
 
 
-def _query(kind: str, *names: str) -> Message:
-    return Message(
-        {"attributeNames": list(names)},
-        application_properties={"operation": "QUERY", "entityType": f"{PREFIX}{kind}"},
-    )
-
-
-async def _told(requester: Requester, kind: str, *names: str) -> list[dict[str, Any]]:
-    """Attributes of all entities of a type; of what is not understood, none. Raises: AmqpMeshError: no answer."""
-    answer = await requester.request(_query(kind, *names))
-    if answer.application_properties.get("statusCode") != OK:
-        return []
+async def _told(requester: Requester, kind: str, *names: str) -> list[dict[str, str]]:
+    """Texts that all entities of a type tell; of what is not understood, none. Raises: AmqpMeshError: no answer."""
+    answer = await requester.request(query(f"{PREFIX}{kind}", names))
     try:
-        rows = [dict(zip(answer.body["attributeNames"], row, strict=True)) for row in answer.body["results"]]
-        return [{name: row[name] for name in names} for row in rows]
-    except (KeyError, TypeError, ValueError):
+        told = entities_of(answer)
+    except AnswerError:
         return []
+    texts = [{name: text for name in names if isinstance(text := each.get(name), str)} for each in told]
+    return [each for each in texts if len(each) == len(names)]

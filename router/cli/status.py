@@ -9,8 +9,10 @@ from typing import Any, Final
 
 import trio
 
+from amqpmesh.router import asking
 from amqpmesh.router.amqp.errors import LinkDetachedError
 from amqpmesh.router.amqp.types import Value
+from amqpmesh.router.asking import AnswerError, not_understood, query
 from amqpmesh.router.cli import arguments, peer
 from amqpmesh.router.cli.attempt import Patience, attempt
 from amqpmesh.router.cli.bodies import dump
@@ -142,11 +144,7 @@ async def all_pages(request: Callable[[Message], Awaitable[Message]]) -> dict[st
     found: dict[str, dict[str, Entity]] = {name.removeprefix(PREFIX): {} for name in TYPES}
     offset = 0
     while True:
-        page = await request(
-            Message(
-                {"attributeNames": []}, application_properties={"operation": "QUERY", "offset": offset, "count": PAGE}
-            )
-        )
+        page = await request(query(offset=offset, count=PAGE))
         before = sum(map(len, found.values()))
         for kind, entities in entities_of(page).items():
             found[kind].update((entity["identity"], entity) for entity in entities)
@@ -164,16 +162,14 @@ def entities_of(answer: Message) -> Entities:
 
     Raises: RefusedError: it is an error, or no answer to a QUERY.
     """
-    code = answer.application_properties.get("statusCode")
-    if code != OK:
-        raise RefusedError(f"the router answers {code}: {answer.application_properties.get('statusDescription')}")
     found: dict[str, list[Entity]] = {name.removeprefix(PREFIX): [] for name in TYPES}
     try:
-        for row in answer.body["results"]:
-            values = dict(zip(answer.body["attributeNames"], row, strict=True))
+        for values in asking.entities_of(answer):
             kind = TYPES.get(values["type"])
             if kind is not None:
                 found[kind.name.removeprefix(PREFIX)].append({name: values[name] for name in kind.attributes})
-    except (KeyError, TypeError, ValueError) as error:
-        raise RefusedError(f"the router's answer is not understood: {error!r}") from None
+    except AnswerError as error:
+        raise RefusedError(f"the router {error}") from None
+    except (KeyError, TypeError) as error:
+        raise RefusedError(f"the router {not_understood(error)}") from None
     return found

@@ -7,7 +7,6 @@ the very code, and the configuration, of those that were started first.
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import gc
 import os
@@ -26,6 +25,7 @@ from typing import TYPE_CHECKING, Final, NoReturn
 from amqpmesh.router import logs
 from amqpmesh.router.cli import service
 from amqpmesh.router.cli.exits import Exit
+from amqpmesh.router.cli.orphans import ends_with_us
 from amqpmesh.router.io.client.backoff import LASTING, Backoff
 from amqpmesh.router.io.listeners import at_port, reserved
 from amqpmesh.router.io.surroundings import REAL
@@ -56,8 +56,6 @@ LATE: Final = 10.0
 
 MAX_SOCKET_NAME: Final = 107
 """Octets of a Unix socket's path."""
-
-_PR_SET_PDEATHSIG: Final = 1  # prctl(2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +110,7 @@ class Supervisor:
         self._begun = begun
         self._processes = [Process(number, worker_of(config.id, number)) for number in range(1, count + 1)]
         self._backoff = Backoff()
+        self._end_with_us = ends_with_us(signal.SIGTERM)
         self._all_began = False
         self._ending = False
         self._kill_at: float | None = None
@@ -198,7 +197,8 @@ class Supervisor:
             # When it takes them no longer, it has as good as ended. To ignore them would lose those that wait already.
             signal.signal(each, _let_pass)
         os.setsid()  # Ctrl-C is for the supervisor
-        _end_with_parent()
+        if self._end_with_us is not None:
+            self._end_with_us()
         REAL.chance.seed()  # else all would take the same turns
         config, count, folder = self._config, self._count, self._folder
 
@@ -379,8 +379,3 @@ def _at_ports_of(running: RouterConfig, again: RouterConfig) -> RouterConfig:
         for at, each in enumerate(again.listeners)
     ]
     return replace(again, listeners=tuple(listeners))
-
-
-def _end_with_parent() -> None:
-    """Have the system tell this process to end (SIGTERM) when the one that has started it is gone."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)

@@ -9,23 +9,8 @@ from typing import Any
 import pytest
 
 from amqpmesh.router.amqp.errors import CommandError
-from amqpmesh.router.plans import VERSION, Change, Plan, Use, Verdict, dumped, loaded
-
-PLAN = Plan(
-    made="2026-05-01T12:00:00+00:00",
-    since=None,
-    until=None,
-    events=("/events",),
-    routers=2,
-    links=1,
-    relative=True,
-    before=Use(1.0, "A", "B"),
-    after=Use(0.5, "B", "A"),
-    between=1.0,
-    contingency=Verdict(True, "as it was"),
-    simulation=Verdict(True, "as predicted"),
-    changes=(Change("A", "B", 1, 7), Change("B", "A", 4, 9)),
-)
+from amqpmesh.router.plans import VERSION, Use, Verdict, dumped, loaded
+from tests.support.rerouted import PLAN
 
 
 def test_a_plan_is_read_as_it_was_written() -> None:

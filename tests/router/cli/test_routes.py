@@ -18,33 +18,19 @@ import trio
 
 from amqpmesh.router.cli import routes
 from amqpmesh.router.config import ConnectorConfig, ListenerConfig, MeshConfig
-from amqpmesh.router.plans import Change, Plan, Use, Verdict, dumped
+from amqpmesh.router.plans import Change, Plan, Verdict, dumped
 from tests.support.programs import ENVIRONMENT
+from tests.support.rerouted import PLAN
 from tests.support.served import PATIENCE, Command, Said, Serve, Served
 
 MESH = MeshConfig(insecure=True)
 PASSED = Verdict(True, "as it was")
 
-CHANGES = (Change("A", "B", 1, 7), Change("B", "A", 4, 9))
+CHANGES = PLAN.changes
 
 
 def plan(*changes: Change, **other: Any) -> Plan:
-    made = Plan(
-        made="2026-05-01T12:00:00+00:00",
-        since=None,
-        until=None,
-        events=("/events",),
-        routers=2,
-        links=1,
-        relative=True,
-        before=Use(1.0, "A", "B"),
-        after=Use(0.5, "B", "A"),
-        between=1.0,
-        contingency=PASSED,
-        simulation=PASSED,
-        changes=changes,
-    )
-    return replace(made, **other)
+    return replace(PLAN, changes=changes, **other)
 
 
 class Two:
