@@ -405,6 +405,7 @@ def test_a_peer_that_does_not_read() -> None:
     out = producer.sender("q", name="out")
     while network.core.statistics().connections[0].unwritten <= network.listener.output_backlog:
         producer.send(out, b"\x00" * 4000, message_format=1)
+    producer.send(out)  # this one waits
     assert link(network, "in").reason is Reason.RECEIVER_UNREAD
     assert address(network, "q").reason is Reason.UNREAD
     consumer.stopped = False
