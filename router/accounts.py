@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from amqpmesh.router.links import IncomingLink, OutgoingLink
+from amqpmesh.router.shares import Share
 
 if TYPE_CHECKING:
     from amqpmesh.router.addresses import Address
@@ -94,11 +95,29 @@ def drop_chunks(relay: Relay) -> None:
     relay.chunks.clear()
 
 
+def begin_keeping(core: Core, relay: Relay) -> None:
+    """The message may be sent again: its octets are to be kept, and with them the place where it would wait."""
+    drop_kept(core, relay)
+    relay.kept = bytearray()
+    _chosen_at(core, relay).returning += 1
+
+
 def drop_kept(core: Core, relay: Relay) -> None:
     """The message will not be sent again."""
     if relay.kept is not None:
         core.budget.add(-len(relay.kept))
         relay.kept = None
+        address = _chosen_at(core, relay)
+        address.returning -= 1
+        if not address.returning:
+            core.touch(address)
+
+
+def _chosen_at(core: Core, relay: Relay) -> Address:
+    """Where its way is chosen, of one that is on it or waits for one."""
+    address = relay.share.ingress if isinstance(relay.share, Share) else core.address_of(relay)
+    assert address is not None
+    return address
 
 
 def keep_count(core: Core, taken: IncomingLink | OutgoingLink) -> None:

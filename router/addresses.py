@@ -144,6 +144,7 @@ class Address:
         "name",
         "outgoing",
         "past",
+        "returning",
         "shares",
         "suspended",
         "tenant",
@@ -209,6 +210,8 @@ class Address:
         self.past = NOTHING
         #: Deliveries that went to nobody.
         self.undelivered = 0
+        #: Deliveries whose octets are kept: they have left from here, and may come back to be sent again.
+        self.returning = 0
 
     @property
     def pool(self) -> Pool:

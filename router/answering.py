@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from amqpmesh.router.accounts import close_if_done, drop_chunks
+from amqpmesh.router.accounts import close_if_done, drop_chunks, drop_kept
 from amqpmesh.router.amqp.composite import decode_composite, encode_composite
 from amqpmesh.router.amqp.definitions import AmqpCondition, Error
 from amqpmesh.router.amqp.messaging import Received
@@ -57,6 +57,7 @@ def tell(core: Core, relay: Relay, outcome: bytes) -> None:
     source = relay.source
     assert incoming is not None
     assert isinstance(source, IncomingLink)
+    drop_kept(core, relay)
     if relay.failed and state_kind(outcome) == RELEASED:
         # Of the last try it is true, of one before it is not: somebody has begun with it (§3.4.4).
         outcome = FAILED_STATE

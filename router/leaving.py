@@ -5,7 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from amqpmesh.router import heads
-from amqpmesh.router.accounts import close_if_done, drop_chunks, drop_kept, end_lane, finish, leg_sent, uncount
+from amqpmesh.router.accounts import (
+    begin_keeping,
+    close_if_done,
+    drop_chunks,
+    drop_kept,
+    end_lane,
+    finish,
+    leg_sent,
+    uncount,
+)
 from amqpmesh.router.amqp.definitions import ReceiverSettleMode
 from amqpmesh.router.kernel.relay import Chunk, Leg, read_head
 from amqpmesh.router.lanes import LaneKind
@@ -42,11 +51,10 @@ def start(core: Core, relay: Relay, address: Address, taken: list[OutgoingLink])
     if data is None:
         core.settlement.expired(relay)
         return
-    # Where a message came in, it is sent again: else every router on its way would.
-    came_in = not (isinstance(relay.source, IncomingLink) and relay.source.lane)
+    # Where a message came in, it is sent again: else every router on its way would. Of the router's own none is.
+    came_in = isinstance(relay.source, IncomingLink) and relay.source.lane is None
     if address.config.redeliver and not (relay.settled or relay.attempts) and not address.is_multicast and came_in:
-        drop_kept(core, relay)
-        relay.kept = bytearray()
+        begin_keeping(core, relay)
         for chunk in chunks:
             if relay.kept is not None:
                 keep(core, relay, chunk.data)

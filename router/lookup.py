@@ -213,14 +213,14 @@ class Lookup:
             return None
         if container is not None and container != core.id and not (container in self._own and place.is_reserved):
             if mesh is not None and self._is_router(container):
-                found = mesh.ways.way_to(tenant, name, container)
+                found = mesh.ways.way_to(tenant, name, container, place.config)
             else:
                 node = core.elsewhere.node(tenant, name, container)
                 found = None if node is None else core.ingress(node)
             core.no_path += found is None
             return found
         if mesh is not None and container is None:
-            return mesh.ways.way(tenant, name)
+            return mesh.ways.way(tenant, name, place.config)
         return core.addresses.find(tenant, as_known_at(core.id, name))
 
     def of_copy(self, tenant: str, address: str) -> tuple[Address | None, str]:

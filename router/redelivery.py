@@ -22,7 +22,7 @@ from amqpmesh.router.kernel.relay import (
 from amqpmesh.router.leaving import uncount_or_abort
 from amqpmesh.router.links import OutgoingLink
 from amqpmesh.router.shares import Share
-from amqpmesh.router.waiting import requeue
+from amqpmesh.router.waiting import config_of, requeue
 
 if TYPE_CHECKING:
     from amqpmesh.router.addresses import Address
@@ -87,7 +87,7 @@ def is_excluded(relay: Relay, address: Address) -> bool:
 def dead_letter(core: Core, relay: Relay, data: bytes) -> None:
     """Send a copy to the dead-letter address, without ttl; what becomes of it concerns nobody above."""
     address = core.address_of(relay)
-    name = address.config.dead_letter if address is not None else None
+    name = config_of(core, relay, address).dead_letter if address is not None else None
     if address is None or name is None or relay.message_format != 0:
         return
     dead, name = core.lookup.of_copy(address.tenant, name)

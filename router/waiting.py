@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from amqpmesh.router import heads
+from amqpmesh.router.lanes import LaneKind
 from amqpmesh.router.links import IncomingLink
 from amqpmesh.router.shares import Share
 
 if TYPE_CHECKING:
     from amqpmesh.router.addresses import Address
+    from amqpmesh.router.config import AddressConfig
     from amqpmesh.router.core import Core
     from amqpmesh.router.kernel.relay import Relay
 
@@ -33,8 +35,22 @@ def deadline(core: Core, relay: Relay, address: Address) -> float | None:
     expires_at, source = heads.expires_at(relay), relay.source
     if not isinstance(source, IncomingLink) or source.address is not None:
         return expires_at
-    until = core.now + address.config.anonymous_wait
+    until = core.now + config_of(core, relay, address).anonymous_wait
     return until if expires_at is None else min(until, expires_at)
+
+
+def config_of(core: Core, relay: Relay, address: Address) -> AddressConfig:
+    """What is configured of the address that a waiting delivery is for.
+
+    Args: address: where it waits. A way to another router, whatever the address, has nothing configured.
+    """
+    lane = address.lane
+    if lane is None or lane.kind is not LaneKind.TRANSIT:
+        return address.config
+    to = relay.to
+    if to is None and relay.head is not None:
+        to = heads.final_address(relay.chunks[0].data, relay.head)
+    return address.config if to is None else core.addresses.config(to)
 
 
 def requeue(core: Core, relay: Relay, address: Address) -> None:

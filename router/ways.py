@@ -93,10 +93,11 @@ class Ways:
             return None
         return self.leading(Lane(LaneKind.TRANSIT, router, tenant))
 
-    def way_to(self, tenant: str, name: str, container: str) -> Address | None:
+    def way_to(self, tenant: str, name: str, container: str, config: AddressConfig) -> Address | None:
         """Where a message goes that is for a name at one container; None: there is no path, or nobody serves it."""
         members = self._mesh.members.of(container)
-        if members == (container,):
+        is_one = members == (container,)
+        if is_one and not config.redeliver:
             return self.transit(tenant, container)
         if name.startswith(RESERVED):
             # Any of them will do, and the nearest does.
@@ -104,16 +105,17 @@ class Ways:
             return self.transit(tenant, min(near)[1]) if near else None
         told = ((each, self._topology.lookup(tenant, as_known_at(each, name))) for each in members)
         if not any(each in adverts and adverts[each].consumers for each, adverts in told):
-            return None
+            # One router may serve more than it tells of: what it leads elsewhere, by a pattern.
+            return self.transit(tenant, container) if is_one else None
         return self.ingresses.of(self._core.addresses.use(tenant, f"{name}@{container}"))
 
-    def way(self, tenant: str, name: str) -> Address | None:
+    def way(self, tenant: str, name: str, config: AddressConfig) -> Address | None:
         """Where a message goes that no link brought to its address; None: nobody serves that."""
         core = self._core
         local = core.addresses.find(tenant, name)
         if name.startswith(RESERVED) or (local is not None and local.maker is not None):
             return local
-        distribution = core.addresses.config(name).distribution
+        distribution = config.distribution
         if distribution is Distribution.MULTICAST:
             return self.ingresses.of(core.addresses.use(tenant, name))
         if local is not None and local.ingress is not None:
@@ -123,6 +125,9 @@ class Ways:
             costs[core.id] = 0
         if not costs:
             return local
+        if config.redeliver:
+            # What comes back is given another way, as that of any producer: it may be one that is not there yet.
+            return self.ingresses.of(core.addresses.use(tenant, name))
         if distribution is Distribution.CLOSEST:
             least = min(costs.values())
             costs = {router: cost for router, cost in costs.items() if cost == least}
@@ -256,7 +261,7 @@ class Ways:
     def drop_if_idle(self, node: Address) -> bool:
         """Forget a node that nobody has used for a while; whether it was."""
         core, lane = self._core, node.lane
-        if node.incoming or node.waiting.size or node.borrowers:
+        if node.incoming or node.waiting.size or node.borrowers or node.returning:
             return False
         if any(share.input.waiting for share in node.shares):  # it may have to be given another way
             return False

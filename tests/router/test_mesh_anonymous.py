@@ -1,0 +1,359 @@
+"""Messages of anonymous senders whose receivers are at other routers: what their addresses say, holds as it does for
+those of a sender that is attached to the address.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import product
+
+import pytest
+
+from amqpmesh.router.amqp.composite import decode_composite
+from amqpmesh.router.amqp.definitions import ReceiverSettleMode
+from amqpmesh.router.amqp.delivery_states import Accepted, DeliveryState, Modified, Released
+from amqpmesh.router.amqp.link import Sender
+from amqpmesh.router.amqp.messaging import Header
+from amqpmesh.router.config import AddressConfig, MeshConfig
+from tests.support.meshes import World
+from tests.support.network import OUTCOMES, Client, Sent, message
+
+LINE = [("A", "B"), ("B", "C")]
+PLACES = ["A", "B", "C"]
+"""Where receivers are, for a sender at A: here, at the next router, at the one after that."""
+
+AGAIN = AddressConfig(pattern="q", redeliver=True, attempts=3)
+MORTAL = AddressConfig(pattern="q", redeliver=True, attempts=2, dead_letter="dead")
+FAILED = Modified(delivery_failed=True)
+UNDELIVERABLE = Modified(delivery_failed=True, undeliverable_here=True)
+NOT_ACCEPTED: dict[str, DeliveryState] = {
+    **{name: outcome for name, outcome in OUTCOMES.items() if name != "accepted"},
+    "modified, not failed": Modified(),
+    "undeliverable here": Modified(undeliverable_here=True),
+    "failed, and undeliverable here": UNDELIVERABLE,
+}
+WAYS_TO_SEND = ["null target", "container", "name at a container"]
+
+
+@dataclass
+class Way:
+    """How messages for q are sent from A: the link, and what they say in `to`."""
+
+    link: Sender
+    client: Client
+    to: str | None
+
+    def send(self, body: str = "hello", *, ttl: int | None = None) -> Sent:
+        """Send one."""
+        return self.client.send(self.link, message(body, to=self.to, ttl=ttl))
+
+
+def attached(mesh: World, place: str, way: str) -> Way:
+    """An anonymous sender at A. Args: place: where the receiver is. way: one of `WAYS_TO_SEND`."""
+    client = mesh["A"].client()
+    link = client.sender(f"@{place}" if way == "container" else None)
+    return Way(link, client, f"q@{place}" if way == "name at a container" else "q")
+
+
+def attached_by_name(mesh: World, place: str, way: str) -> Way:
+    """A sender at A that is attached to the address that those messages name."""
+    client = mesh["A"].client()
+    address = "q" if way == "null target" else f"q@{place}"
+    return Way(client.sender(address), client, None)
+
+
+def header(payload: bytearray) -> Header:
+    return decode_composite(Header, bytes(payload))[0]
+
+
+def tries(config: AddressConfig, place: str, way: str, outcome: DeliveryState, *, by_name: bool) -> object:
+    """What receivers at two routers see of a message that is not accepted, the sender hears, and the dead letter is."""
+    mesh = World("ABC", LINE, config)
+    # The one that is nearer to the sender, or a beginner's luck: whoever came first gets it first.
+    first, keeper = mesh[place].client(), mesh["B"].client()
+    first.receiver("q", credit=100)
+    keeper.receiver("dead", credit=100)
+    mesh.advance(0.2)
+    sender = (attached_by_name if by_name else attached)(mesh, place, way)
+    mesh.advance(0.2)
+    sent = sender.send()
+    mesh.advance(0.2)
+    seen: list[object] = []
+    other: Client | None = None
+    for _ in range(8):
+        came = [(client, arrival) for client in (first, other) if client is not None for arrival in client.take()]
+        if not came:
+            break
+        ((client, arrival),) = came
+        about = header(arrival.payload)
+        seen.append((client is first, about.delivery_count, about.first_acquirer))
+        if other is None:
+            other = mesh["B" if place != "B" else "C"].client()
+            other.receiver("q", credit=100)
+            mesh.advance(0.2)
+        arrival.dispose(outcome, settled=True)
+        mesh.advance(0.2)
+    letters = [(header(each.payload).delivery_count, each.accept()) for each in keeper.take()]
+    mesh.run()
+    said = sent.said
+    mesh.leave()
+    return seen, said, letters
+
+
+@pytest.mark.parametrize(("config", "way", "place"), list(product((AGAIN, MORTAL), WAYS_TO_SEND, PLACES)))
+@pytest.mark.parametrize("outcome", NOT_ACCEPTED)
+def test_it_is_tried_again_as_often_and_with_the_same_receivers_as_the_message_of_a_sender_to_the_address(
+    outcome: str, config: AddressConfig, way: str, place: str
+) -> None:
+    seen, said, letters = tries(config, place, way, NOT_ACCEPTED[outcome], by_name=False)
+    assert (seen, said, letters) == tries(config, place, way, NOT_ACCEPTED[outcome], by_name=True)
+
+
+@pytest.mark.parametrize(("way", "place"), list(product(WAYS_TO_SEND, PLACES)))
+@pytest.mark.parametrize("outcome", ["released", "rejected", "modified", "modified, not failed"])
+def test_it_is_tried_again_until_it_is_a_dead_letter(outcome: str, way: str, place: str) -> None:
+    mesh = World("ABC", LINE, MORTAL)
+    consumer, keeper = mesh[place].client(), mesh["C"].client()
+    consumer.receiver("q", credit=100)
+    keeper.receiver("dead", credit=100)
+    mesh.advance(0.2)
+    sender = attached(mesh, place, way)
+    sent = sender.send()
+    counts = []
+    for _ in range(2):
+        mesh.advance(0.2)
+        assert sent.said == []
+        (arrival,) = consumer.take(1)
+        counts.append(header(arrival.payload).delivery_count)
+        arrival.dispose(NOT_ACCEPTED[outcome], settled=True)
+    mesh.advance(0.2)
+    failed = outcome in ("rejected", "modified")
+    assert counts == [0, int(failed)]
+    assert sent.said == [(UNDELIVERABLE, True)]
+    (letter,) = keeper.take(1)
+    assert header(letter.payload).delivery_count == 2 * failed
+    letter.accept()
+    mesh.leave()
+
+
+@pytest.mark.parametrize("second", [False, True])
+@pytest.mark.parametrize(("way", "place"), list(product(WAYS_TO_SEND, PLACES)))
+@pytest.mark.parametrize("outcome", NOT_ACCEPTED)
+def test_another_try_may_be_accepted_and_then_nothing_was_wrong(
+    outcome: str, way: str, place: str, second: bool
+) -> None:
+    mesh = World("ABC", LINE, AGAIN)
+    consumer = mesh[place].client()
+    consumer.receiver("q", credit=100, rcv=ReceiverSettleMode.SECOND if second else ReceiverSettleMode.FIRST)
+    mesh.advance(0.2)
+    sender = attached(mesh, place, way)
+    sent = sender.send()
+    mesh.advance(0.2)
+    consumer.take(1)[0].dispose(NOT_ACCEPTED[outcome], settled=True)
+    mesh.advance(0.2)
+    if isinstance(was := NOT_ACCEPTED[outcome], Modified) and was.undeliverable_here:
+        consumer.take(0)
+        assert sent.said == [(was, True)]
+    else:
+        consumer.take(1)[0].accept()
+        mesh.run()
+        assert sent.said == [(Accepted(), True)]
+    mesh.leave()
+
+
+@pytest.mark.parametrize("way", WAYS_TO_SEND)
+def test_a_receiver_may_take_longer_than_lanes_are_kept_idle(way: str) -> None:
+    mesh = World("ABC", LINE, AGAIN, mesh=MeshConfig(insecure=True, lane_idle=2.0))
+    consumer = mesh["C"].client()
+    consumer.receiver("q", credit=100)
+    mesh.advance(0.2)
+    sender = attached(mesh, "C", way)
+    sent = sender.send()
+    for _ in range(2):
+        mesh.advance(30.0)
+        consumer.take(1)[0].dispose(Released(), settled=True)
+    mesh.advance(30.0)
+    consumer.take(1)[0].dispose(Modified(undeliverable_here=True), settled=True)
+    mesh.advance(0.2)
+    consumer.take(0)
+    assert sent.said == [(Modified(undeliverable_here=True), True)]
+    mesh.leave()
+
+
+def test_a_router_where_it_is_undeliverable_does_not_get_it_again_however_long_that_took_to_say() -> None:
+    mesh = World("ABC", LINE, AGAIN, mesh=MeshConfig(insecure=True, lane_idle=2.0))
+    consumer, late = mesh["C"].client(), mesh["B"].client()
+    consumer.receiver("q", credit=100)
+    mesh.advance(0.2)
+    sent = attached(mesh, "C", "null target").send()
+    mesh.advance(30.0)
+    (arrival,) = consumer.take(1)
+    late.receiver("q", credit=100)
+    mesh.advance(30.0)
+    arrival.dispose(Modified(undeliverable_here=True), settled=True)
+    mesh.advance(0.2)
+    consumer.take(0)
+    late.take(1)[0].accept()
+    mesh.run()
+    assert sent.said == [(Accepted(), True)]
+    mesh.leave()
+
+
+@pytest.mark.parametrize("way", WAYS_TO_SEND)
+@pytest.mark.parametrize("back", [True, False])
+def test_a_receiver_s_router_that_is_lost_is_waited_for_with_what_is_to_be_tried_again(way: str, back: bool) -> None:
+    heard = []
+    for by_name in (True, False):
+        mesh = World("ABC", LINE, AGAIN)
+        consumer = mesh["C"].client()
+        consumer.receiver("q", credit=100)
+        mesh.advance(0.2)
+        sender = (attached_by_name if by_name else attached)(mesh, "C", way)
+        mesh.advance(0.2)
+        sent = sender.send()
+        mesh.advance(0.2)
+        (_,) = consumer.take(1)
+        mesh.cut(*mesh.between("B", "C"))
+        mesh.advance(0.1)
+        if back:
+            mesh.join("B", "C")
+            mesh.advance(1.0)
+            consumer.take(1)[0].accept()
+        mesh.advance(5.0)
+        heard.append(sent.said)
+        mesh.leave()
+    assert heard == [[(Accepted() if back else FAILED, True)]] * 2
+
+
+@pytest.mark.parametrize(("way", "place"), list(product(WAYS_TO_SEND, PLACES)))
+def test_it_ends_with_its_sender_though_an_outcome_is_still_to_come(way: str, place: str) -> None:
+    mesh = World("ABC", LINE, MORTAL)
+    consumer, keeper = mesh[place].client(), mesh["B"].client()
+    consumer.receiver("q", credit=100)
+    keeper.receiver("dead", credit=100)
+    mesh.advance(0.2)
+    sender = attached(mesh, place, way)
+    sender.send()
+    mesh.advance(0.2)
+    (arrival,) = consumer.take(1)
+    sender.link.detach()
+    mesh.advance(0.2)
+    assert mesh["A"].core.budget.used == 0, "nothing is kept of it"
+    arrival.dispose(FAILED, settled=True)
+    mesh.advance(0.2)
+    consumer.take(0)
+    keeper.take(0)
+    mesh.leave()
+
+
+@pytest.mark.parametrize(("way", "place"), list(product(WAYS_TO_SEND, PLACES)))
+@pytest.mark.parametrize("patience", [0.3, 3.0])
+@pytest.mark.parametrize("redeliver", [False, True])
+def test_it_waits_for_credit_as_long_as_its_address_says(
+    way: str, place: str, patience: float, redeliver: bool
+) -> None:
+    config = AddressConfig(pattern="q", anonymous_wait=patience, redeliver=redeliver, dead_letter="dead")
+    mesh = World("ABC", LINE, config)
+    mesh[place].client().receiver("q", credit=0)
+    keeper = mesh["B"].client()
+    keeper.receiver("dead", credit=100)
+    mesh.advance(0.2)
+    sent = attached(mesh, place, way).send()
+    mesh.advance(patience - 0.1)
+    assert sent.said == []
+    mesh.advance(0.2)
+    assert sent.said == [(Released(), True)]
+    keeper.take(0)
+    mesh.leave()
+
+
+@pytest.mark.parametrize("way", WAYS_TO_SEND)
+@pytest.mark.parametrize("patience", [0.3, 1.6])
+@pytest.mark.parametrize("redeliver", [False, True])
+def test_it_waits_as_long_for_a_neighbour_that_does_not_answer(way: str, patience: float, redeliver: bool) -> None:
+    mesh = World("ABC", LINE, AddressConfig(pattern="q", anonymous_wait=patience, redeliver=redeliver))
+    consumer = mesh["C"].client()
+    consumer.receiver("q", credit=100)
+    mesh.advance(0.2)
+    (wire,) = mesh.between("A", "B")
+    wire.frozen = True
+    sent = attached(mesh, "C", way).send()
+    mesh.advance(patience - 0.1)
+    assert sent.said == []
+    mesh.advance(0.2)
+    assert sent.said == [(Released(), True)]
+    wire.frozen = False
+    mesh.advance(1.0)
+    consumer.take(0)
+    mesh.leave()
+
+
+@pytest.mark.parametrize(("way", "place"), list(product(WAYS_TO_SEND, PLACES)))
+@pytest.mark.parametrize("redeliver", [False, True])
+def test_what_expires_before_there_is_credit_for_it_is_a_dead_letter(way: str, place: str, redeliver: bool) -> None:
+    mesh = World("ABC", LINE, AddressConfig(pattern="q", dead_letter="dead", redeliver=redeliver, anonymous_wait=60.0))
+    mesh[place].client().receiver("q", credit=0)
+    keeper = mesh["B"].client()
+    keeper.receiver("dead", credit=100)
+    mesh.advance(0.2)
+    sent = attached(mesh, place, way).send("late", ttl=500)
+    mesh.advance(1.0)
+    assert sent.said == [(UNDELIVERABLE, True)]
+    keeper.take(1)[0].accept()
+    mesh.leave()
+
+
+@pytest.mark.parametrize("frozen", [("A", "B"), ("B", "C")])
+@pytest.mark.parametrize("way", WAYS_TO_SEND)
+@pytest.mark.parametrize("redeliver", [False, True])
+def test_what_expires_at_a_router_on_its_way_is_a_dead_letter(
+    way: str, frozen: tuple[str, str], redeliver: bool
+) -> None:
+    config = AddressConfig(pattern="q", dead_letter="dead", redeliver=redeliver, anonymous_wait=60.0)
+    mesh = World("ABC", LINE, config)
+    consumer = mesh["C"].client()
+    consumer.receiver("q", credit=100)
+    keepers = [mesh[router].client() for router in "AB"]
+    for keeper in keepers:
+        keeper.receiver("dead", credit=100)
+    mesh.advance(0.2)
+    (wire,) = mesh.between(*frozen)
+    wire.frozen = True
+    sent = attached(mesh, "C", way).send("late", ttl=500)
+    mesh.advance(1.0)
+    assert sent.said == [(UNDELIVERABLE, True)]
+    (letter,) = [letter for keeper in keepers for letter in keeper.take()]
+    assert bytes(letter.payload) == message("late", to="q@C" if way == "name at a container" else "q")
+    letter.accept()
+    wire.frozen = False
+    mesh.advance(1.0)
+    consumer.take(0)
+    mesh.leave()
+
+
+@pytest.mark.parametrize("config", [AddressConfig(pattern="many/#"), AddressConfig(pattern="many/#", redeliver=True)])
+@pytest.mark.parametrize("served", [False, True])
+def test_nothing_is_left_of_many_addresses_that_were_named_once(config: AddressConfig, served: bool) -> None:
+    mesh = World("ABC", LINE, config)
+    count = 200 if served else 10_000
+    consumer, client = mesh["C"].client(window=1000), mesh["A"].client(window=1000)
+    if served:
+        for number in range(count):
+            consumer.receiver(f"many/{number}", credit=10)
+    mesh.advance(1.0)
+    link = client.sender(None)
+    for number in range(count):
+        sent = client.send(link, message(to=f"many/{number}"))
+        if served:
+            mesh.advance(0.01)
+            (arrival,) = consumer.take(1)
+            arrival.accept()
+            mesh.run()
+        assert sent.said == [(Accepted() if served else Released(), True)]
+    mesh.advance(1.0)
+    assert len(mesh["A"].core.addresses) == 0
+    assert mesh["A"].mesh.ways.nodes() == [] or served
+    mesh.advance(20.0)
+    assert mesh["A"].mesh.ways.is_empty
+    mesh.check_ledgers()
+    mesh.leave()
