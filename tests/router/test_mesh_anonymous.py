@@ -32,7 +32,8 @@ NOT_ACCEPTED: dict[str, DeliveryState] = {
     "undeliverable here": Modified(undeliverable_here=True),
     "failed, and undeliverable here": UNDELIVERABLE,
 }
-WAYS_TO_SEND = ["null target", "container", "name at a container"]
+NICK = AddressConfig(pattern="nick", alias="q")
+WAYS_TO_SEND = ["null target", "container", "name at a container", "alias"]
 
 
 @dataclass
@@ -52,13 +53,13 @@ def attached(mesh: World, place: str, way: str) -> Way:
     """An anonymous sender at A. Args: place: where the receiver is. way: one of `WAYS_TO_SEND`."""
     client = mesh["A"].client()
     link = client.sender(f"@{place}" if way == "container" else None)
-    return Way(link, client, f"q@{place}" if way == "name at a container" else "q")
+    return Way(link, client, {"name at a container": f"q@{place}", "alias": "nick"}.get(way, "q"))
 
 
 def attached_by_name(mesh: World, place: str, way: str) -> Way:
     """A sender at A that is attached to the address that those messages name."""
     client = mesh["A"].client()
-    address = "q" if way == "null target" else f"q@{place}"
+    address = {"null target": "q", "alias": "nick"}.get(way, f"q@{place}")
     return Way(client.sender(address), client, None)
 
 
@@ -68,8 +69,7 @@ def header(payload: bytearray) -> Header:
 
 def tries(config: AddressConfig, place: str, way: str, outcome: DeliveryState, *, by_name: bool) -> object:
     """What receivers at two routers see of a message that is not accepted, the sender hears, and the dead letter is."""
-    mesh = World("ABC", LINE, config)
-    # The one that is nearer to the sender, or a beginner's luck: whoever came first gets it first.
+    mesh = World("ABC", LINE, config, NICK)
     first, keeper = mesh[place].client(), mesh["B"].client()
     first.receiver("q", credit=100)
     keeper.receiver("dead", credit=100)
@@ -112,7 +112,7 @@ def test_it_is_tried_again_as_often_and_with_the_same_receivers_as_the_message_o
 @pytest.mark.parametrize(("way", "place"), list(product(WAYS_TO_SEND, PLACES)))
 @pytest.mark.parametrize("outcome", ["released", "rejected", "modified", "modified, not failed"])
 def test_it_is_tried_again_until_it_is_a_dead_letter(outcome: str, way: str, place: str) -> None:
-    mesh = World("ABC", LINE, MORTAL)
+    mesh = World("ABC", LINE, MORTAL, NICK)
     consumer, keeper = mesh[place].client(), mesh["C"].client()
     consumer.receiver("q", credit=100)
     keeper.receiver("dead", credit=100)
@@ -142,7 +142,7 @@ def test_it_is_tried_again_until_it_is_a_dead_letter(outcome: str, way: str, pla
 def test_another_try_may_be_accepted_and_then_nothing_was_wrong(
     outcome: str, way: str, place: str, second: bool
 ) -> None:
-    mesh = World("ABC", LINE, AGAIN)
+    mesh = World("ABC", LINE, AGAIN, NICK)
     consumer = mesh[place].client()
     consumer.receiver("q", credit=100, rcv=ReceiverSettleMode.SECOND if second else ReceiverSettleMode.FIRST)
     mesh.advance(0.2)
@@ -163,7 +163,7 @@ def test_another_try_may_be_accepted_and_then_nothing_was_wrong(
 
 @pytest.mark.parametrize("way", WAYS_TO_SEND)
 def test_a_receiver_may_take_longer_than_lanes_are_kept_idle(way: str) -> None:
-    mesh = World("ABC", LINE, AGAIN, mesh=MeshConfig(insecure=True, lane_idle=2.0))
+    mesh = World("ABC", LINE, AGAIN, NICK, mesh=MeshConfig(insecure=True, lane_idle=2.0))
     consumer = mesh["C"].client()
     consumer.receiver("q", credit=100)
     mesh.advance(0.2)
@@ -181,7 +181,7 @@ def test_a_receiver_may_take_longer_than_lanes_are_kept_idle(way: str) -> None:
 
 
 def test_a_router_where_it_is_undeliverable_does_not_get_it_again_however_long_that_took_to_say() -> None:
-    mesh = World("ABC", LINE, AGAIN, mesh=MeshConfig(insecure=True, lane_idle=2.0))
+    mesh = World("ABC", LINE, AGAIN, NICK, mesh=MeshConfig(insecure=True, lane_idle=2.0))
     consumer, late = mesh["C"].client(), mesh["B"].client()
     consumer.receiver("q", credit=100)
     mesh.advance(0.2)
@@ -204,7 +204,7 @@ def test_a_router_where_it_is_undeliverable_does_not_get_it_again_however_long_t
 def test_a_receiver_s_router_that_is_lost_is_waited_for_with_what_is_to_be_tried_again(way: str, back: bool) -> None:
     heard = []
     for by_name in (True, False):
-        mesh = World("ABC", LINE, AGAIN)
+        mesh = World("ABC", LINE, AGAIN, NICK)
         consumer = mesh["C"].client()
         consumer.receiver("q", credit=100)
         mesh.advance(0.2)
@@ -227,7 +227,7 @@ def test_a_receiver_s_router_that_is_lost_is_waited_for_with_what_is_to_be_tried
 
 @pytest.mark.parametrize(("way", "place"), list(product(WAYS_TO_SEND, PLACES)))
 def test_it_ends_with_its_sender_though_an_outcome_is_still_to_come(way: str, place: str) -> None:
-    mesh = World("ABC", LINE, MORTAL)
+    mesh = World("ABC", LINE, MORTAL, NICK)
     consumer, keeper = mesh[place].client(), mesh["B"].client()
     consumer.receiver("q", credit=100)
     keeper.receiver("dead", credit=100)
@@ -253,7 +253,7 @@ def test_it_waits_for_credit_as_long_as_its_address_says(
     way: str, place: str, patience: float, redeliver: bool
 ) -> None:
     config = AddressConfig(pattern="q", anonymous_wait=patience, redeliver=redeliver, dead_letter="dead")
-    mesh = World("ABC", LINE, config)
+    mesh = World("ABC", LINE, config, NICK)
     mesh[place].client().receiver("q", credit=0)
     keeper = mesh["B"].client()
     keeper.receiver("dead", credit=100)
@@ -271,7 +271,7 @@ def test_it_waits_for_credit_as_long_as_its_address_says(
 @pytest.mark.parametrize("patience", [0.3, 1.6])
 @pytest.mark.parametrize("redeliver", [False, True])
 def test_it_waits_as_long_for_a_neighbour_that_does_not_answer(way: str, patience: float, redeliver: bool) -> None:
-    mesh = World("ABC", LINE, AddressConfig(pattern="q", anonymous_wait=patience, redeliver=redeliver))
+    mesh = World("ABC", LINE, AddressConfig(pattern="q", anonymous_wait=patience, redeliver=redeliver), NICK)
     consumer = mesh["C"].client()
     consumer.receiver("q", credit=100)
     mesh.advance(0.2)
@@ -291,7 +291,8 @@ def test_it_waits_as_long_for_a_neighbour_that_does_not_answer(way: str, patienc
 @pytest.mark.parametrize(("way", "place"), list(product(WAYS_TO_SEND, PLACES)))
 @pytest.mark.parametrize("redeliver", [False, True])
 def test_what_expires_before_there_is_credit_for_it_is_a_dead_letter(way: str, place: str, redeliver: bool) -> None:
-    mesh = World("ABC", LINE, AddressConfig(pattern="q", dead_letter="dead", redeliver=redeliver, anonymous_wait=60.0))
+    config = AddressConfig(pattern="q", dead_letter="dead", redeliver=redeliver, anonymous_wait=60.0)
+    mesh = World("ABC", LINE, config, NICK)
     mesh[place].client().receiver("q", credit=0)
     keeper = mesh["B"].client()
     keeper.receiver("dead", credit=100)
@@ -310,7 +311,7 @@ def test_what_expires_at_a_router_on_its_way_is_a_dead_letter(
     way: str, frozen: tuple[str, str], redeliver: bool
 ) -> None:
     config = AddressConfig(pattern="q", dead_letter="dead", redeliver=redeliver, anonymous_wait=60.0)
-    mesh = World("ABC", LINE, config)
+    mesh = World("ABC", LINE, config, NICK)
     consumer = mesh["C"].client()
     consumer.receiver("q", credit=100)
     keepers = [mesh[router].client() for router in "AB"]
@@ -319,11 +320,12 @@ def test_what_expires_at_a_router_on_its_way_is_a_dead_letter(
     mesh.advance(0.2)
     (wire,) = mesh.between(*frozen)
     wire.frozen = True
-    sent = attached(mesh, "C", way).send("late", ttl=500)
+    sender = attached(mesh, "C", way)
+    sent = sender.send("late", ttl=500)
     mesh.advance(1.0)
     assert sent.said == [(UNDELIVERABLE, True)]
     (letter,) = [letter for keeper in keepers for letter in keeper.take()]
-    assert bytes(letter.payload) == message("late", to="q@C" if way == "name at a container" else "q")
+    assert bytes(letter.payload) == message("late", to=sender.to)
     letter.accept()
     wire.frozen = False
     mesh.advance(1.0)
@@ -331,10 +333,68 @@ def test_what_expires_at_a_router_on_its_way_is_a_dead_letter(
     mesh.leave()
 
 
+@pytest.mark.parametrize("outcome", ["gone", "undeliverable here"])
+def test_it_is_tried_with_another_worker_of_the_router_that_it_is_for(outcome: str) -> None:
+    mesh = World(["A.1", "A.2", "B"], [("A.1", "A.2"), ("A.1", "B"), ("A.2", "B")], AGAIN)
+    consumers = [mesh[worker].client() for worker in ("A.1", "A.2")]
+    for consumer in consumers:
+        consumer.receiver("q", credit=100)
+    mesh.advance(0.2)
+    client = mesh["B"].client()
+    sent = client.send(client.sender("@A"), message(to="q"))
+    mesh.advance(0.2)
+    ((first, arrival),) = [(consumer, arrival) for consumer in consumers for arrival in consumer.take()]
+    if outcome == "gone":
+        first.lose()
+    else:
+        arrival.dispose(NOT_ACCEPTED[outcome], settled=True)
+    mesh.advance(0.2)
+    (other,) = [consumer for consumer in consumers if consumer is not first]
+    other.take(1)[0].accept()
+    mesh.run()
+    assert sent.said == [(Accepted(), True)]
+    mesh.leave()
+
+
+def test_who_drains_hears_at_once_though_something_may_come_back_to_where_its_anonymous_sender_is() -> None:
+    mesh = World("ABC", LINE, AGAIN)
+    consumer = mesh["C"].client()
+    receiver = consumer.receiver("q", credit=20)
+    mesh.advance(0.2)
+    sent = attached(mesh, "C", "null target").send()
+    mesh.advance(0.2)
+    (arrival,) = consumer.take(1)
+    receiver.flow(19, drain=True)
+    mesh.run()
+    assert mesh.advance_until(lambda: receiver.credit == 0, 1.0) < 0.05
+    arrival.dispose(Released(), settled=True)
+    receiver.flow(1)
+    mesh.advance(0.2)
+    consumer.take(1)[0].accept()
+    mesh.run()
+    assert sent.said == [(Accepted(), True)]
+    mesh.leave()
+
+
+def test_what_is_too_large_to_be_kept_has_its_first_outcome_and_leaves_no_ingress_behind() -> None:
+    mesh = World("ABC", LINE, AddressConfig(pattern="q", redeliver=True, redeliver_max=100))
+    consumer = mesh["C"].client()
+    consumer.receiver("q", credit=20)
+    mesh.advance(0.2)
+    sent = attached(mesh, "C", "null target").send("x" * 200)
+    mesh.advance(0.2)
+    assert len(mesh["A"].core.addresses) == 0
+    consumer.take(1)[0].dispose(Released(), settled=True)
+    mesh.advance(0.2)
+    consumer.take(0)
+    assert sent.said == [(Released(), True)]
+    mesh.leave()
+
+
 @pytest.mark.parametrize("config", [AddressConfig(pattern="many/#"), AddressConfig(pattern="many/#", redeliver=True)])
 @pytest.mark.parametrize("served", [False, True])
 def test_nothing_is_left_of_many_addresses_that_were_named_once(config: AddressConfig, served: bool) -> None:
-    mesh = World("ABC", LINE, config)
+    mesh = World("ABC", LINE, config, NICK)
     count = 200 if served else 10_000
     consumer, client = mesh["C"].client(window=1000), mesh["A"].client(window=1000)
     if served:

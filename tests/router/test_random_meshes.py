@@ -15,7 +15,7 @@ from tests.support.histories import play
 SEEDS = st.integers(0, 2**32 - 1)
 
 #: Of two routers, which every mesh has, and of any.
-NAMES = ("q", "near", "q@R0", "q@R1", "near@R0", "few@R1")
+NAMES = ("q", "near", "again", "q@R0", "q@R1", "near@R0", "few@R1", "again@R1")
 
 
 @pytest.mark.parametrize("kind", Kind, ids=lambda kind: kind.value)

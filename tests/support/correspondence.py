@@ -15,6 +15,7 @@ from amqpmesh.router.amqp.definitions import ReceiverSettleMode, SenderSettleMod
 from amqpmesh.router.amqp.link import Receiver, Sender
 from amqpmesh.router.amqp.messaging import Source
 from amqpmesh.router.config import AddressConfig, ListenerConfig
+from amqpmesh.router.names import split
 from tests.support.letters import Letter, Receipt, Rules
 from tests.support.meshes import Wire, World
 from tests.support.network import OUTCOMES, Arrival, Client, message
@@ -55,7 +56,7 @@ class Correspondence:
             faults=kind is Kind.BREAKING,
             departures=kind is not Kind.CALM,
             multicast=frozenset({"news"}),
-            attempts={"again": ATTEMPTS},
+            attempts={each: ATTEMPTS for each in addresses if split(each)[0] == "again"},
         )
         count = random.randint(2, most)
         self.names = [f"R{number}" for number in range(count)]
