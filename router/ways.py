@@ -107,7 +107,8 @@ class Ways:
         if not any(each in adverts and adverts[each].consumers for each, adverts in told):
             # One router may serve more than it tells of: what it leads elsewhere, by a pattern.
             return self.transit(tenant, container) if is_one else None
-        return self.ingresses.of(self._core.addresses.use(tenant, f"{name}@{container}"))
+        ingress = self.ingresses.of(self._core.addresses.use(tenant, f"{name}@{container}"))
+        return ingress if ingress.has_consumers else None
 
     def way(self, tenant: str, name: str, config: AddressConfig) -> Address | None:
         """Where a message goes that no link brought to its address; None: nobody serves that."""

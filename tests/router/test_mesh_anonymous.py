@@ -356,6 +356,21 @@ def test_it_is_tried_with_another_worker_of_the_router_that_it_is_for(outcome: s
     mesh.leave()
 
 
+@pytest.mark.parametrize("redeliver", [False, True])
+def test_what_is_for_a_router_that_no_path_leads_to_is_released_and_counted(redeliver: bool) -> None:
+    mesh = World("ABC", LINE, AddressConfig(pattern="q", redeliver=redeliver))
+    mesh["C"].client().receiver("q", credit=20)
+    mesh.advance(0.2)
+    mesh.cut(*mesh.between("B", "C"))
+    mesh.advance(5.0)
+    sent = attached(mesh, "C", "name at a container").send()
+    mesh.advance(0.2)
+    assert sent.said == [(Released(), True)]
+    assert mesh["A"].core.no_path == 1
+    assert mesh["A"].mesh.ways.is_empty
+    mesh.leave()
+
+
 def test_who_drains_hears_at_once_though_something_may_come_back_to_where_its_anonymous_sender_is() -> None:
     mesh = World("ABC", LINE, AGAIN)
     consumer = mesh["C"].client()
