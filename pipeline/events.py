@@ -113,6 +113,8 @@ class Problem(StrEnum):
     """It is no segment."""
     NEWER = "newer"
     """A newer version has written it; it is looked at again once this one has been updated."""
+    OLDER = "older"
+    """An older version has written it, in a way that this one does not read."""
     MISNAMED = "misnamed"
     """It says that it is another segment than its name says; what it says itself counts."""
     UNKNOWN_LINK = "unknown link"

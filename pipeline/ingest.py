@@ -325,7 +325,7 @@ class _Output:
         file = _file(self._name)
         folder = Path(f"date={account.date}", f"recorded_by={file.rsplit('.', 3)[0]}")
         kept = set()
-        for table, (path, writer) in ({} if account.is_newer else self._writers).items():
+        for table, (path, writer) in ({} if account.is_other else self._writers).items():
             writer.close()
             target = self._place / table / folder / file
             _rename(path, target)
@@ -337,7 +337,7 @@ class _Output:
 
 
 def _row(account: Account, name: Name, files: Sequence[File], octets: int, quarantined: int) -> Row:
-    counted = dict.fromkeys(PARTITIONED, 0) if account.is_newer else account.rows
+    counted = dict.fromkeys(PARTITIONED, 0) if account.is_other else account.rows
     return {
         "name": name.file(""), "router": name.router, "epoch": name.epoch, "segment": name.segment,
         "version": account.version, "time": account.began, "sample": account.sample, "path": files[0].path,

@@ -1,4 +1,4 @@
-"""Hop records, ten words each, become columns: numbers by shifts and masks, strings by the tables of links."""
+"""Hop records, units of four words, become columns: numbers by shifts and masks, strings by the tables of links."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from amqpmesh.router.telemetry import HOP_WORDS, KEY_OCTETS, PACKED, Flag, Outcome
+from amqpmesh.router.telemetry import KEY_OCTETS, PACKED, UNIT_WORDS, Bits, Flag, Outcome, Unit
 
 Numbers = np.ndarray[Any, np.dtype[Any]]
 
@@ -79,12 +79,39 @@ class Links:
         return pa.array(lanes[rows], mask=rows < 0)
 
 
-def records(body: memoryview) -> Numbers:
-    """The words of a block's records, by place: each is in as many records as there are, side by side.
+_UNITS: Final = {Unit.RECORD: 0, Unit.KEY: 1, Unit.WIDE: 2}
+"""Where the words of each stand among those of a record."""
 
-    Raises: ValueError: a number that no router writes.
+_ATTEMPT: Final = PACKED["attempt"][0]
+
+
+def records(body: memoryview, count: int) -> Numbers:
+    """The words of a block's records, by place: those of its own unit, of the key unit that holds for it, and of its
+    wide one; each is in as many records as there are, side by side.
+
+    Raises: ValueError: there are not so many, or other units, or a number that no router writes.
     """
-    words: Numbers = np.ascontiguousarray(np.frombuffer(body, "<u8").reshape(-1, HOP_WORDS).T)
+    units: Numbers = np.frombuffer(body, "<u8").reshape(-1, UNIT_WORDS)
+    marks = units[:, 2] >> np.uint64(56)
+    own = np.flatnonzero(marks < Unit.KEY)
+    keys = np.flatnonzero(marks == Unit.KEY)
+    wide = np.flatnonzero(marks == Unit.WIDE)
+    if len(own) != count:
+        raise ValueError(f"{len(own)} records instead of {count}")
+    if len(own) + len(keys) + len(wide) != len(units):
+        raise ValueError("a unit is none that is known")
+    # Each key unit holds from where it stands on, each wide one for what stands before it.
+    holding = np.searchsorted(keys, own) - 1
+    if count and holding[0] < 0:
+        raise ValueError("a record stands before what its key begins with")
+    places = np.searchsorted(own, wide) - 1
+    if (places < 0).any() or (own[places] != wide - 1).any():
+        raise ValueError("a wide unit stands behind no record")
+    words: Numbers = np.zeros((len(_UNITS) * UNIT_WORDS, count), np.uint64)
+    words[:UNIT_WORDS] = units[own].T
+    words[UNIT_WORDS : 2 * UNIT_WORDS] = units[keys[holding]].T
+    words[2 * UNIT_WORDS + _ATTEMPT.word] = 1 << _ATTEMPT.shift
+    words[2 * UNIT_WORDS :, places] = units[wide].T
     for name, most in MOST.items():
         largest = int(_part(words, name).max(initial=0))
         if largest > most:
@@ -134,8 +161,17 @@ def columns(words: Numbers, rows: Numbers, links: Links) -> dict[str, pa.Array]:
 
 def _part(words: Numbers, name: str) -> Numbers:
     """A number of each record."""
-    place = PACKED[name]
-    word: Numbers = words[place.word]
+    lower, *upper = PACKED[name]
+    found = _bits(words, lower)
+    shift = lower.bits
+    for part in upper:
+        found = found | _bits(words, part) << np.uint64(shift)
+        shift += part.bits
+    return found
+
+
+def _bits(words: Numbers, place: Bits) -> Numbers:
+    word: Numbers = words[_UNITS[place.unit] * UNIT_WORDS + place.word]
     if place.bits == 64:
         return word
     return (word >> np.uint64(place.shift)) & np.uint64((1 << place.bits) - 1)

@@ -17,7 +17,7 @@ from amqpmesh.router.segments import Block, Damage, Name, read
 from amqpmesh.router.telemetry import COUNTS, EDGE, END, EVENT, LINK, SEGMENT, VERSION, Field, Kind, Type
 
 BATCH: Final = 1 << 18
-"""Hop records that are converted at a time: 20 MB of a segment."""
+"""Hop records that are converted at a time: 8 MB of a segment, and thrice that in memory."""
 
 MOST_FINDINGS: Final = 100
 """Findings of one problem that are told one by one for a segment; the others are told in one."""
@@ -66,9 +66,9 @@ class Account:
         self.last_time = latest if self.last_time is None else max(self.last_time, latest)
 
     @property
-    def is_newer(self) -> bool:
-        """Whether it is of a version that we do not know: nothing of it is to be used."""
-        return self.version is not None and self.version > VERSION
+    def is_other(self) -> bool:
+        """Whether it is of a version that is not ours: nothing of it is to be used."""
+        return self.version is not None and self.version != VERSION
 
     @property
     def began(self) -> int:
@@ -110,7 +110,7 @@ def convert(data: bytes, account: Account) -> Iterator[tuple[str, pa.RecordBatch
     for block in read(data, damage):
         conversion.note_damage(damage)
         yield from conversion.take(block)
-        if account.is_newer:
+        if account.is_other:
             break
     else:
         conversion.note_damage(damage)
@@ -173,9 +173,10 @@ class _Conversion:
     def close(self, damage: Damage, octets: int) -> None:
         """Nothing more comes."""
         account = self.account
-        if account.is_newer:
+        if account.is_other:
             sentence = f"version {account.version} has written it, and this is {VERSION}"
-            account.findings = [Finding(Problem.NEWER, sentence, octets=octets)]
+            problem = Problem.NEWER if (account.version or 0) > VERSION else Problem.OLDER
+            account.findings = [Finding(problem, sentence, octets=octets)]
             return
         if self._blocks == 0 and self._end is None:
             account.findings = [Finding(Problem.FOREIGN, "no block of a segment stands in it", octets=octets)]
@@ -261,7 +262,7 @@ class _Conversion:
         name, version, told = _begun(block)
         account = self.account
         account.version = version
-        if account.is_newer:
+        if account.is_other:
             return
         if account.name is not None and account.name != name:
             self._find(Problem.MISNAMED, f"it is {name.file('')}, and its name says {account.name.file('')}")
@@ -290,7 +291,7 @@ class _Conversion:
         return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
     def _hops(self, block: Block) -> None:
-        words = packed.records(block.body)
+        words = packed.records(block.body, block.count)
         self._words.append(words)
         self._rows.append(packed.rows(words, self._links))
         self._waiting += block.count

@@ -14,7 +14,7 @@ from amqpmesh.router.entities import without_secret
 from amqpmesh.router.kernel import relay as kernel
 from amqpmesh.router.lanes import Keys
 from amqpmesh.router.links import IncomingLink, OutgoingLink
-from amqpmesh.router.telemetry import KEY_OCTETS, PACKED, Flag, Happening, Kind, Outcome
+from amqpmesh.router.telemetry import KEY_OCTETS, Flag, Happening, Kind, Outcome
 
 if TYPE_CHECKING:
     from array import array
@@ -39,8 +39,6 @@ _OUTCOMES: Final = {
     kernel.RELEASED: Outcome.RELEASED,
     kernel.MODIFIED: Outcome.MODIFIED,
 }
-_ADDRESS: Final = PACKED["address"].word
-_FIRST: Final = PACKED["first"].word
 
 
 class Writer(Protocol):
@@ -49,8 +47,8 @@ class Writer(Protocol):
     def take(self, kind: Kind, records: list[dict[str, Any]]) -> None:
         """Some of one kind, in order."""
 
-    def take_hops(self, words: array[int], used: int, stored: int) -> array[int] | None:
-        """Hop records. Args: used: words. stored: the number of the record behind the last, lost ones included.
+    def take_hops(self, words: array[int], used: int, first: int, count: int) -> array[int] | None:
+        """Hop records. Args: used: words. first: the number of the first record, lost ones included.
 
         Returns: where to store others; None: there is no room now.
         """
@@ -94,7 +92,9 @@ class Recording:
         if self._words is None:
             self._words = self._writer.room()
         elif recorder.used:
-            self._words = self._writer.take_hops(self._words, recorder.used, recorder.stored)
+            self._words = self._writer.take_hops(
+                self._words, recorder.used, recorder.first, recorder.stored - recorder.first
+            )
             self._told_again.clear()
         else:
             return
@@ -186,7 +186,7 @@ class Recording:
                 self._tell_again(source)
         if relay.presettled:
             flags |= Flag.SETTLED
-        at = self._recorder.store(
+        self._recorder.store(
             prefix,
             counter,
             hops_left,
@@ -199,14 +199,10 @@ class Recording:
             left,
             said,
             relay.told,
+            self._address(relay),
+            min(max(relay.attempts, 1), 0xFFFF),
+            relay.first if began and relay.first != counter else 0,
         )
-        words = self._words
-        if at < 0 or words is None:
-            return
-        attempt = min(max(relay.attempts, 1), 0xFFFF)
-        words[at + _ADDRESS] = self._address(relay) | attempt << 32 | words[at + _ADDRESS] >> 48 << 48
-        if began and relay.first != counter:
-            words[at + _FIRST] = relay.first
 
     def _address(self, relay: Relay) -> int:
         """The number of the address where it goes, unless that is its link's."""

@@ -5,9 +5,9 @@ A block is a head of 32 octets and a body:
     magic (4) kind (1) zeros (3) octets of the body (4) records (4) sum of the body (4) first (8) sum of these (4)
 
 all little-endian, the sums CRC-32. `first` is the number of the first record among those of its kind that this life of
-the router had for it, those that were lost included: a gap tells how many were. The body of hop records is `HOP_WORDS`
-words for each; of all other kinds a msgpack array of maps (`telemetry`). A block that is damaged is passed over: the
-next one is found by its magic and its sum.
+the router had for it, those that were lost included: a gap tells how many were. The body of hop records is their units;
+of all other kinds a msgpack array of maps (`telemetry`). A block that is damaged is passed over: the next one is found
+by its magic and its sum.
 
 A segment that is being written ends in `.open`; closing renames it. The first block says who writes it.
 """
@@ -24,7 +24,7 @@ from zlib import crc32
 
 import msgpack
 
-from amqpmesh.router.telemetry import HOP_WORDS, Kind
+from amqpmesh.router.telemetry import UNIT_OCTETS, Kind
 
 MAGIC: Final = b"\xa5mq\n"
 """What a block begins with: not valid UTF-8, so that it stands in no string."""
@@ -130,7 +130,7 @@ def read(data: bytes, damage: Damage) -> Iterator[Block]:
             kind, size, count, body_sum, first = head
             body = view[at + HEAD.size : at + HEAD.size + size]
             after = at + HEAD.size + len(body)
-            if crc32(body) == body_sum and (kind != Kind.HOP or size == count * HOP_WORDS * 8):
+            if crc32(body) == body_sum and (kind != Kind.HOP or _holds(size, count)):
                 yield Block(kind, first, count, body, at)
                 at = after
                 continue
@@ -146,6 +146,11 @@ def read(data: bytes, damage: Damage) -> Iterator[Block]:
         damage.octets += after - at
         damage.where.append((at, after))
         at = after
+
+
+def _holds(size: int, count: int) -> bool:
+    """Whether so many octets may be so many hop records: one unit says what their keys begin with."""
+    return size % UNIT_OCTETS == 0 and size > count * UNIT_OCTETS
 
 
 def _head(view: memoryview, at: int) -> tuple[int, int, int, int, int] | None:

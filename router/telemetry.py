@@ -1,9 +1,10 @@
 """What routers record, declared once: kinds of records, their fields with unit and meaning, how deliveries are packed.
 
 A *hop record* is one delivery as one router saw it: it came by one link, and left by one, or by none. It is written
-when nothing more will be said of it there. It is ten words of 64 bits, little-endian, so that recording one costs next
-to nothing; `PACKED` says where in them each number stands. Links are numbers there, which the segment's link records
-explain. All other kinds are rare, and maps (`segments` has the file format).
+when nothing more will be said of it there. What it costs to record one is mostly its octets, so it is a unit of four
+words of 64 bits, little-endian, and what is rare or large stands in units beside it; `PACKED` says where each number
+is. Links are numbers there, which the segment's link records explain. All other kinds are rare, and maps (`segments`
+has the file format).
 
 A delivery that is tried again has a key for each try; the record of its ingress router says which was the first.
 """
@@ -14,11 +15,13 @@ from dataclasses import dataclass
 from enum import Enum, IntEnum, StrEnum
 from typing import Final
 
-VERSION: Final = 1
-"""Of all that this file says. A reader refuses what is newer; fields that it does not know of maps, it ignores."""
+VERSION: Final = 2
+"""Of all that this file says. A reader refuses any other; fields that it does not know of maps, it ignores."""
 
-HOP_WORDS: Final = 10
-"""Words of a hop record."""
+UNIT_WORDS: Final = 4
+"""Words of a unit of hop records."""
+
+UNIT_OCTETS: Final = 8 * UNIT_WORDS
 
 KEY_OCTETS: Final = 20
 """Of a delivery key: the ingress router's number (8), its epoch (6), a counter (6)."""
@@ -31,8 +34,6 @@ class Kind(IntEnum):
     """One: who writes the segment, and since when."""
     LINK = 2
     """What the numbers of links mean that are used behind it."""
-    HOP = 3
-    """Hop records, packed."""
     EVENT = 4
     """What happened to links."""
     COUNTS = 5
@@ -41,6 +42,8 @@ class Kind(IntEnum):
     """The graph, as the router saw it change."""
     END = 7
     """One: the segment is complete, and what stands in it."""
+    HOP = 8
+    """Hop records, packed. (3 was that of version 1.)"""
 
 
 class Type(Enum):
@@ -68,39 +71,56 @@ class Field:
     """It may be null: unknown, or there is none."""
 
 
+class Unit(IntEnum):
+    """What a unit of hop records is, by the uppermost octet of its word 2: a record has its flags there, which are less
+    than these.
+    """
+
+    RECORD = 0
+    """A hop record."""
+    KEY = 0x80
+    """What keys of the records behind it begin with, and the upper bits of their counters and times, until the next one
+    says otherwise: each block begins with one.
+    """
+    WIDE = 0xC0
+    """Of the record before it, what is rare, and the upper bits of numbers that are large."""
+
+
 @dataclass(frozen=True, slots=True)
 class Bits:
-    """Where a number stands in a hop record."""
+    """Where a number, or its lower or upper bits, stand."""
 
+    unit: Unit
     word: int
     shift: int = 0
     bits: int = 64
 
 
 PACKED: Final = {
-    "time": Bits(0),
-    "ingress": Bits(1),
-    "epoch": Bits(2, 0, 48),
-    "hops_left": Bits(2, 48, 8),
-    "priority": Bits(2, 56, 8),
-    "counter": Bits(3, 0, 48),
-    "outcome": Bits(3, 48, 8),
-    "flags": Bits(3, 56, 8),
-    "incoming": Bits(4, 0, 32),
-    "outgoing": Bits(4, 32, 32),
-    "address": Bits(5, 0, 32),
-    "attempt": Bits(5, 32, 16),
-    "delivery_count": Bits(5, 48, 16),
-    "size": Bits(6),
-    "in_router": Bits(7),
-    "outcome_after": Bits(8),
-    "first": Bits(9, 0, 48),
+    "time": (Bits(Unit.RECORD, 0, 0, 40), Bits(Unit.KEY, 2, 0, 24)),
+    "ingress": (Bits(Unit.KEY, 0),),
+    "epoch": (Bits(Unit.KEY, 1, 0, 48),),
+    "counter": (Bits(Unit.RECORD, 1, 0, 32), Bits(Unit.KEY, 1, 48, 16)),
+    "hops_left": (Bits(Unit.RECORD, 2, 36, 8),),
+    "priority": (Bits(Unit.RECORD, 2, 44, 8),),
+    "outcome": (Bits(Unit.RECORD, 2, 52, 4),),
+    "flags": (Bits(Unit.RECORD, 2, 56, 8),),
+    "incoming": (Bits(Unit.RECORD, 3, 0, 32),),
+    "outgoing": (Bits(Unit.RECORD, 3, 32, 32),),
+    "address": (Bits(Unit.WIDE, 3, 32, 32),),
+    "attempt": (Bits(Unit.WIDE, 0, 48, 16),),
+    "delivery_count": (Bits(Unit.WIDE, 1, 40, 16),),
+    "size": (Bits(Unit.RECORD, 0, 40, 24), Bits(Unit.WIDE, 1, 0, 40)),
+    "in_router": (Bits(Unit.RECORD, 1, 32, 32), Bits(Unit.WIDE, 3, 0, 32)),
+    "outcome_after": (Bits(Unit.RECORD, 2, 0, 36), Bits(Unit.WIDE, 2, 0, 28)),
+    "first": (Bits(Unit.WIDE, 0, 0, 48),),
 }
-"""The numbers of a hop record.
+"""The numbers of a hop record: where each stands, the lower bits first.
 
-`incoming` and `outgoing` are numbers of links; 0: there is none. `address` is the number of the link record that tells
-the address; 0: the incoming link's does. `first` is the counter of the first try's key; 0: this is it. What is too
-large for its bits is the largest number that they hold.
+Without a wide unit `attempt` is 1, and of all else what would stand there is 0. `incoming` and `outgoing` are numbers
+of links; 0: there is none. `address` is the number of the link record that tells the address; 0: the incoming link's
+does. `first` is the counter of the first try's key; 0: this is it. What is too large for its bits is the largest number
+that they hold.
 """
 
 

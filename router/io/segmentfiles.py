@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING, Any, Final
 
 from amqpmesh.router.segments import HEAD, MAX_MAPS, OPEN, SUFFIX, Name, block, maps
-from amqpmesh.router.telemetry import HOP_WORDS, VERSION, Kind
+from amqpmesh.router.telemetry import VERSION, Kind
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -79,12 +79,11 @@ class SegmentFiles:
         """So many records that are maps have a number each, and are not written."""
         self._written[kind] = self._written.get(kind, 0) + count
 
-    def take_hops(self, words: memoryview, stored: int, now: int) -> None:
-        """Append hop records. Args: stored: the number of the record behind the last, lost ones included."""
-        count = len(words) // (HOP_WORDS * 8)
+    def take_hops(self, words: memoryview, first: int, count: int, now: int) -> None:
+        """Append hop records. Args: first: the number of the first one, lost ones included. count: of records."""
         if self._file is None:
             self._open(now)
-        self._append(Kind.HOP, stored - count, count, words)
+        self._append(Kind.HOP, first, count, words)
         self._hops += count
 
     def forget(self, numbers: list[int]) -> None:

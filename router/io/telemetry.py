@@ -21,7 +21,7 @@ from amqpmesh.router.amqp.errors import ConfigError
 from amqpmesh.router.io.segmentfiles import SegmentFiles
 from amqpmesh.router.kernel.relay import Recorder
 from amqpmesh.router.recording import ALL, Recording
-from amqpmesh.router.telemetry import HOP_WORDS, Kind
+from amqpmesh.router.telemetry import UNIT_OCTETS, Kind
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from amqpmesh.router.core import Core
     from amqpmesh.router.settings.telemetry import TelemetryConfig
 
-BLOCK: Final = 16_384
-"""Hop records of a block: few enough for a processor to have at hand, and so many that the thread wakes seldom."""
+BLOCK: Final = 65_536
+"""Units of hop records in a block. Waking the thread costs as much as storing thousands of them, so they are many."""
 
 BLOCKS: Final = 2
 """Of them at least: one is filled while another is written."""
@@ -63,8 +63,7 @@ class Telemetry:
         self._epoch = round(wall_clock() * 1000)
         self._files = SegmentFiles(config, router, self._epoch, round(config.sample * ALL))
         self._free = deque(
-            array("Q", bytes(8 * HOP_WORDS * BLOCK))
-            for _ in range(max(BLOCKS, config.memory // (8 * HOP_WORDS * BLOCK)))
+            array("Q", bytes(UNIT_OCTETS * BLOCK)) for _ in range(max(BLOCKS, config.memory // (UNIT_OCTETS * BLOCK)))
         )
         #: What the thread is to do, each with the time, nanoseconds since 1970.
         self._waiting: deque[tuple[int, Callable[[int], None]]] = deque()
@@ -168,13 +167,13 @@ class Telemetry:
         """The number of a link or address means nothing any more."""
         self._gone.append(number)
 
-    def take_hops(self, words: array[int], used: int, stored: int) -> array[int] | None:
+    def take_hops(self, words: array[int], used: int, first: int, count: int) -> array[int] | None:
         """Hop records. Returns: where to store others; None: there is no room now."""
 
         def write(now: int) -> None:
             try:
                 self._files.dropped = self._recorder.lost
-                self._files.take_hops(memoryview(words).cast("B")[: 8 * used], stored, now)
+                self._files.take_hops(memoryview(words).cast("B")[: 8 * used], first, count, now)
             finally:
                 self._free.append(words)
 

@@ -15,13 +15,18 @@ cdef long _MAX_TAG
 cdef long _HEADER
 cdef long _DELIVERY_ANNOTATIONS
 cdef long _MESSAGE_ANNOTATIONS
-cdef long _HOP_WORDS
+cdef long _UNIT
+cdef long _MOST
 cdef long _KEY
 cdef long _SETTLED
 cdef long _BEGAN
 cdef long _TIMED
 cdef long _ANSWERED
-cdef long _FIRST_TRY
+cdef unsigned long _KEY_UNIT
+cdef unsigned long _WIDE_UNIT
+cdef long _LOW_TIME
+cdef long _LOW_SIZE
+cdef long _LOW_ANSWER
 cdef long _SPREAD
 cdef long _LOOKS
 cdef long _ACCEPTED
@@ -69,15 +74,19 @@ cdef class DispositionRun:
 cdef class Recorder:
     cdef public object clock, on_full
     cdef public double shift, now
-    cdef public long times, base, threshold, used, room, stored, lost
+    cdef public long times, base, threshold, used, last, stored, lost, first, counter, upper
+    cdef public unsigned long ingress, epoch
+    cdef public bytes key
     cdef public unsigned long long[::1] words
     cpdef void give(self, object words) except *
     cpdef bint takes(self, long counter) noexcept
     cpdef double time(self) except? -1
-    @cython.locals(at=long, since=long, waited=long, passed=long, ingress="unsigned long", epoch="unsigned long",
-                   octet=Py_ssize_t)
-    cpdef long store(self, bytes key, long counter, long hops_left, long flags, long state, long incoming, long outgoing,
-                     long size, double came, double left, double said, long told) except? -2
+    @cython.locals(at=long, since=long, time=long, waited=long, passed=long)
+    cpdef bint store(self, bytes key, long counter, long hops_left, long flags, long state, long incoming, long outgoing,
+                     long size, double came, double left, double said, long told, long address, long attempt,
+                     long first) except -1
+    @cython.locals(at=long, ingress="unsigned long", epoch="unsigned long")
+    cdef void _say(self, bytes key, long counter, long upper) except *
 
 @cython.final
 cdef class RouterFlow:
@@ -249,8 +258,8 @@ cdef Passage _passage(LinkFlow incoming, long incoming_id, bytes incoming_tag, b
 @cython.locals(count=long, priority=long, tries=long, field=long, code=long)
 cpdef long told(bytes data, Py_ssize_t at, Py_ssize_t end) except? -1
 @cython.locals(kind=long, outcome=long, flags=long, hops_left=long, key=bytes)
-cdef long _record(RouterFlow router, Recorder recorder, LinkFlow link, LinkFlow out, bytes came_with, bytes left_with,
-                  long counter, long size, double came, double left, double said, bytes state, long told) except? -2
+cdef bint _record(RouterFlow router, Recorder recorder, LinkFlow link, LinkFlow out, bytes came_with, bytes left_with,
+                  long counter, long size, double came, double left, double said, bytes state, long told) except -1
 @cython.locals(exits=Exits)
 cdef bint _count_relayed(RouterFlow router, LinkFlow link, LinkFlow out) except -1
 @cython.locals(session=SessionFlow, target=SessionFlow, came=Delivery, left=Delivery, relay=Relay, wire=ConnectionFlow)

@@ -287,6 +287,12 @@ def test_what_a_newer_version_has_written_is_looked_at_again_each_time(
         assert [problem for _, problem in place.problems()] == ["newer"]
 
 
+def test_what_an_older_version_has_written_is_told_once(place: Place) -> None:
+    record(place.events, version=VERSION - 1).close()
+    assert [place.run().converted for _ in range(2)] == [1, 0]
+    assert [problem for _, problem in place.problems()] == ["older"]
+
+
 def test_names_that_no_router_gives_are_told_and_nothing_else_is_disturbed(place: Place) -> None:
     record(place.events).close()
     for odd in (b"\xff.1777600000000.000001.events", b"caf\xe9", b"B.99999999999999999999.000001.events", b"a\nb<i>"):

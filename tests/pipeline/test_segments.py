@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from zlib import crc32
@@ -15,7 +16,7 @@ import pytest
 from amqpmesh.pipeline.events import TABLES, Column, Problem, arrow_schema
 from amqpmesh.pipeline.segments import MOST_FINDINGS, Account, convert, peek
 from amqpmesh.router.segments import HEAD, MAGIC, Name, block, maps
-from amqpmesh.router.telemetry import FIELDS, HOP, VERSION, Kind
+from amqpmesh.router.telemetry import FIELDS, HOP, UNIT_OCTETS, VERSION, Kind, Unit
 from tests.support.recorded import (
     ACCEPTED,
     ANSWERED,
@@ -28,6 +29,7 @@ from tests.support.recorded import (
     at,
     framed,
     hop,
+    units,
     words,
 )
 
@@ -42,7 +44,7 @@ def converted(data: bytes, name: Name | None = NAME) -> tuple[dict[str, list[dic
         batch.validate(full=True)
         assert batch.schema.names == [column.name for column in TABLES[table]]
         rows[table] += batch.to_pylist()
-    assert {table: len(each) for table, each in rows.items()} == account.rows or account.is_newer
+    assert {table: len(each) for table, each in rows.items()} == account.rows or account.is_other
     return rows, account
 
 
@@ -92,7 +94,7 @@ def test_a_hop_record_is_read_as_declared(recorder: Recorder) -> None:
 
 
 def test_what_is_not_known_is_null(recorder: Recorder) -> None:
-    (row,) = converted(recorder.data + framed(Kind.HOP, 0, 1, hop(flags=SETTLED | COPY).tobytes()))[0]["hops"]
+    (row,) = converted(recorder.data + framed(Kind.HOP, 0, 1, units(hop(flags=SETTLED | COPY))))[0]["hops"]
     unknown = {name for name, value in row.items() if value is None}
     assert unknown == {
         "first_key", "attempt", "address", "tenant", "incoming_link", "incoming_peer", "from_router", "outgoing_link",
@@ -128,7 +130,7 @@ def test_hops_of_unknown_links_stay_and_are_counted(recorder: Recorder) -> None:
 
 
 def test_an_outcome_that_is_none_is_null_and_counted(recorder: Recorder) -> None:
-    recorder.hops(hop(outcome=200), hop(outcome=ACCEPTED))
+    recorder.hops(hop(outcome=15), hop(outcome=ACCEPTED))
     rows, account = converted(recorder.end())
     assert [row["outcome"] for row in rows["hops"]] == [None, "accepted"]
     assert [(each.problem, each.records) for each in account.findings] == [(Problem.UNKNOWN_OUTCOME, 1)]
@@ -219,7 +221,7 @@ def test_a_damaged_block_costs_itself_and_is_told_once_for_each_consequence(reco
 
 def test_numbers_that_go_back_are_told_and_used(recorder: Recorder) -> None:
     recorder.hops(hop(), hop())
-    data = recorder.data + framed(Kind.HOP, 1, 1, hop().tobytes())
+    data = recorder.data + framed(Kind.HOP, 1, 1, units(hop()))
     rows, account = converted(data)
     assert len(rows["hops"]) == 3
     assert problems(account) == [Problem.DISORDERED, Problem.UNFINISHED]
@@ -247,7 +249,57 @@ def test_what_a_newer_version_has_written_is_left_alone(tmp_path: Path) -> None:
     rows, account = converted(recorder.end())
     assert rows["hops"] == []
     assert problems(account) == [Problem.NEWER]
-    assert account.is_newer
+    assert account.is_other
+
+
+def test_what_an_older_version_has_written_is_told_and_not_used(tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path, version=1)
+    data = recorder.data + framed(Kind.HOP, 0, 2, bytes(160)) + framed(Kind.EVENT, 0, 1, maps([{"as": "it was then"}]))
+    rows, account = converted(data)
+    assert not any(rows.values())
+    assert problems(account) == [Problem.OLDER]
+    assert account.findings[0].sentence == "version 1 has written it, and this is 2"
+
+
+def test_a_record_that_needs_several_units_is_one_row(recorder: Recorder) -> None:
+    large = {"size": 1 << 40, "in_router": 1 << 50, "outcome_after": 1 << 52, "delivery_count": 3, "attempt": 2}
+    plain = {"size": 7, "in_router": 8, "outcome_after": 9, "delivery_count": 0, "attempt": 1}
+    keys = [(1, 5, 1 << 32), (1, 5, 1), (2, 6, 1), (2, 6, 2), (1, 5, 2)]
+    recorder.hops(
+        *(
+            hop(ingress=ingress, epoch=epoch, counter=counter, first=1, flags=BEGUN | TIMED | ANSWERED, **each)
+            for ingress, epoch, counter in keys
+            for each in (plain, large)
+        )
+    )
+    rows, account = converted(recorder.end())
+    assert problems(account) == []
+    assert [{name: each[name] for name in plain} for each in rows["hops"]] == [plain, large] * len(keys)
+    assert [each["key"] for each in rows["hops"]] == [
+        number.to_bytes(8, "big") + epoch.to_bytes(6, "big") + counter.to_bytes(6, "big")
+        for number, epoch, counter in keys
+        for _ in range(2)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("marks", "why"),
+    [
+        ((Unit.KEY, Unit.RECORD, Unit.RECORD, Unit.KEY), "2 records instead of 1"),
+        ((Unit.RECORD, Unit.KEY), "a record stands before what its key begins with"),
+        ((Unit.WIDE, Unit.KEY, Unit.RECORD), "a wide unit stands behind no record"),
+        ((Unit.KEY, Unit.WIDE, Unit.RECORD), "a wide unit stands behind no record"),
+        ((Unit.KEY, Unit.RECORD, Unit.WIDE, Unit.WIDE), "a wide unit stands behind no record"),
+        ((Unit.KEY, Unit.RECORD, Unit.KEY, Unit.WIDE), "a wide unit stands behind no record"),
+        ((Unit.KEY, Unit.RECORD, 0xA0), "a unit is none that is known"),
+    ],
+)
+def test_units_that_no_router_writes_are_told(recorder: Recorder, marks: Sequence[int], why: str) -> None:
+    body = b"".join(bytes(23) + bytes([mark]) + bytes(8) for mark in marks)
+    rows, account = converted(recorder.data + framed(Kind.HOP, 0, 1, body))
+    assert rows["hops"] == []
+    (found,) = (each for each in account.findings if each.problem is Problem.UNREADABLE)
+    assert found.sentence.endswith(f"cannot be read: {why}")
 
 
 def test_what_a_segment_says_itself_counts_more_than_its_name(recorder: Recorder) -> None:
@@ -292,7 +344,7 @@ def test_a_segment_cut_anywhere_keeps_what_stands_before(recorder: Recorder) -> 
     for end in random.Random(7).sample(range(len(data)), 200):
         rows, account = converted(data[:end])
         assert rows["hops"] == before[: len(rows["hops"])]
-        assert len(before) - len(rows["hops"]) <= 10 * (1 + (len(data) - end) // (HEAD.size + 800))
+        assert len(before) - len(rows["hops"]) <= 10 * (1 + (len(data) - end) // (HEAD.size + 11 * UNIT_OCTETS))
         assert account.findings
 
 
@@ -323,7 +375,7 @@ def test_kinds_that_are_not_known_are_passed_over(recorder: Recorder, kind: int)
 
 def test_numbers_of_records_beyond_63_bits_are_findings(recorder: Recorder) -> None:
     recorder.hops(hop())
-    data = recorder.data + framed(Kind.HOP, (1 << 64) - 1, 1, hop().tobytes())
+    data = recorder.data + framed(Kind.HOP, (1 << 64) - 1, 1, units(hop()))
     rows, account = converted(data)
     assert len(rows["hops"]) == 2
     largest = (1 << 63) - 1
@@ -339,7 +391,7 @@ def test_times_and_versions_beyond_63_bits_are_the_largest() -> None:
 
 def test_the_first_block_says_which_segment_it_is(recorder: Recorder) -> None:
     assert peek(recorder.data[:200]) == (NAME, VERSION)
-    assert peek(b"") == peek(b"x" * 200) == peek(framed(Kind.HOP, 0, 1, hop().tobytes())) == (None, None)
+    assert peek(b"") == peek(b"x" * 200) == peek(framed(Kind.HOP, 0, 1, units(hop()))) == (None, None)
     assert peek(framed(Kind.SEGMENT, 0, 1, maps([{"version": "1"}]))) == (None, None)
     for router in ("", "a/b", "\ud800".encode("utf-8", "surrogatepass").decode("utf-8", "replace")):
         name, _ = peek(framed(Kind.SEGMENT, 0, 1, maps([

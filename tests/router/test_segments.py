@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from amqpmesh.router.segments import HEAD, MAGIC, MAX_MAPS, Damage, Name, block, maps, read
-from amqpmesh.router.telemetry import HOP_WORDS, Kind
+from amqpmesh.router.telemetry import UNIT_OCTETS, UNIT_WORDS, Kind
 
 
 def framed(kind: Kind, first: int, count: int, body: bytes) -> bytes:
@@ -17,7 +17,7 @@ def framed(kind: Kind, first: int, count: int, body: bytes) -> bytes:
 
 
 def hops(count: int, first: int = 0) -> bytes:
-    return framed(Kind.HOP, first, count, array("Q", range(count * HOP_WORDS)).tobytes())
+    return framed(Kind.HOP, first, count, array("Q", range((count + 1) * UNIT_WORDS)).tobytes())
 
 
 PARTS = [framed(Kind.SEGMENT, 0, 1, maps([{"router": "A"}])), hops(3), hops(1, 5), framed(Kind.EVENT, 0, 0, maps([]))]
@@ -87,10 +87,11 @@ def test_maps_that_would_fill_the_memory_are_none() -> None:
 
 
 def test_hop_records_that_do_not_fill_their_block_are_none() -> None:
-    wrong = block(Kind.HOP, 0, 2, bytes(HOP_WORDS * 8)) + bytes(HOP_WORDS * 8)
-    found, damage = contents(wrong + WHOLE)
-    assert found == contents(WHOLE)[0]
-    assert damage.octets == len(wrong)
+    for body in (bytes(2 * UNIT_OCTETS), bytes(3 * UNIT_OCTETS + 8)):
+        wrong = framed(Kind.HOP, 0, 2, body)
+        found, damage = contents(wrong + WHOLE)
+        assert found == contents(WHOLE)[0]
+        assert damage.octets == len(wrong)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 
 from amqpmesh.router.segments import OPEN, Name, block, maps
-from amqpmesh.router.telemetry import HOP_WORDS, PACKED, VERSION, Flag, Kind, Outcome
+from amqpmesh.router.telemetry import PACKED, UNIT_WORDS, VERSION, Flag, Kind, Outcome, Unit
 
 BEGAN: Final = 1_777_600_000_000
 """When the life of a router begins, unless it is said: 2026-05-01 01:46:40 UTC, in milliseconds since 1970."""
@@ -25,12 +25,36 @@ def at(seconds: float) -> int:
 
 
 def words(columns: Mapping[str, Any], count: int) -> np.ndarray[Any, np.dtype[np.uint64]]:
-    """Hop records. Args: columns: numbers as `PACKED` names them, or arrays of them; what is not there is 0."""
-    packed = np.zeros((count, HOP_WORDS), "<u8")
-    for name, values in columns.items():
-        place = PACKED[name]
-        packed[:, place.word] |= np.asarray(values, np.uint64) << np.uint64(place.shift)
+    """Hop records, each with the units that may stand beside it.
+
+    Args: columns: numbers as `PACKED` names them, or arrays of them; what is not there is 0, and an attempt the first.
+    """
+    packed = np.zeros((count, len(Unit), UNIT_WORDS), "<u8")
+    for place, unit in enumerate(Unit):
+        packed[:, place, 2] = unit << 56
+    for name, values in {"attempt": 1, **columns}.items():
+        rest = np.asarray(values, np.uint64)
+        for part in PACKED[name]:
+            lower = rest & np.uint64((1 << part.bits) - 1)
+            packed[:, list(Unit).index(part.unit), part.word] |= lower << np.uint64(part.shift)
+            rest = rest >> np.uint64(part.bits) if part.bits < 64 else np.zeros_like(rest)
     return packed
+
+
+NARROW: Final = words({}, 1)[0, list(Unit).index(Unit.WIDE)]
+"""A wide unit that says nothing."""
+
+
+def units(records: np.ndarray[Any, np.dtype[np.uint64]]) -> bytes:
+    """Hop records as they stand in a block: what a key begins with where that is another, and wide units that say
+    something.
+    """
+    own, key, wide = (records[:, place] for place in range(len(Unit)))
+    is_said = np.ones(len(records), bool)
+    is_said[1:] = (key[1:] != key[:-1]).any(axis=1)
+    is_wide = (wide != NARROW).any(axis=1)
+    chosen = np.stack([is_said, np.ones_like(is_said), is_wide], axis=1)
+    return np.stack([key, own, wide], axis=1)[chosen].tobytes()
 
 
 def hop(**numbers: int) -> np.ndarray[Any, np.dtype[np.uint64]]:
@@ -104,7 +128,7 @@ class Recorder:
     def hops(self, *records: np.ndarray[Any, np.dtype[np.uint64]]) -> None:
         """A block of hop records."""
         together = np.concatenate(records)
-        self._append(Kind.HOP, len(together), together.tobytes())
+        self._append(Kind.HOP, len(together), units(together))
         self._hops += len(together)
 
     def lose(self, count: int) -> None:

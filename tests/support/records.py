@@ -12,7 +12,7 @@ from amqpmesh.router.kernel.relay import Recorder
 from amqpmesh.router.recording import Recording
 from amqpmesh.router.segments import Block, Damage, read
 from amqpmesh.router.settings.telemetry import TelemetryConfig
-from amqpmesh.router.telemetry import HOP_WORDS, PACKED, Kind
+from amqpmesh.router.telemetry import PACKED, UNIT_OCTETS, UNIT_WORDS, Kind, Unit
 
 EPOCH = 1_700_000_000_000
 
@@ -20,10 +20,32 @@ EPOCH = 1_700_000_000_000
 def unpacked(words: Iterable[int]) -> list[dict[str, int]]:
     """The numbers of hop records."""
     words = list(words)
-    return [
-        {name: words[at + bits.word] >> bits.shift & (1 << bits.bits) - 1 for name, bits in PACKED.items()}
-        for at in range(0, len(words), HOP_WORDS)
-    ]
+    records: list[dict[Unit, list[int]]] = []
+    key: list[int] | None = None
+    for at in range(0, len(words), UNIT_WORDS):
+        unit = words[at : at + UNIT_WORDS]
+        mark = unit[2] >> 56
+        if mark == Unit.KEY:
+            key = unit
+        elif mark == Unit.WIDE:
+            assert Unit.WIDE not in records[-1]
+            records[-1][Unit.WIDE] = unit
+        else:
+            assert key is not None
+            assert mark < Unit.KEY
+            records.append({Unit.RECORD: unit, Unit.KEY: key})
+    return [_numbers(each) for each in records]
+
+
+def _numbers(units: dict[Unit, list[int]]) -> dict[str, int]:
+    found = {}
+    for name, parts in PACKED.items():
+        found[name] = shift = 0
+        for bits in parts:
+            if bits.unit in units:
+                found[name] |= (units[bits.unit][bits.word] >> bits.shift & (1 << bits.bits) - 1) << shift
+            shift += bits.bits
+    return found if Unit.WIDE in units else {**found, "attempt": 1}
 
 
 def blocks(directory: Path, suffix: str = "events") -> list[Block]:
@@ -45,11 +67,13 @@ class Records:
     """Takes what one core records; its clock is the core's."""
 
     def __init__(self, core: Core, *, records: int = 1000, rooms: int = 100, **settings: Any) -> None:
-        """Args: records: of a block. rooms: how many blocks there are. settings: of the telemetry."""
+        """Args: records: of a block, if keys begin alike. rooms: how many blocks there are. settings: of the
+        telemetry.
+        """
         self.core = core
         self.taken: dict[Kind, list[dict[str, Any]]] = {kind: [] for kind in Kind}
         self.gone_numbers: list[int] = []
-        self._blocks = [array("Q", bytes(8 * HOP_WORDS * records)) for _ in range(rooms)]
+        self._blocks = [array("Q", bytes(UNIT_OCTETS * (1 + records + 2))) for _ in range(rooms)]
         self._hops: list[dict[str, int]] = []
         self.recorder = Recorder(lambda: core.now)
         config = TelemetryConfig(directory="events", **settings)
@@ -74,9 +98,10 @@ class Records:
     def take(self, kind: Kind, records: list[dict[str, Any]]) -> None:
         self.taken[kind] += records
 
-    def take_hops(self, words: array[int], used: int, stored: int) -> array[int] | None:
+    def take_hops(self, words: array[int], used: int, first: int, count: int) -> array[int] | None:
         found = unpacked(words[:used])
-        assert stored - self.recorder.lost == len(self._hops) + len(found)
+        assert len(found) == count
+        assert first - self.recorder.lost == len(self._hops)
         self._hops += found
         return self.room()
 

@@ -144,7 +144,7 @@ async def test_a_disk_that_hangs_costs_records_and_no_message(tmp_path: Path, mo
         return writev(file, parts)
 
     monkeypatch.setattr(os, "writev", hang)
-    monkeypatch.setattr(telemetry, "BLOCK", 256)
+    monkeypatch.setattr(telemetry, "BLOCK", 1024)  # two of them fill the memory
     count = 5 * telemetry.BLOCK
     config = TelemetryConfig(directory=tmp_path, memory=2**16, flush=0.01)
     async with Router(id="A", telemetry=config) as router:
