@@ -9,6 +9,7 @@ import trio
 from amqpmesh.router import logs
 from amqpmesh.router.connections import ConnectionRecord
 from amqpmesh.router.core import Core
+from amqpmesh.router.io.surroundings import surroundings
 
 log = logs.EventLog("amqpmesh.io")
 
@@ -38,6 +39,7 @@ class Driver:
         self._alarm_is_stale = False
         self._watches: dict[trio.Event, Callable[[], bool]] = {}
         self._turns = trio.Semaphore(TURNS)
+        self._stopwatch = surroundings().stopwatch
         core.on_output = self._ready.setdefault
         core.on_timer = self._has_timer
 
@@ -52,6 +54,10 @@ class Driver:
         self._outlets[record] = outlet
         self._ready[record] = None
 
+    def unblocked(self, record: ConnectionRecord) -> None:
+        """A connection can be written to again: what has gathered meanwhile leaves with the next `settle`."""
+        self._ready[record] = None
+
     def lost(self, record: ConnectionRecord) -> None:
         """The transport of a connection has ended."""
         del self._outlets[record]
@@ -62,12 +68,18 @@ class Driver:
             log.error("fault", exception=error, connection=record.number)
         self.settle()
 
-    def settle(self) -> None:
-        """Let out what the core has to send, until it has nothing more."""
+    def settle(self, seconds: float = math.inf) -> bool:
+        """Let out what the core has to send, until it has nothing more.
+
+        Args: seconds: of work, by the stopwatch, after which what follows from that is left for the next time: large
+            deliveries go on whenever some of them has left, while others wait.
+        Returns: whether something is left; then call again soon.
+        """
         ready = self._ready
         if ready:
             now = trio.current_time()
             outlets = self._outlets
+            until = self._stopwatch() + seconds
             while ready:
                 records = tuple(ready)
                 ready.clear()
@@ -75,6 +87,8 @@ class Driver:
                     outlet = outlets.get(record)
                     if outlet is not None:
                         outlet.flush(now)
+                if ready and self._stopwatch() > until:
+                    break
         if self._alarm_is_stale:
             self._alarm_is_stale = False
             self._alarm.deadline = self._next_timer()
@@ -82,6 +96,7 @@ class Driver:
             for event, condition in self._watches.items():
                 if condition():
                     event.set()
+        return bool(ready)
 
     async def keep_time(self) -> None:
         """Call the core when its timers are due. Never ends."""

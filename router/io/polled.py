@@ -69,6 +69,11 @@ class PolledTransport(Transport):
                 return
             self._over = trio.Event()
 
+    @property
+    def is_heavy(self) -> bool:
+        """As of `Polled`."""
+        return self._read_size > READ_SIZE or self._rest is not None
+
     def _read_on(self, until: float) -> bool:
         """Read once, unless the core was not told of all yet. Returns: whether there is more to do without waiting."""
         record, stream = self._record, self._stream
@@ -119,9 +124,8 @@ class PolledTransport(Transport):
             self._leave_rest(rest[sent:])
             return
         self._leave_rest(None)
-        now = self._now()
-        self._driver.core.sent(self._record, now)
-        self.flush(now)  # what has gathered meanwhile
+        self._driver.core.sent(self._record, self._now())
+        self._driver.unblocked(self._record)
 
     def _leave_rest(self, rest: memoryview | None) -> None:
         self._rest = rest

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import trio
 
 from amqpmesh.router.io.streams import BATCH_TIME
-from amqpmesh.router.io.surroundings import surroundings
+from amqpmesh.router.io.surroundings import seconds_worked, surroundings
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -28,6 +28,10 @@ WRITABLE: Final[int] = getattr(select, "EPOLLOUT", 0)
 ROUNDS: Final = 4
 """How often in a row the system is asked who is ready, before the other tasks have their turn."""
 
+HEAVY_PART: Final = 3
+"""How many times as long as all others of a turn those may take together that have much to be read or written. Whom
+there was no time for comes first in the next, after those that have become ready with little."""
+
 TOGETHER: Final = 0.0001
 """Seconds of work after which its results leave. Until then those of several small batches share their writes, which
 cost more than the batches."""
@@ -35,6 +39,10 @@ cost more than the batches."""
 
 class Polled(Protocol):
     """Whom the poller serves."""
+
+    @property
+    def is_heavy(self) -> bool:
+        """Whether serving it lately took long, and may do so again: there was much to be read, or to be written."""
 
     def serve(self, until: float) -> bool:
         """Read and write what can be without waiting. Never raises.
@@ -55,7 +63,8 @@ class Poller:
         #: Cancelled from outside, the router itself ends its connections, once it has told their peers.
         self._scope = trio.CancelScope(shield=True)
         self._polled: dict[int, Polled] = {}
-        #: Those with something to do that the system does not know of.
+        #: Those with something to do that the system need not know of, who waits longest first: there is more to do
+        #: about what was read, or they are heavy and have not had their turn.
         self._busy: dict[int, None] = {}
 
     def add(self, descriptor: int, polled: Polled, events: int) -> None:
@@ -83,30 +92,62 @@ class Poller:
 
     async def _run(self) -> None:
         stopwatch = surroundings().stopwatch
+        settle = self._driver.settle
+        polled, busy = self._polled, self._busy
+        #: Something is left to be let out.
+        left = False
         with self._scope, self._epoll as epoll:
             while True:
-                await (trio.lowlevel.checkpoint() if self._busy else trio.lowlevel.wait_readable(epoll))
+                await (trio.lowlevel.checkpoint() if busy or left else trio.lowlevel.wait_readable(epoll))
                 until = stopwatch() + BATCH_TIME
                 for _ in range(ROUNDS):
-                    ready = [descriptor for descriptor, _ in epoll.poll(0)]
-                    if self._busy:
-                        busy, self._busy = self._busy, {}
-                        ready = list(dict.fromkeys((*busy, *ready)))
-                    elif not ready:
+                    began = settled = stopwatch()
+                    ready = epoll.poll(0)
+                    if not (ready or busy or left):
                         break
-                    settled = stopwatch()
-                    for descriptor in ready:
+                    for descriptor, _ in ready:
+                        each = polled.get(descriptor)
+                        if each is None:  # it has left since
+                            continue
+                        if each.is_heavy:
+                            busy[descriptor] = None
+                            continue
                         if stopwatch() - settled > TOGETHER:
-                            self._driver.settle()
+                            settle(TOGETHER)
                             settled = stopwatch()
                             if settled > until:
                                 await trio.lowlevel.checkpoint()
                                 settled = stopwatch()
                                 until = settled + BATCH_TIME
-                        polled = self._polled.get(descriptor)
-                        # It may have left since, and its number may be another's, who finds nothing to do.
-                        if polled is not None and polled.serve(until) and descriptor in self._polled:
-                            self._busy[descriptor] = None
-                    self._driver.settle()
+                        self._serve(descriptor, until)
+                    left = settle(TOGETHER)
+                    if busy:
+                        left = self._serve_heavy(began, until)
                     if stopwatch() > until:
                         break
+
+    def _serve_heavy(self, began: float, until: float) -> bool:
+        """Serve those that wait longest, of those that are busy. Args: began: when the others were.
+
+        Returns: whether something is left to be let out.
+        """
+        settled = seconds_worked()
+        enough = settled + min(max(TOGETHER, HEAVY_PART * (settled - began)), BATCH_TIME)
+        for descriptor in tuple(self._busy):
+            if descriptor not in self._busy:  # another has made it leave
+                continue
+            del self._busy[descriptor]
+            self._serve(descriptor, until)
+            now = seconds_worked()
+            if now > enough:
+                break
+            if now - settled > TOGETHER:
+                self._driver.settle(TOGETHER)
+                settled = seconds_worked()
+        return self._driver.settle(TOGETHER)
+
+    def _serve(self, descriptor: int, until: float) -> None:
+        # It may have left since, and its number may be another's, who finds nothing to do.
+        polled = self._polled.get(descriptor)
+        if polled is not None and polled.serve(until) and descriptor in self._polled:
+            self._busy[descriptor] = None

@@ -28,10 +28,9 @@ class HostedDriver(Driver):
         super().__init__(core)
         self._host = host
 
-    def settle(self) -> None:
+    def settle(self, seconds: float = math.inf) -> bool:
         """Let out what there is; a frozen router says nothing."""
-        if not self._host.frozen:
-            super().settle()
+        return not self._host.frozen and super().settle(seconds)
 
     def host_changed(self) -> None:
         """The host is frozen now, or is not any more: then timers that are late come up."""

@@ -5,6 +5,7 @@ from itertools import pairwise
 
 import pytest
 import trio
+from trio.testing import wait_all_tasks_blocked
 
 from amqpmesh.router.amqp.definitions import Role
 from amqpmesh.router.amqp.frames import EMPTY_FRAME
@@ -13,6 +14,7 @@ from amqpmesh.router.connections import ConnectionRecord
 from amqpmesh.router.core import Core
 from amqpmesh.router.io import poller
 from amqpmesh.router.io.node import Router
+from amqpmesh.router.io.streams import READ_SIZE
 from tests.support.peer import AMQP, Peer, attached, begun, connect, credit, frame
 from tests.support.stopwatches import measure
 
@@ -119,3 +121,46 @@ async def test_the_thread_is_given_back_however_many_connections_are_ready(work:
     assert max(later - earlier for earlier, later in pairwise(turns)) <= 6
     for peer in peers:
         await peer.stream.aclose()
+
+
+async def test_who_has_little_waits_for_one_at_most_of_those_who_have_much(
+    work: Work, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[str] = []
+    receive = Core.receive
+
+    def noted(core: Core, record: ConnectionRecord, data: bytes, now: float) -> bool:
+        name = record.peer.container_id or ""
+        if not told or told[-1] != name:
+            told.append(name)
+            if len(told) == 4:  # the first of them was light, two heavy ones have had their turns
+                at_once(light, EMPTY_FRAME)
+        return receive(core, record, data, now)
+
+    measure(lambda: work.seconds)
+    much = EMPTY_FRAME * (READ_SIZE // len(EMPTY_FRAME))
+    async with Router(listeners=[LOOPBACK]) as router:
+        light = await connect(router)
+        heavy = {f"heavy {number}": await connect(router) for number in range(SENDERS)}
+        for name, each in {"light": light, **heavy}.items():
+            await each.write(AMQP, Open(container_id=name))
+            assert await each.expect_header() == AMQP
+            await each.expect(Open)
+        for each in heavy.values():
+            at_once(each, much)
+        await wait_all_tasks_blocked(0.01)
+        # From now on they are known for it.
+        work.takes = 0.001
+        monkeypatch.setattr(Core, "receive", noted)
+        for each in (*heavy.values(), light):
+            at_once(each, EMPTY_FRAME if each is light else much)
+        with trio.fail_after(10):
+            while not {"light", *heavy} <= set(told):
+                await trio.lowlevel.checkpoint()
+        assert told[0] == "light"
+        assert "light" in told[4:6]
+        assert len(set(told[1:])) == SENDERS + 1 == len(told) - 1, "all have had a turn before any had a second"
+        work.takes = 0.0
+        for peer in (light, *heavy.values()):
+            await peer.stream.aclose()
+    assert router.statistics().is_empty
