@@ -1,8 +1,9 @@
 """A Trio process that copies bytes between two sockets and knows nothing of them: what any router in Python costs.
 
-python -m benchmarks.forwarder --to 127.0.0.1:5672 [--certificate cert.pem --key key.pem]
+python -m benchmarks.forwarder --to 127.0.0.1:5672[,127.0.0.1:5673...] [--certificate cert.pem --key key.pem]
 
-With a certificate it speaks TLS on both sides: what comes is decrypted, and encrypted again.
+It listens at a port for each place that it copies to, and says where, in the order of the places, with commas. With a
+certificate it speaks TLS on both sides: what comes is decrypted, and encrypted again.
 """
 
 from __future__ import annotations
@@ -62,19 +63,24 @@ def secure(host: str, port: int, certificate: str, key: str) -> Callable[[trio.S
 
 
 async def main(options: argparse.Namespace) -> None:
-    host, _, port = options.to.rpartition(":")
-    if options.certificate:
-        scheme, handle = "amqps", secure(host, int(port), options.certificate, options.key)
-    else:
-        scheme, handle = "amqp", plain(host, int(port))
-    (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1", backlog=BACKLOG)
-    print(f"listening url={scheme}://127.0.0.1:{listener.socket.getsockname()[1]}", flush=True)
-    await trio.serve_listeners(handle, [listener])
+    scheme = "amqps" if options.certificate else "amqp"
+    listening = []
+    async with trio.open_nursery() as nursery:
+        for to in options.to.split(","):
+            host, _, port = to.rpartition(":")
+            if options.certificate:
+                handle = secure(host, int(port), options.certificate, options.key)
+            else:
+                handle = plain(host, int(port))
+            listeners = await trio.open_tcp_listeners(0, host="127.0.0.1", backlog=BACKLOG)
+            nursery.start_soon(trio.serve_listeners, handle, listeners)
+            listening.append(f"127.0.0.1:{listeners[0].socket.getsockname()[1]}")
+        print(f"listening url={scheme}://{','.join(listening)}", flush=True)
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--to", required=True, help="host:port")
+    parser.add_argument("--to", required=True, help="host:port; several with commas")
     parser.add_argument("--certificate", help="PEM; without it, bytes are copied as they are")
     parser.add_argument("--key", help="PEM: its key")
     trio.run(main, parser.parse_args())

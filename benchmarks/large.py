@@ -1,6 +1,7 @@
 """One large message after another, in fixed bytes: its sender, and a receiver that takes as much as comes.
 
 python -m benchmarks.large receive --url amqp://127.0.0.1:5672 --address q --count 1
+python -m benchmarks.large receive --listen 5674 --count 1        (a peer of its own: sender straight to receiver)
 python -m benchmarks.large send --url amqp://127.0.0.1:5673 --address q --size 1073741824 --count 1
 """
 
@@ -36,9 +37,15 @@ class Client:
     """A connection and a link."""
 
     def __init__(self, options: argparse.Namespace) -> None:
-        url = urlsplit(options.url)
-        self.stream = wire.Stream(socket.create_connection((url.hostname, url.port)))
         receiver = options.role == "receive"
+        if options.listen:
+            with socket.create_server(("127.0.0.1", options.listen)) as listener:
+                say(ready=True)
+                connected, _ = listener.accept()
+        else:
+            url = urlsplit(options.url)
+            connected = socket.create_connection((url.hostname, url.port))
+        self.stream = wire.Stream(connected)
         self.stream.socket.sendall(
             wire.opening(f"large-{os.getpid()}")
             + wire.attach("large", options.address, receiver=receiver, settled=False)
@@ -96,7 +103,7 @@ def receive(options: argparse.Namespace) -> dict[str, Any]:
     number = None
     while count < options.count:
         for code, buffer, start, end in stream.read():
-            if code == wire.ATTACH:
+            if code == wire.ATTACH and not options.listen:
                 say(ready=True)
             elif code == wire.TRANSFER:
                 found = wire.fields(buffer, start) + [None] * 6
@@ -112,7 +119,8 @@ def receive(options: argparse.Namespace) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("role", choices=["send", "receive"])
-    parser.add_argument("--url", required=True)
+    parser.add_argument("--url", help="of the peer")
+    parser.add_argument("--listen", type=int, default=0, help="a port, to receive from a sender that connects there")
     parser.add_argument("--address", default="large")
     parser.add_argument("--size", type=int, default=1 << 30, help="octets of content, more than a frame's")
     parser.add_argument("--count", type=int, default=1)

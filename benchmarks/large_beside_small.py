@@ -2,76 +2,150 @@
 
     python -m benchmarks.large_beside_small [--quick] [--rate 1000] [--output build/large-beside-small.json]
 
-Two routers in a line, processes on loopback, unsigned; both streams go over the one connection between them. Rounds
-without and with are interleaved. Routers and clients are six processes: where there are fewer cores, waiting for one is
-measured, too.
+Two routers in a line, processes on loopback, unsigned; both streams go over the one connection between them. Beside
+them, in the same run, two forwarders that copy bytes between sockets, where each stream has connections of its own.
+Rounds take turns. Routers and clients are six processes: where there are fewer cores, they wait for one, and how long
+those in the middle did is shown. So each is measured a second time, where this is permitted (root): what is in the
+middle then comes before all else that runs, the small clients before that, so that they wait for each other alone.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import statistics
-from collections.abc import Iterator
+import os
+import time
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.meshes import Mesh, mesh
-from benchmarks.processes import cpu_seconds, load
+from benchmarks.meshes import Port
+from benchmarks.processes import load, seconds_waited, server
+from benchmarks.tables import Figures, median, table
+from benchmarks.targets import Target, Traffic, both, leave, pair, routers
 
 GIB = 1 << 30
 RATE = 1_000
-SECONDS = 3.0
-ROUNDS = 7
+SECONDS = 2.5
+ROUNDS = 5
+WARM = 0.3  # seconds of a large message before small ones are sent
 
 
-def small(routers: Mesh, rate: float, seconds: float, turn: str) -> dict[str, float]:
-    """Microseconds from sender to receiver of messages of 100 octets at a rate."""
-    common = ["--address", f"small-{turn}", "--rate", str(rate), "--seconds", str(seconds)]
-    with load("benchmarks.steady", "receive", "--url", routers["B"].url, *common) as receiver:
-        receiver.line()
-        with load("benchmarks.steady", "send", "--url", routers["A"].url, *common) as sender:
-            sent = sender.result()
-            received = receiver.finish()
-    assert set(sent["outcomes"]) == {"a"}, "all are accepted"
-    return {**received["latency_us"], "rate": sent["sent"] / seconds}
+@dataclass(frozen=True)
+class Line:
+    """Two processes in a row, that small messages and large ones go through."""
+
+    small: Target
+    large_url: str
+    large_to: str
+    """Where the receiver of what is large connects to; empty: it listens."""
+    large_port: int = 0
 
 
 @contextmanager
-def large(routers: Mesh, size: int, turn: str) -> Iterator[None]:
+def two_routers() -> Iterator[Line]:
+    with routers(2) as target:
+        yield Line(target, target.send_url, target.receive_url)
+
+
+@contextmanager
+def two_forwarders() -> Iterator[Line]:
+    """A port for each stream."""
+    with ExitStack() as stack:
+        ports = [Port(), Port()]
+        for port in ports:
+            stack.callback(port.close)
+        to, pids = ",".join(f"127.0.0.1:{port.number}" for port in ports), []
+        for _ in range(2):
+            url, pid = stack.enter_context(server("benchmarks.forwarder", "--to", to, stream="stdout"))
+            to = url.partition("://")[2]
+            pids.append(pid)
+        small, large = (f"amqp://{each}" for each in to.split(","))
+        yield Line(Target("forwarders", small, "", tuple(pids), 2, ports[0].number), large, "", ports[1].number)
+
+
+@contextmanager
+def first(middle: Iterable[int], clients: Iterable[int]) -> Iterator[None]:
+    """These come before whatever else wants a core, clients before what they load. Raises: PermissionError."""
+    changed: list[int] = []
+    try:
+        for pids, priority in ((middle, 10), (clients, 20)):
+            for pid in pids:
+                for thread in map(int, os.listdir(f"/proc/{pid}/task")):
+                    os.sched_setscheduler(thread, os.SCHED_FIFO, os.sched_param(priority))
+                    changed.append(thread)
+        yield
+    finally:
+        for thread in changed:
+            os.sched_setscheduler(thread, os.SCHED_OTHER, os.sched_param(0))
+
+
+def may_come_first() -> bool:
+    """Whether processes may be given such a priority."""
+    try:
+        with first([os.getpid()], []):
+            return True
+    except PermissionError:
+        return False
+
+
+def small(target: Target, rate: float, seconds: float, *, comes_first: bool = False) -> Figures:
+    """Microseconds from sender to receiver of messages of 100 octets at a rate, and what was waited for cores."""
+    count = int(rate * seconds)
+    with pair(target, Traffic(rate=rate), count) as (receiver, sender), ExitStack() as stack:
+        if comes_first:
+            stack.enter_context(first(target.pids, [receiver.process.pid, sender.process.pid]))
+        before, began = [seconds_waited(pid) for pid in target.pids], time.monotonic()
+        sender.go()
+        sent, received = both(sender, receiver)
+        took = time.monotonic() - began
+        waited = [seconds_waited(pid) - then for pid, then in zip(target.pids, before, strict=True)]
+        stack.close()
+        leave(receiver, sender)
+    assert sent["outcomes"] == {"accepted": count}, "all are accepted"
+    times = {f"{name}_us": received["latency_us"][name] for name in ("p50", "p99")}
+    return times | {f"waited_{number}": each / took for number, each in enumerate(waited, 1)}
+
+
+@contextmanager
+def large(line: Line, size: int, turn: str) -> Iterator[None]:
     """Large messages pass, one after the other, as long as the block lasts."""
     common = ["--address", f"large-{turn}", "--size", str(size), "--count", "1000"]
-    with ExitStack() as stack:
-        receiver = stack.enter_context(load("benchmarks.large", "receive", "--url", routers["B"].url, *common))
+    where = ["--url", line.large_to] if line.large_to else ["--listen", str(line.large_port)]
+    with load("benchmarks.large", "receive", *where, *common) as receiver:
         receiver.line()
-        stack.enter_context(load("benchmarks.large", "send", "--url", routers["A"].url, *common))
-        yield
+        with load("benchmarks.large", "send", "--url", line.large_url, *common):
+            time.sleep(WARM)
+            yield
 
 
 def measure(quick: bool, rate: float = RATE) -> dict[str, Any]:
-    """Interleaved rounds, printed."""
-    rounds, seconds = (1, 2.0) if quick else (ROUNDS, SECONDS)
-    found: dict[str, list[dict[str, float]]] = {"without": [], "with": []}
-    with mesh() as routers:
-        routers.line("AB")
-        routers.start()
-        routers.settled()
-        small(routers, rate, 0.5, "warm")
+    """Rounds that take turns, printed."""
+    rounds, seconds = (1, 1.0) if quick else (ROUNDS, SECONDS)
+    found: dict[str, dict[str, list[Figures]]] = {}
+    with two_routers() as line, two_forwarders() as copies:
+        cases = {("routers", False): line, ("forwarders", False): copies}
+        if may_come_first():
+            cases |= {("routers", True): line, ("forwarders", True): copies}
+        for each in (line, copies):
+            small(each.small, rate, 0.3)
         for turn in range(rounds):
-            found["without"].append(small(routers, rate, seconds, f"{turn}-without"))
-            before = [cpu_seconds(each.pid) for each in routers.routers.values()]
-            with large(routers, GIB, str(turn)):
-                found["with"].append(small(routers, rate, seconds, f"{turn}-with"))
-            busy = [cpu_seconds(each.pid) - then for each, then in zip(routers.routers.values(), before, strict=True)]
-            print(f"round {turn}: CPU of the routers {busy[0]:.1f} s, {busy[1]:.1f} s", flush=True)
-    results = {
-        name: {key: statistics.median(each[key] for each in rounds_of) for key in rounds_of[0]}
-        for name, rounds_of in found.items()
-    }
-    for name, figures in results.items():
-        print(f"100 B at {figures['rate']:,.0f}/s {name:8} p50 {figures['p50']:,.0f} p99 {figures['p99']:,.0f} us")
-    print(f"p99 with / without: {results['with']['p99'] / results['without']['p99']:.1f}")
+            for (name, comes_first), each in cases.items():
+                of_case = found.setdefault(f"{name}, first" if comes_first else name, {"without": [], "with": []})
+                of_case["without"].append(small(each.small, rate, seconds, comes_first=comes_first))
+                with large(each, GIB, f"{turn}-{comes_first}"):
+                    of_case["with"].append(small(each.small, rate, seconds, comes_first=comes_first))
+    results = {name: {beside: median(each) for beside, each in cases.items()} for name, cases in found.items()}
+    rows = []
+    for name, case in results.items():
+        without, beside = case["without"], case["with"]
+        cells = [f"{each['p50_us']:,.0f} / {each['p99_us']:,.0f} us" for each in (without, beside)]
+        waited = " ".join(f"{beside[f'waited_{number}']:.0%}" for number in (1, 2))
+        rows.append((name, [*cells, f"{beside['p99_us'] / without['p99_us']:.1f}", waited]))
+    columns = ["p50 / p99 without", "with", "p99 with / without", "waited for a core, with"]
+    table(f"100 B at {rate:,.0f}/s by two", columns, rows)
     return results
 
 

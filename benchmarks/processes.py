@@ -30,6 +30,13 @@ def cpu_seconds(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / TICKS
 
 
+def seconds_waited(pid: int) -> float:
+    """How long the threads of a process could have run and had no core; 0.0 where the kernel does not say."""
+    with suppress(OSError):  # a kernel without it, or a thread that has just ended
+        return sum(int(path.read_text().split()[1]) for path in Path(f"/proc/{pid}/task").glob("*/schedstat")) / 1e9
+    return 0.0
+
+
 def resident_bytes(pid: int, *, peak: bool = False) -> int:
     """Resident memory of a process, or the most that it had."""
     name = "VmHWM" if peak else "VmRSS"
