@@ -15,6 +15,10 @@ LARGEST_READ: Final = 2**19
 """Octets that are read at once at most, from a peer that always has more than was read. For twice as many the system
 clears fresh memory each time, page by page: messages of 1 MiB then cost half as much again."""
 
+LARGEST_READ_IN_MESH: Final = 2**18
+"""The same for a router of a mesh: to a neighbour what is large leaves in smaller pieces, so that more at once saves
+little, and others wait longer."""
+
 
 class PolledTransport(Transport):
     """Its stream is asked for bytes, and given some, whenever the system is ready for it."""
@@ -37,6 +41,7 @@ class PolledTransport(Transport):
         self._events: int | None = None
         self._over = trio.Event()
         self._read_size = READ_SIZE
+        self._largest_read = LARGEST_READ if driver.core.mesh is None else LARGEST_READ_IN_MESH
         #: Taken from the core, and not by the system.
         self._rest: memoryview | None = None
 
@@ -94,7 +99,7 @@ class PolledTransport(Transport):
                 return False
             # The next is as large as this one suggests.
             if len(data) == self._read_size:
-                self._read_size = min(LARGEST_READ, 2 * self._read_size)
+                self._read_size = min(self._largest_read, 2 * self._read_size)
             elif self._read_size > READ_SIZE and len(data) < self._read_size // 2:
                 self._read_size //= 2
             is_told = self._tell(data, until)

@@ -7,6 +7,7 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
+from amqpmesh import MeshConfig
 from amqpmesh.router.amqp.definitions import Role
 from amqpmesh.router.amqp.frames import EMPTY_FRAME
 from amqpmesh.router.amqp.performatives import Open, Transfer
@@ -14,7 +15,7 @@ from amqpmesh.router.connections import ConnectionRecord
 from amqpmesh.router.core import Core
 from amqpmesh.router.io import poller
 from amqpmesh.router.io.node import Router
-from amqpmesh.router.io.streams import READ_SIZE
+from amqpmesh.router.io.streams import READ_SIZE, TcpStream
 from tests.support.peer import AMQP, Peer, attached, begun, connect, credit, frame
 from tests.support.stopwatches import measure
 
@@ -93,6 +94,24 @@ async def test_quick_batches_share_a_write_and_slow_ones_wait_for_no_other(
         work.takes = 0.0
         for peer in (receiver, *senders):
             await peer.close()
+    assert router.statistics().is_empty
+
+
+async def test_of_one_who_has_much_a_router_of_a_mesh_reads_less_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes: list[int] = []
+    receive_nowait = TcpStream.receive_nowait
+
+    def noted(stream: TcpStream, size: int) -> bytes | None:
+        sizes.append(size)
+        return receive_nowait(stream, size)
+
+    monkeypatch.setattr(TcpStream, "receive_nowait", noted)
+    async with Router(id="A", listeners=[LOOPBACK], mesh=MeshConfig(insecure=True)) as router:
+        peer = await connect(router)
+        await peer.open()
+        await peer.write(EMPTY_FRAME * (2**20 // len(EMPTY_FRAME)))
+        await peer.close()
+    assert READ_SIZE < max(sizes) <= 2**18
     assert router.statistics().is_empty
 
 
