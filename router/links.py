@@ -30,7 +30,7 @@ _NOTHING_LARGE: Final[dict[Address, kernel.Leg]] = {}
 _NOTHING_WAITS: Final[dict[Address, int]] = {}
 
 #: Large deliveries between routers fill this part of what may wait to be written, 1 / n.
-BULK_PART: Final = 4
+BULK_PART: Final = 2
 
 
 class IncomingLink:

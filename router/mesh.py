@@ -14,6 +14,7 @@ from amqpmesh.router.amqp.link import Receiver
 from amqpmesh.router.amqp.messaging import Target
 from amqpmesh.router.lanes import PREFIX, Lane
 from amqpmesh.router.neighbours import CONTROL, Neighbour
+from amqpmesh.router.settings.mesh import MeshConfig
 from amqpmesh.router.urls import Endpoint
 from amqpmesh.router.ways import Ways
 from amqpmesh.topology import changes
@@ -76,7 +77,7 @@ class Mesh:
         """Args: recognizer: None: anybody is believed."""
         self._core = core
         self._recognizer = recognizer
-        self._lane_window = core.config.mesh.lane_window if core.config.mesh is not None else 0
+        self._config = core.config.mesh or MeshConfig(insecure=True)
         self.topology = topology
         self.members = Members(topology.graph)
         self.neighbours: dict[ConnectionRecord, Neighbour] = {}
@@ -102,7 +103,7 @@ class Mesh:
             self._refuse(record, AmqpCondition.UNAUTHORIZED_ACCESS, refusal)
             return
         try:
-            neighbour = Neighbour(record, self._core.now, self._lane_window)
+            neighbour = Neighbour(record, self._core.now, self._config)
         except CommandError as error:  # it takes no second session, or only frames that are too small
             self._refuse(record, AmqpCondition.RESOURCE_LIMIT_EXCEEDED, str(error))
             return

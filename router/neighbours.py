@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from amqpmesh.router.amqp.session import Session
     from amqpmesh.router.connections import ConnectionRecord
     from amqpmesh.router.kernel.relay import Delivery
+    from amqpmesh.router.settings.mesh import MeshConfig
 
 CONTROL: Final = "$mesh"
 """The target of the links that routers tell each other about the mesh by."""
@@ -39,8 +40,12 @@ WHOLE: Final = Symbol("amqpmesh:whole-deliveries")
 """A capability of a session: each delivery on it comes in one frame. A neighbour that we desire it of in the `begin` of
 a session for lanes gives it a wide window, and says so by offering it (§2.7.2)."""
 
+LARGE: Final = Symbol("amqpmesh:large-deliveries")
+"""A capability of a session: the deliveries on it may be of many frames. A neighbour that we desire it of gives it a
+window of its own, as far as there are not too many of them, and says so by offering it (§2.7.2)."""
+
 BULK_SESSIONS: Final = 16
-"""Sessions for large deliveries to one neighbour."""
+"""Sessions for large deliveries to one neighbour; and for lanes that have no other link, as many."""
 
 MAX_QUEUE: Final = 32 * 2**20
 """Octets that wait to be told to a neighbour. One that lets so much gather reads nothing."""
@@ -49,10 +54,10 @@ MAX_QUEUE: Final = 32 * 2**20
 class Neighbour:
     """The other end of a mesh connection."""
 
-    def __init__(self, record: ConnectionRecord, now: float, lane_window: int) -> None:
-        """Args: now: seconds. lane_window: transfer frames that it may send in sessions for what is small."""
+    def __init__(self, record: ConnectionRecord, now: float, config: MeshConfig) -> None:
+        """Args: now: seconds. config: what it may send in sessions for lanes before it waits."""
         self.record = record
-        self._lane_window = lane_window
+        self._config = config
         #: When it became up, or ceased to be; seconds.
         self.since = now
         #: What our control link is attached in, and no lane: whatever lanes carry, neighbours hear of each other.
@@ -86,18 +91,30 @@ class Neighbour:
 
     def begun(self, session: Session) -> None:
         """Answer a session of its own. What comes whole leaves at once, or waits for credit that was given for it: a
-        wide window for that makes nothing gather here, and a narrow one would close again and again."""
+        wide window for that makes nothing gather here, and a narrow one would close again and again. So it would where
+        large deliveries follow each other, which wait here when their receiver does; that is bounded by how many such
+        sessions there are."""
         assert session.remote is not None
-        if WHOLE in session.remote.desired_capabilities:
-            sessions = self.record.engine.channels.sessions
-            wide = sum(each.window for each in sessions if each.window > each.part)
-            window = max(session.part, (self._lane_window - wide) // 2)
+        desired = session.remote.desired_capabilities
+        if WHOLE in desired:
+            wide = sum(each.window for each in self._begun_for(WHOLE) if each.window > each.part)
+            window = max(session.part, (self._config.lane_window - wide) // 2)
             session.begin(window=window, offered_capabilities=(WHOLE,))
+        elif LARGE in desired and len(self._begun_for(LARGE)) <= 2 * BULK_SESSIONS:
+            session.begin(window=max(session.part, self._config.bulk_window), offered_capabilities=(LARGE,))
         else:
             session.begin()
 
+    def _begun_for(self, capability: Symbol) -> list[Session]:
+        """The sessions of this connection that were begun with this desired."""
+        sessions = self.record.engine.channels.sessions
+        return [each for each in sessions if each.remote is not None and capability in each.remote.desired_capabilities]
+
     def _begin_shared(self) -> Session:
         return self.record.engine.begin(desired_capabilities=(WHOLE,))
+
+    def _begin_bulk(self) -> Session:
+        return self.record.engine.begin(desired_capabilities=(LARGE,))
 
     def send(self, body: bytes) -> bool:
         """Tell it something, as soon as it can be told; False: so much waits that it must have stopped reading."""
@@ -122,12 +139,11 @@ class Neighbour:
         Raises: CommandError: the neighbour takes no session.
         """
         sessions = self._apart if alone else self._bulk
-        begin = self.record.engine.begin
-        session = self._with_room(sessions, BULK_SESSIONS, begin)
+        session = self._with_room(sessions, BULK_SESSIONS, self._begin_bulk)
         for _ in range(BULK_SESSIONS - 1):
             if not session.is_closed:
                 break
-            session = self._with_room(sessions, BULK_SESSIONS, begin)
+            session = self._with_room(sessions, BULK_SESSIONS, self._begin_bulk)
         return session
 
     @staticmethod

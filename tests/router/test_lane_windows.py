@@ -12,16 +12,16 @@ from amqpmesh.router.amqp.delivery_states import Accepted
 from amqpmesh.router.amqp.performatives import Begin
 from amqpmesh.router.amqp.session import Session
 from amqpmesh.router.config import AddressConfig, MeshConfig
-from amqpmesh.router.neighbours import WHOLE, Neighbour
+from amqpmesh.router.neighbours import BULK_SESSIONS, LARGE, WHOLE, Neighbour
 from tests.support import meshes
 from tests.support.meshes import LISTENER, World
 
 WINDOW = LISTENER.session_window
 
 
-def neighbours(lane_window: int = 8192) -> tuple[World, Neighbour, Neighbour]:
+def neighbours(lane_window: int = 8192, bulk_window: int = 64) -> tuple[World, Neighbour, Neighbour]:
     """Two routers, and what each of them knows of the other."""
-    mesh = World("AB", [("A", "B")], mesh=MeshConfig(insecure=True, lane_window=lane_window))
+    mesh = World("AB", [("A", "B")], mesh=MeshConfig(insecure=True, lane_window=lane_window, bulk_window=bulk_window))
     (here,), (there,) = mesh["A"].mesh.neighbours.values(), mesh["B"].mesh.neighbours.values()
     return mesh, here, there
 
@@ -43,15 +43,28 @@ def test_the_session_of_lanes_is_given_a_wide_window_and_no_other_is() -> None:
     mesh.run()
     assert answer(lanes).offered_capabilities == (WHOLE,)
     assert given_to(lanes) == MeshConfig(insecure=True).lane_window // 2
+    assert answer(large).offered_capabilities == (LARGE,)
+    assert answer(here.session).offered_capabilities == ()
     for narrow in (here.session, large):
-        assert answer(narrow).offered_capabilities == ()
         assert 8 <= given_to(narrow) <= WINDOW
+
+
+def test_each_session_for_what_is_large_is_given_a_window_of_its_own_as_far_as_there_may_be_any() -> None:
+    mesh, here, _ = neighbours(bulk_window=300)
+    sessions = [here.bulk_session(alone=alone) for alone in (False, True) for _ in range(BULK_SESSIONS)]
+    mesh.run()
+    assert len(set(sessions)) == 2 * BULK_SESSIONS
+    assert {given_to(each) for each in sessions} == {300}
+    more = here.record.engine.begin(desired_capabilities=(LARGE,))
+    mesh.run()
+    assert answer(more).offered_capabilities == ()
+    assert given_to(more) == 8
 
 
 def test_a_client_that_asks_for_a_wide_window_is_not_given_one() -> None:
     mesh, _, _ = neighbours()
     client = mesh["A"].client()
-    session = client.engine.begin(desired_capabilities=(WHOLE,))
+    session = client.engine.begin(desired_capabilities=(WHOLE, LARGE))
     mesh.run()
     assert answer(session).offered_capabilities == ()
     assert given_to(session) == WINDOW
