@@ -122,17 +122,21 @@ class Poller:
                         self._serve(descriptor, until)
                     left = settle(TOGETHER)
                     if busy:
-                        left = self._serve_heavy(began, until)
+                        seconds = stopwatch() - began
+                        if began + seconds > until:
+                            await trio.lowlevel.checkpoint()
+                            until = stopwatch() + BATCH_TIME
+                        left = self._serve_heavy(seconds, until)
                     if stopwatch() > until:
                         break
 
-    def _serve_heavy(self, began: float, until: float) -> bool:
-        """Serve those that wait longest, of those that are busy. Args: began: when the others were.
+    def _serve_heavy(self, seconds: float, until: float) -> bool:
+        """Serve those that wait longest, of those that are busy. Args: seconds: that the others took.
 
         Returns: whether something is left to be let out.
         """
         settled = seconds_worked()
-        enough = settled + min(max(TOGETHER, HEAVY_PART * (settled - began)), BATCH_TIME)
+        enough = settled + min(max(TOGETHER, HEAVY_PART * seconds), BATCH_TIME)
         for descriptor in tuple(self._busy):
             if descriptor not in self._busy:  # another has made it leave
                 continue
