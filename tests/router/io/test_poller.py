@@ -5,7 +5,6 @@ from itertools import pairwise
 
 import pytest
 import trio
-from trio.testing import wait_all_tasks_blocked
 
 from amqpmesh import MeshConfig
 from amqpmesh.router.amqp.definitions import Role
