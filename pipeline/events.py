@@ -106,7 +106,8 @@ class Problem(StrEnum):
     DAMAGED = "damaged"
     """Octets within it are no whole block; they are passed over."""
     UNREADABLE = "unreadable"
-    """A block is whole, but does not hold what its kind declares; it is passed over."""
+    """A block is whole, but does not hold what its kind declares, is of no kind that is known, or stands behind the
+    begin of another segment; it is passed over."""
     EMPTY = "empty"
     """Nothing stands in it."""
     FOREIGN = "foreign"

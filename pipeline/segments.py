@@ -25,6 +25,8 @@ MOST_FINDINGS: Final = 100
 MAPS: Final[Mapping[int, str]] = {Kind.EVENT: "events", Kind.COUNTS: "counts", Kind.EDGE: "edges"}
 """The kinds of records that are maps and become tables."""
 
+_KINDS: Final = frozenset(Kind)
+
 HOPS: Final = encoded(arrow_schema(TABLES["hops"]))
 """The columns of hop records, as they are converted."""
 
@@ -132,12 +134,20 @@ class _Conversion:
         self._places = 0
         self._blocks = 0
         self._end: dict[str, Any] | None = None
+        #: Where another segment begins, and how many records stand there and behind.
+        self._another: int | None = None
+        self._behind = 0
         self._unknown_links = 0
         self._unknown_outcomes = 0
         self._counts: dict[Problem, int] = {}
 
     def take(self, block: Block) -> Iterator[tuple[str, pa.RecordBatch]]:
         """One more block: those rows that are enough for a batch."""
+        if block.kind == Kind.SEGMENT and self._blocks and self._another is None:
+            self._another = block.at
+        if self._another is not None:
+            self._behind += 0 if block.kind in (Kind.SEGMENT, Kind.END) else block.count
+            return
         if block.kind == Kind.END:
             self._end = self._read_end(block)
             return
@@ -153,6 +163,8 @@ class _Conversion:
             elif block.kind == Kind.HOP:
                 self._number(block)
                 self._hops(block)
+            else:
+                raise ValueError("there is no such kind")
         except ValueError as error:
             self._unreadable(block, error)
         if self._waiting >= BATCH:
@@ -183,6 +195,9 @@ class _Conversion:
             return
         if damage.torn:
             self._tear(damage)
+        if self._another is not None:
+            sentence = f"another segment begins at {self._another}: nothing behind that is used"
+            self._find(Problem.UNREADABLE, sentence, self._another, octets=octets - self._another, records=self._behind)
         self._compare(damage)
         if self._unknown_links:
             sentence = f"{self._unknown_links} hop records name links that nothing explains"
@@ -203,7 +218,7 @@ class _Conversion:
             self.account.findings.append(Finding(problem, sentence, at, **concerned))
 
     def _unreadable(self, block: Block, error: ValueError) -> None:
-        kind = Kind(block.kind).name.lower()
+        kind = Kind(block.kind).name.lower() if block.kind in _KINDS else block.kind
         sentence = f"a block of kind {kind} at {block.at} cannot be read: {error}"
         self._find(Problem.UNREADABLE, sentence, block.at, octets=len(block.body), records=block.count)
 
@@ -230,7 +245,7 @@ class _Conversion:
         wrong = [
             f"{self._end[name]} {name} instead of {found[name]}" for name in found if self._end[name] != found[name]
         ]
-        account.whole = not wrong and not damage.blocks
+        account.whole = not (wrong or damage.blocks or self._counts.get(Problem.UNREADABLE))
         if wrong:
             missing = self._end["hops"] - account.rows["hops"]
             self._find(Problem.MISCOUNTED, f"at its end it says {' and '.join(wrong)}", records=max(0, missing))

@@ -73,7 +73,7 @@ def transfer_received(core: Core, event: TransferReceived) -> None:
         relay = delivery.relay
         if delivery.remote_settled and not relay.settled:
             # Pre-settled from this frame on, for the legs too (§2.7.5, settled).
-            relay.settled = True
+            relay.settled = relay.presettled = True
             drop_kept(core, relay)
     if delivery.aborted:
         incoming.current = None

@@ -283,7 +283,7 @@ END: Final = (
     Field("time", Type.TIME, "when it was closed", "ns since 1970"),
     Field("hops", Type.INTEGER, "hop records in it"),
     Field("blocks", Type.INTEGER, "blocks in it before this one"),
-    Field("dropped", Type.INTEGER, "hop records that were lost in this life of the router, for want of room"),
+    Field("dropped", Type.INTEGER, "hop records that were lost in this life of the router: no room, or a full disk"),
 )
 
 FIELDS: Final = {

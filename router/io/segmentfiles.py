@@ -42,8 +42,9 @@ class SegmentFiles:
         self._links: dict[int, dict[str, Any]] = {}
         self._ended: set[int] = set()
         self._leaving: set[int] = set()
-        #: Of hop records, in this life of the router.
+        #: Of hop records, in this life of the router: those that there was no room for, and that the disk did not take.
         self.dropped = 0
+        self.refused = 0
 
     def begin(self, now: int) -> None:
         """Make the directory, and close what a life before this one has left open. Args: now: ns since 1970."""
@@ -81,9 +82,13 @@ class SegmentFiles:
 
     def take_hops(self, words: memoryview, first: int, count: int, now: int) -> None:
         """Append hop records. Args: first: the number of the first one, lost ones included. count: of records."""
-        if self._file is None:
-            self._open(now)
-        self._append(Kind.HOP, first, count, words)
+        try:
+            if self._file is None:
+                self._open(now)
+            self._append(Kind.HOP, first, count, words)
+        except OSError:
+            self.refused += count
+            raise
         self._hops += count
 
     def forget(self, numbers: list[int]) -> None:
@@ -95,7 +100,7 @@ class SegmentFiles:
         if self._file is None:
             return
         assert self._path is not None
-        end = {"time": now, "hops": self._hops, "blocks": self._blocks, "dropped": self.dropped}
+        end = {"time": now, "hops": self._hops, "blocks": self._blocks, "dropped": self.dropped + self.refused}
         try:
             self._append(Kind.END, self.number - 1, 1, maps([end]))
         finally:

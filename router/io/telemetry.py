@@ -127,7 +127,7 @@ class Telemetry:
             if now - began_at >= self._config.segment_time:
                 self._wait_for(self._files.close)
             self._filled.set()
-            so_far = self._recorder.lost + self._lost
+            so_far = self._recorder.lost + self._files.refused + self._lost
             if (so_far != lost or self._failure) and now - told_at >= TOLD:
                 told_at = now
                 log.warning("telemetry is lost", records=so_far - lost, reason=self._failure or "no room")

@@ -1924,7 +1924,7 @@ def _fold(router: RouterFlow, came: Delivery, left: Delivery, relay: Relay) -> N
                 left.tag,
                 counter,
                 left.size,
-                relay.arrived,
+                relay.came,
                 at,
                 -1.0,
                 b"",
@@ -1946,7 +1946,7 @@ def _fold(router: RouterFlow, came: Delivery, left: Delivery, relay: Relay) -> N
         return
     else:
         passage = _passage(
-            came.link, came.delivery_id, came.tag, came.second, relay.arrived, left.link, left.delivery_id, left.tag
+            came.link, came.delivery_id, came.tag, came.second, relay.came, left.link, left.delivery_id, left.tag
         )
         passage.left = at
         passage.size = left.size

@@ -363,14 +363,27 @@ def test_random_octets_and_random_changes_are_findings_never_errors(recorder: Re
         assert converted(chance.randbytes(size))[1].findings
 
 
-@pytest.mark.parametrize("kind", [0, 8, 255])
-def test_kinds_that_are_not_known_are_passed_over(recorder: Recorder, kind: int) -> None:
+@pytest.mark.parametrize("kind", [0, 3, 255])
+def test_kinds_that_are_not_known_are_passed_over_and_told(recorder: Recorder, kind: int) -> None:
     body = b"whatever"
-    head = bytearray(block(Kind.END, 0, 1, body))
+    head = bytearray(block(Kind.END, 0, 500, body))
     head[4] = kind
     head[28:] = crc32(bytes(head[:28])).to_bytes(4, "little")
     recorder.hops(hop())
-    assert len(converted(recorder.data + bytes(head) + body)[0]["hops"]) == 1
+    rows, account = converted(recorder.data + bytes(head) + body)
+    assert len(rows["hops"]) == 1
+    assert [each.records for each in account.findings if each.problem is Problem.UNREADABLE] == [500]
+
+
+def test_of_segments_one_behind_the_other_the_first_alone_is_used(recorder: Recorder) -> None:
+    recorder.hops(hop())
+    first = recorder.data
+    rows, account = converted(first + sample(recorder))
+    assert len(rows["hops"]) == 1
+    assert not account.whole
+    found = [each for each in account.findings if each.problem is Problem.UNREADABLE]
+    assert [each.at for each in found] == [len(first)]
+    assert found[0].records
 
 
 def test_numbers_of_records_beyond_63_bits_are_findings(recorder: Recorder) -> None:

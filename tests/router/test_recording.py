@@ -141,6 +141,40 @@ def test_what_is_in_flight_when_a_side_is_gone_is_recorded_once(gone: str) -> No
 
 
 @pytest.mark.usefixtures("relays")
+def test_what_waited_before_its_first_frame_left_was_here_all_that_time() -> None:
+    network = Network()
+    records = Records(network.core)
+    client, consumer = network.client(), network.client()
+    receiver = consumer.receiver("orders", credit=1)
+    sender = client.sender("orders")
+    client.send(sender)
+    sent = client.send(sender, message(ttl=60_000), more=True)
+    network.now += 1.0
+    settle(consumer)
+    receiver.flow(5)
+    network.run()
+    network.now += 2.0
+    client.go_on(sent, b"the rest")
+    network.now += 0.5
+    settle(consumer)
+    last = records.hops[-1]
+    assert (last["time"], last["in_router"], last["outcome_after"]) == (100_000_000_000, 3_000_000_000, 3_500_000_000)
+
+
+@pytest.mark.usefixtures("relays")
+@pytest.mark.parametrize("settled", [(True, False, False), (False, True, False), (False, False, True)])
+def test_what_is_settled_by_any_of_its_frames_was_settled_by_its_sender(settled: tuple[bool, bool, bool]) -> None:
+    _network, records, client, consumer, sender = pair()
+    client.send(sender)
+    sent = client.send(sender, settled=settled[0], more=True)
+    client.go_on(sent, b"more", more=True, settled=settled[1])
+    client.go_on(sent, b"the rest", settled=settled[2])
+    settle(consumer)
+    (flags,) = [each["flags"] for each in records.hops if each["size"] > len(message())]
+    assert flags & Flag.SETTLED
+
+
+@pytest.mark.usefixtures("relays")
 @pytest.mark.parametrize("anonymous", [False, True], ids=["by a link to it", "by one to anywhere"])
 def test_records_do_not_tell_the_secret_of_a_dynamic_node(anonymous: bool) -> None:
     network = Network()

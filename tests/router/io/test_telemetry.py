@@ -271,6 +271,24 @@ def test_what_was_written_of_a_block_on_a_full_disk_is_taken_back(
     assert found == [(0, [{"time": 1}]), (2, [{"time": 3}])], "of what is lost a gap tells"
 
 
+def test_hop_records_that_the_disk_does_not_take_are_counted_at_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = Files(tmp_path).files
+    files.take(Kind.EVENT, [{"time": 1}], NOW)
+
+    def full(file: int, parts: object) -> int:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as while_full:
+        while_full.setattr(os, "writev", full)
+        with pytest.raises(OSError, match="No space"):
+            files.take_hops(memoryview(bytes(64)), 0, 100, NOW)
+    files.close(NOW)
+    (end,) = [block.records()[0] for block in blocks(tmp_path) if block.kind == Kind.END]
+    assert (end["hops"], end["dropped"]) == (0, 100)
+
+
 def test_numbers_of_links_that_are_gone_are_explained_no_longer_than_something_can_refer_to_them(
     tmp_path: Path,
 ) -> None:
