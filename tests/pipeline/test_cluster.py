@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import pandas
 from pyarrow import parquet
 
+from amqpmesh.pipeline.jobs import JOBS
 from amqpmesh.router.telemetry import Kind
 from tests.support import counting
 from tests.support.cluster import WORKERS, Cluster
@@ -27,6 +28,14 @@ from tests.pipeline.test_cluster import halved
 
 spark = session("tests", sys.argv[1])
 print(json.dumps([row.asDict() for row in halved(spark.range(0, 1000, 1, 4)).collect()]))
+"""
+
+
+MAIN = """
+import sys
+from amqpmesh.router.cli.main import main
+
+sys.exit(main())
 """
 
 
@@ -65,13 +74,18 @@ def test_jobs_answer_there_what_they_answer_here(cluster: Cluster, tmp_path: Pat
         recorder.put(Kind.EDGE, told)
     known.close()
     out = tmp_path / "out"
-    command = ("pipeline", "contingency", "--events", tmp_path / "events", "--out", out, "--master", cluster.url)
+    command = ("pipeline", "run", "--events", tmp_path / "events", "--out", out, "--master", cluster.url)
     settings = ("--conf", "spark.sql.shuffle.partitions=4", "--json")
-    accounts = json.loads(cluster.run(counting.PROGRAM, *command, *settings))["jobs"]
-    assert [account["job"] for account in accounts] == ["ingest", "deliveries", "traffic", "contingency"]
+    answer = json.loads(cluster.run(MAIN, *command, *settings))
+    accounts = {account["job"]: account["rows"] for account in answer["jobs"]}
+    assert list(accounts) == list(JOBS)
     # Deliveries in three minutes; five that may fail, and six pairs of them without a router and a link of its own.
-    assert [account["rows"] for account in accounts[1:]] == [100, 3, 11]
+    assert [accounts[each] for each in ("deliveries", "traffic", "contingency")] == [100, 3, 11]
     attempts = parquet.read_table(out / "deliveries" / "attempts").to_pylist()
     assert {("".join(row["path"]), row["complete"]) for row in attempts} == {("ABC", True)}
     failures = {row["failure"]: row for row in parquet.read_table(out / "contingency").to_pylist()}
     assert {failures[each]["lost_messages"] for each in ("A - B", "B", "C")} == {100.0}
+    latencies = parquet.read_table(out / "latency" / "addresses").to_pylist()
+    assert sum(row["deliveries"] for row in latencies) == 100
+    page = Path(answer["report"]).read_text(encoding="utf-8")
+    assert all(name in page for name in JOBS)
