@@ -99,7 +99,9 @@ def begin_keeping(core: Core, relay: Relay) -> None:
     """The message may be sent again: its octets are to be kept, and with them the place where it would wait."""
     drop_kept(core, relay)
     relay.kept = bytearray()
-    _chosen_at(core, relay).returning += 1
+    address = chosen_at(core, relay)
+    assert address is not None
+    address.returning += 1
 
 
 def drop_kept(core: Core, relay: Relay) -> None:
@@ -107,17 +109,16 @@ def drop_kept(core: Core, relay: Relay) -> None:
     if relay.kept is not None:
         core.budget.add(-len(relay.kept))
         relay.kept = None
-        address = _chosen_at(core, relay)
+        address = chosen_at(core, relay)
+        assert address is not None
         address.returning -= 1
         if not address.returning:
             core.touch(address)
 
 
-def _chosen_at(core: Core, relay: Relay) -> Address:
-    """Where its way is chosen, of one that is on it or waits for one."""
-    address = relay.share.ingress if isinstance(relay.share, Share) else core.address_of(relay)
-    assert address is not None
-    return address
+def chosen_at(core: Core, relay: Relay) -> Address | None:
+    """Where its way is chosen, of one that is on it or waits for one; None: its address is not known."""
+    return relay.share.ingress if isinstance(relay.share, Share) else core.address_of(relay)
 
 
 def keep_count(core: Core, taken: IncomingLink | OutgoingLink) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from amqpmesh.router import heads
-from amqpmesh.router.accounts import count_undelivered, drop_kept
+from amqpmesh.router.accounts import chosen_at, count_undelivered, drop_kept
 from amqpmesh.router.amqp.composite import decode_composite
 from amqpmesh.router.amqp.messaging import Modified
 from amqpmesh.router.kernel.relay import (
@@ -21,7 +21,6 @@ from amqpmesh.router.kernel.relay import (
 )
 from amqpmesh.router.leaving import uncount_or_abort
 from amqpmesh.router.links import OutgoingLink
-from amqpmesh.router.shares import Share
 from amqpmesh.router.waiting import config_of, requeue
 
 if TYPE_CHECKING:
@@ -45,7 +44,8 @@ def redeliver(core: Core, relay: Relay, outcome: bytes) -> bytes | None:
     if modified is not None and modified.undeliverable_here:
         # Who it was at another router is not known here: nobody there gets it again.
         relay.excluded = (relay.excluded or set()) | {outgoing if address.lane is None else address}
-    waits_at = relay.share.ingress if isinstance(relay.share, Share) else address
+    waits_at = chosen_at(core, relay)
+    assert waits_at is not None
     possible = waits_at.has_consumers and not is_excluded(relay, waits_at)
     failed = kind == REJECTED or (modified is not None and bool(modified.delivery_failed))
     data = heads.redelivered(bytes(relay.kept), failed=failed, modified=modified)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from amqpmesh.router.accounts import (
+    chosen_at,
     close_if_done,
     count_undelivered,
     drop_chunks,
@@ -40,7 +41,6 @@ from amqpmesh.router.links import IncomingLink, OutgoingLink
 from amqpmesh.router.recording import outcome_of
 from amqpmesh.router.redelivery import dead_letter, is_excluded
 from amqpmesh.router.sayings import senders_state, unknown_transaction
-from amqpmesh.router.shares import Share
 from amqpmesh.router.telemetry import Outcome
 from amqpmesh.router.waiting import forwarded, requeue, unqueue
 
@@ -218,7 +218,7 @@ class Settlement:
     def route_again(self, relay: Relay) -> None:
         """Nothing of it was sent: it waits for another way, where there may be one, or goes back."""
         core = self._core
-        address = relay.share.ingress if isinstance(relay.share, Share) else core.address_of(relay)
+        address = chosen_at(core, relay)
         if address is None or not address.has_consumers:
             self.undelivered(relay, address)
             return

@@ -63,6 +63,18 @@ def attached_by_name(mesh: World, place: str, way: str) -> Way:
     return Way(client.sender(address), client, None)
 
 
+def mortal(way: str, place: str, keeps: str) -> tuple[World, Client, Client, Way]:
+    """A mesh whose messages become dead letters, a receiver of them at `place`, one of dead letters at `keeps`, and a
+    sender at A.
+    """
+    mesh = World("ABC", LINE, MORTAL, NICK)
+    consumer, keeper = mesh[place].client(), mesh[keeps].client()
+    consumer.receiver("q", credit=100)
+    keeper.receiver("dead", credit=100)
+    mesh.advance(0.2)
+    return mesh, consumer, keeper, attached(mesh, place, way)
+
+
 def header(payload: bytearray) -> Header:
     return decode_composite(Header, bytes(payload))[0]
 
@@ -112,12 +124,7 @@ def test_it_is_tried_again_as_often_and_with_the_same_receivers_as_the_message_o
 @pytest.mark.parametrize(("way", "place"), list(product(WAYS_TO_SEND, PLACES)))
 @pytest.mark.parametrize("outcome", ["released", "rejected", "modified", "modified, not failed"])
 def test_it_is_tried_again_until_it_is_a_dead_letter(outcome: str, way: str, place: str) -> None:
-    mesh = World("ABC", LINE, MORTAL, NICK)
-    consumer, keeper = mesh[place].client(), mesh["C"].client()
-    consumer.receiver("q", credit=100)
-    keeper.receiver("dead", credit=100)
-    mesh.advance(0.2)
-    sender = attached(mesh, place, way)
+    mesh, consumer, keeper, sender = mortal(way, place, "C")
     sent = sender.send()
     counts = []
     for _ in range(2):
@@ -227,12 +234,7 @@ def test_a_receiver_s_router_that_is_lost_is_waited_for_with_what_is_to_be_tried
 
 @pytest.mark.parametrize(("way", "place"), list(product(WAYS_TO_SEND, PLACES)))
 def test_it_ends_with_its_sender_though_an_outcome_is_still_to_come(way: str, place: str) -> None:
-    mesh = World("ABC", LINE, MORTAL, NICK)
-    consumer, keeper = mesh[place].client(), mesh["B"].client()
-    consumer.receiver("q", credit=100)
-    keeper.receiver("dead", credit=100)
-    mesh.advance(0.2)
-    sender = attached(mesh, place, way)
+    mesh, consumer, keeper, sender = mortal(way, place, "B")
     sender.send()
     mesh.advance(0.2)
     (arrival,) = consumer.take(1)
