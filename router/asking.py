@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Any
 
 from amqpmesh.router.amqp.errors import AmqpMeshError
 from amqpmesh.router.management import OK
 from amqpmesh.router.message import Message
-
-ALL: Final = ()
-"""Each attribute that an entity has."""
 
 
 class AnswerError(AmqpMeshError):
     """A router does not tell what it was asked for; the text goes on from its name."""
 
 
-def query(kind: str | None = None, attributes: Iterable[str] = ALL, *, offset: int = 0, count: int = 0) -> Message:
+def query(kind: str | None = None, attributes: Iterable[str] = (), *, offset: int = 0, count: int = 0) -> Message:
     """A QUERY.
 
-    Args: kind: of entities; None: all. offset: of the first one that is told. count: how many are told at most; 0: the
-        router decides.
+    Args: kind: of entities; None: all. attributes: (): each that an entity has. offset: of the first one that is told.
+        count: how many are told at most; 0: the router decides.
     """
     asked: dict[str, Any] = {"operation": "QUERY", "offset": offset}
     if kind is not None:

@@ -122,11 +122,11 @@ class Poller:
                         self._serve(descriptor, until)
                     left = settle(TOGETHER)
                     if busy:
-                        seconds = stopwatch() - began
-                        if began + seconds > until:
+                        now = stopwatch()
+                        if now > until:
                             await trio.lowlevel.checkpoint()
                             until = stopwatch() + BATCH_TIME
-                        left = self._serve_heavy(seconds, until)
+                        left = self._serve_heavy(now - began, until)
                     if stopwatch() > until:
                         break
 
