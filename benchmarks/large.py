@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 from benchmarks import wire
 
 FRAME = 32 * 1024 - 64  # octets of content in a frame: the routers take 32 KiB at most
+PACED = 8  # frames, 256 KiB: what is sent at once where there is a rate
 
 
 def say(**fields: Any) -> None:
@@ -56,6 +57,7 @@ class Client:
 def send(options: argparse.Namespace) -> dict[str, Any]:
     stream = Client(options).stream
     credit = window = frames = settled = 0
+    begin = 0.0
 
     def take() -> None:
         nonlocal credit, window, settled
@@ -77,10 +79,11 @@ def send(options: argparse.Namespace) -> dict[str, Any]:
             take()
         stream.socket.sendall(frame)
         frames += 1
+        if options.rate and not frames % PACED:
+            time.sleep(max(0.0, begin + frames * FRAME / (options.rate * 1e6) - time.monotonic()))
 
     content = bytes(FRAME)
     middle = transfer(0, first=False, more=True, content=content)
-    begin = 0.0
     for number in range(options.count):
         while credit <= number:
             take()
@@ -124,6 +127,7 @@ def main() -> None:
     parser.add_argument("--address", default="large")
     parser.add_argument("--size", type=int, default=1 << 30, help="octets of content, more than a frame's")
     parser.add_argument("--count", type=int, default=1)
+    parser.add_argument("--rate", type=float, default=0, help="MB a second that are sent at most; 0: as fast as can be")
     options = parser.parse_args()
     try:
         say(**(send(options) if options.role == "send" else receive(options)))

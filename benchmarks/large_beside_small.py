@@ -4,9 +4,10 @@
 
 Two routers in a line, processes on loopback, unsigned; both streams go over the one connection between them. Beside
 them, in the same run, two forwarders that copy bytes between sockets, where each stream has connections of its own.
-Rounds take turns. Routers and clients are six processes: where there are fewer cores, they wait for one, and how long
-those in the middle did is shown. So each is measured a second time, where this is permitted (root): what is in the
-middle then comes before all else that runs, the small clients before that, so that they wait for each other alone.
+Rounds take turns. The large one comes as networks of 1, 2 and 4 Gbit/s would bring it, and as fast as its sender can.
+Routers and clients are six processes: where there are fewer cores, they wait for one then, and how long those in the
+middle did is shown. So that is measured once more, where this is permitted (root): what is in the middle then comes
+before all else that runs, the small clients before that, so that they wait for each other alone.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +32,7 @@ GIB = 1 << 30
 RATE = 1_000
 SECONDS = 2.5
 ROUNDS = 5
+PACES = (125.0, 250.0, 500.0, 0.0)  # MB/s of the large one: 1, 2 and 4 Gbit/s, and all it can
 WARM = 0.3  # seconds of a large message before small ones are sent
 
 
@@ -110,34 +113,36 @@ def small(target: Target, rate: float, seconds: float, *, comes_first: bool = Fa
 
 
 @contextmanager
-def large(line: Line, size: int, turn: str) -> Iterator[None]:
-    """Large messages pass, one after the other, as long as the block lasts."""
+def large(line: Line, size: int, turn: str, *, pace: float = 0) -> Iterator[None]:
+    """Large messages pass, one after the other, as long as the block lasts: `pace` MB/s at most; 0: all they can."""
     common = ["--address", f"large-{turn}", "--size", str(size), "--count", "1000"]
     where = ["--url", line.large_to] if line.large_to else ["--listen", str(line.large_port)]
     with load("benchmarks.large", "receive", *where, *common) as receiver:
         receiver.line()
-        with load("benchmarks.large", "send", "--url", line.large_url, *common):
+        with load("benchmarks.large", "send", "--url", line.large_url, "--rate", str(pace), *common):
             time.sleep(WARM)
             yield
+
+
+def named(name: str, pace: float, comes_first: bool) -> str:
+    return f"{name}, {f'{pace / 125:.0f} Gbit/s' if pace else 'all it can'}{', first' if comes_first else ''}"
 
 
 def measure(quick: bool, rate: float = RATE) -> dict[str, Any]:
     """Rounds that take turns, printed."""
     rounds, seconds = (1, 1.0) if quick else (ROUNDS, SECONDS)
+    cases = [(pace, False) for pace in PACES] + ([(0.0, True)] if may_come_first() else [])
     found: dict[str, dict[str, list[Figures]]] = {}
     with two_routers() as line, two_forwarders() as copies:
-        cases = {("routers", False): line, ("forwarders", False): copies}
-        if may_come_first():
-            cases |= {("routers", True): line, ("forwarders", True): copies}
-        for each in (line, copies):
+        middles = {"routers": line, "forwarders": copies}
+        for each in middles.values():
             small(each.small, rate, 0.3)
-        for turn in range(rounds):
-            for (name, comes_first), each in cases.items():
-                of_case = found.setdefault(f"{name}, first" if comes_first else name, {"without": [], "with": []})
-                of_case["without"].append(small(each.small, rate, seconds, comes_first=comes_first))
-                with large(each, GIB, f"{turn}-{comes_first}"):
-                    of_case["with"].append(small(each.small, rate, seconds, comes_first=comes_first))
-    results = {name: {beside: median(each) for beside, each in cases.items()} for name, cases in found.items()}
+        for turn, (pace, comes_first), (name, each) in product(range(rounds), cases, middles.items()):
+            of_case = found.setdefault(named(name, pace, comes_first), {"without": [], "with": []})
+            of_case["without"].append(small(each.small, rate, seconds, comes_first=comes_first))
+            with large(each, GIB, f"{turn}-{pace:.0f}-{comes_first}", pace=pace):
+                of_case["with"].append(small(each.small, rate, seconds, comes_first=comes_first))
+    results = {name: {beside: median(each) for beside, each in case.items()} for name, case in found.items()}
     rows = []
     for name, case in results.items():
         without, beside = case["without"], case["with"]
