@@ -24,7 +24,6 @@ class ConnectionRecord:
     """One connection of this router."""
 
     __slots__ = (
-        "__weakref__",
         "certificate",
         "certificate_subject",
         "certificate_user",

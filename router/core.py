@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import secrets
 from functools import partial
-from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Final
-from weakref import ref
 
 from amqpmesh.router.addresses import Address, AddressTable
 from amqpmesh.router.amqp import events
@@ -36,6 +34,7 @@ from amqpmesh.router.settlement import Settlement
 from amqpmesh.router.steps import at_once
 from amqpmesh.router.survey import survey
 from amqpmesh.router.tally import Tally
+from amqpmesh.router.timers import Timer, Timers
 from amqpmesh.router.waiting import end_waiting
 from amqpmesh.router.windows import FixedWindow
 
@@ -98,9 +97,8 @@ class Core:
         #: No credit is given: memory is used up, or the router drains.
         self.suspended = False
         self._numbers = 0
-        self._timers: list[tuple[float, int, Callable[[], None]]] = []
-        self._serial = 0
-        self._timer_at: dict[ConnectionRecord | Address, float] = {}
+        self._timers = Timers()
+        self._timer_of: dict[ConnectionRecord | Address, Timer] = {}
         #: What the batch has touched.
         self.touched: dict[Address, None] = {}
         #: Where deliveries were relayed without a decision, until something changed.
@@ -297,44 +295,42 @@ class Core:
 
     def next_timer(self) -> float | None:
         """When `handle_timer` is to be called at the latest."""
-        return self._timers[0][0] if self._timers else None
+        return self._timers.next()
 
     def handle_timer(self, now: float) -> None:
         """Do what is due."""
         self._begin(now)
-        timers = self._timers
-        while timers and timers[0][0] <= now:
-            heappop(timers)[2]()
+        for action in self._timers.due(now):
+            action()
         finish_batch(self)
 
-    def schedule(self, deadline: float, action: Callable[[], None]) -> None:
+    def schedule(self, deadline: float, action: Callable[[], None]) -> Timer:
         """Have `action` called once `deadline` has come; it looks for itself whether it is still wanted."""
-        self._serial += 1
-        earliest = not self._timers or deadline < self._timers[0][0]
-        heappush(self._timers, (deadline, self._serial, action))
-        if earliest:
+        earliest = self._timers.next()
+        timer = self._timers.add(deadline, action)
+        if earliest is None or deadline < earliest:
             self.on_timer()
+        return timer
 
     def set_timer(self, owner: ConnectionRecord | Address, deadline: float | None) -> None:
         """See to it that `owner` is looked at by `deadline`; what is scheduled already and earlier will do."""
         if deadline is None:
             return
-        scheduled = self._timer_at.get(owner)
-        if scheduled is not None and scheduled <= deadline:
-            return
-        self._timer_at[owner] = deadline
-        # The timer of what is gone waits for its time all the same: it must not keep what it was for.
-        reference = ref(owner)
-        self.schedule(deadline, lambda: self._timer_due(reference(), deadline))
+        scheduled = self._timer_of.get(owner)
+        if scheduled is not None:
+            if scheduled.deadline <= deadline:
+                return
+            self._timers.cancel(scheduled)
+        self._timer_of[owner] = self.schedule(deadline, partial(self._timer_due, owner))
 
     def forget_timer(self, owner: ConnectionRecord | Address) -> None:
         """Nobody needs to look at `owner` any more."""
-        self._timer_at.pop(owner, None)
+        timer = self._timer_of.pop(owner, None)
+        if timer is not None:
+            self._timers.cancel(timer)
 
-    def _timer_due(self, owner: ConnectionRecord | Address | None, deadline: float) -> None:
-        if owner is None or self._timer_at.get(owner) != deadline:
-            return
-        del self._timer_at[owner]
+    def _timer_due(self, owner: ConnectionRecord | Address) -> None:
+        del self._timer_of[owner]
         if isinstance(owner, Address):
             due = owner.next_timer()
             if due is None or due > self.now:  # what it was set for has come about meanwhile
