@@ -15,7 +15,7 @@ from benchmarks.targets import Target, Traffic, leave, pair, router, run
 CONNECTIONS = 1_000
 HELD = 10_000
 HOLDING = Traffic(links=10)  # a router may well have a limit for what is unsettled on one link
-FREED = 1.0  # seconds for memory to come back; what does not within them is not coming back
+FREED = 4.0  # seconds for memory to come back; what does not within them is not coming back
 WARM = 2_000  # messages that a router has carried before it is asked: what it makes once is made
 
 

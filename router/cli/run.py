@@ -18,6 +18,7 @@ from amqpmesh.router import logs
 from amqpmesh.router.amqp.errors import ConfigError
 from amqpmesh.router.cli import commands, configuration, service
 from amqpmesh.router.cli.exits import EPILOG, Exit
+from amqpmesh.router.cli.heap import give_back
 from amqpmesh.router.cli.hints import first_steps
 from amqpmesh.router.config import DEFAULT_URL, ListenerConfig, RouterConfig
 from amqpmesh.router.io.node import Router
@@ -135,7 +136,10 @@ async def serve(config: RouterConfig, stage: Stage) -> int:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, taken)  # a supervisor holds them back until here
         async with Router(config) as router:
             stage.begun(router)
-            await _until_told_to_end(signals, router, config, stage)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(give_back, partial(_come_and_gone, router))
+                await _until_told_to_end(signals, router, config, stage)
+                nursery.cancel_scope.cancel()
             stage.ending()
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(_at_once, signals, stage.hurry, at_once)
@@ -144,6 +148,10 @@ async def serve(config: RouterConfig, stage: Stage) -> int:
     log.info("ended", drained=drained)
     stage.ended(drained)
     return Exit.FAILED if at_once.cancelled_caught else Exit.DONE
+
+
+def _come_and_gone(router: Router) -> tuple[int, int]:
+    return sum(each.connections for each in router.listeners), sum(each.left for each in router.listeners)
 
 
 async def _until_told_to_end(signals: AsyncIterator[int], router: Router, config: RouterConfig, stage: Stage) -> None:

@@ -368,6 +368,7 @@ class Router(Doors):
             await self._serve(stream, listener.config, host, shield=True)
         finally:
             listener.connections -= 1
+            listener.left += 1
 
     async def _serve(self, stream: trio.abc.Stream, listener: ListenerConfig, host: str, *, shield: bool) -> None:
         serve = partial(self._accept, stream, listener, host)
