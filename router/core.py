@@ -305,7 +305,9 @@ class Core:
         finish_batch(self)
 
     def schedule(self, deadline: float, action: Callable[[], None]) -> Timer:
-        """Have `action` called once `deadline` has come; it looks for itself whether it is still wanted."""
+        """Have `action` called once `deadline` has come. Whoever does not keep the timer, to cancel it, has the action
+        look for itself whether it is still wanted.
+        """
         earliest = self._timers.next()
         timer = self._timers.add(deadline, action)
         if earliest is None or deadline < earliest:

@@ -65,5 +65,5 @@ class Timers:
         while (deadline := self.next()) is not None and deadline <= now:
             timer = heappop(self._heap)
             action, timer.action = timer.action, None
-            if action is not None:
-                yield action
+            assert action is not None  # or `next` had dropped it
+            yield action

@@ -18,9 +18,9 @@ from amqpmesh.router import logs
 from amqpmesh.router.amqp.errors import ConfigError
 from amqpmesh.router.cli import commands, configuration, service
 from amqpmesh.router.cli.exits import EPILOG, Exit
-from amqpmesh.router.cli.heap import give_back
 from amqpmesh.router.cli.hints import first_steps
 from amqpmesh.router.config import DEFAULT_URL, ListenerConfig, RouterConfig
+from amqpmesh.router.io.heap import give_back
 from amqpmesh.router.io.node import Router
 from amqpmesh.router.kernel import BOUND
 
@@ -136,10 +136,16 @@ async def serve(config: RouterConfig, stage: Stage) -> int:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, taken)  # a supervisor holds them back until here
         async with Router(config) as router:
             stage.begun(router)
+            failed: Exception | None = None
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(give_back, partial(_come_and_gone, router))
-                await _until_told_to_end(signals, router, config, stage)
+                nursery.start_soon(give_back, router.listeners)
+                try:
+                    await _until_told_to_end(signals, router, config, stage)
+                except Exception as error:  # told as it is, and not as one of a group
+                    failed = error
                 nursery.cancel_scope.cancel()
+            if failed is not None:
+                raise failed
             stage.ending()
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(_at_once, signals, stage.hurry, at_once)
@@ -148,10 +154,6 @@ async def serve(config: RouterConfig, stage: Stage) -> int:
     log.info("ended", drained=drained)
     stage.ended(drained)
     return Exit.FAILED if at_once.cancelled_caught else Exit.DONE
-
-
-def _come_and_gone(router: Router) -> tuple[int, int]:
-    return sum(each.connections for each in router.listeners), sum(each.left for each in router.listeners)
 
 
 async def _until_told_to_end(signals: AsyncIterator[int], router: Router, config: RouterConfig, stage: Stage) -> None:

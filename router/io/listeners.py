@@ -47,7 +47,8 @@ class Listener:
     """A configured listener, bound.
 
     Attributes: `config`. `url`: with the port that is really listened at. `connections`: how many came by it and are
-    still there. `left`: how many others came by it and have left. `refused`: how many more came than it takes.
+    still there. `most`: the most that were at once, since this was set to fewer. `refused`: how many more came than it
+    takes.
     """
 
     def __init__(self, config: ListenerConfig, sockets: list[socket.socket]) -> None:
@@ -55,7 +56,7 @@ class Listener:
         self.config = config
         self.url = str(config.endpoint if config.endpoint.is_unix else at_port(config.endpoint, sockets))
         self.connections = 0
-        self.left = 0
+        self.most = 0
         self.refused = 0
         self._sockets = sockets
 

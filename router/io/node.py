@@ -336,6 +336,7 @@ class Router(Doors):
             stream.close()
             return
         listener.connections += 1
+        listener.most = max(listener.most, listener.connections)
         self._nursery.start_soon(self._serve_accepted, listener, stream, host)
 
     def _start_inside(self, carry: Callable[[], Awaitable[None]]) -> None:
@@ -368,7 +369,6 @@ class Router(Doors):
             await self._serve(stream, listener.config, host, shield=True)
         finally:
             listener.connections -= 1
-            listener.left += 1
 
     async def _serve(self, stream: trio.abc.Stream, listener: ListenerConfig, host: str, *, shield: bool) -> None:
         serve = partial(self._accept, stream, listener, host)

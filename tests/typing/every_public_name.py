@@ -284,7 +284,7 @@ def shown(statistics: Statistics) -> Iterator[str]:
     yield f"{whole.id} {whole.relays} {counted(whole)}"
     listener: ListenerStatistics
     for listener in statistics.listeners:
-        yield f"{listener.url} {listener.connections} {listener.left} {listener.refused}"
+        yield f"{listener.url} {listener.connections} {listener.refused}"
     connector: ConnectorStatistics
     for connector in statistics.connectors:
         waits = "" if connector.state is ConnectorState.CONNECTED else f"waits: {connector.reason}"
