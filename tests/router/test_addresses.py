@@ -7,7 +7,7 @@ from amqpmesh.policies.distribution import Distribution
 from amqpmesh.router.addresses import Address
 from amqpmesh.router.config import AddressConfig
 from amqpmesh.router.kernel.relay import Budget
-from tests.support.network import Network, message
+from tests.support.network import Network
 
 
 def test_an_address_has_a_pool_once_a_link_comes_and_asks_for_nothing_before() -> None:
