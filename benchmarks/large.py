@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import socket
 import struct
 import sys
@@ -57,7 +58,13 @@ class Client:
 def send(options: argparse.Namespace) -> dict[str, Any]:
     stream = Client(options).stream
     credit = window = frames = settled = 0
-    begin = 0.0
+    begin = due = 0.0
+
+    def stop(*_: object) -> None:
+        say(octets=frames * FRAME, seconds=time.monotonic() - begin)
+        sys.exit()
+
+    signal.signal(signal.SIGTERM, stop)
 
     def take() -> None:
         nonlocal credit, window, settled
@@ -74,13 +81,16 @@ def send(options: argparse.Namespace) -> dict[str, Any]:
                 settled += 1
 
     def write(frame: bytes) -> None:
-        nonlocal frames
+        nonlocal frames, due
         while frames >= window:
             take()
         stream.socket.sendall(frame)
         frames += 1
         if options.rate and not frames % PACED:
-            time.sleep(max(0.0, begin + frames * FRAME / (options.rate * 1e6) - time.monotonic()))
+            # What it was late by is not caught up with: it never sends faster.
+            now = time.monotonic()
+            due = max(due + PACED * FRAME / (options.rate * 1e6), now)
+            time.sleep(due - now)
 
     content = bytes(FRAME)
     middle = transfer(0, first=False, more=True, content=content)

@@ -113,15 +113,22 @@ def small(target: Target, rate: float, seconds: float, *, comes_first: bool = Fa
 
 
 @contextmanager
-def large(line: Line, size: int, turn: str, *, pace: float = 0) -> Iterator[None]:
-    """Large messages pass, one after the other, as long as the block lasts: `pace` MB/s at most; 0: all they can."""
+def large(line: Line, size: int, turn: str, *, pace: float = 0) -> Iterator[list[float]]:
+    """Large messages pass, one after the other, as long as the block lasts: `pace` MB/s at most; 0: all they can.
+
+    Yields: what will hold the MB/s that it were, when the block is over.
+    """
+    reached: list[float] = []
     common = ["--address", f"large-{turn}", "--size", str(size), "--count", "1000"]
     where = ["--url", line.large_to] if line.large_to else ["--listen", str(line.large_port)]
     with load("benchmarks.large", "receive", *where, *common) as receiver:
         receiver.line()
-        with load("benchmarks.large", "send", "--url", line.large_url, "--rate", str(pace), *common):
+        with load("benchmarks.large", "send", "--url", line.large_url, "--rate", str(pace), *common) as sender:
             time.sleep(WARM)
-            yield
+            yield reached
+            sender.process.terminate()
+            said = sender.line()
+            reached.append(said["octets"] / said["seconds"] / 1e6)
 
 
 def named(name: str, pace: float, comes_first: bool) -> str:
@@ -140,16 +147,19 @@ def measure(quick: bool, rate: float = RATE) -> dict[str, Any]:
         for turn, (pace, comes_first), (name, each) in product(range(rounds), cases, middles.items()):
             of_case = found.setdefault(named(name, pace, comes_first), {"without": [], "with": []})
             of_case["without"].append(small(each.small, rate, seconds, comes_first=comes_first))
-            with large(each, GIB, f"{turn}-{pace:.0f}-{comes_first}", pace=pace):
-                of_case["with"].append(small(each.small, rate, seconds, comes_first=comes_first))
+            with large(each, GIB, f"{turn}-{pace:.0f}-{comes_first}", pace=pace) as reached:
+                beside = small(each.small, rate, seconds, comes_first=comes_first)
+            of_case["with"].append(beside | {"large_mb": reached[0]})
     results = {name: {beside: median(each) for beside, each in case.items()} for name, case in found.items()}
     rows = []
     for name, case in results.items():
         without, beside = case["without"], case["with"]
         cells = [f"{each['p50_us']:,.0f} / {each['p99_us']:,.0f} us" for each in (without, beside)]
         waited = " ".join(f"{beside[f'waited_{number}']:.0%}" for number in (1, 2))
-        rows.append((name, [*cells, f"{beside['p99_us'] / without['p99_us']:.1f}", waited]))
-    columns = ["p50 / p99 without", "with", "p99 with / without", "waited for a core, with"]
+        rows.append(
+            (name, [f"{beside['large_mb']:,.0f} MB/s", *cells, f"{beside['p99_us'] / without['p99_us']:.1f}", waited])
+        )
+    columns = ["of the large one", "p50 / p99 without", "with", "p99 with / without", "waited for a core, with"]
     table(f"100 B at {rate:,.0f}/s by two", columns, rows)
     return results
 
