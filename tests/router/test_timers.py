@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from weakref import ref
 
 from hypothesis import given
@@ -21,7 +22,7 @@ class Owner:
 def test_the_earliest_comes_first_and_what_is_cancelled_does_not_come(wanted: list[tuple[int, bool]], now: int) -> None:
     timers, done, added = Timers(), list[tuple[int, int]](), list[tuple[Timer, bool]]()
     for number, (deadline, cancelled) in enumerate(wanted):
-        timer = timers.add(deadline, lambda entry=(deadline, number): done.append(entry))  # type: ignore[misc]
+        timer = timers.add(deadline, partial(done.append, (deadline, number)))
         added.append((timer, cancelled))
     for timer, cancelled in added:
         if cancelled:
