@@ -34,7 +34,7 @@ from amqpmesh.router.settlement import Settlement
 from amqpmesh.router.steps import at_once
 from amqpmesh.router.survey import survey
 from amqpmesh.router.tally import Tally
-from amqpmesh.router.timers import Timer, Timers
+from amqpmesh.router.timers import Timers
 from amqpmesh.router.waiting import end_waiting
 from amqpmesh.router.windows import FixedWindow
 
@@ -51,6 +51,15 @@ if TYPE_CHECKING:
 
 #: Deliveries that are looked at before other connections come first: a frame of 20 octets can speak of thousands.
 WORK_LIMIT: Final = 1000
+
+
+class _Errand:
+    """Something to be done at a time; a name of its own, however many do the same."""
+
+    __slots__ = ("action",)
+
+    def __init__(self, action: Callable[[], None]) -> None:
+        self.action = action
 
 
 class Core:
@@ -97,8 +106,7 @@ class Core:
         #: No credit is given: memory is used up, or the router drains.
         self.suspended = False
         self._numbers = 0
-        self._timers = Timers()
-        self._timer_of: dict[ConnectionRecord | Address, Timer] = {}
+        self._timers: Timers[ConnectionRecord | Address | _Errand] = Timers()
         #: What the batch has touched.
         self.touched: dict[Address, None] = {}
         #: Where deliveries were relayed without a decision, until something changed.
@@ -300,39 +308,28 @@ class Core:
     def handle_timer(self, now: float) -> None:
         """Do what is due."""
         self._begin(now)
-        for action in self._timers.due(now):
-            action()
+        for due in self._timers.due(now):
+            if isinstance(due, _Errand):
+                due.action()
+            else:
+                self._timer_due(due)
         finish_batch(self)
 
-    def schedule(self, deadline: float, action: Callable[[], None]) -> Timer:
-        """Have `action` called once `deadline` has come. Whoever does not keep the timer, to cancel it, has the action
-        look for itself whether it is still wanted.
-        """
-        earliest = self._timers.next()
-        timer = self._timers.add(deadline, action)
-        if earliest is None or deadline < earliest:
-            self.on_timer()
-        return timer
+    def schedule(self, deadline: float, action: Callable[[], None]) -> None:
+        """Have `action` called once `deadline` has come; it looks for itself whether it is still wanted."""
+        self._timers.set(_Errand(action), deadline)
+        self.on_timer()
 
     def set_timer(self, owner: ConnectionRecord | Address, deadline: float | None) -> None:
-        """See to it that `owner` is looked at by `deadline`; what is scheduled already and earlier will do."""
-        if deadline is None:
-            return
-        scheduled = self._timer_of.get(owner)
-        if scheduled is not None:
-            if scheduled.deadline <= deadline:
-                return
-            self._timers.cancel(scheduled)
-        self._timer_of[owner] = self.schedule(deadline, partial(self._timer_due, owner))
+        """See to it that `owner` is looked at by `deadline`; what is set already and earlier will do."""
+        if deadline is not None and self._timers.set_earlier(owner, deadline):
+            self.on_timer()
 
     def forget_timer(self, owner: ConnectionRecord | Address) -> None:
         """Nobody needs to look at `owner` any more."""
-        timer = self._timer_of.pop(owner, None)
-        if timer is not None:
-            self._timers.cancel(timer)
+        self._timers.cancel(owner)
 
     def _timer_due(self, owner: ConnectionRecord | Address) -> None:
-        del self._timer_of[owner]
         if isinstance(owner, Address):
             due = owner.next_timer()
             if due is None or due > self.now:  # what it was set for has come about meanwhile

@@ -1,69 +1,92 @@
-"""What is to be done when."""
+"""Deadlines by name: each name has one at most, and setting it again moves it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Hashable, Iterator
 from heapq import heapify, heappop, heappush
+from typing import Final, Generic, TypeVar
 
-FEW = 64  # timers that are wanted no more, which may wait for their time: below that it is not worth looking for them
+Name = TypeVar("Name", bound=Hashable)
 
-
-class Timer:
-    """Something that is to be done at a time."""
-
-    __slots__ = ("action", "deadline", "serial")
-
-    def __init__(self, deadline: float, serial: int, action: Callable[[], None]) -> None:
-        self.deadline = deadline
-        self.serial = serial
-        self.action: Callable[[], None] | None = action
-
-    def __lt__(self, other: Timer) -> bool:
-        return (self.deadline, self.serial) < (other.deadline, other.serial)
+SLACK: Final = 64
+"""Entries that hold no more and wait for their time: below that it is not worth looking for them."""
 
 
-class Timers:
-    """The earliest first; of those for one time, what was asked for first."""
+class _Entry(Generic[Name]):
+    """When a name comes up; None: it does not any more, or not by this one."""
+
+    __slots__ = ("at", "name", "turn")
+
+    def __init__(self, at: float, turn: int, name: Name) -> None:
+        self.at = at
+        self.turn = turn
+        self.name: Name | None = name
+
+    def __lt__(self, other: _Entry[Name]) -> bool:
+        return (self.at, self.turn) < (other.at, other.turn)
+
+
+class Timers(Generic[Name]):
+    """Setting costs O(log n). A name that is cancelled, or set anew, is let go of at once by what it was set to before,
+    which itself stays until it comes up or half of all are so.
+    """
 
     def __init__(self) -> None:
-        self._heap: list[Timer] = []
-        self._serial = 0
-        self._cancelled = 0
+        self._entries: dict[Name, _Entry[Name]] = {}
+        self._heap: list[_Entry[Name]] = []
+        self._turn = 0
+
+    def __contains__(self, name: Name) -> bool:
+        return name in self._entries
 
     def __len__(self) -> int:
-        """Those that take memory, wanted or not."""
-        return len(self._heap)
+        return len(self._entries)
+
+    def set(self, name: Name, at: float) -> None:
+        """Let a name come up at a time, whatever it was set to before."""
+        before = self._entries.get(name)
+        if before is not None:
+            if before.at == at:
+                return
+            before.name = None
+        self._turn += 1  # of equal deadlines the one set first comes first
+        entry = self._entries[name] = _Entry(at, self._turn, name)
+        heappush(self._heap, entry)
+        self._tidy()
+
+    def set_earlier(self, name: Name, at: float) -> bool:
+        """Let a name come up at a time, unless it does so before. Returns: whether that changed anything."""
+        before = self._entries.get(name)
+        if before is not None and before.at <= at:
+            return False
+        self.set(name, at)
+        return True
+
+    def cancel(self, name: Name) -> None:
+        """Let a name not come up; one that is not set is ignored."""
+        entry = self._entries.pop(name, None)
+        if entry is not None:
+            entry.name = None
+            self._tidy()
 
     def next(self) -> float | None:
-        """When the next is due."""
+        """When the next one comes up; None: nothing is set."""
         heap = self._heap
-        while heap and heap[0].action is None:
+        while heap and heap[0].name is None:
             heappop(heap)
-            self._cancelled -= 1
-        return heap[0].deadline if heap else None
+        return heap[0].at if heap else None
 
-    def add(self, deadline: float, action: Callable[[], None]) -> Timer:
-        """Have `action` among what is due once `deadline` has come."""
-        self._serial += 1
-        timer = Timer(deadline, self._serial, action)
-        heappush(self._heap, timer)
-        return timer
+    def due(self, now: float) -> Iterator[Name]:
+        """The names whose time has come, in order, and those that are set meanwhile to a time that has come; they are
+        set no more. One is taken only once what came before it is done, which may cancel it.
+        """
+        while (at := self.next()) is not None and at <= now:
+            name = heappop(self._heap).name
+            assert name is not None  # or `next` had dropped it
+            del self._entries[name]
+            yield name
 
-    def cancel(self, timer: Timer) -> None:
-        """It is wanted no more. What it would have done is let go of now, the timer itself when half of all are so."""
-        if timer.action is None:
-            return
-        timer.action = None
-        self._cancelled += 1
-        if self._cancelled > FEW and 2 * self._cancelled > len(self._heap):
-            self._heap = [each for each in self._heap if each.action is not None]
+    def _tidy(self) -> None:
+        if len(self._heap) > 2 * len(self._entries) + SLACK:
+            self._heap = [entry for entry in self._heap if entry.name is not None]
             heapify(self._heap)
-            self._cancelled = 0
-
-    def due(self, now: float) -> Iterator[Callable[[], None]]:
-        """What is to be done by now, also what is added meanwhile; each is asked for once what came before is done."""
-        while (deadline := self.next()) is not None and deadline <= now:
-            timer = heappop(self._heap)
-            action, timer.action = timer.action, None
-            assert action is not None  # or `next` had dropped it
-            yield action

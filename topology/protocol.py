@@ -382,11 +382,10 @@ class Topology:
         """Do all that is due, what becomes due by it included."""
         while True:
             self._exchange.pace(now)
-            due = self._timers.due(now)
+            due = list(self._timers.due(now))
             if not due:
                 break
             for name in due:
-                assert isinstance(name, tuple)
                 self._names[name[0]](*name[1:], now)
         if self.book.unsettled and ("book",) not in self._timers:
             self._settle(now)

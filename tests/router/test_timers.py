@@ -1,70 +1,99 @@
-"""What is due is done in order, and what is wanted no more is let go of."""
+"""Deadlines by name: each comes up once, in order, and what is wanted no more is let go of."""
 
 from __future__ import annotations
 
-from functools import partial
 from weakref import ref
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amqpmesh.router.timers import FEW, Timer, Timers
+from amqpmesh.router.timers import SLACK, Timers
+
+NAMES = st.sampled_from(["a", "b", ("c", 1)])
+TIMES = st.integers(0, 20).map(float)
+CALLS = st.lists(
+    st.one_of(
+        st.tuples(st.just("set"), NAMES, TIMES),
+        st.tuples(st.just("earlier"), NAMES, TIMES),
+        st.tuples(st.just("cancel"), NAMES, TIMES),
+        st.tuples(st.just("due"), NAMES, TIMES),
+    ),
+    max_size=60,
+)
 
 
 class Owner:
-    """What a timer is for."""
-
-    def act(self) -> None:
-        raise AssertionError("it is wanted no more")
+    """What a deadline is for."""
 
 
-@given(st.lists(st.tuples(st.integers(0, 9), st.booleans()), max_size=300), st.integers(0, 9))
-def test_the_earliest_comes_first_and_what_is_cancelled_does_not_come(wanted: list[tuple[int, bool]], now: int) -> None:
-    timers, done, added = Timers(), list[tuple[int, int]](), list[tuple[Timer, bool]]()
-    for number, (deadline, cancelled) in enumerate(wanted):
-        timer = timers.add(deadline, partial(done.append, (deadline, number)))
-        added.append((timer, cancelled))
-    for timer, cancelled in added:
-        if cancelled:
-            timers.cancel(timer)
-            timers.cancel(timer)  # which changes nothing
-    left = sorted((deadline, number) for number, (deadline, cancelled) in enumerate(wanted) if not cancelled)
-    assert timers.next() == (left[0][0] if left else None)
-    for action in timers.due(now):
-        action()
-    assert done == [each for each in left if each[0] <= now]
-    later = [each for each in left if each[0] > now]
-    assert timers.next() == (later[0][0] if later else None)
+@given(CALLS)
+def test_each_name_comes_up_once_at_the_time_it_was_set_to_last(calls: list[tuple[str, object, float]]) -> None:
+    timers, model = Timers[object](), dict[object, float]()
+    for call, name, at in calls:
+        match call:
+            case "set":
+                timers.set(name, at)
+                model[name] = at
+            case "earlier":
+                assert timers.set_earlier(name, at) == (at < model.get(name, float("inf")))
+                model[name] = min(at, model.get(name, at))
+            case "cancel":
+                timers.cancel(name)
+                model.pop(name, None)
+            case _:
+                due = list(timers.due(at))
+                assert [model[each] for each in due] == sorted(model[each] for each in due)
+                assert set(due) == {each for each, when in model.items() if when <= at}
+                for each in due:
+                    del model[each]
+        assert timers.next() == min(model.values(), default=None)
+        assert len(timers) == len(model)
+        assert all((name in timers) == (name in model) for name in ("a", "b", ("c", 1)))
 
 
-def test_what_is_added_meanwhile_is_done_in_its_turn_and_what_is_cancelled_meanwhile_is_not() -> None:
-    timers, done = Timers(), list[str]()
-    last = timers.add(3, lambda: done.append("cancelled"))
+def test_of_equal_times_the_first_set_comes_first() -> None:
+    timers = Timers[str]()
+    for name in "cab":
+        timers.set(name, 1.0)
+    assert list(timers.due(1.0)) == ["c", "a", "b"]
 
-    def first() -> None:
-        done.append("first")
-        timers.add(2, lambda: done.append("added"))
-        timers.add(9, lambda: done.append("not yet"))
-        timers.cancel(last)
 
-    timers.add(1, first)
-    for action in timers.due(5):
-        action()
-    timers.cancel(last)
-    assert done == ["first", "added"]
+def test_what_is_set_meanwhile_comes_up_in_its_turn_and_what_is_cancelled_meanwhile_does_not() -> None:
+    timers, came = Timers[str](), list[str]()
+    timers.set("first", 1)
+    timers.set("cancelled", 3)
+    for name in timers.due(5):
+        came.append(name)
+        if came == ["first"]:
+            timers.set("set", 2)
+            timers.set("first", 4)
+            timers.set("not yet", 9)
+            timers.cancel("cancelled")
+    assert came == ["first", "set", "first"]
     assert timers.next() == 9
 
 
-def test_a_cancelled_timer_keeps_nothing_and_many_take_no_memory() -> None:
-    timers = Timers()
-    kept = timers.add(1000, lambda: None)
-    for number in range(10 * FEW):
+def test_what_is_cancelled_or_comes_up_is_let_go_of_and_many_take_no_room() -> None:
+    timers = Timers[object]()
+    timers.set("kept", 1000)
+    for number in range(10 * SLACK):
         owner = Owner()
-        timer, gone = timers.add(number + 1, owner.act), ref(owner)
+        timers.set(owner, number + 1)
+        timers.set(owner, number + 2)
+        gone = ref(owner)
+        if number % 2:
+            timers.cancel(owner)
+        else:
+            assert list(timers.due(number + 2)) == [owner]
         del owner
-        assert gone() is not None
-        timers.cancel(timer)
         assert gone() is None
-        assert len(timers) <= 2 * FEW + 2
-    assert timers.next() == kept.deadline
+        assert len(timers._heap) <= SLACK + 2  # there is no other way to see it
+    assert timers.next() == 1000
     assert not list(timers.due(999))
+
+
+def test_what_is_set_again_and_again_takes_no_room() -> None:
+    timers = Timers[str]()
+    for number in range(10_000):
+        timers.set("a", float(number))
+    assert len(timers._heap) <= SLACK + 2
