@@ -112,13 +112,7 @@ class Listener:
             try:
                 await trio.lowlevel.wait_readable(listening)
                 for _ in range(ACCEPT_BATCH):
-                    connected, address = listening.accept()
-                    if not self.config.endpoint.is_unix:
-                        admit(self, TcpStream(connected), address[0])
-                    elif _is_of_this_user(connected):
-                        admit(self, TcpStream(connected), WORKER)
-                    else:
-                        connected.close()
+                    self._accept_one(listening, admit)
             except (BlockingIOError, ConnectionError):
                 continue  # nobody is there any more
             except trio.ClosedResourceError:
@@ -130,6 +124,16 @@ class Listener:
             except Exception as error:
                 log.error("fault", exception=error, peer=self.url)
                 await trio.sleep(PAUSE)
+
+    def _accept_one(self, listening: socket.socket, admit: Admit) -> None:
+        """Raises: as sockets do."""
+        connected, address = listening.accept()
+        if not self.config.endpoint.is_unix:
+            admit(self, TcpStream(connected), address[0])
+        elif _is_of_this_user(connected):
+            admit(self, TcpStream(connected), WORKER)
+        else:
+            connected.close()
 
 
 def reserved(config: ListenerConfig) -> list[socket.socket]:

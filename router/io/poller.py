@@ -98,6 +98,7 @@ class Poller:
         left = False
         with self._scope, self._epoll as epoll:
             while True:
+                each = None  # whoever was served last is not kept while all are waited for
                 await (trio.lowlevel.checkpoint() if busy or left else trio.lowlevel.wait_readable(epoll))
                 until = stopwatch() + BATCH_TIME
                 for _ in range(ROUNDS):

@@ -242,8 +242,9 @@ class Transport(ABC):
 
     async def _take_leave(self) -> None:
         """The connection has ended by the standard: see to it that the peer hears so."""
-        with trio.move_on_after(WRITE_TIME_OUT):
-            await self._until_written()
+        if self._is_writing:  # a deadline that is not needed would be kept by Trio until it has passed
+            with trio.move_on_after(WRITE_TIME_OUT):
+                await self._until_written()
         if self._is_writing or self._held or self._broken:
             return
         with trio.move_on_after(LINGER):

@@ -1,5 +1,6 @@
 """A router from its start to its end: what it does to those who are connected, and to the program around it."""
 
+import gc
 import socket
 from pathlib import Path
 
@@ -14,9 +15,15 @@ from amqpmesh.router.amqp.performatives import Close, Detach, Disposition, Flow,
 from amqpmesh.router.config import ListenerConfig, RouterConfig
 from amqpmesh.router.io.driver import TURNS
 from amqpmesh.router.io.node import HEARING_TIME, Router
+from amqpmesh.router.io.transport import Transport
 from tests.support.peer import Peer, connect, connected, credit
 
 LOOPBACK = "amqp://127.0.0.1:0"
+
+
+def served(router: Router) -> list[Transport]:
+    """The sockets that a router has, or keeps."""
+    return [each for each in gc.get_objects() if isinstance(each, Transport) and each._driver is router._driver]
 
 
 async def test_two_clients_exchange_a_message_and_nothing_is_left(
@@ -62,6 +69,19 @@ async def test_sockets_are_served_as_streams_are() -> None:
         await sender.close()
         await receiver.close()
     assert router.statistics().is_empty
+
+
+async def test_whoever_came_or_was_served_last_is_not_kept_when_he_has_gone() -> None:
+    async with Router(listeners=[LOOPBACK], id="A") as router:
+        peer = await connect(router)
+        await peer.attach(Role.RECEIVER, "q")
+        assert len(served(router)) == 1
+        await peer.close()
+        while router.statistics().router.connections:
+            await trio.lowlevel.checkpoint()
+        await trio.testing.wait_all_tasks_blocked()
+        gc.collect()
+        assert not served(router)
 
 
 async def test_a_crowd_that_goes_at_once_leaves_the_others_their_turns(
