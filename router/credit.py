@@ -288,16 +288,24 @@ class Pool:
         """How many more deliveries of an input may come and leave at once before anybody has to know: they change sums
         alone.
 
-        Nobody is given less than half a share, and what is free stays as it is, while the demand sinks: so one that is
-        alone gets nothing before a share is that small, or all that it holds is used up.
+        Nobody is given less than half a share, and what is free stays as it is, while the demand sinks, and shares with
+        it: so whoever waits for more gets nothing before a share is that small. One that is alone waits for nobody
+        else, and may use up all that it holds until then.
         """
         quiet = i.quiet
-        if i._idle or i.draining or i._revoked or self.only is not i:
+        if i._idle or i.draining or i._revoked:
             return quiet
-        free = self._free()
+        lines = self._lines
+        is_alone = len(lines.inputs) == 1
+        if not (is_alone or lines.renewing):
+            return quiet
+        free = self._free() + self._revoked
+        sinks = self.demand - 2 * free * max(1, lines.active) - 1
+        if not is_alone:
+            return max(0, min(quiet, sinks))
         if self._pace.max_credit * i.times <= 2 * free:
             return quiet
-        return max(quiet, min(i.granted, self.demand - 2 * free) - 1)
+        return max(quiet, min(i.granted - 1, sinks))
 
     # A consumer drains.
 
