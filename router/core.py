@@ -339,11 +339,13 @@ class Core:
             end_waiting(self, owner)
             self.touch(owner)
             return
-        for event in owner.engine.handle_timer(self.now):
-            handle(self, owner, event)
-        if owner.engine.finished:
-            self.on_output(owner)
-        self.set_timer(owner, owner.engine.next_timer())
+        try:
+            for event in owner.engine.handle_timer(self.now):
+                handle(self, owner, event)
+            if owner.engine.finished:
+                self.on_output(owner)
+        finally:  # a fault of ours must not end its time-outs
+            self.set_timer(owner, owner.engine.next_timer())
 
     # -------------------------------------------------------------------------------------------------------- shutdown
 

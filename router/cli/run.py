@@ -136,16 +136,10 @@ async def serve(config: RouterConfig, stage: Stage) -> int:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, taken)  # a supervisor holds them back until here
         async with Router(config) as router:
             stage.begun(router)
-            failed: Exception | None = None
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(give_back, router.listeners)
-                try:
-                    await _until_told_to_end(signals, router, config, stage)
-                except Exception as error:  # told as it is, and not as one of a group
-                    failed = error
+                await _until_told_to_end(signals, router, config, stage)
                 nursery.cancel_scope.cancel()
-            if failed is not None:
-                raise failed
             stage.ending()
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(_at_once, signals, stage.hurry, at_once)
@@ -165,6 +159,9 @@ async def _until_told_to_end(signals: AsyncIterator[int], router: Router, config
             changed = router.reload(stage.read_again())
         except ConfigError as error:
             log.error("not read again", file=error.file, key=error.key, reason=error.reason)
+            continue
+        except Exception as error:  # as it would cost a connection elsewhere, here it costs the reading
+            log.error("fault", exception=error)
             continue
         log.info("read again")
         for key in changed:

@@ -405,6 +405,22 @@ def test_a_silent_connection_is_kept_alive_as_its_peer_demands() -> None:
     network.leave()
 
 
+def test_a_fault_in_a_timer_of_a_connection_does_not_end_its_time_outs(monkeypatch: pytest.MonkeyPatch) -> None:
+    network = Network()
+    client = network.client(idle_time_out=1.0)
+    with monkeypatch.context() as patched:
+        patched.setattr(type(client.record.engine), "handle_timer", lambda *_: 1 / 0)
+        due = network.core.next_timer()
+        assert due is not None
+        with pytest.raises(ZeroDivisionError):
+            network.core.handle_timer(due)
+    for _ in range(40):
+        network.advance(0.1)
+        for event in client.engine.handle_timer(network.now):
+            raise AssertionError(f"the router was silent for too long: {event}")
+    network.leave()
+
+
 def test_a_peer_without_room_for_our_answer_loses_that_session_and_no_more() -> None:
     network = Network()
     client = network.client(max_frame_size=512)

@@ -18,6 +18,8 @@ import trustme
 from amqpmesh.router.amqp.definitions import Role
 from amqpmesh.router.amqp.delivery_states import Accepted
 from amqpmesh.router.amqp.performatives import Disposition, Transfer
+from amqpmesh.router.cli import run
+from amqpmesh.router.config import RouterConfig
 from amqpmesh.router.users import add_user
 from tests.support.daemons import PATIENCE, Daemon, StartDaemon
 from tests.support.peer import Peer, credit
@@ -205,6 +207,25 @@ def test_sighup_reads_users_and_certificates_again_and_a_bad_file_changes_nothin
     router.said(r" WARNING needs a restart key=addresses")
     router.send(signal.SIGTERM)
     assert router.ended() == 0
+
+
+async def test_a_fault_while_it_reads_again_ends_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    left = [signal.SIGHUP, signal.SIGHUP, signal.SIGTERM]
+    ended: list[bool] = []
+
+    def next_signal(_: object = None) -> None:
+        os.kill(os.getpid(), left.pop(0))
+
+    def read_again() -> RouterConfig:
+        next_signal()
+        raise RuntimeError("of ours")
+
+    stage = run.Stage(read_again=read_again, begun=next_signal, ending=lambda: None, ended=ended.append)
+    with trio.fail_after(PATIENCE):
+        assert await run.serve(RouterConfig(id="A", drain=0.0), stage) == 0
+    faults = [each.exc_info[1] for each in caplog.records if each.exc_info is not None]
+    assert [str(each) for each in faults] == ["of ours"] * 2
+    assert (left, ended) == ([], [True])
 
 
 def shown_by(port: int) -> bytes:
