@@ -34,9 +34,9 @@ from amqpmesh.router.settlement import Settlement
 from amqpmesh.router.steps import at_once
 from amqpmesh.router.survey import survey
 from amqpmesh.router.tally import Tally
-from amqpmesh.router.timers import Timers
 from amqpmesh.router.waiting import end_waiting
 from amqpmesh.router.windows import FixedWindow
+from amqpmesh.topology.timers import Timers
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -4,12 +4,12 @@ from collections import Counter
 from collections.abc import Hashable
 from typing import Any, Final
 
-from amqpmesh.router.timers import Timers
 from amqpmesh.topology.adjacency import Adjacency
 from amqpmesh.topology.changes import AddressesChanged, Change, Dropped, Step
 from amqpmesh.topology.messages import Message, write_message
 from amqpmesh.topology.records import Name
 from amqpmesh.topology.settings import Settings
+from amqpmesh.topology.timers import Timers
 
 MAX_REPORTS: Final = 64
 """Different drops that one step reports; all of them are counted."""

@@ -15,7 +15,7 @@ PATIENCE = 40.0  # seconds
 # A quarter of a second of CPU for the first, and some tens of milliseconds for most others.
 NOBODY_NEEDS = {"networkx", "asyncio", "scramp", "asn1crypto", "dns", "tqdm", "shtab", "multiprocessing", "xml"}
 CERTIFICATES_NEED = {"cryptography"}
-A_MESH_NEEDS = {"msgpack", "amqpmesh.topology", "amqpmesh.router.mesh"}
+A_MESH_NEEDS = {"msgpack", "amqpmesh.topology.protocol", "amqpmesh.router.mesh"}
 CLIENTS_NEED = {"amqpmesh.router.io.client.connection", "amqpmesh.router.cli.peer", "amqpmesh.router.cli.send"}
 
 LISTENER = '[[listener]]\nurl = "amqp://127.0.0.1:0"\n'

@@ -7,7 +7,7 @@ from weakref import ref
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amqpmesh.router.timers import SLACK, Timers
+from amqpmesh.topology.timers import SLACK, Timers
 
 NAMES = st.sampled_from(["a", "b", ("c", 1)])
 TIMES = st.integers(0, 20).map(float)
