@@ -108,17 +108,20 @@ class TcpStream(DirectStream, trio.abc.HalfCloseableStream):
         with suppress(OSError):
             if UNSENT_OPTION is not None:
                 self._socket.setsockopt(socket.IPPROTO_TCP, UNSENT_OPTION, UNSENT)
-            if (trip := self._round_trip()) is not None and trip <= NEARBY:
+            if (trip := self.round_trip()) is not None and trip <= NEARBY:
                 self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER)
 
-    def _round_trip(self) -> float | None:
+    def round_trip(self) -> float | None:
         """Seconds of the shortest round trip so far; None: the system does not say."""
+        if self._socket.family == socket.AF_UNIX:
+            return 0.0
         if TCP_INFO is None:
             return None
-        told = self._socket.getsockopt(socket.IPPROTO_TCP, TCP_INFO, 256)
-        if len(told) < MIN_RTT.stop:
-            return None
-        return int.from_bytes(told[MIN_RTT], sys.byteorder) / 1e6
+        with suppress(OSError):  # the peer is gone already
+            told = self._socket.getsockopt(socket.IPPROTO_TCP, TCP_INFO, 256)
+            if len(told) >= MIN_RTT.stop:
+                return int.from_bytes(told[MIN_RTT], sys.byteorder) / 1e6
+        return None
 
     @property
     def descriptor(self) -> int:

@@ -1,5 +1,6 @@
 """One connection: what was read is told to the core, and what that has for the peer is written."""
 
+import math
 from abc import ABC, abstractmethod
 
 import trio
@@ -25,6 +26,9 @@ milliseconds of small messages where the kernel is not compiled. While they take
 BACKLOG_LIMIT = 4 * 2**20
 """Octets that may wait to be written, beyond one frame, before a peer is read no further: one that asks and asks and
 reads no answer. Deliveries stop at far less, so two routers cannot wait for each other here."""
+
+LINE_RATE = 1e9
+"""Octets a second that a narrow window lets through at any distance, if frames are as large as they may be."""
 
 WRITE_TIME_OUT = 5.0
 """Seconds for a peer to take the last bytes, once the connection has ended."""
@@ -71,8 +75,7 @@ class Transport(ABC):
         """Serve the connection until it ends. Raises: nothing; faults of ours are logged."""
         try:
             with self._everything:
-                if self._record.role == "mesh":
-                    self._keep_short()
+                self._note_distance()
                 await self._driver.turn()
                 self._driver.connect(self._record, self)
                 self._note_tls()
@@ -205,14 +208,22 @@ class Transport(ABC):
         self._driver.settle()
         return True
 
-    def _keep_short(self) -> None:
-        """Large and small deliveries of all clients share a connection to a neighbour: little of it may wait where only
+    def _note_distance(self) -> None:
+        """How much may wait on the way, for what is small to find little before it: no less than what is under way.
+
+        Large and small deliveries of all clients share a connection to a neighbour: little of it may wait where only
         the first comes first.
         """
-        stream = self._stream
+        stream, record = self._stream, self._record
         tcp = stream.transport_stream if isinstance(stream, TlsStream | trio.SSLStream) else stream
-        if isinstance(tcp, TcpStream):
+        if not isinstance(tcp, TcpStream):
+            return
+        if record.role == "mesh":
             tcp.keep_short()
+        trip = tcp.round_trip()
+        if trip is not None:
+            limits = record.limits
+            record.engine.flow_state.narrow = limits.narrow_window + math.ceil(trip * LINE_RATE / limits.max_frame_size)
 
     def _note_tls(self) -> None:
         if isinstance(self._stream, TlsStream | trio.SSLStream):

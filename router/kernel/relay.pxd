@@ -10,6 +10,7 @@ cdef long _DISPOSITION_CODE
 cdef long _FLOW_CODE
 cdef long _OUTGOING_WINDOW
 cdef long _COPIED
+cdef double _BESIDE
 cdef long _SHORT
 cdef long _MAX_TAG
 cdef long _HEADER
@@ -92,7 +93,7 @@ cdef class Recorder:
 cdef class RouterFlow:
     cdef public Recorder recorder
     cpdef long counter(self, LinkFlow link, bytes tag) except? -1
-    cdef public double now
+    cdef public double now, small_at
     cdef public bint due
     cdef public long relays, generation, key_count
     cdef public list touched
@@ -112,7 +113,7 @@ cdef class ConnectionFlow:
     cdef public list stirred
     cdef public object on_wake
     cdef public bint is_open, woken, compact
-    cdef public long sending, backlog, max_frame_size, remote_max_frame_size, work
+    cdef public long sending, backlog, max_frame_size, remote_max_frame_size, narrow, work
     cdef public dict sessions
     cdef public Undecided undecided
     cdef public Gathering gathering
@@ -134,12 +135,16 @@ cdef class SessionFlow:
     cdef public ConnectionFlow wire
     cdef public object owner
     cdef public dict links, progress
-    cdef public bint woken, in_full, begun, flow_due
+    cdef public bint woken, in_full, begun, flow_due, in_parts
     cdef public long channel, window_size, initial_outgoing_id, next_outgoing_id, next_incoming_id, incoming_limit, held
     cdef public long remote_incoming_window, remote_outgoing_window, next_delivery_id, widest, small
     cdef public Ledger incoming, outgoing
     cdef public list dispositions, flows
-    @cython.locals(gathered=long)
+    @cython.locals(router=RouterFlow)
+    cpdef long width(self) except -1
+    @cython.locals(width=long, window=long)
+    cpdef long announce(self) except? -1
+    @cython.locals(gathered=long, width=long)
     cpdef void release(self, long frames) except *
     cpdef void stir(self) except *
     @cython.locals(run=DispositionRun)

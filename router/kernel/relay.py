@@ -399,6 +399,7 @@ class RouterFlow:
         "recorder",
         "relays",
         "said",
+        "small_at",
         "touched",
     )
 
@@ -409,6 +410,8 @@ class RouterFlow:
         self.recorder: Recorder | None = None
         #: Seconds, of the batch that is handled.
         self.now = 0.0
+        #: When a small delivery came last.
+        self.small_at = -_BESIDE
         #: Live relays.
         self.relays = 0
         #: What was decided before this changed holds no more (`Exits`).
@@ -456,6 +459,7 @@ class ConnectionFlow:
         "gathering",
         "is_open",
         "max_frame_size",
+        "narrow",
         "on_wake",
         "out",
         "remote_max_frame_size",
@@ -491,6 +495,8 @@ class ConnectionFlow:
         #: Octets of a frame that we take, and that the peer does.
         self.max_frame_size = 512
         self.remote_max_frame_size = 512
+        #: What a session's window is at most for what is large, while something small comes to this router.
+        self.narrow = _OUTGOING_WINDOW
         #: Sessions that both sides have begun and not ended, by the channel that the peer sends on.
         self.sessions: dict[int, SessionFlow] = {}
         #: What `relay` has read and cannot decide: a disposition, as far as others than passages are meant.
@@ -555,6 +561,7 @@ class SessionFlow:
         "flows",
         "held",
         "in_full",
+        "in_parts",
         "incoming",
         "incoming_limit",
         "initial_outgoing_id",
@@ -602,6 +609,8 @@ class SessionFlow:
         #: The first transfer-id that the peer may not use, by what we last announced.
         self.incoming_limit = window_size
         self.held = 0
+        #: What began last comes in several frames.
+        self.in_parts = False
         #: The peer needs all fields of a `transfer`, trailing nulls included.
         self.in_full = False
         #: The peer has begun it, too: it is known where its transfers begin.
@@ -623,10 +632,25 @@ class SessionFlow:
         """How many more transfer frames we can take now (the value to announce)."""
         return self.window_size - self.held
 
+    def width(self) -> int:
+        """How many frames may be here unreleased, by what is here now.
+
+        Who sends what is large in short pieces leaves time, between them, for what is small.
+        """
+        wire = self.wire
+        if self.in_parts and wire.narrow < self.window_size:
+            router = wire.router
+            if router is not None and router.now - router.small_at < _BESIDE:
+                return wire.narrow
+        return self.window_size
+
     def announce(self) -> int:
         """The window to write into a `begin` or `flow` now; from here on it is what the peer may rely on."""
-        window = self.incoming_window
+        width = self.width()
+        window = width - self.held
         # It never falls: what a frame takes from the window it adds to next_incoming_id.
+        if width < self.window_size:
+            window = max(window, serial_distance(self.next_incoming_id, self.incoming_limit))
         self.incoming_limit = serial_add(self.next_incoming_id, window)
         self.flow_due = False
         return window
@@ -643,9 +667,10 @@ class SessionFlow:
             self.window_size = min(2 * self.window_size, self.widest)
         if self.flow_due:
             return
-        # How much wider the window is than the peer may know.
-        gathered = (self.next_incoming_id + self.window_size - self.held - self.incoming_limit) & _MASK
-        if gathered * 2 >= self.window_size or (gathered and self.next_incoming_id == self.incoming_limit):
+        # How much wider the window is than the peer may know; it has become narrower if that is less than nothing.
+        width = self.width()
+        gathered = serial_distance(self.incoming_limit, (self.next_incoming_id + width - self.held) & _MASK)
+        if gathered * 2 >= width or (gathered > 0 and self.next_incoming_id == self.incoming_limit):
             self.flow_due = True
             self.stir()
 
@@ -946,6 +971,11 @@ def _first_transfer(session: SessionFlow, link: LinkFlow, frame: TransferFrame, 
     delivery.delivery_id = frame.delivery_id
     delivery.size = payload_size
     delivery.remote_state = frame.state
+    session.in_parts = frame.more
+    if not frame.more and payload_size < _COPIED:
+        router = session.wire.router
+        if router is not None:
+            router.small_at = router.now
     if frame.aborted:
         delivery.aborted = True
         delivery.settled = delivery.remote_settled = True
@@ -1606,7 +1636,12 @@ def _relay_transfer(
         else:
             sink.out += memoryview(data)[payload_at:end]
     _count_first_transfer(session, link, settled, size)
-    session.small = session.small + 1 if size < _COPIED else 0
+    session.in_parts = False
+    if size < _COPIED:
+        session.small += 1
+        router.small_at = router.now
+    else:
+        session.small = 0
     session.release(0)
     _count_first_sent(target, out, settled)
     out.octets += size
@@ -2057,6 +2092,8 @@ def _put_uint(out: bytearray, at: int, value: int) -> int:
 
 #: Octets of a payload that is copied on its way, as a view of it costs more.
 _COPIED: Final = 4096
+#: Seconds after a small delivery for which others are expected.
+_BESIDE: Final = 0.1
 
 
 def _ready_exit(exits: Exits) -> LinkFlow | None:

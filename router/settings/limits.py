@@ -19,6 +19,7 @@ class Limits(Table):
     handle_max: int = setting(default=1023, low=0, high=UINT_MAX)
     session_window: int = setting(default=128, low=1, high=2**31 - 1)
     small_window: int = setting(default=512, low=1, high=2**31 - 1)
+    narrow_window: int = setting(default=4, low=1, high=2**31 - 1)
     anonymous_window: int = setting(default=64, low=1, high=2**31 - 1)
     max_owed: int = setting(default=5000, low=1, high=2**31 - 1)
     output_backlog: int = setting(default=256 * 2**10, low=1)

@@ -129,6 +129,7 @@ class Dice:
         """Args: odd: how often something unusual is done, 0..1."""
         self.random = Random(seed)
         self.odd = odd
+        self.narrow = 2 if seed % 2 else 1000
         self.windows: tuple[int, ...] = ()
 
     def usually(self, usual: Any, *others: Any) -> Any:
@@ -145,6 +146,7 @@ class Dice:
             # What is told later finds other windows closed, and so another demand.
             "window": usually(1000, 1, 3) if at_once else 1000,
             "session_window": usually(64, 1, 3),
+            "narrow": self.narrow,
             "output_backlog": usually(2**18, 1, 600),
             "max_owed": usually(5000, 2),
             "selective": usually(False, True),
@@ -277,6 +279,9 @@ class Bench:
         for number, peer in enumerate(self.peers):
             peer.open(max_frame_size=4096 if number < 2 else world["max_frame_size"])
         self.run()
+        for network in self.networks:
+            for record in network.core.connections:
+                record.engine.flow_state.narrow = world["narrow"]
         for number, handle in ((2, 0), (2, 1), *world["consumers"]):
             self.attach(number, handle)
             if self.peers[number].ways[handle].count == 0:

@@ -102,6 +102,19 @@ async def test_a_clients_socket_has_no_delay_and_is_kept_alive() -> None:
         await listener.aclose()
 
 
+async def test_it_is_known_how_far_a_peer_is() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        near = TcpStream(socket.create_connection(listener.getsockname()))
+        far = TcpStream(listener.accept()[0])
+    within, other = (TcpStream(each) for each in socket.socketpair())
+    async with near, far, within, other:
+        trip = near.round_trip()
+        assert trip is not None
+        assert 0 < trip < 1
+        assert within.round_trip() == 0.0, "workers of one router"
+    assert near.round_trip() is None, "it is closed"
+
+
 async def test_between_neighbours_little_waits_where_nothing_can_pass() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         near = TcpStream(socket.create_connection(listener.getsockname()))

@@ -13,9 +13,10 @@ from trio.testing import MockClock, lockstep_stream_pair, memory_stream_pair, wa
 from amqpmesh.router.amqp.definitions import Role
 from amqpmesh.router.amqp.frames import EMPTY_FRAME
 from amqpmesh.router.amqp.performatives import Attach, Begin, Close, Detach, Open, Transfer
+from amqpmesh.router.config import ListenerConfig
 from amqpmesh.router.connections import ConnectionRecord
 from amqpmesh.router.core import Core
-from amqpmesh.router.io import transport
+from amqpmesh.router.io import streams, transport
 from amqpmesh.router.io.node import Router
 from tests.support.peer import AMQP, Peer, attached, begun, connect, connected, credit, frame
 from tests.support.stopwatches import measure
@@ -322,3 +323,29 @@ async def test_a_fault_in_a_timer_ends_nothing(
         assert 1 <= len(faults) <= 13, "it is tried again, but not all the time"
         await peer.expect(Close)  # the timers go on: nothing was heard of the peer
     assert router.statistics().is_empty
+
+
+def narrow(router: Router) -> list[int]:
+    """Of its connections."""
+    assert router._core is not None
+    return [each.engine.flow_state.narrow for each in router._core.connections]
+
+
+async def test_what_is_large_may_have_on_its_way_what_a_round_trip_takes_and_no_more() -> None:
+    listener = ListenerConfig(url=LOOPBACK, narrow_window=7, max_frame_size=1_000_000)
+    async with Router(id="A", listeners=[listener]) as router:
+        peer = await connect(router)
+        await peer.open()
+        (found,) = (each for each in narrow(router) if each < 2**30)
+        assert 7 <= found <= 7 + 50  # a frame is a millisecond of what is to get through
+
+
+async def test_where_nobody_knows_how_far_it_is_nothing_is_narrowed(
+    nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(streams, "TCP_INFO", None)
+    async with Router(id="A", listeners=[LOOPBACK]) as router:
+        peer, other = await connect(router), connected(nursery, router)
+        await peer.open()
+        await other.open()
+        assert min(narrow(router)) > 2**30
