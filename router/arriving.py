@@ -19,6 +19,7 @@ from amqpmesh.router.exits import open_input
 from amqpmesh.router.forwarding import send_on
 from amqpmesh.router.kernel.relay import (
     DECLARED,
+    SMALL,
     TRANSACTIONAL,
     Chunk,
     Incomplete,
@@ -66,6 +67,8 @@ def transfer_received(core: Core, event: TransferReceived) -> None:
         if not delivery.link.link_credit:
             incoming.time_credit(core.now)
         incoming.pool.received(incoming.input, core.now)
+        if delivery.complete and delivery.size < SMALL:
+            core.flow_state.small_at = core.now
         delivery.link.quiet = incoming.input.quiet
         core.touch_input(incoming)
     else:

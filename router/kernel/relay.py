@@ -410,7 +410,7 @@ class RouterFlow:
         self.recorder: Recorder | None = None
         #: Seconds, of the batch that is handled.
         self.now = 0.0
-        #: When a small delivery came last.
+        #: When a small delivery came last, to be relayed.
         self.small_at = -_BESIDE
         #: Live relays.
         self.relays = 0
@@ -972,10 +972,6 @@ def _first_transfer(session: SessionFlow, link: LinkFlow, frame: TransferFrame, 
     delivery.size = payload_size
     delivery.remote_state = frame.state
     session.in_parts = frame.more
-    if not frame.more and payload_size < _COPIED:
-        router = session.wire.router
-        if router is not None:
-            router.small_at = router.now
     if frame.aborted:
         delivery.aborted = True
         delivery.settled = delivery.remote_settled = True
@@ -2090,8 +2086,9 @@ def _put_uint(out: bytearray, at: int, value: int) -> int:
     return at + 5
 
 
-#: Octets of a payload that is copied on its way, as a view of it costs more.
-_COPIED: Final = 4096
+#: Octets. A payload of fewer is small, and copied on its way, as a view of it costs more.
+SMALL: Final = 4096
+_COPIED: Final = SMALL
 #: Seconds after a small delivery for which others are expected.
 _BESIDE: Final = 0.1
 
