@@ -67,7 +67,7 @@ def transfer_received(core: Core, event: TransferReceived) -> None:
         if not delivery.link.link_credit:
             incoming.time_credit(core.now)
         incoming.pool.received(incoming.input, core.now)
-        if delivery.complete and delivery.size < SMALL:
+        if delivery.complete and not delivery.aborted and delivery.size < SMALL:
             core.flow_state.small_at = core.now
         delivery.link.quiet = incoming.input.quiet
         core.touch_input(incoming)

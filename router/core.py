@@ -52,6 +52,9 @@ if TYPE_CHECKING:
 #: Deliveries that are looked at before other connections come first: a frame of 20 octets can speak of thousands.
 WORK_LIMIT: Final = 1000
 
+#: Seconds after a fault in a timer of a connection until it is looked at again.
+FAULT_PAUSE: Final = 1.0
+
 
 class _Errand:
     """Something to be done at a time; a name of its own, however many do the same."""
@@ -342,10 +345,14 @@ class Core:
         try:
             for event in owner.engine.handle_timer(self.now):
                 handle(self, owner, event)
-            if owner.engine.finished:
-                self.on_output(owner)
-        finally:  # a fault of ours must not end its time-outs
-            self.set_timer(owner, owner.engine.next_timer())
+        except Exception as error:
+            # A fault of ours ends neither its time-outs nor anybody else's; what is due may be due for ever now.
+            self.log.error("fault", exception=error, connection=owner.number)
+            self.set_timer(owner, self.now + FAULT_PAUSE)
+            return
+        if owner.engine.finished:
+            self.on_output(owner)
+        self.set_timer(owner, owner.engine.next_timer())
 
     # -------------------------------------------------------------------------------------------------------- shutdown
 

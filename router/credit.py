@@ -279,30 +279,33 @@ class Pool:
             self._lines.used(i, now)  # it would use more than it holds
 
     @property
-    def only(self) -> Input | None:
-        """The input, if there is one alone."""
-        inputs = self._lines.inputs
-        return first(inputs) if len(inputs) == 1 else None
+    def watched(self) -> Few[Input]:
+        """The inputs of which `quiet` changes with what becomes of others: one that is alone, or a few of whom one
+        waits for more. Many are not looked at whenever one changes; each is as soon as it is known what came by it.
+        """
+        lines = self._lines
+        count = len(lines.inputs)
+        return lines.inputs if count == 1 or (lines.renewing and count <= FEW) else ()
 
     def quiet(self, i: Input) -> int:
         """How many more deliveries of an input may come and leave at once before anybody has to know: they change sums
         alone.
 
         Nobody is given less than half a share, and what is free stays as it is, while the demand sinks, and shares with
-        it: so whoever waits for more gets nothing before a share is that small. One that is alone waits for nobody
-        else, and may use up all that it holds until then.
+        it: so whoever waits for more gets nothing before a share is that small, whoever makes it so. One that is alone
+        waits for nobody else, and may use up all that it holds until then.
         """
         quiet = i.quiet
         if i._idle or i.draining or i._revoked:
             return quiet
         lines = self._lines
-        is_alone = len(lines.inputs) == 1
-        if not (is_alone or lines.renewing):
+        count = len(lines.inputs)
+        if count > 1 and not lines.renewing:
             return quiet
         free = self._free() + self._revoked
         sinks = self.demand - 2 * free * max(1, lines.active) - 1
-        if not is_alone:
-            return max(0, min(quiet, sinks))
+        if count > 1:
+            return max(0, min(quiet, sinks // count))
         if self._pace.max_credit * i.times <= 2 * free:
             return quiet
         return max(quiet, min(i.granted - 1, sinks))

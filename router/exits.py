@@ -139,16 +139,14 @@ def catch_up(core: Core) -> None:
 
 
 def stay_quiet(address: Address) -> None:
-    """The credit of a node was divided: find out anew when its only input, if it has one alone, is to be looked at."""
+    """The credit of a node was divided: find out anew when its inputs are to be looked at."""
     pool = address.pool
-    only = pool.only
-    if only is None:
-        return
-    owner = only.owner
-    if isinstance(owner, IncomingLink):
-        owner.link.flow_state.quiet = pool.quiet(only)
-    elif isinstance(owner, Share) and owner.ingress.exits is not None:
-        owner.ingress.exits.quiet = pool.quiet(only)
+    for each in pool.watched:
+        owner = each.owner
+        if isinstance(owner, IncomingLink):
+            owner.link.flow_state.quiet = pool.quiet(each)
+        elif isinstance(owner, Share) and owner.ingress.exits is not None:
+            owner.ingress.exits.quiet = pool.quiet(each)
 
 
 def unfolded(relay: kernel.Relay) -> None:

@@ -144,8 +144,9 @@ cdef class SessionFlow:
     cpdef long width(self) except -1
     @cython.locals(width=long, window=long)
     cpdef long announce(self) except? -1
-    @cython.locals(gathered=long, width=long)
     cpdef void release(self, long frames) except *
+    @cython.locals(gathered=long, width=long, limit=long)
+    cpdef void look(self) except *
     cpdef void stir(self) except *
     @cython.locals(run=DispositionRun)
     cpdef void dispose(self, bint receiver, long delivery_id, bint settled, bytes state) except *

@@ -629,11 +629,11 @@ class SessionFlow:
 
     @property
     def incoming_window(self) -> int:
-        """How many more transfer frames we can take now (the value to announce)."""
+        """How many more transfer frames may come before some are released."""
         return self.window_size - self.held
 
     def width(self) -> int:
-        """How many frames may be here unreleased, by what is here now.
+        """How many frames are announced at once, at most.
 
         Who sends what is large in short pieces leaves time, between them, for what is small.
         """
@@ -647,7 +647,7 @@ class SessionFlow:
     def announce(self) -> int:
         """The window to write into a `begin` or `flow` now; from here on it is what the peer may rely on."""
         width = self.width()
-        window = width - self.held
+        window = min(width, self.window_size - self.held)
         # It never falls: what a frame takes from the window it adds to next_incoming_id.
         if width < self.window_size:
             window = max(window, serial_distance(self.next_incoming_id, self.incoming_limit))
@@ -656,20 +656,24 @@ class SessionFlow:
         return window
 
     def release(self, frames: int) -> None:
-        """The bytes of `frames` transfer frames have left, or of one at once (0): the window may grow again.
-
-        It is announced once half of it has gathered, or at once when the peer stands still.
-        """
+        """The bytes of `frames` transfer frames have left, or of one at once (0): the window may grow again."""
         self.held -= frames
         if frames:
             self.small = 0
         elif self.small >= self.window_size and self.window_size < self.widest and not self.held:
             self.window_size = min(2 * self.window_size, self.widest)
+        self.look()
+
+    def look(self) -> None:
+        """See whether the peer is to be told of a wider window: once half of it has gathered, or at once when the peer
+        stands still.
+        """
         if self.flow_due:
             return
         # How much wider the window is than the peer may know; it has become narrower if that is less than nothing.
         width = self.width()
-        gathered = serial_distance(self.incoming_limit, (self.next_incoming_id + width - self.held) & _MASK)
+        limit = (self.next_incoming_id + min(width, self.window_size - self.held)) & _MASK
+        gathered = serial_distance(self.incoming_limit, limit)
         if gathered * 2 >= width or (gathered > 0 and self.next_incoming_id == self.incoming_limit):
             self.flow_due = True
             self.stir()
@@ -938,6 +942,8 @@ def receive_transfer(link: LinkFlow, frame: TransferFrame, payload_size: int) ->
         raise Violation(LINK, "amqp:invalid-field", "unsettled delivery on a link of snd-settle-mode settled")
     session.next_incoming_id = (session.next_incoming_id + 1) & _MASK
     session.held += 1
+    if session.next_incoming_id == session.incoming_limit:
+        session.look()  # what waits here for one link is no reason for others to stand still
     if session.remote_outgoing_window > 0:
         session.remote_outgoing_window -= 1
     delivery.size += payload_size
@@ -964,6 +970,9 @@ def _first_transfer(session: SessionFlow, link: LinkFlow, frame: TransferFrame, 
     settled = frame.settled == 1
     _count_first_transfer(session, link, settled, payload_size)
     session.held += 1
+    session.in_parts = frame.more
+    if session.next_incoming_id == session.incoming_limit:
+        session.look()
     assert frame.delivery_tag is not None
     second = link.second and frame.rcv_settle_mode != 0
     message_format = frame.message_format if frame.message_format != -1 else 0
@@ -971,7 +980,6 @@ def _first_transfer(session: SessionFlow, link: LinkFlow, frame: TransferFrame, 
     delivery.delivery_id = frame.delivery_id
     delivery.size = payload_size
     delivery.remote_state = frame.state
-    session.in_parts = frame.more
     if frame.aborted:
         delivery.aborted = True
         delivery.settled = delivery.remote_settled = True
@@ -1800,6 +1808,8 @@ def _relay_first(
     What it is to those who decide, it is from its begin to its end. Args: tag: of what leaves.
     """
     session, target = link.session, out.session
+    if not frame.more and end - payload_at < _COPIED:
+        router.small_at = router.now
     came = _first_transfer(session, link, frame, end - payload_at)
     left = Delivery(out, tag, came.message_format, came.settled, False)
     relay = _joined(came, left, router.now)

@@ -6,6 +6,7 @@ import pytest
 
 from amqpmesh.policies.distribution import Distribution
 from amqpmesh.router.amqp import events
+from amqpmesh.router.amqp.connection import Connection
 from amqpmesh.router.amqp.definitions import ReceiverSettleMode, Role
 from amqpmesh.router.amqp.delivery_states import Accepted, Received, Released, TransactionalState
 from amqpmesh.router.amqp.link import Link, Sender
@@ -405,19 +406,34 @@ def test_a_silent_connection_is_kept_alive_as_its_peer_demands() -> None:
     network.leave()
 
 
-def test_a_fault_in_a_timer_of_a_connection_does_not_end_its_time_outs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fault_in_the_timers_of_a_connection_ends_neither_them_nor_those_of_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     network = Network()
-    client = network.client(idle_time_out=1.0)
+    faulty, other = network.client(idle_time_out=1.0), network.client(idle_time_out=1.0)
+    handle_timer, faults = Connection.handle_timer, 0
+
+    def failing(engine: Connection, now: float) -> list[events.Event]:
+        nonlocal faults
+        if engine is faulty.record.engine:
+            faults += 1
+            raise ZeroDivisionError
+        return handle_timer(engine, now)
+
+    def pass_time(*clients: Client) -> None:
+        for _ in range(60):
+            network.advance(0.1)
+            for client in clients:
+                for event in client.engine.handle_timer(network.now):
+                    raise AssertionError(f"the router was silent for too long: {event}")
+
     with monkeypatch.context() as patched:
-        patched.setattr(type(client.record.engine), "handle_timer", lambda *_: 1 / 0)
-        due = network.core.next_timer()
-        assert due is not None
-        with pytest.raises(ZeroDivisionError):
-            network.core.handle_timer(due)
-    for _ in range(40):
-        network.advance(0.1)
-        for event in client.engine.handle_timer(network.now):
-            raise AssertionError(f"the router was silent for too long: {event}")
+        patched.setattr(Connection, "handle_timer", failing)
+        pass_time(other)
+    assert 5 <= faults <= 7, "once a second"
+    faulty.engine.receive(b"\0\0\0\x08\2\0\0\0", network.now)  # it was not told anything for so long
+    network.advance(1.0)
+    pass_time(faulty, other)
     network.leave()
 
 

@@ -23,7 +23,7 @@ class Scene:
         self.network = network = Network()
         network.listener = replace(network.listener, session_window=WIDE, max_frame_size=8192)
         self.consumer = network.client(max_frame_size=8192, window=10_000)
-        self.arriving = self.consumer.receiver("large", credit=100)
+        self.arriving = self.consumer.receiver("large", credit=100_000)
         self.consumer.receiver("small", credit=100_000)
         self.producer, self.beside = network.client(max_frame_size=8192), network.client()
         self.large, self.small = self.producer.sender("large"), self.beside.sender("small")
@@ -95,3 +95,46 @@ def test_what_is_small_keeps_all_of_it_though_something_large_came_before() -> N
         scene.producer.send(own, message(), settled=True)
         scene.network.run()
         assert window(own.session) >= WIDE // 2
+
+
+@pytest.mark.parametrize("narrow", [1, NARROW])
+def test_what_waits_for_one_receiver_does_not_stop_those_of_others(narrow: int) -> None:
+    """As far as there is room in the wide window, also for what comes after the last small message."""
+    scene = Scene(narrow)
+    network, producer = scene.network, scene.producer
+    scene.producer.go_on(scene.delivery, PART, more=False)
+    network.run()
+    stalled = network.client(max_frame_size=8192, window=1)
+    stalled.receiver("stalled", credit=5)
+    stalled.stopped = True
+    stopped = producer.sender("stalled", session=scene.large.session)
+    held = producer.send(stopped, PART, more=True)
+    for _ in range(2 * NARROW):
+        scene.pass_small()
+        producer.go_on(held, PART, more=True)
+        network.run()
+    scene.consumer.take()
+    for _ in range(5 * WIDE):
+        scene.pass_small()
+        assert window(scene.large.session) > 0
+        another = producer.send(scene.large, PART, settled=True, more=True)
+        producer.go_on(another, PART, more=False)
+        network.run()
+        network.advance(0.01)
+    network.advance(LONGER)
+    assert window(scene.large.session) > 0
+    assert len(scene.consumer.take()) == 2 * 5 * WIDE
+
+
+def test_a_small_message_in_small_frames_is_one_beside() -> None:
+    scene = Scene()
+    slow = scene.network.client(max_frame_size=512)
+    slow.receiver("in parts", credit=100_000)
+    small = scene.beside.sender("in parts")
+    told = []
+    for _ in range(5 * WIDE):
+        scene.beside.send(small, message("x" * 1500), settled=True)
+        scene.network.run()
+        scene.network.advance(LONGER / 4)
+        told.append(scene.part())
+    assert max(told[WIDE:]) == NARROW
