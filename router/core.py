@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 #: Deliveries that are looked at before other connections come first: a frame of 20 octets can speak of thousands.
 WORK_LIMIT: Final = 1000
 
-#: Seconds after a fault in a timer of a connection until it is looked at again.
+#: Seconds after a fault of ours in a timer until it is looked at again: it may be due at once, and for ever.
 FAULT_PAUSE: Final = 1.0
 
 
@@ -346,7 +346,7 @@ class Core:
             for event in owner.engine.handle_timer(self.now):
                 handle(self, owner, event)
         except Exception as error:
-            # A fault of ours ends neither its time-outs nor anybody else's; what is due may be due for ever now.
+            # It ends neither this one's time-outs nor anybody else's.
             self.log.error("fault", exception=error, connection=owner.number)
             self.set_timer(owner, self.now + FAULT_PAUSE)
             return

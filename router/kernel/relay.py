@@ -410,7 +410,7 @@ class RouterFlow:
         self.recorder: Recorder | None = None
         #: Seconds, of the batch that is handled.
         self.now = 0.0
-        #: When a small delivery came last, to be relayed.
+        #: When a small delivery came last.
         self.small_at = -_BESIDE
         #: Live relays.
         self.relays = 0
@@ -495,7 +495,7 @@ class ConnectionFlow:
         #: Octets of a frame that we take, and that the peer does.
         self.max_frame_size = 512
         self.remote_max_frame_size = 512
-        #: What a session's window is at most for what is large, while something small comes to this router.
+        #: Frames that a session announces at once for what is large, while something small comes to this router.
         self.narrow = _OUTGOING_WINDOW
         #: Sessions that both sides have begun and not ended, by the channel that the peer sends on.
         self.sessions: dict[int, SessionFlow] = {}

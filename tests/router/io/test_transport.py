@@ -17,6 +17,7 @@ from amqpmesh.router.config import ListenerConfig
 from amqpmesh.router.connections import ConnectionRecord
 from amqpmesh.router.core import Core
 from amqpmesh.router.io import streams, transport
+from amqpmesh.router.io.farewell import LINGER
 from amqpmesh.router.io.node import Router
 from tests.support.peer import AMQP, Peer, attached, begun, connect, connected, credit, frame
 from tests.support.stopwatches import measure
@@ -323,6 +324,26 @@ async def test_a_fault_in_a_timer_ends_nothing(
         assert 1 <= len(faults) <= 13, "it is tried again, but not all the time"
         await peer.expect(Close)  # the timers go on: nothing was heard of the peer
     assert router.statistics().is_empty
+
+
+async def test_a_deadline_that_is_not_needed_is_not_set_when_a_peer_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trio keeps each until it has passed, and with it what was allocated beside it."""
+    asked = []
+    move_on_after = trio.move_on_after
+
+    def noted(seconds: float, **others: bool) -> trio.CancelScope:
+        asked.append(seconds)
+        return move_on_after(seconds, **others)
+
+    monkeypatch.setattr(trio, "move_on_after", noted)
+    async with Router(id="A", listeners=[LOOPBACK]) as router:
+        peer = await connect(router)
+        await peer.open()
+        await peer.close()
+        while router.statistics().router.connections:
+            await trio.lowlevel.checkpoint()
+        assert LINGER in asked
+        assert transport.WRITE_TIME_OUT not in asked
 
 
 def narrow(router: Router) -> list[int]:
