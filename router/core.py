@@ -52,8 +52,8 @@ if TYPE_CHECKING:
 #: Deliveries that are looked at before other connections come first: a frame of 20 octets can speak of thousands.
 WORK_LIMIT: Final = 1000
 
-#: Seconds after a fault of ours in a timer until it is looked at again: it may be due at once, and for ever.
-FAULT_PAUSE: Final = 1.0
+#: Seconds after a fault of ours in something that was due until it is done again: it may be due at once, and for ever.
+AGAIN: Final = 1.0
 
 
 class _Errand:
@@ -309,14 +309,20 @@ class Core:
         return self._timers.next()
 
     def handle_timer(self, now: float) -> None:
-        """Do what is due."""
+        """Do what is due. After a fault of ours in some of it, which is raised, the next call does what is left."""
         self._begin(now)
-        for due in self._timers.due(now):
-            if isinstance(due, _Errand):
-                due.action()
-            else:
-                self._timer_due(due)
-        finish_batch(self)
+        try:
+            for due in self._timers.due(now):
+                try:
+                    if isinstance(due, _Errand):
+                        due.action()
+                    else:
+                        self._timer_due(due)
+                except Exception:
+                    self._timers.set(due, now + AGAIN)  # it is wanted all the same, but others come first
+                    raise
+        finally:
+            finish_batch(self)
 
     def schedule(self, deadline: float, action: Callable[[], None]) -> None:
         """Have `action` called once `deadline` has come; it looks for itself whether it is still wanted."""
@@ -342,14 +348,8 @@ class Core:
             end_waiting(self, owner)
             self.touch(owner)
             return
-        try:
-            for event in owner.engine.handle_timer(self.now):
-                handle(self, owner, event)
-        except Exception as error:
-            # It ends neither this one's time-outs nor anybody else's.
-            self.log.error("fault", exception=error, connection=owner.number)
-            self.set_timer(owner, self.now + FAULT_PAUSE)
-            return
+        for event in owner.engine.handle_timer(self.now):
+            handle(self, owner, event)
         if owner.engine.finished:
             self.on_output(owner)
         self.set_timer(owner, owner.engine.next_timer())

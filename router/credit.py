@@ -42,6 +42,9 @@ PLENTY: Final = 32
 FEW: Final = 32
 """Inputs of a pool that are looked at one by one while they wait for what is spare."""
 
+WATCHED: Final = 8
+"""Inputs of a pool that are looked at one by one whenever one of them has used credit."""
+
 
 class Pace(NamedTuple):
     """What pools have in common; see `Pool`."""
@@ -285,7 +288,7 @@ class Pool:
         """
         lines = self._lines
         count = len(lines.inputs)
-        return lines.inputs if count == 1 or (lines.renewing and count <= FEW) else ()
+        return lines.inputs if count == 1 or (lines.renewing and count <= WATCHED) else ()
 
     def quiet(self, i: Input) -> int:
         """How many more deliveries of an input may come and leave at once before anybody has to know: they change sums

@@ -8,13 +8,16 @@ import trio
 
 from amqpmesh.router import logs
 from amqpmesh.router.connections import ConnectionRecord
-from amqpmesh.router.core import FAULT_PAUSE, Core
+from amqpmesh.router.core import Core
 from amqpmesh.router.io.surroundings import surroundings
 
 log = logs.EventLog("amqpmesh.io")
 
 TURNS = 16
 """Connections that come or go in a row, before those that are there get their turn: thousands may at once."""
+
+FAULT_PAUSE = 0.05
+"""Seconds before timers go on after a fault of ours in one."""
 
 
 class Outlet(Protocol):

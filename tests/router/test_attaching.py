@@ -414,15 +414,18 @@ def test_a_fault_in_the_timers_of_a_connection_ends_neither_them_nor_those_of_ot
     handle_timer, faults = Connection.handle_timer, 0
 
     def failing(engine: Connection, now: float) -> list[events.Event]:
-        nonlocal faults
         if engine is faulty.record.engine:
-            faults += 1
             raise ZeroDivisionError
         return handle_timer(engine, now)
 
     def pass_time(*clients: Client) -> None:
+        nonlocal faults
         for _ in range(60):
-            network.advance(0.1)
+            try:
+                network.advance(0.1)
+            except ZeroDivisionError:
+                faults += 1
+                network.run()
             for client in clients:
                 for event in client.engine.handle_timer(network.now):
                     raise AssertionError(f"the router was silent for too long: {event}")
@@ -434,6 +437,25 @@ def test_a_fault_in_the_timers_of_a_connection_ends_neither_them_nor_those_of_ot
     faulty.engine.receive(b"\0\0\0\x08\2\0\0\0", network.now)  # it was not told anything for so long
     network.advance(1.0)
     pass_time(faulty, other)
+    network.leave()
+
+
+def test_what_failed_when_it_was_due_is_done_again_and_what_was_due_beside_it_is_done() -> None:
+    network, done = Network(), list[str]()
+
+    def failing() -> None:
+        done.append("failing")
+        if done.count("failing") == 1:
+            raise ZeroDivisionError
+
+    network.core.schedule(network.now + 1.0, failing)
+    network.core.schedule(network.now + 1.0, lambda: done.append("beside"))
+    with pytest.raises(ZeroDivisionError):
+        network.advance(1.0)
+    network.advance(0.1)
+    assert done == ["failing", "beside"]
+    network.advance(1.0)
+    assert done == ["failing", "beside", "failing"]
     network.leave()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -61,8 +62,10 @@ class Site:
         daemon.said(r" INFO begun kernel=\w+ (reason=.* )?workers=2$")
         self.port = daemon.port()
         self.mesh_port = daemon.port() if mesh else 0
-        for _ in range(2):
-            daemon.said(r" INFO neighbour up worker=A\.\d router=A\.\d ")
+        up = r" INFO neighbour up worker=A\.\d router=A\.\d "
+        # They may have found each other before the ports are told.
+        for _ in range(2 - sum(re.search(up, line) is not None for line in daemon.lines)):
+            daemon.said(up)
 
     def begun(self) -> tuple[str, int]:
         found = self.daemon.said(r" INFO worker begun worker=(A\.\d) pid=(\d+)$")
