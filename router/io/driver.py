@@ -16,8 +16,8 @@ log = logs.EventLog("amqpmesh.io")
 TURNS = 16
 """Connections that come or go in a row, before those that are there get their turn: thousands may at once."""
 
-FAULT_PAUSE = 0.05
-"""Seconds before timers go on after a fault of ours in one."""
+FAULT_PAUSE = 1.0
+"""Seconds before timers go on after a fault of ours in one: another may be due at once."""
 
 
 class Outlet(Protocol):
