@@ -16,6 +16,8 @@ PATIENCE = 40.0  # seconds
 NOBODY_NEEDS = {"networkx", "asyncio", "scramp", "asn1crypto", "dns", "tqdm", "shtab", "multiprocessing", "xml"}
 CERTIFICATES_NEED = {"cryptography"}
 A_MESH_NEEDS = {"msgpack", "amqpmesh.topology.protocol", "amqpmesh.router.mesh"}
+#: Of the topology, what every router reads: deadlines by name, which need nothing of the rest.
+ALL_NEED = {"amqpmesh.topology", "amqpmesh.topology.timers"}
 CLIENTS_NEED = {"amqpmesh.router.io.client.connection", "amqpmesh.router.cli.peer", "amqpmesh.router.cli.send"}
 
 LISTENER = '[[listener]]\nurl = "amqp://127.0.0.1:0"\n'
@@ -57,4 +59,7 @@ def test_a_router_listens_before_it_reads_what_it_does_not_need(content: str, ne
     read = read_before_listening(tmp_path / "router.toml", content)
     spared = NOBODY_NEEDS | CERTIFICATES_NEED | A_MESH_NEEDS | CLIENTS_NEED
     assert read & spared == needed
+    topology = {module for module in read if module.split(".")[:2] == ["amqpmesh", "topology"]}
+    assert topology >= ALL_NEED
+    assert (topology == ALL_NEED) is (not needed)
     assert "trio" in read
