@@ -19,6 +19,10 @@ LARGEST_READ_IN_MESH: Final = 2**18
 """The same for a router of a mesh: to a neighbour what is large leaves in smaller pieces, so that more at once saves
 little, and others wait longer."""
 
+SMALL_READS: Final = 8
+"""Reads that came to less than half of what they might, after which less is read at once: what comes in waves is read
+wave by wave, with their ends in between."""
+
 
 class PolledTransport(Transport):
     """Its stream is asked for bytes, and given some, whenever the system is ready for it."""
@@ -42,6 +46,7 @@ class PolledTransport(Transport):
         self._over = trio.Event()
         self._read_size = READ_SIZE
         self._largest_read = LARGEST_READ if driver.core.mesh is None else LARGEST_READ_IN_MESH
+        self._small_reads = 0
         #: Taken from the core, and not by the system.
         self._rest: memoryview | None = None
 
@@ -97,11 +102,15 @@ class PolledTransport(Transport):
             if not data:
                 self._end()
                 return False
-            # The next is as large as this one suggests.
+            # The next is as large as these suggest.
             if len(data) == self._read_size:
                 self._read_size = min(self._largest_read, 2 * self._read_size)
+                self._small_reads = 0
             elif self._read_size > READ_SIZE and len(data) < self._read_size // 2:
-                self._read_size //= 2
+                self._small_reads += 1
+                if self._small_reads == SMALL_READS:
+                    self._read_size //= 2
+                    self._small_reads = 0
             is_told = self._tell(data, until)
         if not is_told:
             return True

@@ -14,7 +14,7 @@ from amqpmesh.router.connections import ConnectionRecord
 from amqpmesh.router.core import Core
 from amqpmesh.router.io import poller
 from amqpmesh.router.io.node import Router
-from amqpmesh.router.io.polled import PolledTransport
+from amqpmesh.router.io.polled import SMALL_READS, PolledTransport
 from amqpmesh.router.io.streams import READ_SIZE, TcpStream
 from tests.support.peer import AMQP, Peer, attached, begun, connect, credit, frame
 from tests.support.stopwatches import measure
@@ -112,6 +112,38 @@ async def test_of_one_who_has_much_a_router_of_a_mesh_reads_less_at_once(monkeyp
         await peer.write(EMPTY_FRAME * (2**20 // len(EMPTY_FRAME)))
         await peer.close()
     assert READ_SIZE < max(sizes) <= 2**18
+    assert router.statistics().is_empty
+
+
+async def test_it_reads_less_at_once_only_after_several_small_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes: list[int] = []
+    was_read = trio.Event()
+    receive_nowait = TcpStream.receive_nowait
+
+    def noted(stream: TcpStream, size: int) -> bytes | None:
+        data = receive_nowait(stream, size)
+        if data == EMPTY_FRAME:
+            sizes.append(size)
+            was_read.set()
+        return data
+
+    async with Router(listeners=[LOOPBACK]) as router:
+        peer = await connect(router)
+        await peer.open()
+        # Of 3 MiB so much is there at once, some time, that it is read in more than the least.
+        await peer.write(EMPTY_FRAME * (3 * 2**20 // len(EMPTY_FRAME)))
+        while router.statistics().router.octets_in < 3 * 2**20:
+            await trio.lowlevel.checkpoint()
+        monkeypatch.setattr(TcpStream, "receive_nowait", noted)
+        for _ in range(10 * SMALL_READS):
+            was_read = trio.Event()
+            await peer.write(EMPTY_FRAME)
+            await was_read.wait()
+        await peer.close()
+    assert sizes[0] > READ_SIZE
+    assert sizes[-1] == READ_SIZE
+    assert sizes == sorted(sizes, reverse=True)
+    assert all(sizes.count(size) == SMALL_READS for size in set(sizes[SMALL_READS:]) - {READ_SIZE})
     assert router.statistics().is_empty
 
 
