@@ -248,17 +248,22 @@ class Connection:
         If not, exhaust `receive` of nothing more.
         """
         reader, flow_state = self._reader, self.flow_state
-        if flow_state.is_open and reader.is_empty and not self._events:
+        if not flow_state.is_open or self._events or flow_state.undecided is not None:
+            if not (self.finished or self._is_deaf):
+                reader.feed(data)
+            return False
+        if reader.is_empty:
             data = bytes(data)
             at = kernel.relay(flow_state, data, 0, len(data))
             if at:
                 self._liveness.received_at = now
-                if at == len(data) and flow_state.undecided is None:
-                    return True
-            reader.feed(data, at)
-        elif not (self.finished or self._is_deaf):
+            if at < len(data):
+                reader.feed(data, at)
+        else:
             reader.feed(data)
-        return False
+            if reader.relay(flow_state):
+                self._liveness.received_at = now
+        return flow_state.undecided is None and reader.needs_more
 
     def receive(self, data: bytes | bytearray | memoryview, now: float) -> Iterator[Event]:
         """Take the next bytes, and yield what the peer did, one frame at a time.

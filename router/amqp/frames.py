@@ -98,9 +98,29 @@ class FrameReader:
         """
         buffer = self._data
         at = self._at
+        size = self._next_size()
+        if not size:
+            return None
+        kind = buffer[at + 5]
+        channel = (buffer[at + 6] << 8) | buffer[at + 7] if kind == AMQP_FRAME else 0
+        self._at = at + size
+        return Frame(kind, channel, buffer[at + buffer[at + 4] * 4 : at + size])
+
+    @property
+    def needs_more(self) -> bool:
+        """Whether nothing can be handed out before more bytes have come, be it a frame or an error."""
+        try:
+            return self._at == len(self._data) or not self._next_size()
+        except ProtocolError:
+            return False
+
+    def _next_size(self) -> int:
+        """The size of the next frame; 0 until it is here whole. Raises: as `next_frame`."""
+        buffer = self._data
+        at = self._at
         self._wanted = 0
         if len(buffer) - at < HEADER_SIZE:
-            return None
+            return 0
         size = int.from_bytes(buffer[at : at + 4], "big")
         body_at = buffer[at + 4] * 4
         kind = buffer[at + 5]
@@ -112,10 +132,8 @@ class FrameReader:
             raise _framing_error(f"frame of unknown type {kind}")
         if len(buffer) - at < size:
             self._wanted = size
-            return None
-        channel = (buffer[at + 6] << 8) | buffer[at + 7] if kind == AMQP_FRAME else 0
-        self._at = at + size
-        return Frame(kind, channel, buffer[at + body_at : at + size])
+            return 0
+        return size
 
     def take_rest(self) -> bytes:
         """What was read and belongs to no frame yet, taken out: another layer (TLS) goes on with it."""

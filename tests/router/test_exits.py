@@ -67,6 +67,30 @@ def pair(network: Network, address: str = "q", *, credit: int = 50, **source: ob
 # ------------------------------------------------------------------------------------------------ what is relayed alone
 
 
+@pytest.mark.parametrize("octets", [1, 7, 100])
+def test_what_comes_in_parts_of_frames_is_relayed_without_a_decision(
+    events: Events, octets: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    network = Network()
+    consumer, producer, link = pair(network)
+    receive = network.core.receive
+
+    def in_parts(record: ConnectionRecord, data: bytes, now: float) -> bool:
+        return all(receive(record, data[at : at + octets], now) for at in range(0, len(data), octets))
+
+    monkeypatch.setattr(network.core, "receive", in_parts)
+    assert decided(events, lambda: send(producer, link, *[BODY] * 20)) == 0
+    arrivals = consumer.take(20)
+
+    def settle() -> None:
+        for arrival in arrivals:
+            arrival.accept()
+        network.run()
+
+    assert decided(events, settle, DispositionReceived) == 0
+    assert network.core.statistics().router.relays == 0
+
+
 @pytest.mark.parametrize("settled", [False, True])
 @pytest.mark.parametrize("mode", [FIRST, SECOND])
 @pytest.mark.parametrize("outcome", [Accepted(), Released(), Modified(delivery_failed=True)])

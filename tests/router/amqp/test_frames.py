@@ -51,7 +51,11 @@ def test_however_a_stream_is_cut_its_frames_are_the_same(parts: list[bytes], cut
     found = []
     for chunk in chunks(data, cuts):
         reader.feed(chunk)
-        found += read(reader)
+        has_more = not reader.needs_more
+        frames_of_it = read(reader)
+        assert bool(frames_of_it) is has_more
+        assert reader.needs_more
+        found += frames_of_it
     assert found == read(whole)
     assert len(found) == len(parts)
     assert reader.take_rest() == b""
@@ -101,7 +105,9 @@ def test_a_header_that_no_frame_can_have_is_refused_before_the_body_comes(header
     reader = FrameReader(512)
     reader.feed(bytes.fromhex(header)[:7])
     assert reader.next_frame() is None
+    assert reader.needs_more
     reader.feed(bytes.fromhex(header)[7:])
+    assert not reader.needs_more, "the error is to be told"
     with pytest.raises(ProtocolError) as refusal:
         reader.next_frame()
     assert (refusal.value.scope, refusal.value.condition) == (Scope.CONNECTION, ConnectionCondition.FRAMING_ERROR)
