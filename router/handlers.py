@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from sys import intern
 from typing import TYPE_CHECKING, Final
 
 from amqpmesh.policies.access import Peer
@@ -79,7 +80,7 @@ def _opened(core: Core, record: ConnectionRecord, event: events.ConnectionOpened
         _redirect(core, record, record.listener.redirect.place)
         return
     if record.role == "mesh":
-        engine.flow_state.container = event.open.container_id
+        engine.flow_state.container = intern(event.open.container_id)
     if core.mesh is not None:
         core.mesh.opened(record)
     core.containers.opened(record)

@@ -106,7 +106,7 @@ class Keys:
         """Keys are of this epoch from now on."""
         if epoch != self._epoch:
             self._epoch = epoch
-            self._flow_state.key_prefix = self._number + (epoch & (1 << 8 * _EPOCH) - 1).to_bytes(_EPOCH, "big")
+            self._flow_state.begin_keys(self._number + (epoch & (1 << 8 * _EPOCH) - 1).to_bytes(_EPOCH, "big"))
 
 
 def age(tag: bytes) -> bytes:

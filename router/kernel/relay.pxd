@@ -42,7 +42,6 @@ cdef bytes _DIGITS
 cdef bytes _LARGE
 cdef tuple _HEADS
 cdef long _FRAME_HEAD
-cdef tuple _BLANKS
 cdef tuple _OCTETS
 cdef dict _STATES
 
@@ -61,9 +60,19 @@ cdef class Delivery:
 
 @cython.final
 cdef class Ledger:
-    cdef public dict deliveries
-    @cython.locals(offset=long, span=long, found=list)
+    cdef public list slots
+    cdef public dict beside
+    cdef public long base, live
+    @cython.locals(size=Py_ssize_t, found=object)
+    cpdef object find(self, long delivery_id)
+    @cython.locals(size=Py_ssize_t, at=long, slot=Py_ssize_t)
+    cpdef void put(self, long delivery_id, object delivery) except *
+    @cython.locals(size=Py_ssize_t, slot=Py_ssize_t)
+    cpdef void remove(self, long delivery_id) except *
+    @cython.locals(offset=long, begin=long, end=long, span=long, found=list, slots=list, size=Py_ssize_t, entry=object)
     cpdef list select(self, long first, long last)
+    @cython.locals(offset=long, ahead=long, each=long, slots=list, more=list, size=Py_ssize_t, slot=Py_ssize_t, entry=object)
+    cdef void _reach(self, long delivery_id) except *
 
 @cython.final
 cdef class DispositionRun:
@@ -95,15 +104,19 @@ cdef class RouterFlow:
     cpdef long counter(self, LinkFlow link, bytes tag) except? -1
     cdef public double now, small_at
     cdef public bint due
-    cdef public long relays, generation, key_count
+    cdef public long relays, generation, key_count, key_page, key_hops
     cdef public list touched
-    cdef public bytes key_prefix
+    cdef public bytes key_prefix, key_stem
+    cdef public tuple key_tails
     cdef public TransferFrame came, leaving
     cdef public DispositionFrame said
     cdef public FlowFrame flow
     cdef public object on_unfold
     cpdef void touch(self, LinkFlow link) except *
+    @cython.locals(count=long, page=long)
     cpdef bytes next_key(self, long hops)
+    cdef void _turn_page(self, object page, object hops) except *
+    cpdef void begin_keys(self, bytes prefix) except *
 
 @cython.final
 cdef class ConnectionFlow:
@@ -231,12 +244,11 @@ cdef class Exits:
 
 @cython.final
 @cython.no_gc
-@cython.freelist(256)
+@cython.freelist(1024)
 cdef class Passage:
     cdef public LinkFlow incoming, outgoing
-    cdef public object incoming_id, outgoing_id
     cdef public bytes incoming_tag, outgoing_tag, outcome
-    cdef public long number, size, counter
+    cdef public long incoming_id, outgoing_id, number, size, counter
     cdef public int told
     cdef public bint second, over
     cdef public double arrived, left, said
@@ -255,10 +267,11 @@ cdef class Gathering:
 cpdef Py_ssize_t gather(ConnectionFlow wire, Gathering gathering, bytes data, Py_ssize_t at, Py_ssize_t end) except -1
 @cython.locals(exits=Exits, size=long, out=LinkFlow, came_with=bytes, target=SessionFlow, sink=ConnectionFlow, tag=bytes,
                hops=long, settled=bint, second=bint, delivery_id=long, mode=long, leaving=TransferFrame, passage=Passage,
-               number=long, large=bint, recorder=Recorder, counter=long, left=double, said=long, p="const unsigned char *")
+               number=long, large=bint, recorder=Recorder, counter=long, left=double, said=long, last=Py_ssize_t,
+               p="const unsigned char *")
 cdef bint _relay_transfer(RouterFlow router, SessionFlow session, LinkFlow link, TransferFrame frame, bytes data,
                           Py_ssize_t payload_at, Py_ssize_t end) except -1
-@cython.locals(passage=Passage, key=object)
+@cython.locals(passage=Passage)
 cdef Passage _passage(LinkFlow incoming, long incoming_id, bytes incoming_tag, bint second, double arrived, LinkFlow outgoing,
                       long outgoing_id, bytes outgoing_tag)
 @cython.locals(count=long, priority=long, tries=long, field=long, code=long)
@@ -285,11 +298,12 @@ cdef bint _takes(LinkFlow link, long octets) except -1
 cdef Relay _joined(Delivery came, Delivery left, double now)
 @cython.locals(leg=Leg, passage=Passage, recorder=Recorder, counter=long, at=double)
 cdef void _fold(RouterFlow router, Delivery came, Delivery left, Relay relay) except *
-@cython.locals(at=Py_ssize_t, digits=long, rest=long, tail=long, octets=Py_ssize_t)
+@cython.locals(at=Py_ssize_t, digits=long, rest=long, tail=long, octets=Py_ssize_t, o="unsigned char *",
+               t="const unsigned char *")
 cdef bint _write_whole(bytearray out, long channel, long handle, long delivery_id, bytes tag, long number, bint settled,
                        long mode, long size) except -1
 cdef long _uint_octets(long value) noexcept
-cdef Py_ssize_t _put_uint(bytearray out, Py_ssize_t at, long value) except -1
+cdef Py_ssize_t _put_uint(unsigned char *out, Py_ssize_t at, long value) noexcept
 @cython.locals(link=LinkFlow, best=LinkFlow, turn=long, ready=long)
 cdef LinkFlow _ready_exit(Exits exits)
 @cython.locals(links=list, link=LinkFlow, out=LinkFlow)

@@ -145,20 +145,86 @@ class Delivery:
         self.leg: Leg | None = None
 
 
+#: Slots of a ledger: as many as it begins with, and as it keeps while nothing is live.
+_LEAST_SLOTS: Final = 8
+_KEPT_SLOTS: Final = 1024
+
+
 class Ledger:
     """The live deliveries of one session and direction, by delivery-id, in the order of their ids.
 
     A delivery is here from its first frame until it is settled at this end; one that was relayed without a decision as
     the `Passage` that it is part of.
+
+    Ids come one after the other, so what is live stands in a row, each in the slot that its id says: nothing is hashed,
+    and little memory is touched. Those that all others have left behind stand beside it.
     """
 
-    __slots__ = ("deliveries",)
+    __slots__ = ("base", "beside", "live", "slots")
 
     def __init__(self) -> None:
-        self.deliveries: dict[int, Delivery | Passage] = {}
+        #: As many as are a power of two: of the ids from `base` on, each in that of its lowest bits; and how many there
+        #: are of them.
+        self.slots: list[Delivery | Passage | None] = [None] * _LEAST_SLOTS
+        self.base = 0
+        self.live = 0
+        #: Those of other ids.
+        self.beside: dict[int, Delivery | Passage] = {}
 
     def __len__(self) -> int:
-        return len(self.deliveries)
+        return self.live + len(self.beside)
+
+    def find(self, delivery_id: int) -> Delivery | Passage | None:
+        """The live delivery of this id; None: there is none."""
+        size = len(self.slots)
+        found = None
+        if 0 <= serial_distance(self.base, delivery_id) < size:
+            found = self.slots[delivery_id & (size - 1)]
+        if found is None and self.beside:
+            found = self.beside.get(delivery_id)
+        return found
+
+    def put(self, delivery_id: int, delivery: Delivery | Passage) -> None:
+        """One more, or another in place of the one of this id."""
+        size = len(self.slots)
+        if not self.live:
+            self.base = delivery_id
+            if size > _KEPT_SLOTS:
+                size = _LEAST_SLOTS
+                self.slots = [None] * size
+        at = serial_distance(self.base, delivery_id)
+        if at < 0 or (self.beside and delivery_id in self.beside):
+            self.beside[delivery_id] = delivery
+            return
+        if at >= size:
+            self._reach(delivery_id)
+            size = len(self.slots)
+        slot = delivery_id & (size - 1)
+        if self.slots[slot] is None:
+            self.live += 1
+        self.slots[slot] = delivery
+
+    def remove(self, delivery_id: int) -> None:
+        """It is settled at this end. Raises: KeyError: none of this id is live."""
+        size = len(self.slots)
+        if 0 <= serial_distance(self.base, delivery_id) < size:
+            slot = delivery_id & (size - 1)
+            if self.slots[slot] is not None:
+                self.slots[slot] = None
+                self.live -= 1
+                return
+        del self.beside[delivery_id]
+
+    @property
+    def deliveries(self) -> dict[int, Delivery | Passage]:
+        """All of them: those beside first."""
+        found = dict(self.beside)
+        for offset in range(len(self.slots)):
+            delivery_id = (self.base + offset) & _MASK
+            entry = self.slots[delivery_id & (len(self.slots) - 1)]
+            if entry is not None:
+                found[delivery_id] = entry
+        return found
 
     def select(self, first: int, last: int) -> list[Delivery | Passage]:
         """The live deliveries from `first` to `last`, both included, in order (§2.7.6).
@@ -166,21 +232,72 @@ class Ledger:
         Ids that are unknown, unused or settled are skipped. The cost is bounded by the smaller of the range and the
         ledger, so a range of 2**31 ids is no lever.
         """
-        deliveries = self.deliveries
+        found: list[Delivery | Passage] = []
+        entry: Delivery | Passage | None
         if first == last:
-            delivery = deliveries.get(first)
-            return [] if delivery is None else [delivery]
+            entry = self.find(first)
+            if entry is not None:
+                found.append(entry)
+            return found
         span = serial_distance(first, last)
         if span < 0:
-            return []
-        if span < len(deliveries):
-            found: list[Delivery | Passage] = []
-            for offset in range(span + 1):
-                entry = deliveries.get((first + offset) & _MASK)
-                if entry is not None:
-                    found.append(entry)
             return found
-        return [each for key, each in deliveries.items() if 0 <= serial_distance(first, key) <= span]
+        if self.beside:
+            if span < len(self):
+                for offset in range(span + 1):
+                    entry = self.find((first + offset) & _MASK)
+                    if entry is not None:
+                        found.append(entry)
+                return found
+            return self._among_all(first, span)
+        slots = self.slots
+        size = len(slots)
+        begin = serial_distance(self.base, first)
+        end = min(begin + span + 1, size)
+        for offset in range(max(begin, 0), end):
+            entry = slots[(self.base + offset) & (size - 1)]
+            if entry is not None:
+                found.append(entry)
+        return found
+
+    def _among_all(self, first: int, span: int) -> list[Delivery | Passage]:
+        """As `select`, of a range that is wider than all there is."""
+        live = self.deliveries
+        ids = [each for each in live if 0 <= serial_distance(first, each) <= span]
+        return [live[each] for each in sorted(ids, key=lambda each: serial_distance(first, each))]
+
+    def _reach(self, delivery_id: int) -> None:
+        """Give this id a slot, which lies ahead. Whatever is left behind for that goes beside; if that is much of all
+        that is live, there are more slots instead."""
+        slots = self.slots
+        size = len(slots)
+        ahead = serial_distance(self.base, delivery_id)
+        if ahead >= 2 * size:
+            for offset in range(size):
+                each = (self.base + offset) & _MASK
+                entry = slots[each & (size - 1)]
+                if entry is not None:
+                    self.beside[each] = entry
+            self.slots = [None] * _LEAST_SLOTS
+            self.base = delivery_id
+            self.live = 0
+            return
+        while ahead >= size:
+            slot = self.base & (size - 1)
+            entry = slots[slot]
+            if entry is not None:
+                if self.live * 2 > size:
+                    more: list[Delivery | Passage | None] = [None] * (2 * size)
+                    for offset in range(size):
+                        each = (self.base + offset) & _MASK
+                        more[each & (2 * size - 1)] = slots[each & (size - 1)]
+                    self.slots = more
+                    return
+                slots[slot] = None
+                self.live -= 1
+                self.beside[self.base] = entry
+            self.base = (self.base + 1) & _MASK
+            ahead -= 1
 
 
 class DispositionRun:
@@ -392,7 +509,11 @@ class RouterFlow:
         "flow",
         "generation",
         "key_count",
+        "key_hops",
+        "key_page",
         "key_prefix",
+        "key_stem",
+        "key_tails",
         "leaving",
         "now",
         "on_unfold",
@@ -421,9 +542,15 @@ class RouterFlow:
         self.touched: list[LinkFlow] = []
         self.due = False
         #: The keys of deliveries that begin their way through the mesh here: what they begin with, and how many there
-        #: were.
+        #: were. All but the last octet of the count is the same in 256 of them: what those begin with, and which they
+        #: are; -1: it is to be made. What follows is the last octet, and how many hops are left: all that there are for
+        #: as many.
         self.key_prefix = b""
         self.key_count = 0
+        self.key_stem = b""
+        self.key_page = -1
+        self.key_tails: tuple[bytes, ...] = ()
+        self.key_hops = -1
         # The frames that are read and written now.
         self.came = TransferFrame(0)
         self.leaving = TransferFrame(0)
@@ -445,8 +572,25 @@ class RouterFlow:
 
     def next_key(self, hops: int) -> bytes:
         """The delivery-tag of one more delivery on a lane: its key, and how many hops it may make."""
-        self.key_count += 1
-        return self.key_prefix + self.key_count.to_bytes(6, "big") + bytes((hops,))
+        count = self.key_count + 1
+        self.key_count = count
+        page = count >> 8
+        if page != self.key_page or hops != self.key_hops:
+            self._turn_page(page, hops)
+        return self.key_stem + self.key_tails[count & 0xFF]
+
+    def _turn_page(self, page: int, hops: int) -> None:
+        """Make what the next keys are made of."""
+        self.key_stem = self.key_prefix + page.to_bytes(5, "big")
+        self.key_page = page
+        if hops != self.key_hops:
+            self.key_tails = tuple(bytes((octet, hops)) for octet in range(256))
+            self.key_hops = hops
+
+    def begin_keys(self, prefix: bytes) -> None:
+        """Keys begin with this from now on."""
+        self.key_prefix = prefix
+        self.key_page = -1
 
 
 class ConnectionFlow:
@@ -475,7 +619,8 @@ class ConnectionFlow:
     def __init__(self) -> None:
         #: Whose relays it carries; None: it is a client's own.
         self.router: RouterFlow | None = None
-        #: The peer's container-id, if it is a router of the same mesh: nothing goes back to it.
+        #: The peer's container-id, if it is a router of the same mesh: nothing goes back to it. Interned, for it is
+        #: compared with every delivery.
         self.container: str | None = None
         #: Both sides have opened it, and none has closed it.
         self.is_open = False
@@ -989,7 +1134,7 @@ def _first_transfer(session: SessionFlow, link: LinkFlow, frame: TransferFrame, 
         delivery.ignored = True
         delivery.settled = delivery.remote_settled = True
     elif not settled:
-        session.incoming.deliveries[delivery.delivery_id] = delivery
+        session.incoming.put(delivery.delivery_id, delivery)
         link.unsettled[delivery.tag] = delivery
     if frame.more:
         link.current = delivery
@@ -1006,7 +1151,7 @@ def _check_first_transfer(session: SessionFlow, link: LinkFlow, frame: TransferF
         raise Violation(SESSION, "amqp:invalid-field", "first transfer of a delivery without delivery-tag")
     if serial_distance(link.delivery_count, link.granted_limit) <= 0:
         raise Violation(LINK, "amqp:link:transfer-limit-exceeded", "transfer without link credit")
-    if frame.delivery_id in session.incoming.deliveries:
+    if session.incoming.find(frame.delivery_id) is not None:
         raise Violation(SESSION, "amqp:invalid-field", f"delivery-id {frame.delivery_id} is in use")
     if frame.delivery_tag in link.unsettled:
         raise Violation(LINK, "amqp:not-allowed", "delivery-tag is in use by an unsettled delivery")
@@ -1087,7 +1232,7 @@ def send_transfer(
             delivery.delivery_id = delivery_id
             _count_first_sent(session, link, delivery.settled)
             if not delivery.settled:
-                session.outgoing.deliveries[delivery_id] = delivery
+                session.outgoing.put(delivery_id, delivery)
                 link.unsettled[delivery.tag] = delivery
         else:
             session.next_outgoing_id = (session.next_outgoing_id + 1) & _MASK
@@ -1167,7 +1312,8 @@ def abandon(link: LinkFlow) -> None:
     ledger = link.session.outgoing if link.sender else link.session.incoming
     for delivery in link.unsettled.values():
         assert isinstance(delivery, Delivery)
-        ledger.deliveries.pop(delivery.delivery_id, None)
+        if ledger.find(delivery.delivery_id) is not None:
+            ledger.remove(delivery.delivery_id)
         delivery.delivery_id = -1
     if link.current is not None:
         link.current.delivery_id = -1
@@ -1178,8 +1324,8 @@ def forget(delivery: Delivery) -> None:
     """Remove `delivery` from the ledger of its session and from the unsettled map of its terminus."""
     link = delivery.link
     ledger = link.session.outgoing if link.sender else link.session.incoming
-    if ledger.deliveries.get(delivery.delivery_id) is delivery:
-        del ledger.deliveries[delivery.delivery_id]
+    if ledger.find(delivery.delivery_id) is delivery:
+        ledger.remove(delivery.delivery_id)
     if link.unsettled.get(delivery.tag) is delivery:
         del link.unsettled[delivery.tag]
 
@@ -1433,14 +1579,14 @@ def unfold(passage: Passage) -> tuple[Delivery, Delivery]:
     leg.said = passage.said
     leg.left = passage.left
     left.size = passage.size
-    incoming.session.incoming.deliveries[came.delivery_id] = came
+    incoming.session.incoming.put(came.delivery_id, came)
     incoming.unsettled[came.tag] = came
     if passage.over:
         leg.done = left.settled = left.remote_settled = True
     else:
         left.delivery_id = passage.outgoing_id
         leg.counted = True
-        outgoing.session.outgoing.deliveries[left.delivery_id] = left
+        outgoing.session.outgoing.put(left.delivery_id, left)
         outgoing.unsettled[left.tag] = left
     router = incoming.session.wire.router
     if router is not None and router.on_unfold is not None:
@@ -1453,7 +1599,7 @@ def unfold_link(link: LinkFlow) -> None:
     if not link.outstanding and not link.unsettled:
         return
     ledger = link.session.outgoing if link.sender else link.session.incoming
-    for entry in list(ledger.deliveries.values()):
+    for entry in ledger.deliveries.values():
         if isinstance(entry, Passage) and (entry.outgoing is link or entry.incoming is link):
             unfold(entry)
 
@@ -1608,10 +1754,12 @@ def _relay_transfer(
     elif not link.lane:
         tag = router.next_key(exits.hops)
     else:
-        hops = came_with[len(came_with) - 1] if came_with else 0
-        if hops < 2 or sink.container == session.wire.container:
+        last = len(came_with) - 1
+        hops = came_with[last] if last >= 0 else 0
+        if hops < 2 or sink.container is session.wire.container:
             return False
-        tag = came_with[:-1] + _OCTETS[hops - 1]
+        p = came_with
+        tag = p[:last] + _OCTETS[hops - 1]
         if tag in out.unsettled:
             return False
     if large:
@@ -1700,13 +1848,11 @@ def _passage(
     passage.over = False
     passage.outcome = None
     passage.said = -1.0
-    key: int = incoming_id
-    passage.incoming_id = key
-    incoming.session.incoming.deliveries[key] = passage
+    passage.incoming_id = incoming_id
+    incoming.session.incoming.put(incoming_id, passage)
     incoming.unsettled[incoming_tag] = passage
-    key = outgoing_id
-    passage.outgoing_id = key
-    outgoing.session.outgoing.deliveries[key] = passage
+    passage.outgoing_id = outgoing_id
+    outgoing.session.outgoing.put(outgoing_id, passage)
     return passage
 
 
@@ -2030,45 +2176,47 @@ def _write_whole(
             digits += 1
             rest >>= 4
     tail = 5 if mode == 0 else 2 if settled else 1
-    octets = 16 + _uint_octets(handle) + _uint_octets(delivery_id)
+    octets = 16 + _uint_octets(handle) + _uint_octets(delivery_id) + digits + tail
     at = len(out)
-    if tag:
-        out += _HEADS[octets]
-        out += tag
-        out += _BLANKS[tail]
-    else:
-        out += _HEADS[octets + digits + tail]
-    octets += digits + tail
-    out[at + 12] = octets - 13
-    out[at + 13] = 7 if mode == 0 else 5 if settled else 4
+    out += _HEADS[octets]
+    # All that is put lies within those octets.
+    o = out
+    o[at + 12] = octets - 13
+    o[at + 13] = 7 if mode == 0 else 5 if settled else 4
     if channel:
-        out[at + 6] = channel >> 8
-        out[at + 7] = channel & 255
+        o[at + 6] = channel >> 8
+        o[at + 7] = channel & 255
     size += octets
     if size > 0xFFFF:
-        out[at] = size >> 24
-        out[at + 1] = size >> 16 & 255
-    out[at + 2] = size >> 8 & 255
-    out[at + 3] = size & 255
-    at = _put_uint(out, at + 14, handle)
-    at = _put_uint(out, at, delivery_id)
-    out[at] = 0xA0
-    out[at + 1] = digits
-    at += 2 + digits
-    if not tag:
+        o[at] = size >> 24
+        o[at + 1] = size >> 16 & 255
+    o[at + 2] = size >> 8 & 255
+    o[at + 3] = size & 255
+    at = _put_uint(o, at + 14, handle)
+    at = _put_uint(o, at, delivery_id)
+    o[at] = 0xA0
+    o[at + 1] = digits
+    at += 2
+    if tag:
+        t = tag
+        for rest in range(digits):
+            o[at + rest] = t[rest]
+        at += digits
+    else:
+        at += digits
         rest = at - 1
         while digits:
-            out[rest] = _DIGITS[number & 15]
+            o[rest] = _DIGITS[number & 15]
             number >>= 4
             rest -= 1
             digits -= 1
     # Message format, settled, more, rcv-settle-mode.
-    out[at] = 0x43
+    o[at] = 0x43
     if tail > 1:
-        out[at + 1] = 0x41 if settled else 0x40
+        o[at + 1] = 0x41 if settled else 0x40
     if mode == 0:
-        out[at + 2] = 0x40
-        out[at + 3] = 0x50
+        o[at + 2] = 0x40
+        o[at + 3] = 0x50
 
 
 def _uint_octets(value: int) -> int:
@@ -2329,7 +2477,7 @@ def _end_received(router: RouterFlow, passage: Passage, state: bytes) -> None:
             state,
             passage.told,
         )
-    del link.session.incoming.deliveries[passage.incoming_id]
+    link.session.incoming.remove(passage.incoming_id)
     del link.unsettled[passage.incoming_tag]
     router.relays -= 1
 
@@ -2340,7 +2488,7 @@ def _end_sent(router: RouterFlow, passage: Passage) -> None:
     if passage.over:
         return
     passage.over = True
-    del link.session.outgoing.deliveries[passage.outgoing_id]
+    link.session.outgoing.remove(passage.outgoing_id)
     if link.lane:
         del link.unsettled[passage.outgoing_tag]
     if link.outstanding >= link.max_outstanding:
@@ -2918,9 +3066,6 @@ _FLOW_START: Final = b"\x00\x00\x00\x00\x02\x00\x00\x00\x00\x53\x13\xc0\x00\x00"
 
 #: The begin of a frame by its octets: what follows is put in its place.
 _HEADS: Final = tuple(_TRANSFER_START + bytes(max(0, octets - 14)) for octets in range(100))
-
-#: So many octets that are put there later.
-_BLANKS: Final = tuple(bytes(octets) for octets in range(6))
 
 #: [count:n] are the nulls that stand between the fields written so far and field n.
 _NULLS: Final = b"\x40" * 11

@@ -101,7 +101,7 @@ def test_a_range_selects_its_live_deliveries_in_order(base: int, steps: list[int
     for offset in offsets:
         delivery = Delivery(link, b"", 0, False, False)
         delivery.delivery_id = serial_add(base, offset)
-        ledger.deliveries[delivery.delivery_id] = delivery
+        ledger.put(delivery.delivery_id, delivery)
     low, high = serial_add(base, first), serial_add(base, first + span)
     expected = [serial_add(base, offset) for offset in offsets if first <= offset <= first + span]
     assert [each.delivery_id for each in ledger.select(low, high)] == expected
@@ -112,7 +112,7 @@ def test_a_range_of_half_of_all_ids_costs_no_more_than_the_ledger(live: int) -> 
     link = receiving_link(session())
     ledger = Ledger()
     for each in range(live):
-        ledger.deliveries[each] = Delivery(link, b"", 0, False, False)
+        ledger.put(each, Delivery(link, b"", 0, False, False))
     started = time.perf_counter()
     assert len(ledger.select(0, 2**31 - 1)) == live
     assert time.perf_counter() - started < 1.0, "2**31 steps would take minutes"

@@ -1,0 +1,116 @@
+"""A ledger finds what is live by its delivery-id, whatever the ids are, and holds no more than is live."""
+
+from typing import Final
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from amqpmesh.router.kernel.relay import Delivery, Ledger, LinkFlow, SessionFlow, serial_add, serial_distance
+
+M: Final = 2**32
+
+#: What happens: a delivery whose id is so far from that of the one before, and whether one ends, counted from the
+#: oldest (0, 1, ...) or from the newest (-1, ...).
+STEPS: Final = st.lists(
+    st.tuples(
+        st.sampled_from([1, 1, 1, 1, 1, 2, 7, 8, 9, 16, 17, 100, 5_000, 2**31 - 1, 2**31, M - 1, M - 20]),
+        st.sampled_from([None, None, 0, 0, 1, -1, -2]),
+    ),
+    max_size=120,
+)
+
+
+def deliveries(count: int) -> list[Delivery]:
+    link = LinkFlow(SessionFlow(1_000), False, None, {})
+    return [Delivery(link, b"%d" % each, 0, False, False) for each in range(count)]
+
+
+@given(base=st.sampled_from([0, M - 1, 2**31]) | st.integers(0, M - 1), steps=STEPS)
+@example(base=0, steps=[(1, None)] * 40 + [(1, 0)] * 60)
+@example(base=0, steps=[(1, None)] + [(1, -1)] * 40)
+@example(base=M - 10, steps=[(1, None)] * 9 + [(M - 1, None)] + [(16, 0)] * 9)
+def test_it_holds_what_was_put_there_and_not_removed(base: int, steps: list[tuple[int, int | None]]) -> None:
+    ledger = Ledger()
+    live: dict[int, Delivery] = {}
+    at = base
+    for new, (step, ends) in zip(deliveries(len(steps)), steps, strict=True):
+        at = serial_add(at, step)
+        if at not in live:  # else it is refused before anybody puts it there
+            assert ledger.find(at) is None
+            ledger.put(at, new)
+            live[at] = new
+        if ends is not None and -len(live) <= ends < len(live):
+            gone = list(live)[ends]
+            ledger.remove(gone)
+            del live[gone]
+            assert ledger.find(gone) is None
+        assert len(ledger) == len(live)
+        assert ledger.find(at) is live.get(at)
+    assert ledger.deliveries == live
+    assert all(ledger.find(each) is live[each] for each in live)
+    for first in [*live, base, serial_add(at, 1)]:
+        for span in (0, 1, 5, 200, 2**31 - 1):
+            ids = sorted(live, key=lambda each, first=first: (each - first) % M)
+            assert ledger.select(first, serial_add(first, span)) == [
+                live[each] for each in ids if 0 <= serial_distance(first, each) <= span
+            ]
+
+
+def test_another_takes_the_place_of_one_of_the_same_id() -> None:
+    ledger = Ledger()
+    first, second, third, fourth = deliveries(4)
+    ledger.put(0, first)
+    ledger.put(5_000, second)
+    for each, new in ((5_000, third), (0, fourth)):  # in a slot, and beside
+        ledger.put(each, new)
+        assert (len(ledger), ledger.find(each)) == (2, new)
+
+
+def test_what_is_not_live_cannot_be_removed() -> None:
+    ledger = Ledger()
+    (only,) = deliveries(1)
+    ledger.put(7, only)
+    for unknown in (8, 6, 500):
+        with pytest.raises(KeyError):
+            ledger.remove(unknown)
+    ledger.remove(7)
+    with pytest.raises(KeyError):
+        ledger.remove(7)
+    assert len(ledger) == 0
+
+
+def test_one_that_is_never_settled_costs_the_others_nothing() -> None:
+    ledger = Ledger()
+    first, *others = deliveries(5_001)
+    ledger.put(0, first)
+    for each, new in enumerate(others, 1):
+        ledger.put(each, new)
+        if each > 20:
+            ledger.remove(each - 20)
+    assert len(ledger.slots) <= 64
+    assert ledger.find(0) is first
+    assert list(ledger.beside) == [0]
+
+
+def test_slots_are_given_back_once_all_is_settled() -> None:
+    ledger = Ledger()
+    everything = deliveries(10_000)
+    for each, new in enumerate(everything):
+        ledger.put(each, new)
+    assert 10_000 <= len(ledger.slots) <= 32_768
+    assert not ledger.beside
+    for each in range(10_000):
+        ledger.remove(each)
+    ledger.put(10_000, everything[0])
+    assert len(ledger.slots) <= 1_024
+
+
+def test_ids_far_apart_take_no_room_in_between() -> None:
+    ledger = Ledger()
+    everything = deliveries(1_000)
+    for each, new in enumerate(everything):
+        ledger.put(each * 1_000_003 % M, new)
+    assert len(ledger.slots) <= 64
+    assert len(ledger) == 1_000
+    assert ledger.find(999 * 1_000_003) is everything[999]
