@@ -1312,7 +1312,7 @@ def abandon(link: LinkFlow) -> None:
     ledger = link.session.outgoing if link.sender else link.session.incoming
     for delivery in link.unsettled.values():
         assert isinstance(delivery, Delivery)
-        if ledger.find(delivery.delivery_id) is not None:
+        if ledger.find(delivery.delivery_id) is delivery:
             ledger.remove(delivery.delivery_id)
         delivery.delivery_id = -1
     if link.current is not None:

@@ -237,6 +237,17 @@ def test_nothing_is_said_of_a_delivery_that_was_never_sent() -> None:
 # ----------------------------------------------------------------------------------------------------- letting go
 
 
+def test_what_an_abandoned_link_had_from_before_is_nobody_elses() -> None:
+    flow = session(M - 1)
+    link, other = sending_link(flow), sending_link(flow)
+    kept = Delivery(link, b"kept", 0, False, False)  # of a link that was here before: it has no id of this session
+    link.unsettled[kept.tag] = kept
+    last = sent(other)
+    assert (kept.delivery_id, last.delivery_id) == (-1, M - 1)
+    abandon(link)
+    assert flow.outgoing.deliveries == {M - 1: last}
+
+
 def test_an_abandoned_link_leaves_the_ledger_and_keeps_what_it_has_not_settled() -> None:
     flow = session()
     gone, stays = receiving_link(flow), receiving_link(flow)
