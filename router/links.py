@@ -345,7 +345,7 @@ class OutgoingLink:
 
     def next_tag(self, key: bytes | None = None) -> bytes:
         """A delivery-tag that no unsettled delivery of this link has. Args: key: what it should be on a lane."""
-        if key is not None and self.lane is not None and key not in self.link.flow_state.unsettled:
+        if key is not None and self.lane is not None and not self.link.flow_state.has_tag(key):
             return key
         flow_state = self.link.flow_state
         flow_state.last_tag += 1

@@ -222,8 +222,7 @@ def _link(
         deliveries=counted.received,
         octets=counted.octets,
         undelivered=undelivered,
-        # A map of deliveries that we sent has not those that the kernel relayed; of those that we took, all.
-        unsettled=counted.outstanding if counted.sender and link.is_attached else len(counted.unsettled),
+        unsettled=_unsettled(taken),
         missed=missed,
         available=counted.available,
         credit=counted.link_credit,
@@ -236,6 +235,13 @@ def _link(
         released=counted.released,
         modified=counted.modified,
     )
+
+
+def _unsettled(taken: IncomingLink | OutgoingLink) -> int:
+    """How many deliveries are unsettled on a link."""
+    counted = taken.link.flow_state
+    # A map of deliveries that we sent has not those that the kernel relayed; of those that we took, all.
+    return counted.outstanding if counted.sender and taken.link.is_attached else len(counted.unsettled)
 
 
 def _far(taken: IncomingLink | OutgoingLink) -> str | None:
@@ -279,7 +285,7 @@ def _lane(core: Core, taken: IncomingLink | OutgoingLink) -> LaneStatistics:
         deliveries=counted.received,
         octets=counted.octets,
         waiting=waiting,
-        unsettled=len(counted.unsettled),
+        unsettled=_unsettled(taken),
         credit=counted.link_credit,
         zero_credit_since=taken.zero_credit_since,
         last_delivery_at=taken.last_delivery_at,

@@ -176,7 +176,7 @@ cdef class LinkFlow:
     cdef public long remote_handle, last_tag, turn
     cdef public long received, octets, presettled, accepted, rejected, released, modified
     cdef public Delivery current
-    cdef public dict unsettled
+    cdef public dict unsettled, passing
     cdef public Exits exits
     cdef public Leg leg
     cdef public Relay relay
@@ -267,7 +267,7 @@ cdef class Gathering:
 cpdef Py_ssize_t gather(ConnectionFlow wire, Gathering gathering, bytes data, Py_ssize_t at, Py_ssize_t end) except -1
 @cython.locals(exits=Exits, size=long, out=LinkFlow, came_with=bytes, target=SessionFlow, sink=ConnectionFlow, tag=bytes,
                hops=long, settled=bint, second=bint, delivery_id=long, mode=long, leaving=TransferFrame, passage=Passage,
-               number=long, large=bint, recorder=Recorder, counter=long, left=double, said=long, last=Py_ssize_t,
+               number=long, large=bint, recorder=Recorder, counter=long, left=double, said=long,
                p="const unsigned char *")
 cdef bint _relay_transfer(RouterFlow router, SessionFlow session, LinkFlow link, TransferFrame frame, bytes data,
                           Py_ssize_t payload_at, Py_ssize_t end) except -1
@@ -296,11 +296,14 @@ cdef bint _stays(RouterFlow router, LinkFlow link, LinkFlow out) except -1
 cdef bint _takes(LinkFlow link, long octets) except -1
 @cython.locals(relay=Relay, leg=Leg)
 cdef Relay _joined(Delivery came, Delivery left, double now)
-@cython.locals(leg=Leg, passage=Passage, recorder=Recorder, counter=long, at=double)
+@cython.locals(leg=Leg, passage=Passage, recorder=Recorder, counter=long, at=double, tag=bytes, goes_on=bint)
 cdef void _fold(RouterFlow router, Delivery came, Delivery left, Relay relay) except *
+@cython.locals(last=Py_ssize_t)
+cdef bytes _onward(bytes tag)
+cdef bytes _left_with(Passage passage)
 @cython.locals(at=Py_ssize_t, digits=long, rest=long, tail=long, octets=Py_ssize_t, o="unsigned char *",
                t="const unsigned char *")
-cdef bint _write_whole(bytearray out, long channel, long handle, long delivery_id, bytes tag, long number, bint settled,
+cdef bint _write_whole(bytearray out, long channel, long handle, long delivery_id, bytes tag, long hops, long number, bint settled,
                        long mode, long size) except -1
 cdef long _uint_octets(long value) noexcept
 cdef Py_ssize_t _put_uint(unsigned char *out, Py_ssize_t at, long value) noexcept

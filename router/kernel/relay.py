@@ -877,6 +877,7 @@ class LinkFlow:
         "octets",
         "outstanding",
         "part",
+        "passing",
         "presettled",
         "quiet",
         "received",
@@ -918,9 +919,12 @@ class LinkFlow:
         self.granted_limit = 0
         #: The delivery that is in the middle of its frames; transfers of one link never interleave (§2.6.14).
         self.current: Delivery | None = None
-        #: The terminus' unsettled map, by delivery-tag (§2.6.13). Of what was relayed without a decision a sender's map
-        #: has only what left by a lane: other tags are ours, and new.
+        #: The terminus' unsettled map, by delivery-tag (§2.6.13). A sender's has nothing of what was relayed without a
+        #: decision: its tags are ours, and new.
         self.unsettled = unsettled
+        #: But for what came by a lane, and leaves by one, with the same tag and one hop less: by the tag that it came
+        #: with, until the receiver has settled it.
+        self.passing: dict[bytes, Passage] = {}
         #: What our side takes at most, in bytes, of a sender what the peer takes; 0: no limit (§2.7.3).
         self.max_message_size = 0
         #: The link's rcv-settle-mode is second.
@@ -956,6 +960,13 @@ class LinkFlow:
         self.last_tag = 0
         self.turn = 0
         self.reset_counters()
+
+    def has_tag(self, tag: bytes) -> bool:
+        """Whether what has left by this lane with this tag is unsettled; not of keys that were new here."""
+        if tag in self.unsettled:
+            return True
+        last = len(tag) - 1
+        return last >= 0 and tag[last] < 255 and tag[:last] + _OCTETS[tag[last] + 1] in self.passing
 
     def reset_counters(self) -> None:
         """Begin to count anew."""
@@ -1543,7 +1554,7 @@ class Passage:
     arrived: float
     outgoing: LinkFlow
     outgoing_id: int
-    #: Empty: it is the number, in hexadecimal digits.
+    #: Empty: it is the number, in hexadecimal digits; or, on a lane, the one that it came with, with one hop less.
     outgoing_tag: bytes
     number: int
     #: The receiver has settled it.
@@ -1567,7 +1578,7 @@ def unfold(passage: Passage) -> tuple[Delivery, Delivery]:
     came.delivery_id = passage.incoming_id
     came.complete = True
     came.state = passage.outcome
-    left = Delivery(outgoing, passage.outgoing_tag or b"%x" % passage.number, 0, False, False)
+    left = Delivery(outgoing, _left_with(passage), 0, False, False)
     left.complete = True
     relay = _joined(came, left, passage.arrived)
     relay.complete = True
@@ -1588,6 +1599,8 @@ def unfold(passage: Passage) -> tuple[Delivery, Delivery]:
         leg.counted = True
         outgoing.session.outgoing.put(left.delivery_id, left)
         outgoing.unsettled[left.tag] = left
+        if outgoing.lane and not passage.outgoing_tag:
+            del outgoing.passing[passage.incoming_tag]
     router = incoming.session.wire.router
     if router is not None and router.on_unfold is not None:
         router.on_unfold(relay)
@@ -1746,7 +1759,9 @@ def _relay_transfer(
     assert came_with is not None
     target = out.session
     sink = target.wire
+    # The tag that it leaves with: this; or the one that it came with, with so many hops left; or a number.
     tag = b""
+    hops = 0
     number = 0
     if not out.lane:
         out.last_tag += 1
@@ -1754,16 +1769,16 @@ def _relay_transfer(
     elif not link.lane:
         tag = router.next_key(exits.hops)
     else:
-        last = len(came_with) - 1
-        hops = came_with[last] if last >= 0 else 0
-        if hops < 2 or sink.container is session.wire.container:
+        hops = came_with[len(came_with) - 1] if came_with else 0
+        if hops < 2 or sink.container is session.wire.container or came_with in out.passing:
             return False
-        p = came_with
-        tag = p[:last] + _OCTETS[hops - 1]
-        if tag in out.unsettled:
+        hops -= 1
+        if out.unsettled and _onward(came_with) in out.unsettled:
             return False
     if large:
-        _relay_first(router, link, out, frame, data, payload_at, end, tag or b"%x" % number)
+        _relay_first(
+            router, link, out, frame, data, payload_at, end, tag or (_onward(came_with) if hops else b"%x" % number)
+        )
         return True
     settled = frame.settled == 1
     second = link.second and frame.rcv_settle_mode != 0
@@ -1775,14 +1790,25 @@ def _relay_transfer(
         leaving = router.leaving
         leaving.handle = out.handle
         leaving.delivery_id = delivery_id
-        leaving.delivery_tag = tag or b"%x" % number
+        leaving.delivery_tag = tag or (_onward(came_with) if hops else b"%x" % number)
         leaving.message_format = frame.message_format if frame.message_format > 0 else 0
         leaving.settled = 1 if settled else -1
         leaving.more = False
         leaving.rcv_settle_mode = mode
         write_transfer(sink.out, target.channel, leaving, p[payload_at:end], sink.remote_max_frame_size, target.in_full)
     else:
-        _write_whole(sink.out, target.channel, out.handle, delivery_id, tag, number, settled, mode, size)
+        _write_whole(
+            sink.out,
+            target.channel,
+            out.handle,
+            delivery_id,
+            came_with if hops else tag,
+            hops,
+            number,
+            settled,
+            mode,
+            size,
+        )
         if size < _COPIED:
             sink.out += p[payload_at:end]
         else:
@@ -1817,8 +1843,8 @@ def _relay_transfer(
         passage.size = size
         passage.told = said
         passage.counter = counter
-        if out.lane:
-            out.unsettled[tag] = passage
+        if hops:
+            out.passing[came_with] = passage
         out.outstanding += 1
         router.relays += 1
     if not target.woken:
@@ -1910,6 +1936,8 @@ def _record(
         hops_left = came_with[_KEY]
     else:
         key = router.key_prefix
+        if out.lane and not left_with:
+            left_with = _onward(came_with)
         hops_left = left_with[len(left_with) - 1] if out.lane and left_with else 0
         flags |= _BEGAN
     recorder.store(
@@ -2132,20 +2160,38 @@ def _fold(router: RouterFlow, came: Delivery, left: Delivery, relay: Relay) -> N
     ):
         return
     else:
+        tag = left.tag
+        goes_on = came.link.lane and left.link.lane and tag == _onward(came.tag)
+        if goes_on:
+            tag = b""
         passage = _passage(
-            came.link, came.delivery_id, came.tag, came.second, relay.came, left.link, left.delivery_id, left.tag
+            came.link, came.delivery_id, came.tag, came.second, relay.came, left.link, left.delivery_id, tag
         )
         passage.left = at
         passage.size = left.size
         passage.told = relay.told
         passage.counter = counter
-        if left.link.lane:
-            left.link.unsettled[left.tag] = passage
-        else:
-            del left.link.unsettled[left.tag]
+        del left.link.unsettled[left.tag]
+        if goes_on:
+            left.link.passing[came.tag] = passage
     # They refer to each other: the circles end here.
     came.relay = left.leg = None
     relay.legs = []
+
+
+def _onward(tag: bytes) -> bytes:
+    """The tag for the next lane of what came by a lane with this one, which has hops left; empty: it has none."""
+    last = len(tag) - 1
+    if last < 0 or tag[last] < 2:
+        return b""
+    return tag[:last] + _OCTETS[tag[last] - 1]
+
+
+def _left_with(passage: Passage) -> bytes:
+    """The tag that it left with."""
+    if passage.outgoing_tag:
+        return passage.outgoing_tag
+    return _onward(passage.incoming_tag) if passage.outgoing.lane else b"%x" % passage.number
 
 
 #: Each octet as bytes.
@@ -2158,6 +2204,7 @@ def _write_whole(
     handle: int,
     delivery_id: int,
     tag: bytes,
+    hops: int,
     number: int,
     settled: bool,
     mode: int,
@@ -2165,8 +2212,8 @@ def _write_whole(
 ) -> None:
     """Append the only frame of a delivery of format 0, without its payload: the same octets as `write_transfer`.
 
-    Args: tag: empty, if it is `number` in hexadecimal digits. mode: 0 for rcv-settle-mode first; -1: none is said.
-        size: of the payload.
+    Args: tag: empty, if it is `number` in hexadecimal digits. hops: its last octet; 0: as it is.
+        mode: 0 for rcv-settle-mode first; -1: none is said. size: of the payload.
     """
     digits = len(tag)
     if not digits:
@@ -2202,6 +2249,8 @@ def _write_whole(
         for rest in range(digits):
             o[at + rest] = t[rest]
         at += digits
+        if hops:
+            o[at - 1] = hops
     else:
         at += digits
         rest = at - 1
@@ -2489,8 +2538,8 @@ def _end_sent(router: RouterFlow, passage: Passage) -> None:
         return
     passage.over = True
     link.session.outgoing.remove(passage.outgoing_id)
-    if link.lane:
-        del link.unsettled[passage.outgoing_tag]
+    if link.lane and not passage.outgoing_tag:
+        del link.passing[passage.incoming_tag]
     if link.outstanding >= link.max_outstanding:
         router.touch(link)
         router.due = True

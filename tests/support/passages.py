@@ -119,6 +119,7 @@ class Router:
         return (
             not any(ledgers)
             and not self.incoming.unsettled
+            and not any(each.passing for each in (*self.outgoing, self.bulk))
             and self.flow.relays == self.incoming.outstanding == sum(each.outstanding for each in self.outgoing) == 0
         )
 
@@ -151,6 +152,7 @@ class Router:
                 list(self.source_session.incoming.deliveries),
                 list(self.sink_session.outgoing.deliveries),
                 list(self.incoming.unsettled),
+                [list(each.passing) for each in (*self.outgoing, self.bulk)],
                 [type(each).__name__ for each in self.sink_session.outgoing.deliveries.values()],
             ]
         )

@@ -13,7 +13,9 @@ from amqpmesh.router.kernel.relay import (
     RELEASED_STATE,
     Delivery,
     Passage,
+    forget,
     relay,
+    skim_transfer,
     unfold,
     unfold_link,
 )
@@ -179,9 +181,7 @@ def test_a_key_is_made_where_the_way_through_the_mesh_begins() -> None:
     assert bytes(router.sink.out) == (
         transfer(0, keys[0], PAYLOAD, settled=-1, second=0) + transfer(1, keys[1], PAYLOAD, settled=1, second=0)
     )
-    assert list(router.outgoing[0].unsettled) == [keys[0]]
     router.hear(disposition(0, 0, ACCEPTED_STATE))
-    assert router.outgoing[0].unsettled == {}
     assert router.is_empty
 
 
@@ -189,7 +189,51 @@ def test_from_lane_to_lane_a_key_has_one_hop_less_and_mode_second_stays() -> Non
     router = Router(bound, second=True, lanes="in and out")
     router.relay(transfer(0, b"key\x05", PAYLOAD))
     assert bytes(router.sink.out) == transfer(0, b"key\x04", PAYLOAD)
-    assert list(router.outgoing[0].unsettled) == [b"key\x04"]
+    assert list(router.outgoing[0].passing) == [b"key\x05"]
+    router.hear(disposition(0, 0, ACCEPTED_STATE))
+    assert router.outgoing[0].passing == {}
+    router.relay(disposition(0, 0, ACCEPTED_STATE, receiver=False))
+    assert router.is_empty
+
+
+@pytest.mark.parametrize("lanes", ["in and out", "out", ""])
+def test_to_those_who_decide_it_left_with_the_tag_that_was_written(lanes: str) -> None:
+    router = Router(bound, lanes=lanes)
+    router.relay(transfer(0, b"key\x05", PAYLOAD))
+    skimmed = skim_transfer(bytes(router.sink.out), 8, len(router.sink.out))
+    assert skimmed is not None
+    (passage,) = router.sink_session.outgoing.deliveries.values()
+    assert isinstance(passage, Passage)
+    _, left = unfold(passage)
+    assert left.tag == skimmed[0].delivery_tag
+    assert (router.outgoing[0].passing, router.outgoing[0].unsettled) == ({}, {left.tag: left})
+
+
+def test_a_tag_is_taken_until_the_delivery_that_left_with_it_is_settled() -> None:
+    router = Router(bound, lanes="in and out")
+    lane = router.outgoing[0]
+    router.relay(transfer(0, b"key\x05", PAYLOAD))
+    assert [lane.has_tag(tag) for tag in (b"key\x04", b"key\x05", b"key\x03", b"other\x04", b"", b"\xff")] == [
+        True,
+        *[False] * 5,
+    ]
+    (passage,) = router.sink_session.outgoing.deliveries.values()
+    assert isinstance(passage, Passage)
+    _, left = unfold(passage)
+    assert lane.has_tag(b"key\x04")
+    forget(left)
+    assert not lane.has_tag(b"key\x04")
+
+
+def test_nothing_leaves_with_the_tag_of_what_was_decided() -> None:
+    router = Router(bound, lanes="in and out")
+    router.relay(transfer(0, b"key\x05", PAYLOAD))
+    (passage,) = router.sink_session.outgoing.deliveries.values()
+    assert isinstance(passage, Passage)
+    unfold(passage)
+    router.incoming.unsettled.clear()
+    _is_refused(router, transfer(1, b"key\x05", PAYLOAD))
+    router.relay(transfer(1, b"key\x06", PAYLOAD))
 
 
 @pytest.mark.parametrize("tag", [b"key\x01", b"key\x00", b""])
