@@ -55,8 +55,9 @@ class Neighbour:
     """The other end of a mesh connection."""
 
     def __init__(self, record: ConnectionRecord, now: float, config: MeshConfig) -> None:
-        """Args: now: seconds. config: what it may send in sessions for lanes before it waits."""
+        """Args: now: seconds. config: what it may send in sessions for lanes before it waits, and what we may."""
         self.record = record
+        record.engine.flow_state.backlog = config.output_backlog
         self._config = config
         #: When it became up, or ceased to be; seconds.
         self.since = now

@@ -90,7 +90,7 @@ def why_outgoing(outgoing: OutgoingLink) -> Reason | None:
             return Reason.RECEIVER_TOOK_BACK
         had_some = link.delivery_count != link.initial_delivery_count
         return Reason.RECEIVER_SPENT if had_some else Reason.RECEIVER_NO_CREDIT
-    if connection.unwritten > connection.limits.output_backlog:
+    if connection.unwritten > connection.engine.flow_state.backlog:
         return Reason.RECEIVER_UNREAD
     if link.session.flow_state.remote_incoming_window <= 0:
         return Reason.RECEIVER_WINDOW

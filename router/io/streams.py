@@ -14,10 +14,11 @@ READ_SIZE = 64 * 2**10
 BATCH_TIME = 0.005
 """Seconds after which a batch gives the thread back, whatever is left of it."""
 
-RECEIVE_BUFFER = 128 * 2**10
-"""Octets that may wait to be read from a neighbour nearby: at 100 MB/s more than a millisecond's."""
+RECEIVE_BUFFER = 2**20
+"""Octets that may wait to be read from a neighbour nearby: what it sends in one turn, when it has much. While something
+small passes, what is large is not sent as far as that (`narrow_window`)."""
 
-UNSENT = 64 * 2**10
+UNSENT = 2**19
 """Octets that the system takes for a neighbour before it has sent those that it has."""
 
 NEARBY = 0.002

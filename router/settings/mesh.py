@@ -22,6 +22,7 @@ class MeshConfig(Table):
     lane_idle: float = setting(default=10.0, low=0.0, high=3600.0)
     lane_window: int = setting(default=8192, low=0, high=2**31 - 1)
     bulk_window: int = setting(default=64, low=1, high=2**31 - 1)
+    output_backlog: int = setting(default=2**20, low=1)
     outposts: int = setting(default=10_000, low=0)
     # What others may say, by the topology's names for it.
     link_rate: float = setting(default=5.0, low=0.1, high=1e6)

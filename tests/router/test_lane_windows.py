@@ -13,8 +13,10 @@ from amqpmesh.router.amqp.performatives import Begin
 from amqpmesh.router.amqp.session import Session
 from amqpmesh.router.config import AddressConfig, MeshConfig
 from amqpmesh.router.neighbours import BULK_SESSIONS, LARGE, WHOLE, Neighbour
+from amqpmesh.router.reasons import Reason
 from tests.support import meshes
 from tests.support.meshes import LISTENER, World
+from tests.support.network import message
 
 WINDOW = LISTENER.session_window
 
@@ -128,4 +130,28 @@ def test_more_messages_than_a_clients_window_leave_before_the_neighbour_has_read
         arrival.accept()
     mesh.run()
     assert [each.said for each in sent] == [[(Accepted(), True)]] * most
+    mesh.leave()
+
+
+@pytest.mark.parametrize("backlog", [2_000, 20_000])
+def test_so_many_octets_wait_to_be_written_to_a_neighbour_before_its_lanes_get_no_more(backlog: int) -> None:
+    mesh = World("AB", [("A", "B")], mesh=MeshConfig(insecure=True, output_backlog=backlog))
+    consumer, producer = mesh["B"].client(), mesh["A"].client()
+    consumer.receiver("q", credit=100)
+    link = producer.sender("q")
+    mesh.advance(0.2)
+    producer.send(link, message("the first"))
+    (wire,) = mesh.between("A", "B")
+    wire.frozen = True
+    sent = [producer.send(link, message("x" * 500 + str(number))) for number in range(90)]
+    (there,) = mesh["A"].mesh.neighbours.values()
+    assert backlog < there.record.unwritten <= backlog + 600, "one more than is allowed"
+    (lane,) = (each for each in mesh["A"].core.statistics().lanes if each.deliveries)
+    assert lane.reason is Reason.RECEIVER_UNREAD
+    wire.frozen = False
+    mesh.run()
+    for arrival in consumer.take(91):
+        arrival.accept()
+    mesh.run()
+    assert {type(each.outcome) for each in sent} == {Accepted}
     mesh.leave()
