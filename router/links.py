@@ -345,8 +345,11 @@ class OutgoingLink:
 
     def next_tag(self, key: bytes | None = None) -> bytes:
         """A delivery-tag that no unsettled delivery of this link has. Args: key: what it should be on a lane."""
-        if key is not None and self.lane is not None and not self.link.flow_state.has_tag(key):
-            return key
         flow_state = self.link.flow_state
-        flow_state.last_tag += 1
-        return b"%x" % flow_state.last_tag  # python-qpid-proton reads tags as text, and fails if they are none
+        if key is not None and self.lane is not None and not flow_state.has_tag(key):
+            return key
+        while True:
+            flow_state.last_tag += 1
+            tag = b"%x" % flow_state.last_tag  # python-qpid-proton reads tags as text, and fails if they are none
+            if self.lane is None or not flow_state.has_tag(tag):
+                return tag

@@ -69,8 +69,10 @@ cdef class Ledger:
     cpdef void put(self, long delivery_id, object delivery) except *
     @cython.locals(size=Py_ssize_t, slot=Py_ssize_t)
     cpdef void remove(self, long delivery_id) except *
-    @cython.locals(offset=long, begin=long, end=long, span=long, found=list, slots=list, size=Py_ssize_t, entry=object)
+    @cython.locals(offset=long, begin=long, span=long, found=list, slots=list, size=Py_ssize_t, entry=object)
     cpdef list select(self, long first, long last)
+    @cython.locals(offset=long, begin=long, after=long, left=long, found=dict, slots=list, size=Py_ssize_t, entry=object)
+    cdef list _merged(self, long first, long span)
     @cython.locals(offset=long, ahead=long, each=long, slots=list, more=list, size=Py_ssize_t, slot=Py_ssize_t, entry=object)
     cdef void _reach(self, long delivery_id) except *
 
@@ -104,18 +106,17 @@ cdef class RouterFlow:
     cpdef long counter(self, LinkFlow link, bytes tag) except? -1
     cdef public double now, small_at
     cdef public bint due
-    cdef public long relays, generation, key_count, key_page, key_hops
+    cdef public long relays, generation, key_count, key_page
     cdef public list touched
     cdef public bytes key_prefix, key_stem
-    cdef public tuple key_tails
+    cdef public list key_tails
     cdef public TransferFrame came, leaving
     cdef public DispositionFrame said
     cdef public FlowFrame flow
     cdef public object on_unfold
     cpdef void touch(self, LinkFlow link) except *
-    @cython.locals(count=long, page=long)
+    @cython.locals(count=long, page=long, tails=tuple)
     cpdef bytes next_key(self, long hops)
-    cdef void _turn_page(self, object page, object hops) except *
     cpdef void begin_keys(self, bytes prefix) except *
 
 @cython.final

@@ -229,8 +229,8 @@ class Ledger:
     def select(self, first: int, last: int) -> list[Delivery | Passage]:
         """The live deliveries from `first` to `last`, both included, in order (§2.7.6).
 
-        Ids that are unknown, unused or settled are skipped. The cost is bounded by the smaller of the range and the
-        ledger, so a range of 2**31 ids is no lever.
+        Ids that are unknown, unused or settled are skipped. The cost is bounded by the range, and by what was live at
+        once, so a range of 2**31 ids is no lever.
         """
         found: list[Delivery | Passage] = []
         entry: Delivery | Passage | None
@@ -249,22 +249,37 @@ class Ledger:
                     if entry is not None:
                         found.append(entry)
                 return found
-            return self._among_all(first, span)
+            return self._merged(first, span)
         slots = self.slots
         size = len(slots)
         begin = serial_distance(self.base, first)
-        end = min(begin + span + 1, size)
-        for offset in range(max(begin, 0), end):
+        for offset in range(max(begin, 0), min(begin + span + 1, size)):
             entry = slots[(self.base + offset) & (size - 1)]
             if entry is not None:
                 found.append(entry)
+                if len(found) == self.live:
+                    break
         return found
 
-    def _among_all(self, first: int, span: int) -> list[Delivery | Passage]:
-        """As `select`, of a range that is wider than all there is."""
-        live = self.deliveries
-        ids = [each for each in live if 0 <= serial_distance(first, each) <= span]
-        return [live[each] for each in sorted(ids, key=lambda each: serial_distance(first, each))]
+    def _merged(self, first: int, span: int) -> list[Delivery | Passage]:
+        """As `select`, of a range that is wider than there are deliveries, with those beside."""
+        found: dict[int, Delivery | Passage] = {}
+        for each in self.beside:
+            after = serial_distance(first, each)
+            if 0 <= after <= span:
+                found[after] = self.beside[each]
+        slots = self.slots
+        size = len(slots)
+        begin = serial_distance(self.base, first)
+        left = self.live
+        for offset in range(max(begin, 0), min(begin + span + 1, size)):
+            if not left:
+                break
+            entry = slots[(self.base + offset) & (size - 1)]
+            if entry is not None:
+                found[offset - begin] = entry
+                left -= 1
+        return [found[after] for after in sorted(found)]
 
     def _reach(self, delivery_id: int) -> None:
         """Give this id a slot, which lies ahead. Whatever is left behind for that goes beside; if that is much of all
@@ -509,7 +524,6 @@ class RouterFlow:
         "flow",
         "generation",
         "key_count",
-        "key_hops",
         "key_page",
         "key_prefix",
         "key_stem",
@@ -543,14 +557,13 @@ class RouterFlow:
         self.due = False
         #: The keys of deliveries that begin their way through the mesh here: what they begin with, and how many there
         #: were. All but the last octet of the count is the same in 256 of them: what those begin with, and which they
-        #: are; -1: it is to be made. What follows is the last octet, and how many hops are left: all that there are for
-        #: as many.
+        #: are; -1: it is to be made. What follows is the last octet, and how many hops are left: all of them, by how
+        #: many hops that is; None: there was no such key.
         self.key_prefix = b""
         self.key_count = 0
         self.key_stem = b""
         self.key_page = -1
-        self.key_tails: tuple[bytes, ...] = ()
-        self.key_hops = -1
+        self.key_tails: list[tuple[bytes, ...] | None] = [None] * 256
         # The frames that are read and written now.
         self.came = TransferFrame(0)
         self.leaving = TransferFrame(0)
@@ -575,17 +588,13 @@ class RouterFlow:
         count = self.key_count + 1
         self.key_count = count
         page = count >> 8
-        if page != self.key_page or hops != self.key_hops:
-            self._turn_page(page, hops)
-        return self.key_stem + self.key_tails[count & 0xFF]
-
-    def _turn_page(self, page: int, hops: int) -> None:
-        """Make what the next keys are made of."""
-        self.key_stem = self.key_prefix + page.to_bytes(5, "big")
-        self.key_page = page
-        if hops != self.key_hops:
-            self.key_tails = tuple(bytes((octet, hops)) for octet in range(256))
-            self.key_hops = hops
+        if page != self.key_page:
+            self.key_page = page
+            self.key_stem = self.key_prefix + page.to_bytes(5, "big")
+        tails = self.key_tails[hops]
+        if tails is None:
+            tails = self.key_tails[hops] = tuple([bytes((octet, hops)) for octet in range(256)])
+        return self.key_stem + tails[count & 0xFF]
 
     def begin_keys(self, prefix: bytes) -> None:
         """Keys begin with this from now on."""
@@ -2157,11 +2166,13 @@ def _fold(router: RouterFlow, came: Delivery, left: Delivery, relay: Relay) -> N
         or came.remote_settled
         or left.settled
         or left.remote_settled
+        # Its key was in use, so that it has another tag, and stays in the map.
+        or (came.link.lane and left.link.lane and left.tag != _onward(came.tag))
     ):
         return
     else:
         tag = left.tag
-        goes_on = came.link.lane and left.link.lane and tag == _onward(came.tag)
+        goes_on = came.link.lane and left.link.lane
         if goes_on:
             tag = b""
         passage = _passage(

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -13,12 +16,14 @@ from amqpmesh.router.kernel.relay import (
     RELEASED_STATE,
     Delivery,
     Passage,
+    RouterFlow,
     forget,
     relay,
     skim_transfer,
     unfold,
     unfold_link,
 )
+from amqpmesh.router.links import OutgoingLink
 from tests.support.encodings import mutated
 from tests.support.kernels import Kernels, agreed
 from tests.support.passages import FRAMES, M, Router, frames
@@ -207,6 +212,27 @@ def test_to_those_who_decide_it_left_with_the_tag_that_was_written(lanes: str) -
     _, left = unfold(passage)
     assert left.tag == skimmed[0].delivery_tag
     assert (router.outgoing[0].passing, router.outgoing[0].unsettled) == ({}, {left.tag: left})
+
+
+def test_each_key_counts_one_more_whatever_hops_are_left() -> None:
+    flow = RouterFlow()
+    flow.begin_keys(b"router and one")
+    for number in range(1, 600):
+        if number == 300:
+            flow.begin_keys(b"router and two")
+        prefix = b"router and one" if number < 300 else b"router and two"
+        hops = (5, 6, 255)[number % 3]
+        assert flow.next_key(hops) == prefix + number.to_bytes(6, "big") + bytes((hops,))
+
+
+def test_a_delivery_whose_key_is_in_use_leaves_with_a_tag_that_nothing_else_has() -> None:
+    router = Router(bound, lanes="in and out")
+    lane = router.outgoing[0]
+    router.relay(transfer(0, b"2", PAYLOAD) + transfer(1, b"key\x05", PAYLOAD))
+    assert lane.has_tag(b"1"), "as what came with 2 has left"
+    link: Any = SimpleNamespace(lane="a lane", link=SimpleNamespace(flow_state=lane))
+    assert OutgoingLink.next_tag(link, b"key\x09") == b"key\x09"
+    assert OutgoingLink.next_tag(link, b"key\x04") == b"2"
 
 
 def test_a_tag_is_taken_until_the_delivery_that_left_with_it_is_settled() -> None:
