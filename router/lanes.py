@@ -15,7 +15,7 @@ from urllib.parse import quote, unquote
 from amqpmesh.router.amqp.definitions import Role
 from amqpmesh.router.amqp.messaging import Source, Target
 from amqpmesh.router.amqp.performatives import Attach
-from amqpmesh.router.kernel.relay import RouterFlow
+from amqpmesh.router.kernel.relay import RouterFlow, onward
 
 PREFIX: Final = "$lane/"
 """What the target addresses of lanes begin with."""
@@ -116,4 +116,4 @@ def age(tag: bytes) -> bytes:
 
 def next_tag(tag: bytes) -> bytes | None:
     """The delivery-tag for the next hop of what came with `tag`; None: it may make no more."""
-    return tag[:-1] + bytes((tag[-1] - 1,)) if tag and tag[-1] > 1 else None
+    return onward(tag) or None

@@ -300,7 +300,7 @@ cdef Relay _joined(Delivery came, Delivery left, double now)
 @cython.locals(leg=Leg, passage=Passage, recorder=Recorder, counter=long, at=double, tag=bytes, goes_on=bint)
 cdef void _fold(RouterFlow router, Delivery came, Delivery left, Relay relay) except *
 @cython.locals(last=Py_ssize_t)
-cdef bytes _onward(bytes tag)
+cpdef bytes onward(bytes tag)
 cdef bytes _left_with(Passage passage)
 @cython.locals(at=Py_ssize_t, digits=long, rest=long, tail=long, octets=Py_ssize_t, o="unsigned char *",
                t="const unsigned char *")

@@ -1782,11 +1782,11 @@ def _relay_transfer(
         if hops < 2 or sink.container is session.wire.container or came_with in out.passing:
             return False
         hops -= 1
-        if out.unsettled and _onward(came_with) in out.unsettled:
+        if out.unsettled and onward(came_with) in out.unsettled:
             return False
     if large:
         _relay_first(
-            router, link, out, frame, data, payload_at, end, tag or (_onward(came_with) if hops else b"%x" % number)
+            router, link, out, frame, data, payload_at, end, tag or (onward(came_with) if hops else b"%x" % number)
         )
         return True
     settled = frame.settled == 1
@@ -1799,7 +1799,7 @@ def _relay_transfer(
         leaving = router.leaving
         leaving.handle = out.handle
         leaving.delivery_id = delivery_id
-        leaving.delivery_tag = tag or (_onward(came_with) if hops else b"%x" % number)
+        leaving.delivery_tag = tag or (onward(came_with) if hops else b"%x" % number)
         leaving.message_format = frame.message_format if frame.message_format > 0 else 0
         leaving.settled = 1 if settled else -1
         leaving.more = False
@@ -1946,7 +1946,7 @@ def _record(
     else:
         key = router.key_prefix
         if out.lane and not left_with:
-            left_with = _onward(came_with)
+            left_with = onward(came_with)
         hops_left = left_with[len(left_with) - 1] if out.lane and left_with else 0
         flags |= _BEGAN
     recorder.store(
@@ -2167,7 +2167,7 @@ def _fold(router: RouterFlow, came: Delivery, left: Delivery, relay: Relay) -> N
         or left.settled
         or left.remote_settled
         # Its key was in use, so that it has another tag, and stays in the map.
-        or (came.link.lane and left.link.lane and left.tag != _onward(came.tag))
+        or (came.link.lane and left.link.lane and left.tag != onward(came.tag))
     ):
         return
     else:
@@ -2190,7 +2190,7 @@ def _fold(router: RouterFlow, came: Delivery, left: Delivery, relay: Relay) -> N
     relay.legs = []
 
 
-def _onward(tag: bytes) -> bytes:
+def onward(tag: bytes) -> bytes:
     """The tag for the next lane of what came by a lane with this one, which has hops left; empty: it has none."""
     last = len(tag) - 1
     if last < 0 or tag[last] < 2:
@@ -2202,7 +2202,7 @@ def _left_with(passage: Passage) -> bytes:
     """The tag that it left with."""
     if passage.outgoing_tag:
         return passage.outgoing_tag
-    return _onward(passage.incoming_tag) if passage.outgoing.lane else b"%x" % passage.number
+    return onward(passage.incoming_tag) if passage.outgoing.lane else b"%x" % passage.number
 
 
 #: Each octet as bytes.
