@@ -33,14 +33,21 @@ class Frame(NamedTuple):
 
 
 class FrameReader:
-    """Collects bytes and hands out protocol headers and frames, whatever the chunks they came in."""
+    """Collects bytes and hands out protocol headers and frames, whatever the chunks they came in.
+
+    What is large comes in chunks that begin and end within a frame. Only that frame is put together; the others stay in
+    the chunk that they came in.
+    """
 
     def __init__(self, max_frame_size: int) -> None:
         """Args: max_frame_size: octets, the largest frame that is taken; it may be changed between frames."""
         self.max_frame_size = max_frame_size
         self._data = b""
         self._at = 0
-        # The begin of a frame that has not come whole: joined once, however many parts it comes in; and its size.
+        # What follows that, if it came later; and where.
+        self._behind = b""
+        self._behind_at = 0
+        # The begin of a frame that comes in more than two parts, joined once, however many; and its size.
         self._begun = bytearray()
         self._wanted = 0
 
@@ -48,18 +55,51 @@ class FrameReader:
         """Take the next bytes of the stream. Args: at: where they begin in `data`; not 0 only if `is_empty`."""
         if not data:
             return
-        if self._at < len(self._data):
-            self._begun += memoryview(self._data)[self._at :]
-        self._at = at
-        if not self._begun:
-            self._data = bytes(data)
+        if self.is_empty:
+            self._data, self._at = bytes(data), at
             return
-        self._begun += data
-        if len(self._begun) >= self._wanted:
-            self._data = bytes(self._begun)
-            self._begun.clear()
-        else:
+        if not self._begun:
+            rest = memoryview(self._data)[self._at :]
+            self._at = 0
+            size = 0 if self._behind else self._begun_size(rest, data)
+            missing = size - len(rest)
+            if missing <= 0:  # more than one is here, or none that can be said to be one
+                self._data = b"".join((rest, memoryview(self._behind)[self._behind_at :], data))
+                self._behind = b""
+                return
+            if missing <= len(data):
+                self._data = b"".join((rest, memoryview(data)[:missing]))
+                self._leave_behind(data, missing)
+                return
+            self._begun += rest
             self._data = b""
+            self._wanted = size
+        missing = self._wanted - len(self._begun)
+        self._begun += memoryview(data)[:missing]
+        if missing <= len(data):
+            self._data, self._at = bytes(self._begun), 0
+            self._begun.clear()
+            self._leave_behind(data, missing)
+
+    def _begun_size(self, rest: memoryview, data: bytes | bytearray | memoryview) -> int:
+        """The size of the frame that begins with `rest` and goes on with `data`; 0: that is not known, or none has it."""
+        head = b"".join((rest[:HEADER_SIZE], memoryview(data)[: max(0, HEADER_SIZE - len(rest))]))
+        if len(head) < HEADER_SIZE:
+            return 0
+        try:
+            return _frame_size(head, 0, self.max_frame_size)
+        except ProtocolError:
+            return 0
+
+    def _leave_behind(self, data: bytes | bytearray | memoryview, at: int) -> None:
+        if at < len(data):
+            self._behind, self._behind_at = bytes(data), at
+
+    def _move(self, at: int) -> None:
+        """What comes before `at` was handed out."""
+        self._at = at
+        if at == len(self._data) and self._behind:
+            self._data, self._at, self._behind = self._behind, self._behind_at, b""
 
     def starts_with(self, data: bytes) -> bool:
         """Whether what was not handed out yet begins so."""
@@ -73,11 +113,11 @@ class FrameReader:
         available = self._data[self._at : self._at + HEADER_SIZE]
         for length in range(1, min(len(available), 4) + 1):
             if not b"AMQP".startswith(available[:length]):
-                self._at += length
+                self._move(self._at + length)
                 return available[:length]
         if len(available) < HEADER_SIZE:
             return None
-        self._at += HEADER_SIZE
+        self._move(self._at + HEADER_SIZE)
         return available
 
     @property
@@ -87,9 +127,14 @@ class FrameReader:
 
     def relay(self, wire: kernel.ConnectionFlow) -> bool:
         """Have the frames relayed of which nothing is to be decided, up to the first other; whether there were any."""
-        at = self._at
-        self._at = kernel.relay(wire, self._data, at, len(self._data))
-        return self._at != at
+        relayed = False
+        while True:
+            data, began = self._data, self._at
+            at = kernel.relay(wire, data, began, len(data))
+            relayed = relayed or at != began
+            self._move(at)
+            if data is self._data or wire.undecided is not None or wire.work <= 0:
+                return relayed
 
     def next_frame(self) -> Frame | None:
         """The next whole frame; None until it is here.
@@ -103,7 +148,7 @@ class FrameReader:
             return None
         kind = buffer[at + 5]
         channel = (buffer[at + 6] << 8) | buffer[at + 7] if kind == AMQP_FRAME else 0
-        self._at = at + size
+        self._move(at + size)
         return Frame(kind, channel, buffer[at + buffer[at + 4] * 4 : at + size])
 
     @property
@@ -116,32 +161,33 @@ class FrameReader:
 
     def _next_size(self) -> int:
         """The size of the next frame; 0 until it is here whole. Raises: as `next_frame`."""
-        buffer = self._data
-        at = self._at
-        self._wanted = 0
-        if len(buffer) - at < HEADER_SIZE:
+        available = len(self._data) - self._at
+        if available < HEADER_SIZE:
             return 0
-        size = int.from_bytes(buffer[at : at + 4], "big")
-        body_at = buffer[at + 4] * 4
-        kind = buffer[at + 5]
-        if size < HEADER_SIZE or not HEADER_SIZE <= body_at <= size:
-            raise _framing_error(f"frame of size {size} with data offset {body_at // 4}")
-        if size > self.max_frame_size:
-            raise _framing_error(f"frame of {size} bytes, {self.max_frame_size} are agreed")
-        if kind not in (AMQP_FRAME, SASL_FRAME):
-            raise _framing_error(f"frame of unknown type {kind}")
-        if len(buffer) - at < size:
-            self._wanted = size
-            return 0
-        return size
+        size = _frame_size(self._data, self._at, self.max_frame_size)
+        return size if size <= available else 0
 
     def take_rest(self) -> bytes:
         """What was read and belongs to no frame yet, taken out: another layer (TLS) goes on with it."""
-        rest = bytes(self._begun) + self._data[self._at :]
-        self._begun.clear()
-        self._data = b""
+        rest = self._data[self._at :] + self._behind[self._behind_at :] + bytes(self._begun)
+        self._data = self._behind = b""
         self._at = 0
+        self._begun.clear()
         return rest
+
+
+def _frame_size(buffer: bytes, at: int, most: int) -> int:
+    """The size of a frame of which the header begins at `at`. Raises: ProtocolError, as `FrameReader.next_frame`."""
+    size = int.from_bytes(buffer[at : at + 4], "big")
+    body_at = buffer[at + 4] * 4
+    kind = buffer[at + 5]
+    if size < HEADER_SIZE or not HEADER_SIZE <= body_at <= size:
+        raise _framing_error(f"frame of size {size} with data offset {body_at // 4}")
+    if size > most:
+        raise _framing_error(f"frame of {size} bytes, {most} are agreed")
+    if kind not in (AMQP_FRAME, SASL_FRAME):
+        raise _framing_error(f"frame of unknown type {kind}")
+    return size
 
 
 def _framing_error(description: str) -> ProtocolError:
