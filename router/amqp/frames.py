@@ -82,9 +82,9 @@ class FrameReader:
             self._leave_behind(data, missing)
 
     def _begun_size(self, rest: memoryview, data: bytes | bytearray | memoryview) -> int:
-        """The size of the frame that begins with `rest` and goes on with `data`; 0: that is not known, or none has it."""
+        """The size of the frame that begins with `rest` and goes on with `data`; 0: it is not known, or none has it."""
         head = b"".join((rest[:HEADER_SIZE], memoryview(data)[: max(0, HEADER_SIZE - len(rest))]))
-        if len(head) < HEADER_SIZE:
+        if len(head) < HEADER_SIZE or head.startswith(b"AMQP"):  # a protocol header, which has no size
             return 0
         try:
             return _frame_size(head, 0, self.max_frame_size)
