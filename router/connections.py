@@ -69,7 +69,7 @@ class ConnectionRecord:
     ) -> None:
         """Args: config: of the listener that it came in by, or of the connector that opened it."""
         #: For logs: unique within this router; 0: the router's own.
-        self.number = number
+        self.number = engine.flow_state.number = number
         self.engine = engine
         #: What it may take.
         self.limits: Limits = config

@@ -235,7 +235,8 @@ class Core:
     def receive(self, record: ConnectionRecord, data: bytes | bytearray, now: float) -> bool:
         """A batch of bytes came from the peer; what follows from it is done when this returns.
 
-        Returns: False, if it means so much work that others should come first: then call again, without data.
+        Returns: False, if it means so much work that others should come first, or where `waits_for` of the connection
+            is to be written first: then call again, without data.
         """
         self.now = self.flow_state.now = now
         size = len(data)
@@ -250,6 +251,9 @@ class Core:
                 if self.flow_state.due or self.touched:
                     finish_batch(self)
                 return True
+            if engine.is_halted:
+                finish_batch(self)
+                return False
             unfinished = engine.receive(b"", now)
         record.unfinished = None
         for event in unfinished:
@@ -263,7 +267,7 @@ class Core:
             if self.closed:
                 reopen(self)
         finish_batch(self)
-        return record.unfinished is None
+        return record.unfinished is None and flow_state.waits_for is None
 
     def _begin(self, now: float) -> None:
         """Something is to be done: all know what was relayed before it."""

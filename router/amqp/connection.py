@@ -245,9 +245,10 @@ class Connection:
     def relay(self, data: bytes | bytearray, now: float) -> bool:
         """Take the next bytes, and have relayed what needs no decision; whether that was all.
 
-        If not, exhaust `receive` of nothing more.
+        If not, exhaust `receive` of nothing more; but see `is_halted`.
         """
         reader, flow_state = self._reader, self.flow_state
+        flow_state.waits_for = None
         if not flow_state.is_open or self._events or flow_state.undecided is not None:
             if not (self.finished or self._is_deaf):
                 reader.feed(data)
@@ -265,11 +266,19 @@ class Connection:
                 self._liveness.received_at = now
         return flow_state.undecided is None and reader.needs_more
 
+    @property
+    def is_halted(self) -> bool:
+        """`relay` may go on, with nothing more: once `flow_state.waits_for` has been written, or others have had their
+        turn."""
+        flow_state = self.flow_state
+        return flow_state.waits_for is not None or (flow_state.work <= 0 and flow_state.undecided is None)
+
     def receive(self, data: bytes | bytearray | memoryview, now: float) -> Iterator[Event]:
         """Take the next bytes, and yield what the peer did, one frame at a time.
 
         A frame is looked at only when the event before it has been taken, so what the caller does about an event is
         in force for the frames behind it. Exhaust the iterator. The peer's errors are answered here.
+        It ends early where `flow_state.waits_for` is to be written first.
         """
         if not (self.finished or self._is_deaf):
             self._reader.feed(data)
@@ -294,6 +303,8 @@ class Connection:
                         yield from self._after_relaying()
                         if not is_next:  # what stopped it was not the next frame, which may be relayed, too
                             continue
+                    if flow_state.waits_for is not None:
+                        return
                     frame = self._reader.next_frame()
                     if frame is None:
                         return

@@ -10,11 +10,18 @@ from amqpmesh.router import logs
 from amqpmesh.router.connections import ConnectionRecord
 from amqpmesh.router.core import Core
 from amqpmesh.router.io.surroundings import surroundings
+from amqpmesh.router.kernel.relay import ConnectionFlow
 
 log = logs.EventLog("amqpmesh.io")
 
 TURNS = 16
 """Connections that come or go in a row, before those that are there get their turn: thousands may at once."""
+
+PATIENCE = 0.02
+"""Seconds that an output has to be written, while it is waited for; and how often that is looked at."""
+
+IMPATIENCE = 1.0
+"""Seconds for which nobody waits for an output that has taken longer."""
 
 FAULT_PAUSE = 1.0
 """Seconds before timers go on after a fault of ours in one: another may be due at once."""
@@ -25,6 +32,13 @@ class Outlet(Protocol):
 
     def flush(self, now: float) -> None:
         """Let out what there is, without waiting; never raises. Args: now: Trio's time."""
+
+
+class Waiter(Protocol):
+    """Who has told the core of bytes of which some wait until an output has been written."""
+
+    def go_on(self) -> None:
+        """It was, or that has taken too long: tell the rest."""
 
 
 class Driver:
@@ -39,6 +53,9 @@ class Driver:
         self._alarm_is_stale = False
         self._watches: dict[trio.Event, Callable[[], bool]] = {}
         self._turns = trio.Semaphore(TURNS)
+        #: Who waits for which output, and since when; and whether that is looked at soon.
+        self._waiting: dict[ConnectionFlow, tuple[float, list[Waiter]]] = {}
+        self._looks = False
         self._stopwatch = surroundings().stopwatch
         core.on_output = self._ready.setdefault
         core.on_timer = self._has_timer
@@ -57,11 +74,46 @@ class Driver:
     def unblocked(self, record: ConnectionRecord) -> None:
         """A connection can be written to again: what has gathered meanwhile leaves with the next `settle`."""
         self._ready[record] = None
+        self._let_go_on(record.engine.flow_state)
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether somebody waits until more can be written to a connection."""
+        return bool(self._waiting)
+
+    def heard(self, record: ConnectionRecord) -> None:
+        """The peer of a connection has said something: its windows may be wider."""
+        self._let_go_on(record.engine.flow_state)
+
+    def wait(self, waiter: Waiter, sink: ConnectionFlow) -> None:
+        """Have somebody go on once more may be written to a connection, or it is lost, or that has taken too long."""
+        _, waiters = self._waiting.setdefault(sink, (trio.current_time(), []))
+        waiters.append(waiter)
+        if not self._looks:
+            self._looks = True
+            self.core.schedule(trio.current_time() + PATIENCE, self._look)
+
+    def _look(self) -> None:
+        """Who reads too slowly is not waited for any longer."""
+        now = trio.current_time()
+        for sink, (since, _) in tuple(self._waiting.items()):
+            if since + PATIENCE <= now:
+                sink.slow_until = now + IMPATIENCE
+                self._let_go_on(sink)
+        self._looks = bool(self._waiting)
+        if self._looks:
+            self.core.schedule(now + PATIENCE, self._look)
+
+    def _let_go_on(self, sink: ConnectionFlow) -> None:
+        _, waiters = self._waiting.pop(sink, (0.0, ()))
+        for each in waiters:
+            each.go_on()
 
     def lost(self, record: ConnectionRecord) -> None:
         """The transport of a connection has ended."""
         del self._outlets[record]
         self._ready.pop(record, None)
+        self._let_go_on(record.engine.flow_state)
         try:
             self.core.receive_eof(record, trio.current_time())
         except Exception as error:

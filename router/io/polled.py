@@ -49,6 +49,11 @@ class PolledTransport(Transport):
         self._small_reads = 0
         #: Taken from the core, and not by the system.
         self._rest: memoryview | None = None
+        #: What was read is not told on until an output has been written; and what was to be written there, where nobody
+        #: had tried that yet.
+        self._waits = False
+        self._unwritten: bytearray | None = None
+        record.engine.flow_state.patient = True
 
     def serve(self, until: float) -> bool:
         """As of `Polled`."""
@@ -57,9 +62,11 @@ class PolledTransport(Transport):
                 self._write_on(self._rest)
                 if self._events is None:
                     return False
-            more = self._read_on(until)
-            if self._events != READABLE or self._is_writing:
+            more = not self._waits and self._read_on(until)
+            if self._events != READABLE or self._is_writing or self._waits:
                 self._look()
+            if self._driver.is_awaited:
+                self._driver.heard(self._record)
         except Exception as error:
             self._fault(error)
             return False
@@ -88,7 +95,10 @@ class PolledTransport(Transport):
         """Read once, unless the core was not told of all yet. Returns: whether there is more to do without waiting."""
         record, stream = self._record, self._stream
         if self._has_work or self._unread:
-            is_told = self._go_on(until)
+            if self._unwritten is not None:
+                is_told = self._tell_on(until)
+            else:
+                is_told = self._go_on(until)
         elif self._is_writing and self._is_congested:
             return False
         else:
@@ -113,11 +123,42 @@ class PolledTransport(Transport):
                     self._small_reads = 0
             is_told = self._tell(data, until)
         if not is_told:
-            return True
+            return not self._wait()
         if record.engine.finished or record.tls_requested is not None:
             self._end()
             return False
         return stream.pending
+
+    def _wait(self) -> bool:
+        """Whether what comes next has to wait until others have been read from."""
+        sink = self._record.engine.flow_state.waits_for
+        if sink is None:
+            return False
+        if sink.out and not sink.sending:
+            self._unwritten = sink.out
+            return False
+        self._waits = True
+        self._driver.wait(self, sink)
+        return True
+
+    def _tell_on(self, until: float) -> bool:
+        """As `_go_on`, once an output should have left: if it could not, it is not waited for."""
+        flow_state = self._record.engine.flow_state
+        sink = flow_state.waits_for
+        flow_state.patient = sink is None or sink.out is not self._unwritten
+        self._unwritten = None
+        try:
+            return self._go_on(until)
+        finally:
+            flow_state.patient = True
+
+    def go_on(self) -> None:
+        """As of `Waiter`."""
+        self._waits = False
+        if self._events is not None:
+            # The system need not know of anything to be read; it can be written to at once.
+            self._events = READABLE | WRITABLE
+            self._poller.change(self._descriptor, self._events)
 
     def _write(self, data: bytearray, now: float) -> None:
         sent = self._stream.send_nowait(data)
@@ -161,7 +202,7 @@ class PolledTransport(Transport):
         """Be polled for what is waited for, and nothing else."""
         if self._events is None:
             return
-        events = (0 if self._is_congested else READABLE) | (0 if self._rest is None else WRITABLE)
+        events = (0 if self._waits or self._is_congested else READABLE) | (0 if self._rest is None else WRITABLE)
         if events != self._events:
             self._events = events
             self._poller.change(self._descriptor, events)

@@ -126,8 +126,10 @@ cdef class ConnectionFlow:
     cdef public bytearray out
     cdef public list stirred
     cdef public object on_wake
-    cdef public bint is_open, woken, compact
-    cdef public long sending, backlog, max_frame_size, remote_max_frame_size, narrow, work
+    cdef public bint is_open, woken, compact, patient
+    cdef public long sending, backlog, max_frame_size, remote_max_frame_size, narrow, work, number, toward
+    cdef public double toward_since, slow_until
+    cdef public ConnectionFlow waits_for
     cdef public dict sessions
     cdef public Undecided undecided
     cdef public Gathering gathering
@@ -293,8 +295,14 @@ cdef bint _relay_next(RouterFlow router, SessionFlow session, LinkFlow link, Tra
                       Py_ssize_t payload_at, Py_ssize_t end) except -1
 @cython.locals(exits=Exits)
 cdef bint _stays(RouterFlow router, LinkFlow link, LinkFlow out) except -1
-@cython.locals(session=SessionFlow, wire=ConnectionFlow, room=long)
-cdef bint _takes(LinkFlow link, long octets) except -1
+@cython.locals(session=SessionFlow, room=long)
+cdef bint _fits(LinkFlow link, long octets) except -1
+@cython.locals(wire=ConnectionFlow)
+cdef bint _is_full(LinkFlow link) except -1
+cdef bint _goes_to(RouterFlow router, ConnectionFlow wire, ConnectionFlow sink) except -1
+cdef bint _await(RouterFlow router, ConnectionFlow wire, ConnectionFlow sink) except -1
+@cython.locals(links=list, link=LinkFlow)
+cdef bint _await_exit(RouterFlow router, ConnectionFlow wire, Exits exits, long octets) except -1
 @cython.locals(relay=Relay, leg=Leg)
 cdef Relay _joined(Delivery came, Delivery left, double now)
 @cython.locals(leg=Leg, passage=Passage, recorder=Recorder, counter=long, at=double, tag=bytes, goes_on=bint)
@@ -312,8 +320,10 @@ cdef Py_ssize_t _put_uint(unsigned char *out, Py_ssize_t at, long value) noexcep
 cdef LinkFlow _ready_exit(Exits exits)
 @cython.locals(links=list, link=LinkFlow, out=LinkFlow)
 cdef LinkFlow _large_exit(Exits exits, long octets)
-@cython.locals(session=SessionFlow, wire=ConnectionFlow)
+@cython.locals(wire=ConnectionFlow)
 cdef bint _is_ready(LinkFlow link) except -1
+cdef bint _may_begin(LinkFlow link) except -1
+cdef bint _is_free(LinkFlow link) except -1
 @cython.locals(last=long, code=long, form=long, after=Py_ssize_t)
 cdef bint _passes_as_it_is(bytes data, Py_ssize_t at, Py_ssize_t end, bint drops, bint whole) except -1
 @cython.locals(count=long, code=long)

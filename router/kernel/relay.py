@@ -613,14 +613,20 @@ class ConnectionFlow:
         "is_open",
         "max_frame_size",
         "narrow",
+        "number",
         "on_wake",
         "out",
+        "patient",
         "remote_max_frame_size",
         "router",
         "sending",
         "sessions",
+        "slow_until",
         "stirred",
+        "toward",
+        "toward_since",
         "undecided",
+        "waits_for",
         "woken",
         "work",
     )
@@ -659,6 +665,15 @@ class ConnectionFlow:
         self.work = 0
         #: Of a client: what came whole for links that were entrusted; None: there are none.
         self.gathering: Gathering | None = None
+        #: Who tells it what came waits where `relay` does, until that output is written: `waits_for`.
+        self.patient = False
+        self.waits_for: ConnectionFlow | None = None
+        #: Its own, among those of a router; and of the one by which what is large leaves, since when, seconds.
+        self.number = 0
+        self.toward = -1
+        self.toward_since = 0.0
+        #: Nobody waits for its output until then, seconds: it has taken too long before.
+        self.slow_until = 0.0
 
     def wake(self) -> None:
         """There is something to be sent."""
@@ -1632,8 +1647,9 @@ def relay(wire: ConnectionFlow, data: bytes, at: int, end: int) -> int:
     Every frame is done with entirely, or is left as if it had not been looked at.
 
     Args: data: of which `at` is where a frame begins, of a connection that both sides have opened.
-    Returns: where the first frame begins that is not done with: it is not here whole, it is for others to read, or
-        `wire.work` is used up. `wire.undecided` is what is left of the one before.
+    Returns: where the first frame begins that is not done with: it is not here whole, it is for others to read,
+        `wire.waits_for` is to be written before, or `wire.work` is used up. `wire.undecided` is what is left of the one
+        before.
     """
     router = wire.router
     if router is None:
@@ -1756,7 +1772,11 @@ def _relay_transfer(
         return False
     large = frame.more or size > exits.room
     out = _ready_exit(exits) if not large else _large_exit(exits, size)
-    if out is None or (out.max_message_size and size > out.max_message_size):
+    if out is None:
+        if session.wire.patient:
+            _await_exit(router, session.wire, exits, size if large else 0)
+        return False
+    if out.max_message_size and size > out.max_message_size:
         return False
     if frame.message_format <= 0 and not _passes_as_it_is(data, payload_at, end, exits.drops, not frame.more):
         return False
@@ -1829,6 +1849,7 @@ def _relay_transfer(
         router.small_at = router.now
     else:
         session.small = 0
+        _goes_to(router, session.wire, sink)
     session.release(0)
     _count_first_sent(target, out, settled)
     out.octets += size
@@ -2014,6 +2035,7 @@ def _relay_first(
     if router.on_unfold is not None:
         router.on_unfold(relay)
     wire = target.wire
+    _goes_to(router, session.wire, wire)
     payload = memoryview(data)[payload_at:end]
     send_transfer(out, wire.out, left, payload, frame.more, False, None, wire.remote_max_frame_size)
     session.release(1)
@@ -2069,16 +2091,19 @@ def _relay_next(
         or left.settled != came.settled
         or (not size and not last)
         or (out.max_message_size and left.size + size > out.max_message_size)
-        or not _takes(out, size)
         or out.session.channel == -1
     ):
+        return False
+    target = out.session
+    wire = target.wire
+    if _is_full(out) or not _fits(out, size):
+        _await(router, session.wire, wire)
         return False
     try:
         receive_transfer(link, frame, size)
     except Violation:
         return False  # as above
-    target = out.session
-    wire = target.wire
+    _goes_to(router, session.wire, wire)
     payload = memoryview(data)[payload_at:end]
     send_transfer(out, wire.out, left, payload, frame.more, False, None, wire.remote_max_frame_size)
     session.release(1)
@@ -2099,16 +2124,55 @@ def _stays(router: RouterFlow, link: LinkFlow, out: LinkFlow) -> bool:
 _FRAME_HEAD: Final = 80
 
 
-def _takes(link: LinkFlow, octets: int) -> bool:
-    """Whether a sender can write so many octets of a delivery now, in as many frames as they need."""
+def _fits(link: LinkFlow, octets: int) -> bool:
+    """Whether the window of a sender's session is wide enough for so many octets, in as many frames as they need."""
     session = link.session
-    wire = session.wire
-    room = wire.remote_max_frame_size - _FRAME_HEAD
-    return (
-        session.remote_incoming_window > 0
-        and (octets + room - 1) // room <= session.remote_incoming_window
-        and (wire.sending + len(wire.out)) * link.part <= wire.backlog
-    )
+    room = session.wire.remote_max_frame_size - _FRAME_HEAD
+    return session.remote_incoming_window > 0 and (octets + room - 1) // room <= session.remote_incoming_window
+
+
+def _is_full(link: LinkFlow) -> bool:
+    """So much waits to be written that nothing large is added to it by this sender."""
+    wire = link.session.wire
+    return (wire.sending + len(wire.out)) * link.part > wire.backlog
+
+
+def _goes_to(router: RouterFlow, wire: ConnectionFlow, sink: ConnectionFlow) -> None:
+    """Something large that comes on a connection leaves by this output."""
+    if wire.toward != sink.number:
+        wire.toward = sink.number
+        wire.toward_since = router.now
+
+
+def _await(router: RouterFlow, wire: ConnectionFlow, sink: ConnectionFlow) -> None:
+    """Leave what comes next on a connection until more can be written to another, if nobody suffers for it.
+
+    It costs nothing where nobody has tried to write yet what there is. Else whoever comes behind it waits, too: so
+    nothing small may be expected, all that is large has to leave there, and whoever reads it has to be fast.
+    """
+    if wire.patient and (
+        (sink.out and not sink.sending)
+        or (
+            wire.toward == sink.number
+            and router.now >= sink.slow_until
+            and router.now - max(wire.toward_since, router.small_at) >= _BESIDE
+        )
+    ):
+        wire.waits_for = sink
+
+
+def _await_exit(router: RouterFlow, wire: ConnectionFlow, exits: Exits, octets: int) -> None:
+    """As `_await`, of the first exit that takes the next delivery once more can be written.
+
+    Args: octets: of a large one, in its first frame; 0: it is small.
+    """
+    links = exits.links
+    if octets and links and links[0].lane:
+        links = exits.bulk
+    for link in links:
+        if _is_free(link) and (_is_full(link) or not _fits(link, octets)):
+            _await(router, wire, link.session.wire)
+            break
 
 
 def _joined(came: Delivery, left: Delivery, now: float) -> Relay:
@@ -2348,25 +2412,32 @@ def _large_exit(exits: Exits, octets: int) -> LinkFlow | None:
     if links and links[0].lane:
         exits.turn = 0
         for link in exits.bulk:
-            if octets and _is_ready(link) and _takes(link, octets):
+            if octets and _may_begin(link) and _fits(link, octets) and not _is_full(link):
                 return link
         return None
     out = _ready_exit(exits)
-    return out if out is not None and octets and _takes(out, octets) else None
+    return out if out is not None and octets and _fits(out, octets) and not _is_full(out) else None
 
 
 def _is_ready(link: LinkFlow) -> bool:
     """A sender can take the first frame of a delivery now."""
-    session = link.session
-    wire = session.wire
+    wire = link.session.wire
+    return wire.sending + len(wire.out) <= wire.backlog and _may_begin(link)
+
+
+def _may_begin(link: LinkFlow) -> bool:
+    """The same, however much waits to be written."""
+    return link.session.remote_incoming_window > 0 and _is_free(link)
+
+
+def _is_free(link: LinkFlow) -> bool:
+    """The same, however narrow the window of its session is, too."""
     return (
         link.link_credit > 0
-        and session.remote_incoming_window > 0
-        and session.channel != -1
+        and link.session.channel != -1
         and link.outstanding < link.max_outstanding
         and link.current is None
         and link.leg is None
-        and wire.sending + len(wire.out) <= wire.backlog
     )
 
 
