@@ -320,9 +320,8 @@ cdef Py_ssize_t _put_uint(unsigned char *out, Py_ssize_t at, long value) noexcep
 cdef LinkFlow _ready_exit(Exits exits)
 @cython.locals(links=list, link=LinkFlow, out=LinkFlow)
 cdef LinkFlow _large_exit(Exits exits, long octets)
-@cython.locals(wire=ConnectionFlow)
+@cython.locals(session=SessionFlow, wire=ConnectionFlow)
 cdef bint _is_ready(LinkFlow link) except -1
-cdef bint _may_begin(LinkFlow link) except -1
 cdef bint _is_free(LinkFlow link) except -1
 @cython.locals(last=long, code=long, form=long, after=Py_ssize_t)
 cdef bint _passes_as_it_is(bytes data, Py_ssize_t at, Py_ssize_t end, bint drops, bint whole) except -1

@@ -2412,7 +2412,7 @@ def _large_exit(exits: Exits, octets: int) -> LinkFlow | None:
     if links and links[0].lane:
         exits.turn = 0
         for link in exits.bulk:
-            if octets and _may_begin(link) and _fits(link, octets) and not _is_full(link):
+            if octets and _is_free(link) and _fits(link, octets) and not _is_full(link):
                 return link
         return None
     out = _ready_exit(exits)
@@ -2421,17 +2421,13 @@ def _large_exit(exits: Exits, octets: int) -> LinkFlow | None:
 
 def _is_ready(link: LinkFlow) -> bool:
     """A sender can take the first frame of a delivery now."""
-    wire = link.session.wire
-    return wire.sending + len(wire.out) <= wire.backlog and _may_begin(link)
-
-
-def _may_begin(link: LinkFlow) -> bool:
-    """The same, however much waits to be written."""
-    return link.session.remote_incoming_window > 0 and _is_free(link)
+    session = link.session
+    wire = session.wire
+    return wire.sending + len(wire.out) <= wire.backlog and session.remote_incoming_window > 0 and _is_free(link)
 
 
 def _is_free(link: LinkFlow) -> bool:
-    """The same, however narrow the window of its session is, too."""
+    """The same, however much waits to be written, and however narrow the window of its session is."""
     return (
         link.link_credit > 0
         and link.session.channel != -1
