@@ -37,6 +37,7 @@ from amqpmesh.router.few import including
 from amqpmesh.router.kernel.relay import ACCEPTED, is_terminal, state_kind
 from amqpmesh.router.lanes import REMEMBERED, LaneKind
 from amqpmesh.router.links import IncomingLink, LinkKey, OutgoingLink
+from amqpmesh.router.neighbours import LARGE
 from amqpmesh.router.opening import REDIRECT
 from amqpmesh.router.outlook import why_unasked
 from amqpmesh.router.redirects import info
@@ -278,10 +279,19 @@ class Attaching:
     # -------------------------------------------------------------------------------------------------------- lanes
 
     def lane_out(
-        self, record: ConnectionRecord, session: Session, way: Address, lane: Lane, name: str, cost: int = 1
+        self,
+        record: ConnectionRecord,
+        session: Session,
+        way: Address,
+        lane: Lane,
+        name: str,
+        *,
+        bulk: bool,
+        cost: int,
     ) -> OutgoingLink:
-        """Attach a lane to a neighbour: what comes to `way` leaves by it. Args: cost: of reaching who is at its end.
+        """Attach a lane to a neighbour: what comes to `way` leaves by it.
 
+        Args: bulk: it carries what is large, and another link the rest. cost: of reaching who is at its end.
         Raises: CommandError: the neighbour takes no more links in this session.
         """
         core = self._core
@@ -290,6 +300,7 @@ class Attaching:
             source=self._here,
             target=Target(address=lane.target),
             rcv_settle_mode=ReceiverSettleMode.SECOND,
+            desired_capabilities=(LARGE,) if bulk else (),
         )
         assert isinstance(link, Sender)
         outgoing = OutgoingLink(
@@ -318,6 +329,7 @@ class Attaching:
     ) -> IncomingLink:
         """Answer a neighbour's attach of a lane. Args: way: where what it carries goes; None: each to its own place."""
         core = self._core
+        large = LARGE in attach.desired_capabilities
         pool: Pool | FixedWindow
         if way is None or lane.kind is LaneKind.TRANSIT:
             pool = FixedWindow(record.limits.anonymous_window)
@@ -329,8 +341,11 @@ class Attaching:
             target=Target(address=lane.target),
             rcv_settle_mode=ReceiverSettleMode.SECOND,
             unsettled=None if attach.unsettled is None else {},
+            offered_capabilities=(LARGE,) if large else (),
         )
-        incoming = IncomingLink(record, link, way, pool, number=self.next_number(), now=core.now, lane=lane)
+        incoming = IncomingLink(
+            record, link, way, pool, number=self.next_number(), now=core.now, lane=lane, large=large
+        )
         link.context = incoming
         link.remote = REMEMBERED
         record.incoming[incoming] = None

@@ -46,6 +46,10 @@ WATCHED: Final = 8
 """Inputs of a pool that are looked at one by one whenever one of them has used credit."""
 
 
+LARGE_SHARE: Final = 8
+"""Deliveries that an input may hold which carries what is large, while others use theirs that carry the rest."""
+
+
 class Pace(NamedTuple):
     """What pools have in common; see `Pool`."""
 
@@ -194,12 +198,13 @@ class Pool:
 
     # Inputs.
 
-    def add_input(self, delivery_count: int, owner: object = None) -> Input:
+    def add_input(self, delivery_count: int, owner: object = None, large: bool = False) -> Input:
         """A link that deliveries come in by, without credit yet.
 
-        Args: delivery_count: the initial one, of the sender's attach (§2.7.3).
+        Args: delivery_count: the initial one, of the sender's attach (§2.7.3). large: it carries what is large, and
+            another one the rest of the same senders'.
         """
-        i = Input(delivery_count, owner)
+        i = Input(delivery_count, owner, large)
         self._lines.enter(i)
         return i
 
@@ -306,7 +311,8 @@ class Pool:
         if count > 1 and not lines.renewing:
             return quiet
         free = self._free() + self._revoked
-        sinks = self.demand - 2 * free * max(1, lines.active) - 1
+        large = lines.large if lines.large < lines.active else 0
+        sinks = self.demand - 2 * free * max(1, lines.active - large) - LARGE_SHARE * large - 1
         if count > 1:
             return max(0, min(quiet, sinks // count))
         if self._pace.max_credit * i.times <= 2 * free:
@@ -413,8 +419,15 @@ class Pool:
             return (0 if self._suspended else demand.credit) - taken
         return demand.credit + len(self._lines.inputs) - taken
 
-    def _share(self, times: int = 1) -> int:
-        return max(1, min(self._pace.max_credit * times, -(-self.demand // max(1, self._lines.active))))
+    def _share(self, times: int = 1, large: bool = False) -> int:
+        """An equal share of the demand; who carries what is large, beside others that carry the rest, needs few."""
+        lines = self._lines
+        demand = self.demand
+        share = -(-demand // max(1, lines.active))
+        if 0 < lines.large < lines.active:
+            few = min(share, LARGE_SHARE)
+            share = few if large else -(-(demand - few * lines.large) // (lines.active - lines.large))
+        return max(1, min(self._pace.max_credit * times, share))
 
     def _deal(self, now: float) -> None:
         lines = self._lines
@@ -435,7 +448,7 @@ class Pool:
         # Then up to a share each.
         while lines.renewing:
             i = first(lines.renewing)
-            share = self._share(i.times)
+            share = self._share(i.times, i.large)
             half = share // 2
             told = i in self._changed  # a flow goes out anyway
             if told or i.credit <= half:  # else the share has shrunk meanwhile
@@ -513,6 +526,9 @@ class Pool:
         self._next_check = now + self._pace.starve_time
         lines.age(now)
         need = (len(lines.hungry) + len(lines.renewing)) * self._share()
+        if lines.large:
+            few = sum(i.large for line in (lines.hungry, lines.renewing) for i in line)
+            need -= few * (self._share() - self._share(large=True))
         need -= max(0, self._free() + self._revoked) + sum(i.credit - 1 for i in self._reclaiming)
         while need > 0 and lines.rich:
             i = first(lines.rich)

@@ -82,10 +82,10 @@ def _decide(core: Core, address: Address) -> None:
         return
     if address.is_multicast or node.is_multicast or distribution not in _ORDER:
         return
-    links = [each for each in node.creditors if not each.bulk]
-    if not links or any(each.cost != links[0].cost or each.connection.held.get(node) for each in links):
+    ready = list(node.creditors)
+    if not ready or any(each.cost != ready[0].cost or each.connection.held.get(node) for each in ready):
         return
-    if node.lane is None and any(each.lane is not None for each in links):
+    if node.lane is None and any(each.lane is not None for each in ready):
         return  # consumers at other routers of what is served here: what goes there begins its way here
     if node.lane is not None:
         if node.lane.kind is not LaneKind.ANYCAST:
@@ -94,10 +94,9 @@ def _decide(core: Core, address: Address) -> None:
         exits.order = kernel.FIRST
     else:
         exits.order = _ORDER[distribution]
-    bulk = [each for each in node.creditors if each.bulk]
-    exits.links = [each.link.flow_state for each in links]
-    exits.bulk = [each.link.flow_state for each in bulk]
-    for each in links + bulk:
+    exits.links = [each.link.flow_state for each in ready if not each.bulk]
+    exits.bulk = [each.link.flow_state for each in ready if each.bulk]
+    for each in ready:
         link = each.link
         if link.input_handle is not None:
             kernel.entrust(link.flow_state, link.input_handle, exits)

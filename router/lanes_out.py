@@ -65,7 +65,7 @@ class LanesOut:
         name = f"{lane.target}#{record.number}.{self._attached}"
         try:
             session = neighbour.bulk_session(alone=not bulk) if apart or bulk else neighbour.session_with_room()
-            outgoing = core.attaching.lane_out(record, session, node, lane, name, cost)
+            outgoing = core.attaching.lane_out(record, session, node, lane, name, bulk=bulk, cost=cost)
         except CommandError as error:
             core.log.warning("no lane", router=neighbour.router, lane=lane.target, reason=str(error))
             self.try_later(lane, record)

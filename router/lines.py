@@ -10,7 +10,7 @@ class Lines:
     An input is *idle* once it has not used the credit that it holds for `idle_time`, seconds, or has given some back.
     """
 
-    __slots__ = ("_idle", "hungry", "idle_time", "inputs", "recent", "renewing", "rich")
+    __slots__ = ("active", "hungry", "idle_time", "inputs", "large", "recent", "renewing", "rich")
 
     def __init__(self, idle_time: float) -> None:
         self.idle_time = idle_time
@@ -24,22 +24,22 @@ class Lines:
         """Of `recent`, those that hold half a share or less."""
         self.rich: Few[Input] = ()
         """Idle ones that hold more than one, and are not asked to give it back."""
-        self._idle = 0
-
-    @property
-    def active(self) -> int:
+        self.active = 0
         """How many are not idle."""
-        return len(self.inputs) - self._idle
+        self.large = 0
+        """Of those, how many carry what is large beside others."""
 
     def enter(self, i: Input) -> None:
         """A new one, without credit."""
         self.inputs = including(self.inputs, i)
         self.hungry = including(self.hungry, i)
+        self._count(i, 1)
 
     def leave(self, i: Input) -> None:
         """It is gone."""
         self.inputs = excluding(self.inputs, i)
-        self._idle -= i._idle
+        if not i._idle:
+            self._count(i, -1)
         self.hungry = excluding(self.hungry, i)
         self._let_go(i)
 
@@ -59,7 +59,7 @@ class Lines:
         """It used credit, or says that it would: it is not idle."""
         if i._idle:
             i._idle = False
-            self._idle -= 1
+            self._count(i, 1)
             self.rich = excluding(self.rich, i)
             if i.credit:
                 self._place(i, now)
@@ -91,11 +91,16 @@ class Lines:
         """It is idle, whatever it was."""
         if not i._idle:
             i._idle = True
-            self._idle += 1
+            self._count(i, -1)
             self.recent = excluding(self.recent, i)
             self.renewing = excluding(self.renewing, i)
         if i.credit > 1 and not i.draining:
             self.rich = sharing(including(self.rich, i), self.inputs)
+
+    def _count(self, i: Input, one: int) -> None:
+        self.active += one
+        if i.large:
+            self.large += one
 
     def _place(self, i: Input, now: float) -> None:
         i._placed_at = now

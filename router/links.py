@@ -64,9 +64,11 @@ class IncomingLink:
         number: int,
         now: float,
         lane: Lane | None = None,
+        large: bool = False,
         to: str | None = None,
         container: str | None = None,
     ) -> None:
+        """Args: large: it is one of a lane's for what is large."""
         self.number = number
         #: A neighbour sends here what belongs to this lane; None: a client sends.
         self.lane = lane
@@ -82,7 +84,7 @@ class IncomingLink:
         #: Where its deliveries go; None: each by its own `to` (the anonymous terminus).
         self.address = address
         self.pool = pool
-        self.input: Input = pool.add_input(link.delivery_count, self)
+        self.input: Input = pool.add_input(link.delivery_count, self, large)
         #: Routers know what a lower limit is.
         self.input.firm = lane is None
         if lane is not None:

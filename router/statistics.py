@@ -437,7 +437,7 @@ class LaneStatistics(Outcomes):
     connection: int
     """The number of its connection."""
     bulk: bool
-    """A second link of a lane, for what is larger than a frame. What comes in by one is not known as such."""
+    """A second link of a lane, for what is larger than a frame."""
     retired: bool
     """Nothing new leaves by it: it goes once all on it is settled."""
     attached_at: float

@@ -260,7 +260,7 @@ def _lane(core: Core, taken: IncomingLink | OutgoingLink) -> LaneStatistics:
     counted, node = taken.link.flow_state, taken.address
     reason: Reason | None
     if isinstance(taken, IncomingLink):
-        lane, direction, bulk, retired = taken.lane, Direction.INCOMING, False, False
+        lane, direction, bulk, retired = taken.lane, Direction.INCOMING, taken.input.large, False
         waiting = taken.input.waiting + sum(taken.waiting.values())
         of_node = why_node(node, draining=core.draining) if node is not None else None
         reason = why_incoming(taken, of_node, draining=core.draining, suspended=core.suspended)

@@ -16,10 +16,13 @@ class Input:
 
     __slots__ = ("_announced", "_answer_by", "_confirm_by", "_doubtful", "_idle", "_placed_at", "_plenty", "_raised",
                  "_renew_at", "_revoked", "_used_at", "available", "delivery_count", "draining", "drains", "firm",
-                 "granted", "owner", "times", "waiting")  # fmt: skip
+                 "granted", "large", "owner", "times", "waiting")  # fmt: skip
 
-    def __init__(self, delivery_count: int, owner: object = None) -> None:
+    def __init__(self, delivery_count: int, owner: object = None, large: bool = False) -> None:
         self.owner = owner
+        self.large = large
+        """It carries what is large, beside another one that carries the rest of the same senders': few deliveries at a
+        time are enough for it."""
         self.delivery_count = delivery_count
         """A serial number, 0..2**32-1."""
         self.granted = 0
@@ -110,9 +113,9 @@ class FixedWindow:
         self._inputs: dict[Input, None] = {}
         self._renewing: dict[Input, None] = {}
 
-    def add_input(self, delivery_count: int, owner: object = None) -> Input:
+    def add_input(self, delivery_count: int, owner: object = None, large: bool = False) -> Input:
         """As `Pool.add_input`."""
-        i = Input(delivery_count, owner)
+        i = Input(delivery_count, owner, large)
         self._inputs[i] = None
         self._renewing[i] = None
         return i

@@ -1525,7 +1525,8 @@ class Exits:
 
     def __init__(self) -> None:
         self.generation = 0
-        #: Those that may take a delivery, if they are ready for it; and where they are lanes, those for large ones.
+        #: Those that may take a delivery, if they are ready for it; and where they are lanes, which is in the order
+        #: `_FIRST`, those for large ones: they take a small one, too, if no other does.
         self.links: list[LinkFlow] = []
         self.bulk: list[LinkFlow] = []
         self.order = _FIRST
@@ -2166,10 +2167,7 @@ def _await_exit(router: RouterFlow, wire: ConnectionFlow, exits: Exits, octets: 
 
     Args: octets: of a large one, in its first frame; 0: it is small.
     """
-    links = exits.links
-    if octets and links and links[0].lane:
-        links = exits.bulk
-    for link in links:
+    for link in exits.bulk if octets and exits.order == _FIRST else exits.links:
         if _is_free(link) and (_is_full(link) or not _fits(link, octets)):
             _await(router, wire, link.session.wire)
             break
@@ -2378,6 +2376,14 @@ _BESIDE: Final = 0.1
 def _ready_exit(exits: Exits) -> LinkFlow | None:
     """The exit that the next delivery takes, and `exits.turn`; None: none is ready for the first frame of one."""
     exits.turn = 0
+    if exits.order == _FIRST:
+        for link in exits.links:
+            if _is_ready(link):
+                return link
+        for link in exits.bulk:
+            if _is_ready(link):
+                return link
+        return None
     if len(exits.links) == 1:
         link = exits.links[0]
         return link if _is_ready(link) else None
@@ -2386,8 +2392,6 @@ def _ready_exit(exits: Exits) -> LinkFlow | None:
     for link in exits.links:
         if not _is_ready(link):
             continue
-        if exits.order == _FIRST:
-            return link
         ready += 1
         if link.turn > turn:
             turn = link.turn
@@ -2408,8 +2412,7 @@ def _large_exit(exits: Exits, octets: int) -> LinkFlow | None:
     Of lanes it is another link, for which nothing small waits. Args: octets: of it that are here.
     Returns: None: none takes all of that now, or what is here is nothing.
     """
-    links = exits.links
-    if links and links[0].lane:
+    if exits.order == _FIRST:
         exits.turn = 0
         for link in exits.bulk:
             if octets and _is_free(link) and _fits(link, octets) and not _is_full(link):

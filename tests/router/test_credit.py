@@ -167,6 +167,53 @@ def test_who_stands_for_many_is_given_as_many_times_more_and_no_more_than_there_
     assert flows(small) == {many: Flow(150), one: Flow(150)}
 
 
+@pytest.mark.parametrize(
+    ("credit", "shares"), [(100, (84, 8, 8)), (24, (8, 8, 8)), (6, (2, 2, 2)), (2000, (500, 8, 8))]
+)
+def test_who_carries_what_is_large_beside_others_is_given_few(credit: int, shares: tuple[int, ...]) -> None:
+    pool = Pool(BALANCED)
+    inputs = [pool.add_input(0, large=large) for large in (False, True, True)]
+    pool.add_branch(usable=credit)
+    pool.grants(0.0)
+    assert tuple(i.granted for i in inputs) == shares
+
+
+def test_who_carries_what_is_large_is_given_whole_shares_once_no_other_uses_its_own() -> None:
+    pool = Pool(BALANCED)
+    small, large = pool.add_input(0), pool.add_input(0, large=True)
+    branch = pool.add_branch(usable=100)
+    pool.grants(0.0)
+    assert (small.granted, large.granted) == (92, 8)
+    sent = 0
+    while not small.draining:
+        assert sent < 100, "who is idle is asked for what it holds, since another starves"
+        relay(pool, large, branch, 1.0)
+        pool.set_usable(branch, 92, 1.0)
+        for now in (1.0, 1.03):
+            pool.handle_timer(now)
+            pool.grants(now)
+        sent += 1
+    pool.flow_received(small, (small.delivery_count + small.credit) % 2**32, 0, 0, 1.05)
+    pool.grants(1.05)
+    assert large.granted > 80
+
+
+def test_no_more_is_asked_back_than_what_is_large_needs() -> None:
+    pool = Pool(BALANCED, max_credit=20)
+    *idle, busy = [pool.add_input(0) for _ in range(6)]
+    branch = pool.add_branch(usable=120)
+    pool.grants(0.0)
+    large = pool.add_input(0, large=True)
+    relay(pool, busy, branch, 1.0)
+    pool.grants(1.0)
+    for _ in range(7):
+        relay(pool, large, branch, 1.0)
+    pool.grants(1.0)
+    assert large.granted == 0
+    asked = {i for i, sent in pass_time(pool, 1.09).items() if any(flow.drain for flow in sent)}
+    assert asked == {idle[0]}, "eight are enough, and one of those that are idle holds twenty"
+
+
 # The spare delivery.
 
 
@@ -221,25 +268,32 @@ def test_who_comes_new_does_not_wait_for_what_is_spare_behind_who_expects_more()
 @given(
     credit=st.integers(1, 300),
     more=st.integers(0, 300),
-    first=st.integers(0, 300),
+    first=st.integers(0, 100),
     most=st.sampled_from([1, 5, 50, 250]),
-    inputs=st.integers(1, 2),
+    inputs=st.lists(st.booleans(), min_size=1, max_size=4),
     times=st.integers(1, 2),
+    data=st.data(),
 )
 def test_what_is_relayed_quietly_would_have_changed_nothing(
-    credit: int, more: int, first: int, most: int, inputs: int, times: int
+    credit: int, more: int, first: int, most: int, inputs: list[bool], times: int, data: st.DataObject
 ) -> None:
-    """Told of each delivery, a pool sends no flow for as many as it said that it need not be told of."""
+    """Told of each delivery, a pool sends no flow for as many as it said that it need not be told of.
+
+    Args: inputs: of each, whether it carries what is large.
+    """
     pool = Pool(BALANCED, max_credit=most)
-    i, *_ = [pool.add_input(0) for _ in range(inputs)]
-    i.times = times
+    those = [pool.add_input(0, large=large) for large in inputs]
+    those[0].times = times
     branch = pool.add_branch(usable=credit)
     pool.grants(0.0)
-    for _ in range(min(first, i.credit, branch.usable)):
-        relay(pool, i, branch)
-        pool.grants(0.0)
+    for _ in range(first):
+        i = data.draw(st.sampled_from(those))
+        if i.credit and branch.usable:
+            relay(pool, i, branch)
+            pool.grants(0.0)
     pool.set_usable(branch, branch.usable + more, 0.0)
     pool.grants(0.0)
+    i = data.draw(st.sampled_from(those))
     for _ in range(min(pool.quiet(i), branch.usable)):
         relay(pool, i, branch)
         assert flows(pool) == {}
@@ -834,9 +888,9 @@ class AnyOrder(RuleBasedStateMachine):
         self.all_inputs: list[Input] = []
         self.told: dict[Input, int] = {}
 
-    @rule(target=inputs, count=st.integers(0, 2**32 - 1), firm=st.booleans(), drains=st.booleans())
-    def an_input_comes(self, count: int, firm: bool, drains: bool) -> Input:
-        i = self.pool.add_input(count)
+    @rule(target=inputs, count=st.integers(0, 2**32 - 1), firm=st.booleans(), drains=st.booleans(), large=st.booleans())
+    def an_input_comes(self, count: int, firm: bool, drains: bool, large: bool) -> Input:
+        i = self.pool.add_input(count, large=large)
         i.firm, i.drains = firm, drains
         self.told[i] = count
         self.inputs_here.append(i)

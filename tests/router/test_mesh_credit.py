@@ -11,6 +11,7 @@ from amqpmesh.router.amqp import events
 from amqpmesh.router.amqp.delivery_states import Accepted, Released
 from amqpmesh.router.amqp.link import Receiver, Sender
 from amqpmesh.router.config import AddressConfig, Overflow
+from amqpmesh.router.statistics import Direction
 from tests.support.meshes import World
 from tests.support.network import Client, message
 
@@ -361,4 +362,34 @@ def test_an_anonymous_sender_s_message_does_not_wait_longer_for_a_receiver_that_
     # Each has one, and one more has gone to B: by a lane, which waits for B's receiver as any producer there.
     assert [len(client.take()) for client in clients] == [1, 1]
     assert [sent.outcome for sent in sents].count(Released()) == 3
+    mesh.leave()
+
+
+def test_links_for_what_is_large_take_little_of_the_credit_from_what_is_small_beside_it() -> None:
+    mesh = World("ABC", pairwise("ABC"))
+    consumer, producer = mesh["C"].client(window=4096), mesh["A"].client()
+    receiver = consumer.receiver("q", credit=500)
+    link = producer.sender("q")
+    mesh.advance(0.2)
+    payloads = [message(f"{number}" + "x" * (100_000 if number % 50 == 0 else 0)) for number in range(1000)]
+    came: list[bytes] = []
+    for payload in payloads:
+        assert mesh.advance_until(lambda: link.credit > 0, 3.0) < 0.1
+        producer.send(link, payload)
+        if len(consumer.arrivals) > 50:
+            arrivals = consumer.take()
+            came += [bytes(arrival.payload) for arrival in arrivals]
+            for arrival in arrivals:
+                arrival.accept()
+            receiver.flow(500)
+            mesh.run()
+    came += [bytes(arrival.payload) for arrival in consumer.take()]
+    assert came == payloads
+    for router in "BC":
+        lanes = [each for each in mesh[router].core.statistics().lanes if each.direction is Direction.INCOMING]
+        (small,) = (each for each in lanes if not each.bulk)
+        large = [each for each in lanes if each.bulk]
+        assert (small.deliveries, sum(each.deliveries for each in large)) == (980, 20)
+        assert small.credit > 200
+        assert all(each.credit <= 8 for each in large)
     mesh.leave()

@@ -84,7 +84,7 @@ class Router:
         self.bulk.part = 4
         self.exits = kernel.Exits()
         self.exits.generation = self.flow.generation
-        self.exits.order = kernel.LEAST
+        self.exits.order = kernel.FIRST if "out" in lanes else kernel.LEAST
         self.exits.links = list(self.outgoing)
         if "out" in lanes:
             self.outgoing.append(self.bulk)

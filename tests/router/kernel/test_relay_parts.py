@@ -261,6 +261,18 @@ def test_by_a_lane_they_leave_by_its_link_for_large_ones(lanes: str, second: boo
     assert router.is_empty
 
 
+def test_what_is_small_leaves_by_a_lanes_link_for_large_ones_once_no_other_takes_it() -> None:
+    router = Router(bound, lanes="out")
+    small = [transfer(7 + number, b"%d" % number, BEGIN[:3] + b"\x45") for number in range(3)]
+    router.relay(small[0])
+    router.outgoing[0].link_credit = 0
+    router.relay(small[1])
+    assert (router.outgoing[0].received, router.bulk.received) == (1, 1)
+    router.exits.links = []
+    router.relay(small[2])
+    assert (router.outgoing[0].received, router.bulk.received) == (1, 2)
+
+
 def test_by_a_lane_nothing_is_left_of_what_its_sender_has_settled() -> None:
     router = Router(bound, lanes="out")
     router.relay(transfer(7, b"tag", BEGIN + b"1234", more=True, settled=1))
