@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import pytest
 import trio
 from trio.testing import MockClock
 
+from amqpmesh.router.amqp.definitions import Role
+from amqpmesh.router.amqp.performatives import Transfer
 from amqpmesh.router.config import ListenerConfig, RouterConfig
 from amqpmesh.router.connections import ConnectionRecord
 from amqpmesh.router.core import Core
-from amqpmesh.router.io.driver import IMPATIENCE, PATIENCE, Driver
+from amqpmesh.router.io import poller
+from amqpmesh.router.io.driver import IMPATIENCE, PATIENCE, Driver, Waiter
+from amqpmesh.router.io.node import Router
+from amqpmesh.router.kernel.relay import ConnectionFlow
+from tests.support.peer import Peer, connect, credit
 
 
 class Waiting:
@@ -68,3 +75,67 @@ async def test_it_ends_soon_in_any_case_and_then_nobody_waits_for_a_while(
     assert (first.times, second.times) == (1, 1)
     assert not driver.is_awaited
     nursery.cancel_scope.cancel()
+
+
+@pytest.mark.skipif(poller.EPOLL is None, reason="this system has no epoll")
+@pytest.mark.parametrize("ends", ["read", "late", "gone"])
+async def test_what_was_left_unread_comes_whole_and_in_order(
+    ends: str, nursery: trio.Nursery, mock_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    body = b"x" * 60_000
+    number = 400  # far more than sockets and router take
+    awaited = trio.Event()
+    wait = Driver.wait
+
+    def noted(driver: Driver, waiter: Waiter, sink: ConnectionFlow) -> None:
+        wait(driver, waiter, sink)
+        awaited.set()
+
+    monkeypatch.setattr(Driver, "wait", noted)
+
+    async def flood(sender: Peer) -> None:
+        for each in range(2, number):
+            await sender.send(each, each.to_bytes(4, "big") + body, settled=True)
+
+    async def read(receiver: Peer, first: int) -> int:
+        """Until the last of them. Returns: how many came."""
+        for count in range(number):
+            assert (await receiver.expect(Transfer)).delivery_id == count
+            place = int.from_bytes(receiver.payload[8:12], "big")
+            assert receiver.payload[12:] == body
+            assert place == first + count
+            if place == number - 1:
+                return count + 1
+        raise AssertionError("the last one did not come")
+
+    async with Router(listeners=["amqp://127.0.0.1:0"], max_frame_size=65_536) as router:
+        receiver, sender = await connect(router), await connect(router)
+        await receiver.attach(Role.RECEIVER, "q")
+        await receiver.write(credit(1000))
+        await sender.attach(Role.SENDER, "q")
+        for each in range(2):  # the first is decided, those that follow are not
+            await sender.send(each, each.to_bytes(4, "big") + body, settled=True)
+            while router.statistics().links[0].deliveries <= each:
+                await trio.lowlevel.checkpoint()
+        mock_clock.jump(1.0)  # that all that is large goes there has been so for long enough
+        nursery.start_soon(flood, sender)
+        await awaited.wait()
+        if ends == "late":
+            mock_clock.jump(1.5 * PATIENCE)
+        if ends == "gone":
+            await receiver.stream.aclose()
+            receiver = await connect(router)
+            await receiver.attach(Role.RECEIVER, "q")
+            await receiver.write(credit(1000))
+            transfer = await receiver.expect(Transfer)
+            first = int.from_bytes(receiver.payload[8:12], "big")
+            assert transfer.delivery_id == 0
+            while first < number - 1:
+                await receiver.expect(Transfer)
+                first += 1
+                assert receiver.payload[8:] == first.to_bytes(4, "big") + body
+        else:
+            assert await read(receiver, 0) == number
+        await sender.close()
+        await receiver.close()
+    assert router.statistics().is_empty
