@@ -301,7 +301,8 @@ class Pool:
 
         Nobody is given less than half a share, and what is free stays as it is, while the demand sinks, and shares with
         it: so whoever waits for more gets nothing before a share is that small, whoever makes it so. One that is alone
-        waits for nobody else, and may use up all that it holds until then.
+        waits for nobody else, and may use up all that it holds until then. Those that carry what is large keep few
+        of what is divided among the others.
         """
         quiet = i.quiet
         if i._idle or i.draining or i._revoked:
