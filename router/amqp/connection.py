@@ -309,6 +309,7 @@ class Connection:
                     if frame is None:
                         return
                     self._liveness.received_at = now
+                    flow_state.waits_since = -1.0  # if it was that which waited
                     events = self._receive_frame(frame)
             except ProtocolError as error:
                 events = self._fail(error)

@@ -10,18 +10,12 @@ from amqpmesh.router import logs
 from amqpmesh.router.connections import ConnectionRecord
 from amqpmesh.router.core import Core
 from amqpmesh.router.io.surroundings import surroundings
-from amqpmesh.router.kernel.relay import ConnectionFlow
+from amqpmesh.router.kernel.relay import IMPATIENCE, PATIENCE, ConnectionFlow
 
 log = logs.EventLog("amqpmesh.io")
 
 TURNS = 16
 """Connections that come or go in a row, before those that are there get their turn: thousands may at once."""
-
-PATIENCE = 0.02
-"""Seconds that an output has to be written, while it is waited for; and how often that is looked at."""
-
-IMPATIENCE = 1.0
-"""Seconds for which nobody waits for an output that has taken longer."""
 
 FAULT_PAUSE = 1.0
 """Seconds before timers go on after a fault of ours in one: another may be due at once."""
@@ -89,9 +83,7 @@ class Driver:
         """Have somebody go on once more may be written to a connection, or it is lost, or that has taken too long."""
         _, waiters = self._waiting.setdefault(sink, (trio.current_time(), []))
         waiters.append(waiter)
-        if not self._looks:
-            self._looks = True
-            self.core.schedule(trio.current_time() + PATIENCE, self._look)
+        self._look_in_time()
 
     def _look(self) -> None:
         """Who reads too slowly is not waited for any longer."""
@@ -100,9 +92,13 @@ class Driver:
             if since + PATIENCE <= now:
                 sink.slow_until = now + IMPATIENCE
                 self._let_go_on(sink)
-        self._looks = bool(self._waiting)
-        if self._looks:
-            self.core.schedule(now + PATIENCE, self._look)
+        self._looks = False
+        self._look_in_time()
+
+    def _look_in_time(self) -> None:
+        if self._waiting and not self._looks:
+            self._looks = True
+            self.core.schedule(min(since for since, _ in self._waiting.values()) + PATIENCE, self._look)
 
     def _let_go_on(self, sink: ConnectionFlow) -> None:
         _, waiters = self._waiting.pop(sink, (0.0, ()))

@@ -10,7 +10,7 @@ cdef long _DISPOSITION_CODE
 cdef long _FLOW_CODE
 cdef long _OUTGOING_WINDOW
 cdef long _COPIED
-cdef double _BESIDE
+cdef double _BESIDE, _PATIENCE
 cdef long _SHORT
 cdef long _MAX_TAG
 cdef long _HEADER
@@ -128,7 +128,7 @@ cdef class ConnectionFlow:
     cdef public object on_wake
     cdef public bint is_open, woken, compact, patient
     cdef public long sending, backlog, max_frame_size, remote_max_frame_size, narrow, work, number, toward
-    cdef public double toward_since, slow_until
+    cdef public double toward_since, slow_until, waits_since
     cdef public ConnectionFlow waits_for
     cdef public dict sessions
     cdef public Undecided undecided
@@ -290,7 +290,7 @@ cdef void _relay_first(RouterFlow router, LinkFlow link, LinkFlow out, TransferF
 @cython.locals(out=LinkFlow)
 cdef void _relayed_whole(RouterFlow router, LinkFlow link, Delivery came, Delivery left, Relay relay) except *
 @cython.locals(came=Delivery, left=Delivery, relay=Relay, leg=Leg, out=LinkFlow, size=long, last=bint, target=SessionFlow,
-               wire=ConnectionFlow)
+               wire=ConnectionFlow, is_full=bint)
 cdef bint _relay_next(RouterFlow router, SessionFlow session, LinkFlow link, TransferFrame frame, bytes data,
                       Py_ssize_t payload_at, Py_ssize_t end) except -1
 @cython.locals(exits=Exits)
@@ -300,8 +300,9 @@ cdef bint _fits(LinkFlow link, long octets) except -1
 @cython.locals(wire=ConnectionFlow)
 cdef bint _is_full(LinkFlow link) except -1
 cdef bint _goes_to(RouterFlow router, ConnectionFlow wire, ConnectionFlow sink) except -1
-cdef bint _await(RouterFlow router, ConnectionFlow wire, ConnectionFlow sink) except -1
-@cython.locals(links=list, link=LinkFlow)
+cdef bint _note_wait(RouterFlow router, ConnectionFlow wire) except -1
+cdef bint _await(RouterFlow router, ConnectionFlow wire, ConnectionFlow sink, bint is_full) except -1
+@cython.locals(links=list, link=LinkFlow, is_full=bint)
 cdef bint _await_exit(RouterFlow router, ConnectionFlow wire, Exits exits, long octets) except -1
 @cython.locals(relay=Relay, leg=Leg)
 cdef Relay _joined(Delivery came, Delivery left, double now)

@@ -627,6 +627,7 @@ class ConnectionFlow:
         "toward_since",
         "undecided",
         "waits_for",
+        "waits_since",
         "woken",
         "work",
     )
@@ -668,6 +669,8 @@ class ConnectionFlow:
         #: Who tells it what came waits where `relay` does, until that output is written: `waits_for`.
         self.patient = False
         self.waits_for: ConnectionFlow | None = None
+        #: Since when the same frame waits, seconds; negative: none does. See `PATIENCE`.
+        self.waits_since = -1.0
         #: Its own, among those of a router; and of the one by which what is large leaves, since when, seconds.
         self.number = 0
         self.toward = -1
@@ -1655,6 +1658,7 @@ def relay(wire: ConnectionFlow, data: bytes, at: int, end: int) -> int:
     router = wire.router
     if router is None:
         return at if wire.gathering is None else gather(wire, wire.gathering, data, at, end)
+    begin = at
     came = router.came
     sessions = wire.sessions
     if router.recorder is not None:
@@ -1681,7 +1685,8 @@ def relay(wire: ConnectionFlow, data: bytes, at: int, end: int) -> int:
             if not read_disposition(router.said, data, at + 8, after):
                 break
             if not _relay_disposition(router, wire, session, router.said):
-                return after
+                at = after
+                break
         elif code == _FLOW_CODE:
             if not read_flow(router.flow, data, at + 8, after) or not _take_flow(router, session, router.flow):
                 break
@@ -1691,7 +1696,22 @@ def relay(wire: ConnectionFlow, data: bytes, at: int, end: int) -> int:
         at = after
         if wire.work <= 0:
             break
+    if at > begin:
+        wire.waits_since = -1.0
+    if wire.waits_for is not None:
+        _note_wait(router, wire)
     return at
+
+
+def _note_wait(router: RouterFlow, wire: ConnectionFlow) -> None:
+    """The next frame of a connection is to wait: not for ever, however often its sink's peer says something."""
+    sink = wire.waits_for
+    assert sink is not None
+    if wire.waits_since < 0:
+        wire.waits_since = router.now
+    elif router.now - wire.waits_since >= _PATIENCE:
+        sink.slow_until = router.now + IMPATIENCE
+        wire.waits_for = None
 
 
 class Gathering:
@@ -2097,8 +2117,9 @@ def _relay_next(
         return False
     target = out.session
     wire = target.wire
-    if _is_full(out) or not _fits(out, size):
-        _await(router, session.wire, wire)
+    is_full = _is_full(out)
+    if is_full or not _fits(out, size):
+        _await(router, session.wire, wire, is_full)
         return False
     try:
         receive_transfer(link, frame, size)
@@ -2145,16 +2166,20 @@ def _goes_to(router: RouterFlow, wire: ConnectionFlow, sink: ConnectionFlow) -> 
         wire.toward_since = router.now
 
 
-def _await(router: RouterFlow, wire: ConnectionFlow, sink: ConnectionFlow) -> None:
+def _await(router: RouterFlow, wire: ConnectionFlow, sink: ConnectionFlow, is_full: bool) -> None:
     """Leave what comes next on a connection until more can be written to another, if nobody suffers for it.
 
     It costs nothing where nobody has tried to write yet what there is. Else whoever comes behind it waits, too: so
     nothing small may be expected, all that is large has to leave there, and whoever reads it has to be fast.
+
+    Args: is_full: too much waits to be written there. Else a window is too narrow, and what widens it comes behind what
+        waits if it is the same connection's.
     """
     if wire.patient and (
-        (sink.out and not sink.sending)
+        (is_full and sink.out and not sink.sending)
         or (
-            wire.toward == sink.number
+            (is_full or sink is not wire)
+            and wire.toward == sink.number
             and router.now >= sink.slow_until
             and router.now - max(wire.toward_since, router.small_at) >= _BESIDE
         )
@@ -2168,8 +2193,9 @@ def _await_exit(router: RouterFlow, wire: ConnectionFlow, exits: Exits, octets: 
     Args: octets: of a large one, in its first frame; 0: it is small.
     """
     for link in exits.bulk if octets and exits.order == _FIRST else exits.links:
-        if _is_free(link) and (_is_full(link) or not _fits(link, octets)):
-            _await(router, wire, link.session.wire)
+        is_full = _is_full(link)
+        if _is_free(link) and (is_full or not _fits(link, octets)):
+            _await(router, wire, link.session.wire, is_full)
             break
 
 
@@ -2369,6 +2395,10 @@ def _put_uint(out: bytearray, at: int, value: int) -> int:
 #: Octets. A payload of fewer is small, and copied on its way, as a view of it costs more.
 SMALL: Final = 4096
 _COPIED: Final = SMALL
+#: Seconds that a frame waits for an output at most, and for which nobody waits for an output that has taken longer.
+PATIENCE: Final = 0.02
+_PATIENCE: Final = PATIENCE
+IMPATIENCE: Final = 1.0
 #: Seconds after a small delivery for which others are expected.
 _BESIDE: Final = 0.1
 

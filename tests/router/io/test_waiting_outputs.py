@@ -12,9 +12,9 @@ from amqpmesh.router.config import ListenerConfig, RouterConfig
 from amqpmesh.router.connections import ConnectionRecord
 from amqpmesh.router.core import Core
 from amqpmesh.router.io import poller
-from amqpmesh.router.io.driver import IMPATIENCE, PATIENCE, Driver, Waiter
+from amqpmesh.router.io.driver import Driver, Waiter
 from amqpmesh.router.io.node import Router
-from amqpmesh.router.kernel.relay import ConnectionFlow
+from amqpmesh.router.kernel.relay import IMPATIENCE, PATIENCE, ConnectionFlow
 from tests.support.peer import Peer, connect, credit
 
 

@@ -7,7 +7,7 @@ from typing import Final
 import pytest
 
 from amqpmesh.router.kernel import relay as bound
-from amqpmesh.router.kernel.relay import relay
+from amqpmesh.router.kernel.relay import IMPATIENCE, PATIENCE, relay
 from tests.support.passages import Router
 from tests.support.side_by_side import transfer
 
@@ -87,6 +87,32 @@ def test_nobody_waits_where_others_would_suffer(why: str) -> None:
         router.source.toward_since = router.flow.now - 0.05
     assert not is_left(router)
     assert not router.sink.out, "it is for others to read"
+
+
+def test_a_frame_waits_for_a_short_while_however_often_it_is_looked_at() -> None:
+    router = waiting_router()
+    assert taken(router)
+    router.sink_session.remote_incoming_window = 0
+    began = router.flow.now
+    for part in (0.0, 0.3, 0.6, 0.9):
+        router.flow.now = began + part * PATIENCE
+        assert is_left(router)
+    router.flow.now = began + 1.1 * PATIENCE
+    assert not is_left(router)
+    assert not router.sink.out, "it is for others to read"
+    assert router.sink.slow_until == router.flow.now + IMPATIENCE
+
+
+def test_each_frame_that_waits_has_its_own_time() -> None:
+    router = waiting_router()
+    for part in range(5):
+        router.sink_session.remote_incoming_window = 0
+        assert is_left(router), "the one before was relayed"
+        router.flow.now += 0.9 * PATIENCE
+        assert is_left(router)
+        router.sink_session.remote_incoming_window = 1
+        assert not is_left(router)
+        assert len(router.sink.out) > part
 
 
 def test_the_begin_of_the_next_waits_as_its_middle_does() -> None:
