@@ -46,8 +46,9 @@ WATCHED: Final = 8
 """Inputs of a pool that are looked at one by one whenever one of them has used credit."""
 
 
-LARGE_SHARE: Final = 8
-"""Deliveries that an input may hold which carries what is large, while others use theirs that carry the rest."""
+LARGE_SHARE: Final = 32
+"""Deliveries that an input may hold which carries what is large, while others use theirs that carry the rest: with two
+frames or more each, as many as its session's window lets under way (`bulk_window`)."""
 
 
 class Pace(NamedTuple):
@@ -447,20 +448,29 @@ class Pool:
             lines.hungry = preceding(lines.hungry, i)
         lines.served(served, share, now)
         # Then up to a share each.
-        while lines.renewing:
-            i = first(lines.renewing)
-            share = self._share(i.times, i.large)
-            half = share // 2
-            told = i in self._changed  # a flow goes out anyway
-            if told or i.credit <= half:  # else the share has shrunk meanwhile
-                if not told and self._free() + self._revoked < share - half:
-                    break
-                if self._give(i, share - i.credit) >= PLENTY:
-                    i._plenty = True
-                if i.credit <= half:
-                    break
-            lines.renewing = excluding(lines.renewing, i)
-            i._renew_at = half
+        while lines.renewing and self._renew(first(lines.renewing)):
+            pass
+        if lines.large and len(lines.renewing) <= FEW:
+            for i in tuple(lines.renewing):
+                if i.large:  # it needs few, and does not wait behind who needs many
+                    self._renew(i)
+
+    def _renew(self, i: Input) -> bool:
+        """Gives one of those that hold half a share or less what is missing; whether it waits for nothing more."""
+        lines = self._lines
+        share = self._share(i.times, i.large)
+        half = share // 2
+        told = i in self._changed  # a flow goes out anyway
+        if told or i.credit <= half:  # else the share has shrunk meanwhile
+            if not told and self._free() + self._revoked < share - half:
+                return False
+            if self._give(i, share - i.credit) >= PLENTY:
+                i._plenty = True
+            if i.credit <= half:
+                return False
+        lines.renewing = excluding(lines.renewing, i)
+        i._renew_at = half
+        return True
 
     def _expects_more(self, i: Input, now: float) -> bool:
         """Whether an input that may have the spare delivery is not given it yet: it was given much before, so more is
@@ -538,7 +548,7 @@ class Pool:
             self._ask_back(i, 1, now)
 
     def _ask_back(self, i: Input, keep: int, now: float) -> None:
-        """Has an input give back what it holds, but `keep`: those that can by a drain."""
+        """Has an input give back what it holds, but `keep`: those that must not be told a lower limit by a drain."""
         if i.drains:
             i._answer_by = now + self._pace.reclaim_time
             self._reclaiming = including(self._reclaiming, i)

@@ -217,7 +217,7 @@ def _credited(core: Core, _record: ConnectionRecord, event: events.CreditChanged
     taken = event.link.context
     flow = event.flow
     if isinstance(taken, OutgoingLink):
-        taken.link.offer(taken.address.waiting.size)
+        taken.link.offer(taken.available)
         taken.note_credit()
         core.touch_outgoing(taken)
         if taken.backlog or (taken.current is not None and not taken.current.started):

@@ -317,6 +317,15 @@ class OutgoingLink:
         unsettled = self.unsettled + self.connection.held.get(self.address, 0)
         return max(0, min(flow_state.link_credit, self.max_unsettled - unsettled))
 
+    @property
+    def available(self) -> int:
+        """How many deliveries wait for its credit (§2.6.7). While it has some, what waits in spite of that is large, if
+        another link of the lane is for that."""
+        address = self.address
+        if self.link.flow_state.link_credit and not self.bulk and any(each.bulk for each in address.outgoing):
+            return 0
+        return address.waiting.size
+
     def note_credit(self) -> None:
         """It has credit, or has none: only those that have are looked at when a delivery goes."""
         if self.link.flow_state.link_credit > 0 and not (self.gone or self.copy or self.retired):

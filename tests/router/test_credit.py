@@ -168,7 +168,7 @@ def test_who_stands_for_many_is_given_as_many_times_more_and_no_more_than_there_
 
 
 @pytest.mark.parametrize(
-    ("credit", "shares"), [(100, (84, 8, 8)), (24, (8, 8, 8)), (6, (2, 2, 2)), (2000, (500, 8, 8))]
+    ("credit", "shares"), [(200, (136, 32, 32)), (96, (32, 32, 32)), (6, (2, 2, 2)), (2000, (500, 32, 32))]
 )
 def test_who_carries_what_is_large_beside_others_is_given_few(credit: int, shares: tuple[int, ...]) -> None:
     pool = Pool(BALANCED)
@@ -181,27 +181,27 @@ def test_who_carries_what_is_large_beside_others_is_given_few(credit: int, share
 def test_who_carries_what_is_large_is_given_whole_shares_once_no_other_uses_its_own() -> None:
     pool = Pool(BALANCED)
     small, large = pool.add_input(0), pool.add_input(0, large=True)
-    branch = pool.add_branch(usable=100)
+    branch = pool.add_branch(usable=400)
     pool.grants(0.0)
-    assert (small.granted, large.granted) == (92, 8)
+    assert (small.granted, large.granted) == (368, 32)
     sent = 0
     while not small.draining:
         assert sent < 100, "who is idle is asked for what it holds, since another starves"
         relay(pool, large, branch, 1.0)
-        pool.set_usable(branch, 92, 1.0)
+        pool.set_usable(branch, 368, 1.0)
         for now in (1.0, 1.03):
             pool.handle_timer(now)
             pool.grants(now)
         sent += 1
     pool.flow_received(small, (small.delivery_count + small.credit) % 2**32, 0, 0, 1.05)
     pool.grants(1.05)
-    assert large.granted > 80
+    assert large.granted > 300
 
 
 def test_no_more_is_asked_back_than_what_is_large_needs() -> None:
-    pool = Pool(BALANCED, max_credit=20)
+    pool = Pool(BALANCED, max_credit=50)
     *idle, busy = [pool.add_input(0) for _ in range(6)]
-    branch = pool.add_branch(usable=120)
+    branch = pool.add_branch(usable=300)
     pool.grants(0.0)
     large = pool.add_input(0, large=True)
     relay(pool, busy, branch, 1.0)
@@ -211,7 +211,7 @@ def test_no_more_is_asked_back_than_what_is_large_needs() -> None:
     pool.grants(1.0)
     assert large.granted == 0
     asked = {i for i, sent in pass_time(pool, 1.09).items() if any(flow.drain for flow in sent)}
-    assert asked == {idle[0]}, "eight are enough, and one of those that are idle holds twenty"
+    assert asked == {idle[0]}, "thirty-two are enough, and one of those that are idle holds fifty"
 
 
 # The spare delivery.
