@@ -74,9 +74,9 @@ class Pool:
     idle. A flow is sent for half a share or more, or when the input held none.
 
     Args: max_credit: the most that one input is given, deliveries.
-        starve_time: how long an input waits for credit that idle ones hold before they are asked to give it back, and
-            how long the demand may stay below what was promised before limits are lowered: it does so for a
-            moment whenever the buffers of a connection are full.
+        starve_time: how long an input waits for credit that others hold, idle or beyond their share, before they are
+            asked to give it back, and how long the demand may stay below what was promised before limits are lowered:
+            it does so for a moment whenever the buffers of a connection are full.
         reclaim_time: how long a peer may take to confirm that it gave credit back. Then it is believed: many clients
             answer neither drain nor echo.
         drain_time: how long a consumer's drain waits for the inputs.
@@ -84,8 +84,8 @@ class Pool:
     """
 
     __slots__ = ("_changed", "_demand", "_floored", "_granted", "_hasty", "_held_until", "_lines",
-                 "_lower_at", "_lowered", "_next_check", "_pace", "_reclaiming", "_revoked", "_round", "_round_asked",
-                 "_round_until", "_short_since", "_spare_at", "_suspended", "_waiting")  # fmt: skip
+                 "_looked", "_lower_at", "_lowered", "_next_check", "_pace", "_reclaiming", "_revoked", "_round",
+                 "_round_asked", "_round_until", "_short_since", "_spare_at", "_suspended", "_waiting")  # fmt: skip
 
     def __init__(
         self,
@@ -106,6 +106,7 @@ class Pool:
         self._granted = 0
         self._revoked = 0
         self._short_since: float | None = None  # since when there was never enough for everybody who waits
+        self._looked = False  # since then, for credit that others may give back
         # Asked to drain because others starve, and told a lower limit: in the order in which we wait for their answer.
         self._reclaiming: Few[Input] = ()
         self._lowered: Few[Input] = ()
@@ -364,6 +365,7 @@ class Pool:
             self._short_since = None
         elif self._short_since is None:
             self._short_since = now
+            self._looked = False
         if not self._changed:
             return []
         flows = [Grant(i, i.announce(), i.draining, i._revoked > 0 and not i.firm) for i in self._changed]
@@ -524,7 +526,7 @@ class Pool:
                 if i.firm:
                     excess -= i.credit - floor
                     asked += i.credit
-                    self._ask_back(i, floor, now)
+                    self._ask_back(i, i.credit - floor, now)
                 else:
                     taken = min(i.credit - floor, excess)
                     self._take_back(i, taken, now)
@@ -532,36 +534,51 @@ class Pool:
         self._floored = excess > 0 or asked > 0
 
     def _reclaim(self, now: float) -> None:
-        """Asks idle inputs that hold more than one to give it back, as long as others starve."""
+        """While others starve, has inputs give back what they hold beyond one if they are idle, else beyond a share."""
         lines = self._lines
+        self._looked = True
         self._next_check = now + self._pace.starve_time
         lines.age(now)
-        need = (len(lines.hungry) + len(lines.renewing)) * self._share()
-        if lines.large:
-            few = sum(i.large for line in (lines.hungry, lines.renewing) for i in line)
-            need -= few * (self._share() - self._share(large=True))
+        more, large = self._needs(lines.renewing)
+        need = sum(self._needs(lines.hungry)) + large + more
         need -= max(0, self._free() + self._revoked) + sum(i.credit - 1 for i in self._reclaiming)
         while need > 0 and lines.rich:
             i = first(lines.rich)
-            lines.rich = excluding(lines.rich, i)
-            need -= i.credit - 1
-            self._ask_back(i, 1, now)
+            need -= self._ask_back(i, min(need, i.credit - 1), now)
+        need -= more  # they have what is spare, and nobody else is disturbed until they have used that
+        for i in tuple(lines.recent):
+            if need <= 0:
+                return
+            share = self._share(i.times, i.large)
+            excess = i.credit - share
+            # A drain takes all: it is for who has twice what it should, while another has nothing.
+            if excess > 0 and not i.draining and (not i.firm or (excess >= share and lines.hungry)):
+                need -= self._ask_back(i, min(need, excess), now)
 
-    def _ask_back(self, i: Input, keep: int, now: float) -> None:
-        """Has an input give back what it holds, but `keep`: those that must not be told a lower limit by a drain."""
-        if i.drains:
+    def _needs(self, line: Few[Input]) -> tuple[int, int]:
+        """What those that carry no large ones need for a share each, deliveries; and what those need that do."""
+        large = sum(i.large for i in line) if self._lines.large else 0
+        return (len(line) - large) * self._share(), large and large * self._share(large=True)
+
+    def _ask_back(self, i: Input, count: int, now: float) -> int:
+        """Has an input give back what it holds: by a drain, of everything, those that must not be told a lower limit.
+
+        Returns: how much it is to give back.
+        """
+        if i.firm and i.drains:
             i._answer_by = now + self._pace.reclaim_time
             self._reclaiming = including(self._reclaiming, i)
             self._ask(i)
-        else:
-            self._take_back(i, i.credit - keep, now)
+            return i.credit - 1
+        self._take_back(i, count, now)
+        return count
 
     def _starves_at(self) -> float | None:
         """When it is time to look for credit that lies idle."""
         if self._short_since is None or not (self.demand or self.spare):
             return None
         at = max(self._short_since + self._pace.starve_time, self._next_check)
-        if self._lines.rich:
+        if self._lines.rich or not self._looked:
             return at
         recent = self._lines.recent
         return max(at, first(recent)._placed_at + self._lines.idle_time) if recent else None

@@ -185,22 +185,23 @@ def test_who_carries_what_is_large_is_given_whole_shares_once_no_other_uses_its_
     pool.grants(0.0)
     assert (small.granted, large.granted) == (368, 32)
     sent = 0
-    while not small.draining:
-        assert sent < 100, "who is idle is asked for what it holds, since another starves"
+    while large.granted <= 300:
+        assert sent < 100, "who is idle gives back what it holds, since another starves"
         relay(pool, large, branch, 1.0)
         pool.set_usable(branch, 368, 1.0)
         for now in (1.0, 1.03):
             pool.handle_timer(now)
-            pool.grants(now)
+            for i, flow in flows(pool, now).items():
+                pool.flow_received(i, i.delivery_count, flow.credit, 0, now)
+        pool.grants(1.03)
         sent += 1
-    pool.flow_received(small, (small.delivery_count + small.credit) % 2**32, 0, 0, 1.05)
-    pool.grants(1.05)
-    assert large.granted > 300
 
 
 def test_no_more_is_asked_back_than_what_is_large_needs() -> None:
     pool = Pool(BALANCED, max_credit=50)
     *idle, busy = [pool.add_input(0) for _ in range(6)]
+    for each in idle:
+        each.firm = True
     branch = pool.add_branch(usable=300)
     pool.grants(0.0)
     large = pool.add_input(0, large=True)
@@ -562,9 +563,10 @@ def test_a_multicast_takes_credit_back_for_a_new_receiver_that_gives_none() -> N
 # Idle ones and starving ones.
 
 
-def starving() -> tuple[Pool, Branch, Input, Input]:
+def starving(*, firm: bool = True) -> tuple[Pool, Branch, Input, Input]:
     """One input holds everything and is idle, the other one cannot send any more."""
     pool, branch, (idle,) = served(100)
+    idle.firm = firm
     busy = pool.add_input(0)
     pool.grants(1.0)
     while busy.granted:
@@ -583,11 +585,82 @@ def test_an_idle_input_is_asked_to_give_back_what_another_starves_for() -> None:
     assert pass_time(pool, 1.05) == {}, "what it keeps causes no traffic"
 
 
-def test_an_idle_input_that_does_not_answer_is_lowered_after_the_reclaim_time() -> None:
-    pool, _, idle, busy = starving()
+def test_an_idle_input_that_may_be_lowered_is_at_once() -> None:
+    pool, _, idle, busy = starving(firm=False)
+    assert pass_time(pool, 1.02) == {idle: [Flow(2, echo=True)]}
+    assert not idle.draining, "a drain would go on to whoever sends to it"
+    pool.flow_received(idle, 0, 2, 0, 1.03)
+    assert flows(pool, 1.03) == {busy: Flow(98)}
+
+
+def test_an_idle_input_that_does_not_answer_is_believed_to_have_seen_its_limit_after_the_reclaim_time() -> None:
+    pool, _, _, busy = starving(firm=False)
     pass_time(pool, 1.02)
     assert pass_time(pool, 2.0) == {}
-    assert pass_time(pool, 2.03) == {idle: [Flow(1)], busy: [Flow(98)]}
+    assert pass_time(pool, 2.03) == {busy: [Flow(98)]}
+
+
+def slow_beside_fast(*, held: int, demand: int) -> tuple[Pool, Branch, Input, Input]:
+    """One input holds credit and uses it, but slowly; the other one has used all that it was given."""
+    pool = Pool(BALANCED)
+    slow = pool.add_input(0)
+    branch = pool.add_branch(usable=held)
+    pool.grants(0.0)
+    fast = pool.add_input(0)
+    pool.grants(1.0)
+    relay(pool, slow, branch, 1.0)
+    pool.set_usable(branch, demand, 1.0)
+    pool.grants(1.0)
+    while fast.granted:
+        pool.received(fast, 1.0)
+        pool.grants(1.0)
+    return pool, branch, slow, fast
+
+
+def test_what_an_input_holds_beyond_its_share_goes_to_who_has_nothing_though_it_is_not_idle() -> None:
+    pool, _, slow, fast = slow_beside_fast(held=100, demand=100)
+    assert slow.granted == 99
+    assert pass_time(pool, 1.019) == {}
+    assert pass_time(pool, 1.02) == {slow: [Flow(50, echo=True)]}
+    pool.flow_received(slow, 1, 50, 0, 1.03)
+    assert flows(pool, 1.03).keys() == {fast}
+    assert (slow.granted, fast.granted) == (50, 100 + pool.spare - pool.waiting - 50)
+
+
+@pytest.mark.parametrize(("held", "asked"), [(100, True), (98, False)])
+def test_who_cannot_be_told_a_lower_limit_is_asked_for_everything_only_if_it_has_far_too_much(
+    held: int, asked: bool
+) -> None:
+    pool, _, slow, _ = slow_beside_fast(held=held, demand=98)
+    slow.firm = True
+    assert pass_time(pool, 1.02) == ({slow: [Flow(held - 1, drain=True)]} if asked else {})
+
+
+def test_nobody_who_uses_its_credit_gives_any_for_those_who_have_just_come() -> None:
+    pool, branch, (busy,) = served(100)
+    new = [pool.add_input(0) for _ in range(5)]
+    pool.grants(1.0)
+    for turn in range(50):
+        now = 1.0 + turn / 100
+        relay(pool, busy, branch, now)
+        pool.set_usable(branch, 100, now)
+        assert pass_time(pool, now + 0.01).keys() <= set(new)
+    assert busy.granted >= 50
+
+
+def test_what_is_asked_back_of_who_may_be_lowered_is_no_more_than_others_need() -> None:
+    pool = Pool(BALANCED, max_credit=50)
+    idle = [pool.add_input(0) for _ in range(2)]
+    branch = pool.add_branch(usable=100)
+    pool.grants(0.0)
+    large = pool.add_input(0, large=True)
+    pool.grants(1.0)
+    relay(pool, idle[1], branch, 1.0)
+    relay(pool, large, branch, 1.0)
+    pool.grants(1.0)
+    assert pass_time(pool, 1.05) == {idle[0]: [Flow(18, echo=True)]}
+    pool.flow_received(idle[0], 0, 18, 0, 1.06)
+    assert flows(pool, 1.06) == {large: Flow(32)}
 
 
 def test_an_idle_input_that_was_asked_may_use_its_credit_instead() -> None:
@@ -606,7 +679,6 @@ def test_an_idle_input_that_was_asked_may_use_its_credit_instead() -> None:
 
 def test_an_idle_input_that_must_not_be_lowered_keeps_what_it_was_told_and_the_others_have_it_too() -> None:
     pool, _, idle, busy = starving()
-    idle.firm = True
     assert pass_time(pool, 1.02) == {idle: [Flow(100, drain=True)]}
     assert pass_time(pool, 2.03) == {idle: [Flow(100)], busy: [Flow(98)]}
     assert idle.credit == 1
@@ -636,7 +708,9 @@ def test_inputs_that_must_not_be_lowered_and_use_their_credit_are_let_alone() ->
 
 
 def test_a_sender_that_limps_behind_idle_ones_gets_its_share() -> None:
-    pool, branch, (_, _, busy) = served(0, inputs=3)
+    pool, branch, (*idle, busy) = served(0, inputs=3)
+    for each in idle:
+        each.firm = True
     pool.set_usable(branch, 300, 0.0)
     pool.grants(0.0)
     now = 1.0
@@ -664,6 +738,8 @@ def test_once_nobody_starves_any_more_idle_credit_is_let_alone() -> None:
 def test_no_more_is_asked_back_than_those_that_starve_need() -> None:
     pool = Pool(BALANCED, max_credit=50)
     idle = [pool.add_input(0) for _ in range(6)]
+    for each in idle:
+        each.firm = True
     branch = pool.add_branch(usable=300)
     pool.grants(0.0)
     busy = pool.add_input(0)
@@ -812,6 +888,7 @@ def test_a_drain_does_not_wait_longer_than_the_drain_time() -> None:
 
 def test_an_idle_input_that_did_not_answer_a_drain_is_still_known_to_be_rich() -> None:
     pool, branch, (idle,) = served(100)
+    idle.firm = True
     pool.grants(1.0)
     pool.handle_timer(1.0)
     busy = pool.add_input(0)

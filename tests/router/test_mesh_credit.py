@@ -395,6 +395,25 @@ def test_links_for_what_is_large_take_little_of_the_credit_from_what_is_small_be
     mesh.leave()
 
 
+def test_what_is_large_waits_for_no_drain_of_the_link_for_what_is_small() -> None:
+    mesh = World("ABC", pairwise("ABC"), latency=lambda: 0.005)
+    consumer, producer = mesh["C"].client(window=4096), mesh["A"].client(window=4096)
+    consumer.receiver("q", credit=1000)
+    link = producer.sender("q")
+    mesh.advance(1.0)
+    producer.send(link, settled=True)
+    mesh.advance(1.0)
+    assert len(consumer.take()) == 1
+    began = mesh.now
+    for _ in range(50):
+        assert mesh.advance_until(lambda: link.session.flow_state.remote_incoming_window > 1, 1.0) < 0.1
+        producer.send(link, message("x" * 40_000), settled=True)
+    mesh.advance_until(lambda: len(consumer.arrivals) == 50 and consumer.arrivals[-1].delivery.complete, 1.0)
+    assert len(consumer.take()) == 50
+    assert mesh.now - began < 0.15
+    mesh.leave()
+
+
 @pytest.mark.parametrize("latency", [0.0, 0.005])
 @pytest.mark.parametrize("beside", [False, True])
 def test_what_is_large_goes_on_at_the_pace_of_its_window_though_others_hold_credit(
