@@ -441,11 +441,14 @@ class Pool:
         # lately would let two busy inputs keep a third one out for ever.
         passed: list[Input] = []
         served: list[Input] = []
-        while lines.hungry and self._free() + self._revoked > 0:
+        while lines.hungry and self._free() > 0:
             i = first(lines.hungry)
             lines.hungry = excluding(lines.hungry, i)
-            # Free may be only what others have not confirmed to have given back.
             (served if not self._expects_more(i, now) and self._give(i, 1) else passed).append(i)
+        for i in tuple(self._lowered):  # what they have not confirmed to have given back they may have again
+            if not i.credit and i not in passed and self._give(i, 1):
+                lines.hungry = excluding(lines.hungry, i)
+                served.append(i)
         for i in reversed(passed):
             lines.hungry = preceding(lines.hungry, i)
         lines.served(served, share, now)
@@ -539,33 +542,38 @@ class Pool:
         self._looked = True
         self._next_check = now + self._pace.starve_time
         lines.age(now)
-        more, large = self._needs(lines.renewing)
-        need = sum(self._needs(lines.hungry)) + large + more
+        need = self._needs(lines.hungry) + self._needs(lines.renewing)
         need -= max(0, self._free() + self._revoked) + sum(i.credit - 1 for i in self._reclaiming)
         while need > 0 and lines.rich:
             i = first(lines.rich)
-            need -= self._ask_back(i, min(need, i.credit - 1), now)
-        need -= more  # they have what is spare, and nobody else is disturbed until they have used that
+            if i.credit > 1:
+                need -= self._ask_back(i, min(need, i.credit - 1), now)
+            else:
+                lines.rich = excluding(lines.rich, i)
+        if need <= 0:
+            return
+        # Those who have just come have what is spare, and nobody who uses its own is disturbed before that is used.
+        need -= self._share() * sum(i.delivery_count == i._began and not i.large for i in lines.renewing)
         for i in tuple(lines.recent):
             if need <= 0:
                 return
             share = self._share(i.times, i.large)
             excess = i.credit - share
-            # A drain takes all: it is for who has twice what it should, while another has nothing.
-            if excess > 0 and not i.draining and (not i.firm or (excess >= share and lines.hungry)):
+            # A drain takes all: it is for who has twice what it should.
+            if excess > 0 and not i.draining and (i.lowers or excess >= share):
                 need -= self._ask_back(i, min(need, excess), now)
 
-    def _needs(self, line: Few[Input]) -> tuple[int, int]:
-        """What those that carry no large ones need for a share each, deliveries; and what those need that do."""
+    def _needs(self, line: Few[Input]) -> int:
+        """What inputs that wait need for a share each, deliveries."""
         large = sum(i.large for i in line) if self._lines.large else 0
-        return (len(line) - large) * self._share(), large and large * self._share(large=True)
+        return (len(line) - large) * self._share() + (large and large * self._share(large=True))
 
     def _ask_back(self, i: Input, count: int, now: float) -> int:
-        """Has an input give back what it holds: by a drain, of everything, those that must not be told a lower limit.
+        """Has an input give back what it holds: by a lower limit if it `lowers` or never drains, else everything.
 
         Returns: how much it is to give back.
         """
-        if i.firm and i.drains:
+        if i.drains and not i.lowers:
             i._answer_by = now + self._pace.reclaim_time
             self._reclaiming = including(self._reclaiming, i)
             self._ask(i)
@@ -574,7 +582,7 @@ class Pool:
         return count
 
     def _starves_at(self) -> float | None:
-        """When it is time to look for credit that lies idle."""
+        """When it is time to look for credit that lies idle, or with who has more than a share."""
         if self._short_since is None or not (self.demand or self.spare):
             return None
         at = max(self._short_since + self._pace.starve_time, self._next_check)

@@ -87,6 +87,7 @@ class IncomingLink:
         self.input: Input = pool.add_input(link.delivery_count, self, large)
         #: Routers know what a lower limit is.
         self.input.firm = lane is None
+        self.input.lowers = lane is not None
         if lane is not None:
             self.input.times = MANY_SENDERS
         #: By way out, the leg of its last large relay, on a bulk link: what comes behind it may not pass it.
@@ -322,7 +323,8 @@ class OutgoingLink:
         """How many deliveries wait for its credit (§2.6.7). While it has some, what waits in spite of that is large, if
         another link of the lane is for that."""
         address = self.address
-        if self.link.flow_state.link_credit and not self.bulk and any(each.bulk for each in address.outgoing):
+        has_credit = self.lane is not None and not self.bulk and self.link.flow_state.link_credit > 0
+        if has_credit and any(each.bulk for each in address.outgoing):  # of a lane, which are few
             return 0
         return address.waiting.size
 

@@ -14,9 +14,9 @@ MANY_SENDERS = 2
 class Input:
     """A link that deliveries come in by, as its receiver sees it: made by `add_input`, read by anybody."""
 
-    __slots__ = ("_announced", "_answer_by", "_confirm_by", "_doubtful", "_idle", "_placed_at", "_plenty", "_raised",
-                 "_renew_at", "_revoked", "_used_at", "available", "delivery_count", "draining", "drains", "firm",
-                 "granted", "large", "owner", "times", "waiting")  # fmt: skip
+    __slots__ = ("_announced", "_answer_by", "_began", "_confirm_by", "_doubtful", "_idle", "_placed_at", "_plenty",
+                 "_raised", "_renew_at", "_revoked", "_used_at", "available", "delivery_count", "draining", "drains",
+                 "firm", "granted", "large", "lowers", "owner", "times", "waiting")  # fmt: skip
 
     def __init__(self, delivery_count: int, owner: object = None, large: bool = False) -> None:
         self.owner = owner
@@ -37,12 +37,16 @@ class Input:
         """No flow lowers its limit: it may be asked to drain. There are clients, all that proton's engine is in, that
         send whatever they have while their credit is not 0, and it is below that when the limit falls below what
         they have sent."""
+        self.lowers = False
+        """Where credit is wanted back, a lower limit takes as much as is needed: a drain would go on to all who send to
+        it, and take everything."""
         self.times = 1
         """How many times the most that one sender is given it may hold: it may stand for many."""
         self.draining = False
         """It was asked to use its credit or to give it back, and has done neither."""
         self.waiting = 0
         """Its deliveries that have come and not left."""
+        self._began = delivery_count  # where it has sent nothing yet
         self._announced = delivery_count  # the highest limit that a flow has told it
         self._revoked = 0  # of `granted`, what a flow took back and the peer has not confirmed
         self._raised = False  # its limit was raised after it was lowered, before that was confirmed

@@ -156,9 +156,8 @@ class PolledTransport(Transport):
         """As of `Waiter`."""
         self._waits = False
         if self._events is not None:
-            # The system need not know of anything to be read; it can be written to at once.
-            self._events = READABLE | WRITABLE
-            self._poller.change(self._descriptor, self._events)
+            self._look()
+            self._poller.serve_soon(self._descriptor)
 
     def _write(self, data: bytearray, now: float) -> None:
         sent = self._stream.send_nowait(data)

@@ -6,7 +6,9 @@ connection that it goes through; here all that are ready at once share one.
 
 from __future__ import annotations
 
+import os
 import select
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import trio
@@ -15,7 +17,7 @@ from amqpmesh.router.io.streams import BATCH_TIME
 from amqpmesh.router.io.surroundings import seconds_worked, surroundings
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Iterator
 
     from amqpmesh.router.io.driver import Driver
 
@@ -66,11 +68,16 @@ class Poller:
         #: Those with something to do that the system need not know of, who waits longest first: there is more to do
         #: about what was read, or they are heavy and have not had their turn.
         self._busy: dict[int, None] = {}
+        #: Written to, it ends the wait for the system.
+        self._bell = -1
+        self._sleeps = False
 
     def add(self, descriptor: int, polled: Polled, events: int) -> None:
         """Serve this whenever it is ready, until `remove`. Args: events: READABLE, WRITABLE, both or neither."""
         if self._epoll is None:
             self._epoll = EPOLL()
+            self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+            self._epoll.register(self._bell, READABLE)
             self._start(self._run)
         self._epoll.register(descriptor, events)
         self._polled[descriptor] = polled
@@ -78,6 +85,13 @@ class Poller:
     def change(self, descriptor: int, events: int) -> None:
         """From now on it is ready when one of these events is."""
         self._epoll.modify(descriptor, events)
+
+    def serve_soon(self, descriptor: int) -> None:
+        """It has something to do that the system need not know of."""
+        self._busy[descriptor] = None
+        if self._sleeps:
+            self._sleeps = False
+            os.eventfd_write(self._bell, 1)
 
     def remove(self, descriptor: int) -> None:
         """Serve it no more; before it is closed."""
@@ -96,10 +110,15 @@ class Poller:
         polled, busy = self._polled, self._busy
         #: Something is left to be let out.
         left = False
-        with self._scope, self._epoll as epoll:
+        with self._scope, self._epoll as epoll, self._ringing():
             while True:
                 each = None  # whoever was served last is not kept while all are waited for
-                await (trio.lowlevel.checkpoint() if busy or left else trio.lowlevel.wait_readable(epoll))
+                if busy or left:
+                    await trio.lowlevel.checkpoint()
+                else:
+                    self._sleeps = True
+                    await trio.lowlevel.wait_readable(epoll)
+                    self._sleeps = False
                 until = stopwatch() + BATCH_TIME
                 for _ in range(ROUNDS):
                     began = settled = stopwatch()
@@ -108,7 +127,9 @@ class Poller:
                         break
                     for descriptor, _ in ready:
                         each = polled.get(descriptor)
-                        if each is None:  # it has left since
+                        if each is None:  # it has left since, or there is something to do for one of `busy`
+                            if descriptor == self._bell:
+                                os.eventfd_read(self._bell)
                             continue
                         if each.is_heavy:
                             busy[descriptor] = None
@@ -130,6 +151,14 @@ class Poller:
                         left = self._serve_heavy(now - began, until)
                     if stopwatch() > until:
                         break
+
+    @contextmanager
+    def _ringing(self) -> Iterator[None]:
+        try:
+            yield
+        finally:
+            self._sleeps = False
+            os.close(self._bell)
 
     def _serve_heavy(self, seconds: float, until: float) -> bool:
         """Serve those that wait longest, of those that are busy. Args: seconds: that the others took.

@@ -10,7 +10,7 @@ cdef long _DISPOSITION_CODE
 cdef long _FLOW_CODE
 cdef long _OUTGOING_WINDOW
 cdef long _COPIED
-cdef double _BESIDE, _PATIENCE
+cdef double _BESIDE, _PATIENCE, _PACE
 cdef long _SHORT
 cdef long _MAX_TAG
 cdef long _HEADER
@@ -128,7 +128,7 @@ cdef class ConnectionFlow:
     cdef public object on_wake
     cdef public bint is_open, woken, compact, patient
     cdef public long sending, backlog, max_frame_size, remote_max_frame_size, narrow, work, number, toward
-    cdef public double toward_since, slow_until, waits_since
+    cdef public double toward_since, slow_until, waits_since, waited
     cdef public ConnectionFlow waits_for
     cdef public dict sessions
     cdef public Undecided undecided
@@ -302,7 +302,7 @@ cdef bint _is_full(LinkFlow link) except -1
 cdef bint _goes_to(RouterFlow router, ConnectionFlow wire, ConnectionFlow sink) except -1
 cdef bint _note_wait(RouterFlow router, ConnectionFlow wire) except -1
 cdef bint _await(RouterFlow router, ConnectionFlow wire, ConnectionFlow sink, bint is_full) except -1
-@cython.locals(links=list, link=LinkFlow, is_full=bint)
+@cython.locals(link=LinkFlow, is_full=bint)
 cdef bint _await_exit(RouterFlow router, ConnectionFlow wire, Exits exits, long octets) except -1
 @cython.locals(relay=Relay, leg=Leg)
 cdef Relay _joined(Delivery came, Delivery left, double now)

@@ -626,6 +626,7 @@ class ConnectionFlow:
         "toward",
         "toward_since",
         "undecided",
+        "waited",
         "waits_for",
         "waits_since",
         "woken",
@@ -669,8 +670,10 @@ class ConnectionFlow:
         #: Who tells it what came waits where `relay` does, until that output is written: `waits_for`.
         self.patient = False
         self.waits_for: ConnectionFlow | None = None
-        #: Since when the same frame waits, seconds; negative: none does. See `PATIENCE`.
+        #: Since when the same frame waits, seconds; negative: none does. And how long others have, less what was made
+        #: up for. See `PATIENCE`.
         self.waits_since = -1.0
+        self.waited = 0.0
         #: Its own, among those of a router; and of the one by which what is large leaves, since when, seconds.
         self.number = 0
         self.toward = -1
@@ -1697,21 +1700,27 @@ def relay(wire: ConnectionFlow, data: bytes, at: int, end: int) -> int:
         if wire.work <= 0:
             break
     if at > begin:
-        wire.waits_since = -1.0
+        if wire.waits_since >= 0:
+            wire.waited += router.now - wire.waits_since
+            wire.waits_since = -1.0
+        if wire.waited > 0:
+            wire.waited = max(0.0, wire.waited - (at - begin) / _PACE)
     if wire.waits_for is not None:
         _note_wait(router, wire)
     return at
 
 
 def _note_wait(router: RouterFlow, wire: ConnectionFlow) -> None:
-    """The next frame of a connection is to wait: not for ever, however often its sink's peer says something."""
+    """The next frame of a connection is to wait: not for ever, however often its sink's peer says something, and
+    however many have waited before it, for others wait behind all of them."""
     sink = wire.waits_for
     assert sink is not None
     if wire.waits_since < 0:
         wire.waits_since = router.now
-    elif router.now - wire.waits_since >= _PATIENCE:
+    if wire.waited + router.now - wire.waits_since >= _PATIENCE:
         sink.slow_until = router.now + IMPATIENCE
         wire.waits_for = None
+        wire.waited = 0.0
 
 
 class Gathering:
@@ -2170,12 +2179,13 @@ def _await(router: RouterFlow, wire: ConnectionFlow, sink: ConnectionFlow, is_fu
     """Leave what comes next on a connection until more can be written to another, if nobody suffers for it.
 
     It costs nothing where nobody has tried to write yet what there is. Else whoever comes behind it waits, too: so
-    nothing small may be expected, all that is large has to leave there, and whoever reads it has to be fast.
+    nothing small may be expected, all that is large has to leave there, and whoever reads it has to be fast. Whoever
+    writes it has to say so: who is `patient` does.
 
     Args: is_full: too much waits to be written there. Else a window is too narrow, and what widens it comes behind what
         waits if it is the same connection's.
     """
-    if wire.patient and (
+    if (wire.patient and sink.patient) and (
         (is_full and sink.out and not sink.sending)
         or (
             (is_full or sink is not wire)
@@ -2395,9 +2405,13 @@ def _put_uint(out: bytearray, at: int, value: int) -> int:
 #: Octets. A payload of fewer is small, and copied on its way, as a view of it costs more.
 SMALL: Final = 4096
 _COPIED: Final = SMALL
-#: Seconds that a frame waits for an output at most, and for which nobody waits for an output that has taken longer.
+#: Seconds that what comes on a connection waits for an output at most, and octets a second that make up for waiting: so
+#: a MiB that is read with much before it waits no longer than 30 ms.
 PATIENCE: Final = 0.02
+PACE: Final = 1e8
 _PATIENCE: Final = PATIENCE
+_PACE: Final = PACE
+#: Seconds for which nobody waits for an output that has taken longer.
 IMPATIENCE: Final = 1.0
 #: Seconds after a small delivery for which others are expected.
 _BESIDE: Final = 0.1

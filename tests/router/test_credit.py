@@ -181,6 +181,7 @@ def test_who_carries_what_is_large_beside_others_is_given_few(credit: int, share
 def test_who_carries_what_is_large_is_given_whole_shares_once_no_other_uses_its_own() -> None:
     pool = Pool(BALANCED)
     small, large = pool.add_input(0), pool.add_input(0, large=True)
+    small.lowers = True
     branch = pool.add_branch(usable=400)
     pool.grants(0.0)
     assert (small.granted, large.granted) == (368, 32)
@@ -566,7 +567,7 @@ def test_a_multicast_takes_credit_back_for_a_new_receiver_that_gives_none() -> N
 def starving(*, firm: bool = True) -> tuple[Pool, Branch, Input, Input]:
     """One input holds everything and is idle, the other one cannot send any more."""
     pool, branch, (idle,) = served(100)
-    idle.firm = firm
+    idle.firm, idle.lowers = firm, not firm
     busy = pool.add_input(0)
     pool.grants(1.0)
     while busy.granted:
@@ -604,6 +605,7 @@ def slow_beside_fast(*, held: int, demand: int) -> tuple[Pool, Branch, Input, In
     """One input holds credit and uses it, but slowly; the other one has used all that it was given."""
     pool = Pool(BALANCED)
     slow = pool.add_input(0)
+    slow.lowers = True
     branch = pool.add_branch(usable=held)
     pool.grants(0.0)
     fast = pool.add_input(0)
@@ -632,8 +634,42 @@ def test_who_cannot_be_told_a_lower_limit_is_asked_for_everything_only_if_it_has
     held: int, asked: bool
 ) -> None:
     pool, _, slow, _ = slow_beside_fast(held=held, demand=98)
-    slow.firm = True
+    slow.firm, slow.lowers = True, False
     assert pass_time(pool, 1.02) == ({slow: [Flow(held - 1, drain=True)]} if asked else {})
+
+
+def test_who_is_given_one_at_a_time_as_often_as_it_asks_gets_its_share_of_what_others_hold() -> None:
+    pool, branch, (slow,) = served(100)
+    slow.lowers = True
+    fast = pool.add_input(0)
+    for turn in range(50):
+        now = 1.0 + turn / 100
+        for i in (fast, *((slow,) if turn % 5 == 0 else ())):
+            if i.granted:
+                relay(pool, i, branch, now)
+        pool.set_usable(branch, 100, now)
+        pool.grants(now)
+        for i, sent in pass_time(pool, now + 0.009).items():
+            pool.flow_received(i, i.delivery_count, sent[-1].credit, 0, now + 0.009)
+            pool.grants(now + 0.009)
+        assert fast.granted, "it never has nothing for long"
+    assert fast.granted > 25
+
+
+def test_those_who_have_nothing_are_not_looked_at_while_others_have_not_confirmed_what_they_give_back() -> None:
+    pool, branch, (idle,) = served(100)
+    idle.lowers = True
+    pool.grants(1.0)
+    hungry = [pool.add_input(0) for _ in range(3)]
+    pool.grants(1.0)
+    for i in hungry:
+        while i.granted:
+            relay(pool, i, branch, 1.0)
+            pool.grants(1.0)
+    assert pass_time(pool, 1.02).keys() == {idle}
+    line = pool._lines.hungry
+    pool.grants(1.021)
+    assert pool._lines.hungry is line
 
 
 def test_nobody_who_uses_its_credit_gives_any_for_those_who_have_just_come() -> None:
@@ -651,6 +687,8 @@ def test_nobody_who_uses_its_credit_gives_any_for_those_who_have_just_come() -> 
 def test_what_is_asked_back_of_who_may_be_lowered_is_no_more_than_others_need() -> None:
     pool = Pool(BALANCED, max_credit=50)
     idle = [pool.add_input(0) for _ in range(2)]
+    for each in idle:
+        each.lowers = True
     branch = pool.add_branch(usable=100)
     pool.grants(0.0)
     large = pool.add_input(0, large=True)
@@ -965,10 +1003,11 @@ class AnyOrder(RuleBasedStateMachine):
         self.all_inputs: list[Input] = []
         self.told: dict[Input, int] = {}
 
-    @rule(target=inputs, count=st.integers(0, 2**32 - 1), firm=st.booleans(), drains=st.booleans(), large=st.booleans())
-    def an_input_comes(self, count: int, firm: bool, drains: bool, large: bool) -> Input:
+    @rule(target=inputs, count=st.integers(0, 2**32 - 1), firm=st.booleans(), drains=st.booleans(), large=st.booleans(),
+          lowers=st.booleans())  # fmt: skip
+    def an_input_comes(self, count: int, firm: bool, drains: bool, large: bool, lowers: bool) -> Input:
         i = self.pool.add_input(count, large=large)
-        i.firm, i.drains = firm, drains
+        i.firm, i.drains, i.lowers = firm, drains, lowers and not firm
         self.told[i] = count
         self.inputs_here.append(i)
         self.all_inputs.append(i)

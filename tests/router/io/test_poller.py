@@ -2,9 +2,11 @@
 
 import socket
 from itertools import pairwise
+from typing import cast
 
 import pytest
 import trio
+import trio.testing
 
 from amqpmesh import MeshConfig
 from amqpmesh.router.amqp.definitions import Role
@@ -13,6 +15,7 @@ from amqpmesh.router.amqp.performatives import Open, Transfer
 from amqpmesh.router.connections import ConnectionRecord
 from amqpmesh.router.core import Core
 from amqpmesh.router.io import poller
+from amqpmesh.router.io.driver import Driver
 from amqpmesh.router.io.node import Router
 from amqpmesh.router.io.polled import SMALL_READS, PolledTransport
 from amqpmesh.router.io.streams import READ_SIZE, TcpStream
@@ -95,6 +98,51 @@ async def test_quick_batches_share_a_write_and_slow_ones_wait_for_no_other(
         for peer in (receiver, *senders):
             await peer.close()
     assert router.statistics().is_empty
+
+
+class Settled:
+    """A driver of which nothing is to be let out."""
+
+    def settle(self, within: float) -> bool:
+        assert within > 0
+        return False
+
+
+class Served:
+    """Whom the system never says anything of."""
+
+    is_heavy = False
+
+    def __init__(self) -> None:
+        self.times = 0
+        self.was = trio.Event()
+
+    def serve(self, until: float) -> bool:
+        assert until > 0
+        self.times += 1
+        self.was.set()
+        return False
+
+
+async def test_who_has_something_to_do_is_served_though_the_system_knows_of_nothing(nursery: trio.Nursery) -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        several = poller.Poller(cast(Driver, Settled()), nursery.start_soon)
+        served = Served()
+        several.add(ours.fileno(), served, 0)
+        for times in range(1, 4):
+            await trio.testing.wait_all_tasks_blocked()  # it waits for the system
+            assert served.times == times - 1
+            served.was = trio.Event()
+            several.serve_soon(ours.fileno())
+            with trio.fail_after(5):
+                await served.was.wait()
+            assert served.times == times
+        several.serve_soon(ours.fileno())
+        several.remove(ours.fileno())
+        await trio.testing.wait_all_tasks_blocked()
+        assert served.times == 3
+        several.end()
 
 
 async def test_of_one_who_has_much_a_router_of_a_mesh_reads_less_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ from typing import Final
 import pytest
 
 from amqpmesh.router.kernel import relay as bound
-from amqpmesh.router.kernel.relay import IMPATIENCE, PATIENCE, relay
+from amqpmesh.router.kernel.relay import IMPATIENCE, PACE, PATIENCE, relay
 from tests.support.passages import Router
 from tests.support.side_by_side import transfer
 
@@ -20,7 +20,7 @@ def waiting_router() -> Router:
     """One that has relayed the begin of a large delivery, and a while later has its next frame to relay."""
     router = Router(bound)
     router.source.number, router.sink.number = 1, 2
-    router.source.patient = True
+    router.source.patient = router.sink.patient = True
     router.flow.now = 10.0
     router.relay(FIRST)
     router.flow.now = 10.2
@@ -34,16 +34,31 @@ def taken(router: Router) -> int:
     return octets
 
 
-def is_left(router: Router) -> bool:
+def is_left(router: Router, frame: bytes = REST) -> bool:
     """Whether nothing of the next frame is done, since the output is to be written first."""
     before = router.state()
     router.source.waits_for = None
-    at = relay(router.source, REST, 0, len(REST))
+    at = relay(router.source, frame, 0, len(frame))
     if router.source.waits_for is None:
         return False
     assert router.source.waits_for is router.sink
     assert at == 0
     assert router.state() == before
+    return True
+
+
+def waited(router: Router, seconds: float, payload: bytes) -> bool:
+    """Whether the next frame is left for so long; then its window opens, and it is relayed."""
+    frame = transfer(-1, None, payload, more=True, message_format=-1)
+    router.sink_session.remote_incoming_window = 0
+    assert is_left(router, frame)
+    router.flow.now += seconds
+    if not is_left(router, frame):
+        return False
+    router.sink_session.remote_incoming_window = 1
+    assert not is_left(router, frame)
+    assert taken(router)
+    router.source_session.incoming_limit += 1
     return True
 
 
@@ -103,16 +118,20 @@ def test_a_frame_waits_for_a_short_while_however_often_it_is_looked_at() -> None
     assert router.sink.slow_until == router.flow.now + IMPATIENCE
 
 
-def test_each_frame_that_waits_has_its_own_time() -> None:
+def test_many_frames_wait_no_longer_than_one_together_but_for_their_octets() -> None:
     router = waiting_router()
-    for part in range(5):
-        router.sink_session.remote_incoming_window = 0
-        assert is_left(router), "the one before was relayed"
-        router.flow.now += 0.9 * PATIENCE
-        assert is_left(router)
-        router.sink_session.remote_incoming_window = 1
-        assert not is_left(router)
-        assert len(router.sink.out) > part
+    assert waited(router, 0.9 * PATIENCE, b"5678"), "of the time that there is"
+    assert not waited(router, 0.2 * PATIENCE, b"5678")
+    assert router.sink.slow_until == router.flow.now + IMPATIENCE
+
+
+def test_what_is_fast_enough_may_wait_for_ever() -> None:
+    router = waiting_router()
+    payload = b"x" * 10_000
+    for _ in range(100):
+        assert waited(router, 0.9 * len(payload) / PACE, payload)
+    assert router.flow.now - router.source.toward_since > 3 * PATIENCE
+    assert router.sink.slow_until < router.flow.now
 
 
 def test_the_begin_of_the_next_waits_as_its_middle_does() -> None:
