@@ -181,28 +181,26 @@ def test_who_carries_what_is_large_beside_others_is_given_few(credit: int, share
 def test_who_carries_what_is_large_is_given_whole_shares_once_no_other_uses_its_own() -> None:
     pool = Pool(BALANCED)
     small, large = pool.add_input(0), pool.add_input(0, large=True)
-    small.lowers = True
     branch = pool.add_branch(usable=400)
     pool.grants(0.0)
     assert (small.granted, large.granted) == (368, 32)
     sent = 0
-    while large.granted <= 300:
-        assert sent < 100, "who is idle gives back what it holds, since another starves"
+    while not small.draining:
+        assert sent < 100, "who is idle is asked for what it holds, since another starves"
         relay(pool, large, branch, 1.0)
         pool.set_usable(branch, 368, 1.0)
         for now in (1.0, 1.03):
             pool.handle_timer(now)
-            for i, flow in flows(pool, now).items():
-                pool.flow_received(i, i.delivery_count, flow.credit, 0, now)
-        pool.grants(1.03)
+            pool.grants(now)
         sent += 1
+    pool.flow_received(small, (small.delivery_count + small.credit) % 2**32, 0, 0, 1.05)
+    pool.grants(1.05)
+    assert large.granted > 300
 
 
 def test_no_more_is_asked_back_than_what_is_large_needs() -> None:
     pool = Pool(BALANCED, max_credit=50)
     *idle, busy = [pool.add_input(0) for _ in range(6)]
-    for each in idle:
-        each.firm = True
     branch = pool.add_branch(usable=300)
     pool.grants(0.0)
     large = pool.add_input(0, large=True)
@@ -564,10 +562,10 @@ def test_a_multicast_takes_credit_back_for_a_new_receiver_that_gives_none() -> N
 # Idle ones and starving ones.
 
 
-def starving(*, firm: bool = True) -> tuple[Pool, Branch, Input, Input]:
+def starving(*, lowers: bool = False) -> tuple[Pool, Branch, Input, Input]:
     """One input holds everything and is idle, the other one cannot send any more."""
     pool, branch, (idle,) = served(100)
-    idle.firm, idle.lowers = firm, not firm
+    idle.lowers = lowers
     busy = pool.add_input(0)
     pool.grants(1.0)
     while busy.granted:
@@ -586,8 +584,15 @@ def test_an_idle_input_is_asked_to_give_back_what_another_starves_for() -> None:
     assert pass_time(pool, 1.05) == {}, "what it keeps causes no traffic"
 
 
+def test_an_idle_input_that_does_not_answer_is_lowered_after_the_reclaim_time() -> None:
+    pool, _, idle, busy = starving()
+    pass_time(pool, 1.02)
+    assert pass_time(pool, 2.0) == {}
+    assert pass_time(pool, 2.03) == {idle: [Flow(1)], busy: [Flow(98)]}
+
+
 def test_an_idle_input_that_may_be_lowered_is_at_once() -> None:
-    pool, _, idle, busy = starving(firm=False)
+    pool, _, idle, busy = starving(lowers=True)
     assert pass_time(pool, 1.02) == {idle: [Flow(2, echo=True)]}
     assert not idle.draining, "a drain would go on to whoever sends to it"
     pool.flow_received(idle, 0, 2, 0, 1.03)
@@ -595,7 +600,7 @@ def test_an_idle_input_that_may_be_lowered_is_at_once() -> None:
 
 
 def test_an_idle_input_that_does_not_answer_is_believed_to_have_seen_its_limit_after_the_reclaim_time() -> None:
-    pool, _, _, busy = starving(firm=False)
+    pool, _, _, busy = starving(lowers=True)
     pass_time(pool, 1.02)
     assert pass_time(pool, 2.0) == {}
     assert pass_time(pool, 2.03) == {busy: [Flow(98)]}
@@ -717,6 +722,7 @@ def test_an_idle_input_that_was_asked_may_use_its_credit_instead() -> None:
 
 def test_an_idle_input_that_must_not_be_lowered_keeps_what_it_was_told_and_the_others_have_it_too() -> None:
     pool, _, idle, busy = starving()
+    idle.firm = True
     assert pass_time(pool, 1.02) == {idle: [Flow(100, drain=True)]}
     assert pass_time(pool, 2.03) == {idle: [Flow(100)], busy: [Flow(98)]}
     assert idle.credit == 1
@@ -746,9 +752,7 @@ def test_inputs_that_must_not_be_lowered_and_use_their_credit_are_let_alone() ->
 
 
 def test_a_sender_that_limps_behind_idle_ones_gets_its_share() -> None:
-    pool, branch, (*idle, busy) = served(0, inputs=3)
-    for each in idle:
-        each.firm = True
+    pool, branch, (_, _, busy) = served(0, inputs=3)
     pool.set_usable(branch, 300, 0.0)
     pool.grants(0.0)
     now = 1.0
@@ -776,8 +780,6 @@ def test_once_nobody_starves_any_more_idle_credit_is_let_alone() -> None:
 def test_no_more_is_asked_back_than_those_that_starve_need() -> None:
     pool = Pool(BALANCED, max_credit=50)
     idle = [pool.add_input(0) for _ in range(6)]
-    for each in idle:
-        each.firm = True
     branch = pool.add_branch(usable=300)
     pool.grants(0.0)
     busy = pool.add_input(0)
@@ -926,7 +928,6 @@ def test_a_drain_does_not_wait_longer_than_the_drain_time() -> None:
 
 def test_an_idle_input_that_did_not_answer_a_drain_is_still_known_to_be_rich() -> None:
     pool, branch, (idle,) = served(100)
-    idle.firm = True
     pool.grants(1.0)
     pool.handle_timer(1.0)
     busy = pool.add_input(0)
