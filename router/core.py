@@ -52,6 +52,9 @@ if TYPE_CHECKING:
 #: Deliveries that are looked at before other connections come first: a frame of 20 octets can speak of thousands.
 WORK_LIMIT: Final = 1000
 
+#: Octets that a delivery under way takes here, about, beside what waits of it.
+RELAY: Final = 256
+
 #: Seconds after a fault of ours in something that was due until it is done again: it may be due at once, and for ever.
 AGAIN: Final = 1.0
 
@@ -404,6 +407,22 @@ class Core:
         """How things stand now."""
         return at_once(survey(self))
 
+    def most_held(self) -> int:
+        """Octets that deliveries took at most, about, since this was last asked."""
+        flow, budget = self.flow_state, self.budget
+        most = flow.most_relays * RELAY + budget.most
+        flow.most_relays, budget.most = flow.relays, budget.used
+        return most
+
+    def compact(self) -> None:
+        """Let go of the room that deliveries had, where none is left."""
+        for record in self.connections:
+            for session in record.engine.channels.sessions:
+                session.flow_state.compact()
+            for table in (record.outgoing, record.incoming):
+                for each in table:
+                    each.link.flow_state.compact()
+
     # ----------------------------------------------------------------------------------------------------- the batch
 
     @property
@@ -413,7 +432,9 @@ class Core:
 
     @relays.setter
     def relays(self, relays: int) -> None:
-        self.flow_state.relays = relays
+        flow = self.flow_state
+        flow.relays = relays
+        flow.most_relays = max(flow.most_relays, relays)
 
     def touch(self, address: Address) -> None:
         """Something changed at an address: it is looked at when the batch is done."""

@@ -38,6 +38,8 @@ def connection_gone(core: Core, record: ConnectionRecord) -> None:
     for table in (record.outgoing, record.lingering, record.incoming):
         for each in list(table):
             link_over(core, each)
+    for session in record.engine.channels.sessions:
+        session.flow_state.compact()
 
 
 def suspend(core: Core, record: ConnectionRecord, taken: IncomingLink | OutgoingLink) -> None:
@@ -68,6 +70,7 @@ def link_over(core: Core, taken: IncomingLink | OutgoingLink) -> None:
                 core.settlement.sender_gone(delivery.relay, delivery)
     for delivery in unsettled:
         forget(delivery)
+    taken.link.flow_state.compact()  # what it is part of may wait to be found as garbage for long
     keep_count(core, taken)
 
 

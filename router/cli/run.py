@@ -21,7 +21,7 @@ from amqpmesh.router.cli.exits import EPILOG, Exit
 from amqpmesh.router.cli.hints import first_steps
 from amqpmesh.router.config import DEFAULT_URL, ListenerConfig, RouterConfig
 from amqpmesh.router.io.heap import give_back
-from amqpmesh.router.io.node import Router
+from amqpmesh.router.io.node import Router, held_by
 from amqpmesh.router.kernel import BOUND
 
 if TYPE_CHECKING:
@@ -137,7 +137,7 @@ async def serve(config: RouterConfig, stage: Stage) -> int:
         async with Router(config) as router:
             stage.begun(router)
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(give_back, router.listeners)
+                nursery.start_soon(give_back, held_by(router))
                 await _until_told_to_end(signals, router, config, stage)
                 nursery.cancel_scope.cancel()
             stage.ending()

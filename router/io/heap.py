@@ -1,41 +1,86 @@
-"""Memory that connections had, for the system again."""
+"""Memory that connections and deliveries had, for the system again."""
 
 from __future__ import annotations
 
 import ctypes
 import gc
 import sys
-from typing import TYPE_CHECKING, Final, Never
+from typing import TYPE_CHECKING, Final, NamedTuple, Never
 
 import trio
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from amqpmesh.router.core import Core
     from amqpmesh.router.io.listeners import Listener
 
 LOOK: Final = 1.0  # seconds
 FEW: Final = 100  # connections that may leave before anything is done about it
+LITTLE: Final = 1 << 20  # octets of deliveries that may be gone before
 
 
-async def give_back(listeners: Sequence[Listener]) -> Never:
-    """Look for garbage and give what is free to the system, once fewer connections are there than have left since most
-    were.
+class Peaks(NamedTuple):
+    """The most that a router had at once."""
+
+    connections: int
+    octets: int
+    """What deliveries under way took, about."""
+
+
+class Held:
+    """What a router holds: connections, and deliveries."""
+
+    def __init__(self, core: Core, listeners: Sequence[Listener]) -> None:
+        self._core = core
+        self._listeners = listeners
+
+    def peaks(self) -> Peaks:
+        """Those since this was last asked."""
+        connections = sum(each.most for each in self._listeners)
+        for each in self._listeners:
+            each.most = each.connections
+        return Peaks(connections, self._core.most_held())
+
+    def compact(self) -> None:
+        """Let go of the room that deliveries had, which stays for the next ones else."""
+        self._core.compact()
+
+
+class Height:
+    """How much of something there was at most, until that was given back."""
+
+    def __init__(self, little: int) -> None:
+        """Args: little: of it nothing needs to be given back."""
+        self._little = little
+        self._most = 0
+
+    def has_fallen(self, now: int) -> bool:
+        """Whether more is gone than is there now, and it is time to give that back. It begins at `now` then."""
+        self._most = max(self._most, now)
+        if self._most - now <= max(now, self._little):
+            return False
+        self._most = now
+        return True
+
+
+async def give_back(held: Held) -> Never:
+    """Give what is free to the system, once less is there than has gone since most was.
 
     What was a connection refers to itself in parts, and is found as garbage at some time; the C library keeps what is
-    free. Looking takes as long as there is much to look at, so it must be worth that, and waits while many leave.
+    free. Looking takes as long as there is much to look at, and what is given back is had anew when it comes again: so
+    it must be worth that, and waits as long as it falls.
     """
-    before = 0
+    connections, octets = Height(FEW), Height(LITTLE)
     while True:
         await trio.sleep(LOOK)
-        there = sum(each.connections for each in listeners)
-        gone = sum(each.most for each in listeners) - there
-        if gone > max(there, FEW) and before - there <= FEW:
+        now = held.peaks()
+        left, settled = connections.has_fallen(now.connections), octets.has_fallen(now.octets)
+        if left:
             gc.collect()
+        if left or settled:
+            held.compact()
             trim()
-            for each in listeners:
-                each.most = each.connections
-        before = there
 
 
 def trim() -> bool:

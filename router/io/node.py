@@ -28,6 +28,7 @@ from amqpmesh.router.io.connectors import Connector, Means, open_tcp
 from amqpmesh.router.io.credentials import ConnectorCredentials, Credentials
 from amqpmesh.router.io.driver import Driver
 from amqpmesh.router.io.handshake import Identity, secure
+from amqpmesh.router.io.heap import Held
 from amqpmesh.router.io.listeners import Listener
 from amqpmesh.router.io.management import ManagementNode
 from amqpmesh.router.io.ondemand import OnDemand
@@ -454,3 +455,11 @@ class Router(Doors):
         while self._serving:
             self._idle = trio.Event()
             await self._idle.wait()
+
+
+def held_by(router: Router) -> Held:
+    """What a router holds, for who gives memory of the process back (`heap.give_back`).
+
+    Raises: CommandError: it was never started.
+    """
+    return Held(router._started(), router.listeners)

@@ -106,7 +106,7 @@ cdef class RouterFlow:
     cpdef long counter(self, LinkFlow link, bytes tag) except? -1
     cdef public double now, small_at
     cdef public bint due
-    cdef public long relays, generation, key_count, key_page
+    cdef public long relays, most_relays, generation, key_count, key_page
     cdef public list touched
     cdef public bytes key_prefix, key_stem
     cdef public list key_tails
@@ -188,7 +188,7 @@ cdef class LinkFlow:
 
 @cython.final
 cdef class Budget:
-    cdef public long limit, used
+    cdef public long limit, used, most
     cdef public Budget whole
     cpdef void add(self, long octets) except *
 

@@ -215,6 +215,11 @@ class Ledger:
                 return
         del self.beside[delivery_id]
 
+    def compact(self) -> None:
+        """Let go of the slots that nothing is in."""
+        if not self.live and len(self.slots) > _LEAST_SLOTS:
+            self.slots = [None] * _LEAST_SLOTS
+
     @property
     def deliveries(self) -> dict[int, Delivery | Passage]:
         """All of them: those beside first."""
@@ -529,6 +534,7 @@ class RouterFlow:
         "key_stem",
         "key_tails",
         "leaving",
+        "most_relays",
         "now",
         "on_unfold",
         "recorder",
@@ -547,8 +553,9 @@ class RouterFlow:
         self.now = 0.0
         #: When a small delivery came last.
         self.small_at = -_BESIDE
-        #: Live relays.
+        #: Live relays, and the most that were, since this was set to fewer.
         self.relays = 0
+        self.most_relays = 0
         #: What was decided before this changed holds no more (`Exits`).
         self.generation = 1
         #: Links that were relayed on since their records were told (`LinkFlow.touched`), and whether that is due:
@@ -802,6 +809,11 @@ class SessionFlow:
         self.flow_due = False
         self.flows: list[object] = []
 
+    def compact(self) -> None:
+        """Let go of the room that deliveries had."""
+        self.incoming.compact()
+        self.outgoing.compact()
+
     @property
     def incoming_window(self) -> int:
         """How many more transfer frames may come before some are released."""
@@ -991,6 +1003,13 @@ class LinkFlow:
         self.turn = 0
         self.reset_counters()
 
+    def compact(self) -> None:
+        """Let go of the room that deliveries had: a dictionary keeps it until it is cleared, empty or not."""
+        if not self.unsettled:
+            self.unsettled.clear()
+        if not self.passing:
+            self.passing.clear()
+
     def has_tag(self, tag: bytes) -> bool:
         """Whether what has left by this lane with this tag is unsettled; not of keys that were new here."""
         if tag in self.unsettled:
@@ -1047,18 +1066,24 @@ OVERHEAD: Final = 512
 
 
 class Budget:
-    """Octets that wait in some part of this router, against what may; what counts here counts in the whole, too."""
+    """Octets that wait in some part of this router, against what may; what counts here counts in the whole, too.
 
-    __slots__ = ("limit", "used", "whole")
+    Attributes: `most`: the most that waited at once, since this was set to fewer.
+    """
+
+    __slots__ = ("limit", "most", "used", "whole")
 
     def __init__(self, limit: int, whole: Budget | None = None) -> None:
         self.limit = limit
         self.used = 0
+        self.most = 0
         self.whole = whole
 
     def add(self, octets: int) -> None:
         """So many more wait, or (negative) fewer."""
         self.used += octets
+        if self.used > self.most:
+            self.most = self.used
         if self.whole is not None:
             self.whole.add(octets)
 
@@ -1907,6 +1932,8 @@ def _relay_transfer(
             out.passing[came_with] = passage
         out.outstanding += 1
         router.relays += 1
+        if router.relays > router.most_relays:
+            router.most_relays = router.relays
     if not target.woken:
         target.stir()
     return True
@@ -2062,6 +2089,8 @@ def _relay_first(
         assert left.leg is not None
         left.leg.counted = True
     router.relays += 1
+    if router.relays > router.most_relays:
+        router.most_relays = router.relays
     if router.on_unfold is not None:
         router.on_unfold(relay)
     wire = target.wire

@@ -1,17 +1,24 @@
-"""What connections had is given back when most of them have left."""
+"""What connections and deliveries had is given back when most of them are gone."""
 
 from __future__ import annotations
 
 import platform
+import sys
 from weakref import ref
 
 import pytest
 import trio
 from trio.testing import MockClock
 
-from amqpmesh.router.config import ListenerConfig
+from amqpmesh.router.amqp.definitions import Role
+from amqpmesh.router.amqp.performatives import Disposition, Transfer
+from amqpmesh.router.core import RELAY
 from amqpmesh.router.io import heap
-from amqpmesh.router.io.listeners import Listener
+from amqpmesh.router.io.heap import LITTLE, Held, Peaks
+from amqpmesh.router.io.node import Router, held_by
+from tests.support.peer import connect, credit
+
+MIB = 1 << 20
 
 
 class Knot:
@@ -21,42 +28,135 @@ class Knot:
         self.itself = self
 
 
+class Remembered(Held):
+    """So much in one second after the other."""
+
+    def __init__(self, *peaks: Peaks) -> None:
+        self.left = list(peaks)
+        self.done = list[str]()
+        self.ended = trio.Event()
+
+    def peaks(self) -> Peaks:
+        if len(self.left) == 1:
+            self.ended.set()
+        return self.left.pop(0)
+
+    def compact(self) -> None:
+        self.done.append("compact")
+
+
+async def looked(held: Remembered, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """In which seconds something was given back."""
+    given_back = list[int]()
+    began = trio.current_time()
+
+    def trim() -> None:
+        assert held.done.pop() == "compact"
+        given_back.append(round(trio.current_time() - began))
+
+    monkeypatch.setattr(heap, "trim", trim)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(heap.give_back, held)
+        await held.ended.wait()
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.cancel_scope.cancel()
+    return given_back
+
+
 @pytest.mark.parametrize(
     ("counts", "given_back"),
     [
         ([300, 300, 300, 300], []),
-        ([300, 10, 10, 10], [3]),
-        ([300, 200, 10, 10, 10], [4]),  # not while they still leave
-        ([300, 190, 110, 110], [3]),  # while few leave
+        ([300, 10, 10, 10], [2]),
+        ([300, 200, 150, 110, 10, 10], [4]),  # more are gone than are there; and few of those that are left leave
         ([300, 160, 160, 160], []),  # more are there than have left
         ([90, 0, 0, 0], []),  # too few
-        ([300, 0, 0, 500, 0, 0, 0], [3, 6]),
-        ([300, 150, 149, 148, 147], [3]),  # some always leave
+        ([300, 0, 0, 500, 0, 0, 0], [2, 5]),
+        ([300, 151, 150, 149, 148], [4]),  # some always leave
         ([10, 9, 10, 9, 10, 9] * 100, []),  # and come
     ],
 )
 async def test_it_is_looked_for_when_more_have_left_than_are_there(
     counts: list[int], given_back: list[int], autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    done = list[int]()
-    monkeypatch.setattr(heap, "trim", lambda: done.append(round(trio.current_time() - began)))
-    listener = Listener(ListenerConfig(url="amqp+unix:///nowhere"), [])
     knot = Knot()
     gone = ref(knot)
     del knot
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(heap.give_back, [listener])
-        await trio.testing.wait_all_tasks_blocked()
-        began = trio.current_time()
-        for count in counts:
-            listener.connections = count
-            listener.most = max(listener.most, count)
-            await trio.sleep(1.0)
-            await trio.testing.wait_all_tasks_blocked()
-        nursery.cancel_scope.cancel()
-    assert done == given_back
+    assert await looked(Remembered(*(Peaks(count, 0) for count in counts)), monkeypatch) == given_back
     if given_back:
         assert gone() is None
+
+
+@pytest.mark.parametrize(
+    ("octets", "given_back"),
+    [
+        ([8 * MIB, 8 * MIB, 5 * MIB, 5 * MIB], []),
+        ([8 * MIB, 3 * MIB, 3 * MIB, 2 * MIB], [2]),
+        ([LITTLE, 0, 0], []),
+        ([LITTLE + 1, 0, 0], [2]),
+        ([8 * MIB, 0, 8 * MIB, 0, 0], [2, 4]),
+    ],
+)
+async def test_nobody_looks_for_garbage_when_deliveries_are_gone_since_they_leave_none(
+    octets: list[int], given_back: list[int], autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def looks() -> None:
+        raise AssertionError("it takes as long as there are connections")
+
+    monkeypatch.setattr(heap.gc, "collect", looks)
+    assert await looked(Remembered(*(Peaks(5_000, each) for each in octets)), monkeypatch) == given_back
+
+
+async def test_a_router_says_what_it_had_at_most_and_lets_go_of_the_room_of_what_is_gone() -> None:
+    count = 200
+    async with Router(listeners=["amqp://127.0.0.1:0"]) as router:
+        held = held_by(router)
+        assert held.peaks() == Peaks(0, 0)
+        core = router._core
+        assert core is not None
+        receiver, sender = await connect(router), await connect(router)
+        await receiver.attach(Role.RECEIVER, "a")
+        await receiver.write(credit(count))
+        await sender.attach(Role.SENDER, "a")
+        for number in range(count):
+            await sender.send(number)
+        transfers = [await receiver.expect(Transfer) for _ in range(count)]
+        (incoming,) = (each for record in core.connections for each in record.incoming)
+        room = incoming.link.flow_state.unsettled
+        ledgers = [session.flow_state for each in core.connections for session in each.engine.channels.sessions]
+        most = held.peaks()
+        assert most.connections == 2
+        assert most.octets >= count * RELAY
+        assert held.peaks() == Peaks(2, count * RELAY)
+
+        held.compact()  # takes nothing from what is there
+        for transfer in transfers[:-1]:
+            await receiver.accept(transfer)
+        await trio.testing.wait_all_tasks_blocked()
+        while core.relays > 1:
+            await trio.testing.wait_all_tasks_blocked()
+        taken = sys.getsizeof(room)
+        held.compact()
+        assert sys.getsizeof(room) == taken
+        await receiver.accept(transfers[-1])
+        while core.relays:
+            await trio.testing.wait_all_tasks_blocked()
+        assert held.peaks() == Peaks(2, count * RELAY)
+        assert held.peaks() == Peaks(2, 0)
+        held.compact()
+        assert sys.getsizeof(room) < taken / 10
+        assert all(len(ledger.slots) <= 8 for each in ledgers for ledger in (each.incoming, each.outgoing))
+
+        settled = 0
+        while settled < count:
+            said = await sender.expect(Disposition)
+            settled += (said.last or said.first) - said.first + 1
+        await receiver.write(credit(count + 1))  # and it goes on
+        await sender.send(count)
+        await receiver.accept(await receiver.expect(Transfer))
+        await sender.expect(Disposition)
+        for peer in (sender, receiver):
+            await peer.close()
 
 
 def test_the_library_of_this_system_is_told() -> None:
