@@ -79,14 +79,18 @@ class Intake:
             raise self._failure
 
     def stop(self) -> None:
-        """Release what is not accepted, detach and close. A thread that does not end in time is left to itself."""
-        thread, self._thread = self._thread, None
+        """Release what is not accepted, detach and close. A thread that does not end in time is left to itself.
+
+        Called again meanwhile, by a signal's handler, it waits as well.
+        """
+        thread = self._thread
         if thread is None:
             return
         if self._token is not None and self._scope is not None:
             with suppress(trio.RunFinishedError):
                 self._token.run_sync_soon(self._scope.cancel)
         thread.join(LEAVE_TIME)
+        self._thread = None
 
     def waiting(self) -> int:
         """Deliveries that can be taken now. Raises: as `take`."""

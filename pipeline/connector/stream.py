@@ -15,7 +15,7 @@ import time
 import uuid
 from collections import deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -159,10 +159,10 @@ class AmqpStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._accept(self._position(end))
 
     def stop(self) -> None:
-        """The query is over: what is not accepted is released."""
-        intake, self._intake = self._intake, None
-        if intake is not None:
-            intake.stop()
+        """The query is over: what is not accepted is released. It may come again while that is being done."""
+        if self._intake is not None:
+            self._intake.stop()
+            self._intake = None
 
     # ---------------------------------------------------------------------------------------------------------- inside
 
@@ -170,10 +170,23 @@ class AmqpStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._intake is None:
             octets = self._options["maxBytesPerBatch"]
             intake = Intake(self._options, task="stream", credit=self._options.credit, memory=2 * octets)
-            _end_on_sigterm()
+            self._end_on_sigterm()
             self._intake = intake
             intake.start()
         return self._intake
+
+    def _end_on_sigterm(self) -> None:
+        """Spark ends the process by SIGTERM when a query is stopped; without this nothing would be released then.
+
+        Its pipe ends, too, which stops the reader as well: whichever is first, the other one waits for that.
+        """
+
+        def end(*_: object) -> NoReturn:
+            self.stop()
+            sys.exit(0)
+
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, end)
 
     def _offset(self, number: int) -> dict[str, Any]:
         self._epoch = self._epoch or uuid.uuid4().hex
@@ -212,9 +225,3 @@ def _written(part: pa.RecordBatch) -> bytes:
         stream.write_batch(part)
     octets: bytes = sink.getvalue().to_pybytes()
     return octets
-
-
-def _end_on_sigterm() -> None:
-    """Spark ends the process by SIGTERM when a query is stopped; without this nothing would be released then."""
-    if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))

@@ -1,0 +1,60 @@
+"""A reader whose process is ended while it stops: what is not accepted is released all the same."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from amqpmesh import Released
+from tests.support.served import PATIENCE, Served
+
+ROOT = Path(__file__).parents[3]
+
+#: What Spark's process does when a query is stopped: its pipe ends, so that it stops the reader, and SIGTERM comes: the
+#: latter once the reader waits for its thread, or with nothing under way.
+READER = """
+import os, signal, sys, threading, time
+from pyspark.sql.streaming.datasource import ReadMaxRows
+from amqpmesh.pipeline.connector.options import Options, Use
+from amqpmesh.pipeline.connector.rows import Shape
+from amqpmesh.pipeline.connector.stream import AmqpStreamReader
+
+reader = AmqpStreamReader(Options({"url": sys.argv[1], "address": "q"}, Use.STREAM), Shape(("body",)))
+start = end = reader.initialOffset()
+while end["seq"] < 3:
+    end = reader.latestOffset(end, ReadMaxRows(3))
+join = threading.Thread.join
+
+def joined(thread, seconds=None):
+    threading.Thread.join = join
+    os.kill(os.getpid(), signal.SIGTERM)
+    join(thread, seconds)
+
+try:
+    if sys.argv[2] == "stops":
+        threading.Thread.join = joined
+    else:
+        os.kill(os.getpid(), signal.SIGTERM)
+finally:
+    reader.stop()
+"""
+
+
+@pytest.fixture
+def served() -> Iterator[Served]:
+    served = Served()
+    yield served
+    served.end()
+
+
+@pytest.mark.parametrize("what", ["stops", "waits"])
+def test_what_is_not_accepted_is_released(what: str, served: Served) -> None:
+    outcomes = served.send("q", b"1", b"2", b"3")
+    command = [sys.executable, "-c", READER, served.url, what]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert served.first(3, outcomes) == [Released()] * 3
