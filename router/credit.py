@@ -425,13 +425,17 @@ class Pool:
 
     def _share(self, times: int = 1, large: bool = False) -> int:
         """An equal share of the demand; who carries what is large, beside others that carry the rest, needs few."""
+        return max(1, min(self._pace.max_credit * times, self._equal(large)))
+
+    def _equal(self, large: bool) -> int:
+        """The same, whatever its sender takes at most."""
         lines = self._lines
         demand = self.demand
         share = -(-demand // max(1, lines.active))
         if 0 < lines.large < lines.active:
             few = min(share, LARGE_SHARE)
             share = few if large else -(-(demand - few * lines.large) // (lines.active - lines.large))
-        return max(1, min(self._pace.max_credit * times, share))
+        return share
 
     def _deal(self, now: float) -> None:
         lines = self._lines
@@ -554,10 +558,11 @@ class Pool:
             return
         # Those who have just come have what is spare, and nobody who uses its own is disturbed before that is used.
         need -= self._share() * sum(i.delivery_count == i._began and not i.large for i in lines.renewing)
+        most, equal = self._pace.max_credit, (self._equal(large=False), self._equal(large=True))
         for i in tuple(lines.recent):
             if need <= 0:
                 return
-            share = self._share(i.times, i.large)
+            share = max(1, min(most * i.times, equal[i.large]))
             excess = i.credit - share
             # A drain takes all: it is for who has twice what it should.
             if excess > 0 and not i.draining and (i.lowers or excess >= share):

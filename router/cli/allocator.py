@@ -11,16 +11,21 @@ from typing import Final
 NAME: Final = "PYTHONMALLOC"
 """The environment's variable that says which allocator: only a process that begins can be told."""
 
+ITSELF: Final = "/proc/self/exe"
+
 
 def take_from_c_library() -> None:
     """Begin this process anew with the C library's allocator. It returns if there is nothing to gain, or no way.
 
-    What the environment says already goes before: `PYTHONMALLOC=pymalloc` is to stay with Python's.
+    What the environment says already goes before: `PYTHONMALLOC=pymalloc` is to stay with Python's. What runs, by the
+    same arguments, finds the same: by its name alone (`sys.executable`) it may be another program.
     """
-    if os.environ.get(NAME) or sys.flags.ignore_environment or sys.flags.dev_mode or not sys.executable or not _trims():
+    if os.environ.get(NAME) or sys.flags.ignore_environment or sys.flags.dev_mode or not _trims():
+        return
+    if sys.argv[0] in ("", "-"):  # what was read from standard input is gone
         return
     with suppress(OSError):  # then it goes on as it is
-        os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], os.environ | {NAME: "malloc"})  # noqa: S606 - ourselves
+        os.execve(ITSELF, sys.orig_argv, os.environ | {NAME: "malloc"})  # noqa: S606 - no other program
 
 
 def _trims() -> bool:

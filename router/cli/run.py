@@ -82,6 +82,7 @@ def run(given: argparse.Namespace) -> int:
     """
     config = configuration.effective(given)
     logs.configure(config.log.level, config.log.format, sys.stderr)
+    service.take_name()
     service.raise_file_limit()
     if given.workers is not None:
         from amqpmesh.router.cli.supervisor import supervise  # here: one process needs none of it

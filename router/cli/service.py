@@ -4,6 +4,7 @@ import gc
 import os
 import resource
 import socket
+from contextlib import suppress
 from typing import Final
 
 GARBAGE: Final = (10_000, 10, 10)
@@ -20,6 +21,12 @@ def notify(state: str) -> None:
         address = "\0" + address[1:]
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as channel:
         channel.sendto(state.encode(), address)
+
+
+def take_name() -> None:
+    """Be `amqpmesh` in lists of processes, however it was begun, where the system has names for that (proc(5))."""
+    with suppress(OSError), open("/proc/self/comm", "w", encoding="ascii") as name:
+        name.write("amqpmesh")
 
 
 def raise_file_limit() -> None:

@@ -54,11 +54,13 @@ class Height:
         """Args: little: of it nothing needs to be given back."""
         self._little = little
         self._most = 0
+        self._before = 0
 
     def has_fallen(self, now: int) -> bool:
-        """Whether more is gone than is there now, and it is time to give that back. It begins at `now` then."""
+        """Whether more is gone than is there now, and little since this was last asked. If so it begins anew."""
+        before, self._before = self._before, now
         self._most = max(self._most, now)
-        if self._most - now <= max(now, self._little):
+        if self._most - now <= max(now, self._little) or before - now > self._little:
             return False
         self._most = now
         return True
@@ -69,7 +71,7 @@ async def give_back(held: Held) -> Never:
 
     What was a connection refers to itself in parts, and is found as garbage at some time; the C library keeps what is
     free. Looking takes as long as there is much to look at, and what is given back is had anew when it comes again: so
-    it must be worth that, and waits as long as it falls.
+    it must be worth that, and waits as long as much leaves.
     """
     connections, octets = Height(FEW), Height(LITTLE)
     while True:

@@ -65,7 +65,7 @@ class PolledTransport(Transport):
             more = not self._waits and self._read_on(until)
             if self._events != READABLE or self._is_writing or self._waits:
                 self._look()
-            if self._driver.is_awaited:
+            if self._driver.is_awaited and not self._waits:  # who waits has not told what it said
                 self._driver.heard(self._record)
         except Exception as error:
             self._fault(error)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import select
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import trio
@@ -75,12 +75,21 @@ class Poller:
     def add(self, descriptor: int, polled: Polled, events: int) -> None:
         """Serve this whenever it is ready, until `remove`. Args: events: READABLE, WRITABLE, both or neither."""
         if self._epoll is None:
-            self._epoll = EPOLL()
-            self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-            self._epoll.register(self._bell, READABLE)
-            self._start(self._run)
+            self._begin()
         self._epoll.register(descriptor, events)
         self._polled[descriptor] = polled
+
+    def _begin(self) -> None:
+        """Raises: OSError: the system has nothing left for that; the next one tries it again."""
+        with ExitStack() as undoing:
+            epoll = EPOLL()
+            undoing.callback(epoll.close)
+            bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+            undoing.callback(os.close, bell)
+            epoll.register(bell, READABLE)
+            undoing.pop_all()
+        self._epoll, self._bell = epoll, bell
+        self._start(self._run)
 
     def change(self, descriptor: int, events: int) -> None:
         """From now on it is ready when one of these events is."""

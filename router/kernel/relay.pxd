@@ -245,9 +245,6 @@ cdef class Exits:
     cdef public list links, bulk
     cdef public bint drops
 
-@cython.final
-@cython.no_gc
-@cython.freelist(1024)
 cdef class Passage:
     cdef public LinkFlow incoming, outgoing
     cdef public bytes incoming_tag, outgoing_tag, outcome

@@ -14,6 +14,11 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 
+try:
+    import cython
+except ImportError:  # only who compiles this has to have it
+    from amqpmesh.router.kernel import uncompiled as cython
+
 _MASK: Final = 0xFFFFFFFF
 _HALF: Final = 0x80000000
 
@@ -147,6 +152,8 @@ class Delivery:
 
 #: Slots of a ledger: as many as it begins with, and as it keeps while nothing is live.
 _LEAST_SLOTS: Final = 8
+#: Octets of a dictionary that are too many for each of its entries.
+_ROOMY: Final = 250
 _KEPT_SLOTS: Final = 1024
 
 
@@ -216,9 +223,24 @@ class Ledger:
         del self.beside[delivery_id]
 
     def compact(self) -> None:
-        """Let go of the slots that nothing is in."""
-        if not self.live and len(self.slots) > _LEAST_SLOTS:
-            self.slots = [None] * _LEAST_SLOTS
+        """Let go of the slots, most of them, that are before and after all that is live."""
+        self.beside = dict(self.beside)
+        slots = self.slots
+        size = len(slots)
+        if size == _LEAST_SLOTS:
+            return
+        used = [at for at in range(size) if slots[(self.base + at) & (size - 1)] is not None]
+        first = used[0] if used else 0
+        span = used[len(used) - 1] - first + 1 if used else 0
+        least = _LEAST_SLOTS
+        while least < span:
+            least *= 2
+        if least < size:
+            self.slots = [None] * least
+            for at in used:
+                delivery_id = (self.base + at) & _MASK
+                self.slots[delivery_id & (least - 1)] = slots[delivery_id & (size - 1)]
+            self.base = (self.base + first) & _MASK
 
     @property
     def deliveries(self) -> dict[int, Delivery | Passage]:
@@ -1005,10 +1027,12 @@ class LinkFlow:
 
     def compact(self) -> None:
         """Let go of the room that deliveries had: a dictionary keeps it until it is cleared, empty or not."""
-        if not self.unsettled:
-            self.unsettled.clear()
-        if not self.passing:
-            self.passing.clear()
+        rooms: tuple[dict[bytes, Any], ...] = (self.unsettled, self.passing)
+        for room in rooms:
+            if room.__sizeof__() > _ROOMY * (len(room) + 1):
+                left = dict(room)
+                room.clear()
+                room.update(left)
 
     def has_tag(self, tag: bytes) -> bool:
         """Whether what has left by this lane with this tag is unsettled; not of keys that were new here."""
@@ -1575,6 +1599,11 @@ class Exits:
         self.drops = False
 
 
+# Many live long, and none is garbage: whose link is over is unfolded. These decorators have no effect in relay.pxd.
+@cython.final
+@cython.no_gc
+@cython.freelist(1024)
+@cython.cclass
 class Passage:
     """One delivery that is relayed without a decision: the incoming and the outgoing one, while either is unsettled.
 

@@ -24,9 +24,9 @@ from amqpmesh.pipeline.connector.rows import Shape
 from amqpmesh.pipeline.connector.stream import AmqpStreamReader
 
 reader = AmqpStreamReader(Options({"url": sys.argv[1], "address": "q"}, Use.STREAM), Shape(("body",)))
-start = end = reader.initialOffset()
-while end["seq"] < 3:
-    end = reader.latestOffset(end, ReadMaxRows(3))
+start = reader.initialOffset()
+while not (report := reader.reportLatestOffset()) or report["seq"] < 3:
+    reader.latestOffset(start, ReadMaxRows(3))
 join = threading.Thread.join
 
 def joined(thread, seconds=None):

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
+import sysconfig
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -13,11 +15,16 @@ import pytest
 
 from amqpmesh.router.cli import allocator
 from amqpmesh.router.cli.main import main
-from tests.support.daemons import Daemon
+from tests.support.daemons import PATIENCE, Daemon
 
 ORDER = ("run", "--listen", "amqp://127.0.0.1:0")
 #: As a process that Python has started with these arguments.
 ARGUMENTS = ["python", "-X", "utf8", "-m", "amqpmesh", *ORDER]
+
+
+ROOT = Path(__file__).parents[3]
+#: Called by another name, an interpreter finds what is installed beside it by this.
+HOME = {"PYTHONPATH": f"{ROOT}:{sysconfig.get_path('purelib')}"}
 
 
 class Begun(BaseException):
@@ -43,7 +50,7 @@ def begun(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Sequence[str], Map
 def test_a_daemon_begins_anew_as_it_was_begun(begun: list[tuple[str, Sequence[str], Mapping[str, str]]]) -> None:
     with pytest.raises(Begun):
         main()
-    assert begun == [(sys.executable, [sys.executable, *ARGUMENTS[1:]], os.environ | {"PYTHONMALLOC": "malloc"})]
+    assert begun == [("/proc/self/exe", ARGUMENTS, os.environ | {"PYTHONMALLOC": "malloc"})]
 
 
 @pytest.mark.parametrize("said", ["malloc", "pymalloc", "debug"])
@@ -81,7 +88,7 @@ def test_where_it_cannot_begin_anew_it_goes_on(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(os, "confstr", {"CS_GNU_LIBC_VERSION": "glibc 2.36"}.get)
     monkeypatch.setattr(os, "execve", refused)
     allocator.take_from_c_library()
-    assert tried == [sys.executable]
+    assert tried == ["/proc/self/exe"]
 
 
 def test_other_commands_and_other_programs_do_not_begin_anew(
@@ -98,7 +105,7 @@ def test_other_commands_and_other_programs_do_not_begin_anew(
     assert capsys.readouterr().out.count("usage: ") == 2
 
 
-@pytest.mark.skipif(not hasattr(os, "confstr") or not allocator._trims(), reason="the C library is not GNU's")
+@pytest.mark.skipif(not allocator._trims(), reason="the C library is not GNU's")
 @pytest.mark.parametrize(
     ("environment", "is_there"), [({}, b"malloc"), ({"PYTHONMALLOC": "pymalloc"}, b"pymalloc")], ids=["default", "said"]
 )
@@ -110,7 +117,36 @@ def test_the_process_is_the_one_that_was_started(
         router = Daemon(*ORDER[1:], cwd=tmp_path, **environment)
         stack.callback(router.close)
         router.port()
+        assert Path(f"/proc/{router.process.pid}/comm").read_text() == "amqpmesh\n"
         variables = Path(f"/proc/{router.process.pid}/environ").read_bytes().split(b"\0")
         assert [each for each in variables if each.startswith(b"PYTHONMALLOC=")] == [b"PYTHONMALLOC=" + is_there]
         router.send(signal.SIGTERM)
         assert router.ended() == 0
+
+
+@pytest.mark.skipif(not allocator._trims(), reason="the C library is not GNU's")
+def test_it_is_the_same_program_whatever_that_was_called(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A service manager may name it as it likes, and a program of that name may lie in the path."""
+    monkeypatch.delenv("PYTHONMALLOC", raising=False)
+    other = tmp_path / "amqpmesh"
+    other.write_text("#!/bin/sh\nexit 3\n")
+    other.chmod(0o755)
+    done = subprocess.run(
+        ["amqpmesh", "-m", "amqpmesh", "run", "--id", "A", str(tmp_path / "none.toml")],
+        executable=sys.executable,
+        env={**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", **HOME},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert "none.toml" in done.stderr
+
+
+def test_what_was_read_from_standard_input_is_not_read_again(
+    begun: list[tuple[str, Sequence[str], Mapping[str, str]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["-", *ORDER])
+    allocator.take_from_c_library()
+    assert not begun

@@ -1,5 +1,7 @@
 """One task for all sockets: what it does for several of them before others have their turn."""
 
+import errno
+import os
 import socket
 from itertools import pairwise
 from typing import cast
@@ -264,3 +266,24 @@ async def test_who_has_little_waits_for_one_at_most_of_those_who_have_much(
         for peer in (light, *heavy.values()):
             await peer.stream.aclose()
     assert router.statistics().is_empty
+
+
+async def test_where_the_system_has_nothing_left_it_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    make = os.eventfd
+    made = list[int]()
+
+    def scarce(*of: int) -> int:
+        if not made:
+            made.append(-1)
+            raise OSError(errno.EMFILE, "too many open files")
+        made.append(make(*of))
+        return made[-1]
+
+    monkeypatch.setattr(os, "eventfd", scarce)
+    async with Router(listeners=[LOOPBACK]) as router:
+        first = await connect(router)
+        await first.expect_end()
+        second = await connect(router)
+        await second.attach(Role.SENDER, "a")
+        await second.close()
+    assert len(made) == 2

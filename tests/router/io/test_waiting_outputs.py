@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import trio
 from trio.testing import MockClock
 
 from amqpmesh.router.amqp.definitions import Role
-from amqpmesh.router.amqp.performatives import Transfer
+from amqpmesh.router.amqp.performatives import Attach, Begin, Transfer
 from amqpmesh.router.config import ListenerConfig, RouterConfig
 from amqpmesh.router.connections import ConnectionRecord
 from amqpmesh.router.core import Core
@@ -15,7 +17,8 @@ from amqpmesh.router.io import poller
 from amqpmesh.router.io.driver import Driver, Waiter
 from amqpmesh.router.io.node import Router
 from amqpmesh.router.kernel.relay import IMPATIENCE, PATIENCE, ConnectionFlow
-from tests.support.peer import Peer, connect, credit
+from tests.support.peer import Peer, attached, connect, credit, frame
+from tests.support.script import begun
 
 
 class Waiting:
@@ -145,3 +148,50 @@ async def test_what_was_left_unread_comes_whole_and_in_order(
         await sender.close()
         await receiver.close()
     assert router.statistics().is_empty
+
+
+@pytest.mark.skipif(poller.EPOLL is None, reason="this system has no epoll")
+async def test_who_waits_for_its_own_output_waits_once(mock_clock: MockClock, monkeypatch: pytest.MonkeyPatch) -> None:
+    body = b"\x00\x53\x75\xb0" + (60_000).to_bytes(4, "big") + b"x" * 60_000
+    awaited = trio.Event()
+    times = 0
+    wait = Driver.wait
+
+    def noted(driver: Driver, waiter: Waiter, sink: ConnectionFlow) -> None:
+        nonlocal times
+        wait(driver, waiter, sink)
+        times += 1
+        awaited.set()
+
+    monkeypatch.setattr(Driver, "wait", noted)
+
+    async with Router(listeners=["amqp://127.0.0.1:0"], max_frame_size=65_536, drain=0.0) as router:
+        peer = await connect(router)
+        await peer.attach(Role.SENDER, "q")
+        await peer.write(begun(), replace(attached(Role.RECEIVER, "q"), name="in"), credit(1000), channel=1)
+        await peer.expect(Begin)
+        await peer.expect(Attach)
+        while not peer.limit:
+            await peer.next_frame()
+        limit = peer.limit
+
+        async def send(first: int, last: int) -> None:
+            for each in range(first, last):
+                tag = each.to_bytes(4, "big")
+                transfer = Transfer(handle=0, delivery_id=each, delivery_tag=tag, message_format=0, settled=True)
+                await peer.write(frame(transfer, body))
+
+        await send(0, 2)
+        for _ in range(2):
+            await peer.expect(Transfer)
+        mock_clock.jump(1.0)  # that all that is large goes there has been so for long enough
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(send, 2, limit)
+            await awaited.wait()
+            for _ in range(500):
+                await trio.lowlevel.checkpoint()
+            waited = times
+            nursery.cancel_scope.cancel()
+        await peer.stream.aclose()
+        mock_clock.jump(1.5 * PATIENCE)
+    assert waited == 1

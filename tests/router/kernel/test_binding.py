@@ -31,7 +31,7 @@ def tree(tmp_path: Path) -> Path:
     kernel.mkdir(parents=True)
     for folder in (kernel.parent, kernel.parents[1]):
         (folder / "__init__.py").touch()
-    for name in ("__init__.py", "binding.py", "relay.py", "relay.pxd"):
+    for name in ("__init__.py", "binding.py", "relay.py", "relay.pxd", "uncompiled.py"):
         shutil.copy(ROOT / "router" / "kernel" / name, kernel)
     return kernel
 
@@ -68,6 +68,12 @@ def beside(tree: Path) -> Path:
 
 def test_a_source_that_is_not_compiled_runs_as_it_is(tree: Path) -> None:
     assert told(tree) == ("pure; it is not compiled; py", "")
+
+
+def test_it_runs_where_there_is_no_cython(tree: Path) -> None:
+    without = 'import sys; sys.modules["cython"] = None'
+    done = ran(tree.parents[2], "-c", f"{without}\n{TELL}", wanted="pure")
+    assert (done.stdout, done.stderr) == ("pure; AMQPMESH_KERNEL says so; py\n", "")
 
 
 def test_a_compiled_one_of_the_source_that_lies_beside_it_is_taken(tree: Path, compiled: Path) -> None:

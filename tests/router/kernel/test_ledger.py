@@ -26,11 +26,17 @@ def deliveries(count: int) -> list[Delivery]:
     return [Delivery(link, b"%d" % each, 0, False, False) for each in range(count)]
 
 
-@given(base=st.sampled_from([0, M - 1, 2**31]) | st.integers(0, M - 1), steps=STEPS)
-@example(base=0, steps=[(1, None)] * 40 + [(1, 0)] * 60)
-@example(base=0, steps=[(1, None)] + [(1, -1)] * 40)
-@example(base=M - 10, steps=[(1, None)] * 9 + [(M - 1, None)] + [(16, 0)] * 9)
-def test_it_holds_what_was_put_there_and_not_removed(base: int, steps: list[tuple[int, int | None]]) -> None:
+@given(
+    base=st.sampled_from([0, M - 1, 2**31]) | st.integers(0, M - 1), steps=STEPS, compacts=st.sampled_from([0, 1, 7])
+)
+@example(base=0, steps=[(1, None)] * 40 + [(1, 0)] * 60, compacts=0)
+@example(base=0, steps=[(1, None)] + [(1, -1)] * 40, compacts=0)
+@example(base=M - 10, steps=[(1, None)] * 9 + [(M - 1, None)] + [(16, 0)] * 9, compacts=0)
+@example(base=M - 30, steps=[(1, None)] * 40 + [(1, 0)] * 30, compacts=1)
+def test_it_holds_what_was_put_there_and_not_removed(
+    base: int, steps: list[tuple[int, int | None]], compacts: int
+) -> None:
+    """Args: compacts: after each so many steps; 0: never."""
     ledger = Ledger()
     live: dict[int, Delivery] = {}
     at = base
@@ -45,6 +51,8 @@ def test_it_holds_what_was_put_there_and_not_removed(base: int, steps: list[tupl
             ledger.remove(gone)
             del live[gone]
             assert ledger.find(gone) is None
+        if compacts and not len(live) % compacts:
+            ledger.compact()
         assert len(ledger) == len(live)
         assert ledger.find(at) is live.get(at)
     assert ledger.deliveries == live
@@ -55,6 +63,28 @@ def test_it_holds_what_was_put_there_and_not_removed(base: int, steps: list[tupl
             assert ledger.select(first, serial_add(first, span)) == [
                 live[each] for each in ids if 0 <= serial_distance(first, each) <= span
             ]
+
+
+@pytest.mark.parametrize("base", [0, M - 600, 2**31 - 3])
+def test_compact_it_has_room_for_what_is_live_and_little_more(base: int) -> None:
+    ledger = Ledger()
+    each = deliveries(1_000)
+    ids = [serial_add(base, at) for at in range(1_000)]
+    for at, delivery in zip(ids, each, strict=True):
+        ledger.put(at, delivery)
+    ledger.compact()
+    assert ledger.deliveries == dict(zip(ids, each, strict=True))
+    for at in [*ids[:500], *ids[512:]]:
+        ledger.remove(at)
+    ledger.compact()
+    assert len(ledger.slots) == 16
+    assert ledger.deliveries == dict(zip(ids[500:512], each[500:512], strict=True))
+    for at in ids[500:512]:
+        ledger.remove(at)
+    ledger.compact()
+    assert len(ledger.slots) == 8
+    ledger.put(serial_add(base, 1_000), each[0])
+    assert ledger.find(serial_add(base, 1_000)) is each[0]
 
 
 def test_another_takes_the_place_of_one_of_the_same_id() -> None:
