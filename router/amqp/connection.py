@@ -16,7 +16,6 @@ from amqpmesh.router.amqp.events import (
     ConnectionClosed,
     ConnectionOpened,
     DeliveriesGathered,
-    DispositionReceived,
     Event,
     TlsRequested,
 )
@@ -280,6 +279,7 @@ class Connection:
         in force for the frames behind it. Exhaust the iterator. The peer's errors are answered here.
         It ends early where `flow_state.waits_for` is to be written first.
         """
+        events: Iterable[Event]
         if not (self.finished or self._is_deaf):
             self._reader.feed(data)
         while True:
@@ -333,7 +333,7 @@ class Connection:
         if undecided is not None:
             session = undecided.session.owner
             assert isinstance(session, Session)
-            yield DispositionReceived(session, undecided.deliveries, undecided.state, undecided.settled)
+            yield from session.decide(undecided)
         if flow_state.work <= 0:
             yield RELAYED
 
@@ -440,7 +440,7 @@ class Connection:
             return self._refused()
         return ()
 
-    def _receive_frame(self, frame: Frame) -> tuple[Event, ...]:
+    def _receive_frame(self, frame: Frame) -> Iterable[Event]:
         if self.negotiation.in_sasl:
             if frame.type != SASL_FRAME:
                 raise _framing_error("an AMQP frame before the SASL outcome")
@@ -487,7 +487,7 @@ class Connection:
             )
         return self._receive_performative(frame.channel, performative, body[payload_at:])
 
-    def _receive_performative(self, channel: int, performative: Performative, payload: bytes) -> tuple[Event, ...]:
+    def _receive_performative(self, channel: int, performative: Performative, payload: bytes) -> Iterable[Event]:
         if isinstance(performative, Open):
             return self._receive_open(channel, performative)
         if self.remote is None:
@@ -517,7 +517,7 @@ class Connection:
         except kernel.Violation as violation:
             return session.fail(Error(condition=self.condition(violation.condition), description=violation.description))
 
-    def _receive_disposition(self, channel: int, frame: kernel.DispositionFrame) -> tuple[Event, ...]:
+    def _receive_disposition(self, channel: int, frame: kernel.DispositionFrame) -> Iterable[Event]:
         return self._mapped(channel).receive_disposition(frame)
 
     def _receive_open(self, channel: int, remote: Open) -> tuple[Event, ...]:

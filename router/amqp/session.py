@@ -28,7 +28,7 @@ from amqpmesh.router.amqp.terminus import Terminus
 from amqpmesh.router.kernel import relay as kernel
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from amqpmesh.router.amqp.connection import Connection
     from amqpmesh.router.amqp.performatives import Performative
@@ -305,14 +305,18 @@ class Session:
             return (DeliveryIgnored(link),) if first else ()
         return (TransferReceived(link, delivery, b"" if frame.aborted else payload, first),)
 
-    def receive_disposition(self, frame: kernel.DispositionFrame) -> tuple[Event, ...]:
+    def receive_disposition(self, frame: kernel.DispositionFrame) -> Iterator[Event]:
         """The peer's view of deliveries (§2.7.6)."""
-        if self.state in (S.DISCARDING, S.END_SENT):
-            return ()
-        deliveries = kernel.receive_disposition(self.flow_state, frame)
-        if not deliveries:
-            return ()
-        return (DispositionReceived(self, deliveries, frame.state, frame.settled),)
+        if self.state not in (S.DISCARDING, S.END_SENT):
+            said = kernel.receive_disposition(self.flow_state, frame)
+            if said is not None:
+                yield from self.decide(said)
+
+    def decide(self, said: kernel.Undecided) -> Iterator[Event]:
+        """What a disposition says that is not passed on as it is: of some deliveries, then of more."""
+        yield DispositionReceived(self, said.deliveries, said.state, said.settled)
+        while kernel.go_on(said):
+            yield DispositionReceived(self, said.deliveries, said.state, said.settled)
 
     def fail_link(self, link: Link, condition: str, description: str) -> tuple[Event, ...]:
         """Detach `link` for what the peer did wrong on it (§2.6.5)."""

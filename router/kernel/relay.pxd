@@ -36,6 +36,7 @@ cdef long _RELEASED
 cdef long _MODIFIED
 cdef long _FIRST
 cdef long _LEAST
+cdef long _PART
 cdef bytes _ACCEPTED_STATE
 cdef bytes _OURS
 cdef bytes _DIGITS
@@ -142,9 +143,10 @@ cdef class ConnectionFlow:
 @cython.final
 cdef class Undecided:
     cdef public SessionFlow session
-    cdef public list deliveries
+    cdef public list deliveries, rest
     cdef public bytes state
-    cdef public bint settled
+    cdef public bint receiver, settled
+    cdef public Py_ssize_t at
 
 @cython.final
 cdef class SessionFlow:
@@ -214,9 +216,13 @@ cpdef long send_transfer(LinkFlow link, bytearray out, Delivery delivery, object
 cdef bint _count_first_sent(SessionFlow session, LinkFlow link, bint settled) except -1
 @cython.locals(link=LinkFlow)
 cpdef void dispose(Delivery delivery, bytes state, bint settled) except *
-@cython.locals(ledger=Ledger, delivery=Delivery)
-cpdef list receive_disposition(SessionFlow session, DispositionFrame frame)
-cdef void _note(Delivery delivery, DispositionFrame frame) except *
+@cython.locals(ledger=Ledger, said=Undecided)
+cpdef Undecided receive_disposition(SessionFlow session, DispositionFrame frame)
+@cython.locals(ledger=Ledger, session=SessionFlow, receiver=bint, rest=list, count=Py_ssize_t, at=Py_ssize_t, deliveries=list,
+               entry=object, live=object, delivery_id=long, delivery=Delivery)
+cpdef bint go_on(Undecided said) except -1
+@cython.locals(router=RouterFlow, delivery=Delivery)
+cdef Delivery _hear(SessionFlow session, object entry, bint receiver, bytes state, bint settled)
 cdef Delivery _delivery(object entry, bint sent)
 @cython.locals(link=LinkFlow, ledger=Ledger)
 cpdef void forget(Delivery delivery) except *
@@ -325,7 +331,7 @@ cdef bint _is_free(LinkFlow link) except -1
 cdef bint _passes_as_it_is(bytes data, Py_ssize_t at, Py_ssize_t end, bint drops, bint whole) except -1
 @cython.locals(count=long, code=long)
 cdef bint _is_plain_header(bytes data, Py_ssize_t at, Py_ssize_t end, long form) except -1
-@cython.locals(ledger=Ledger, found=list, undecided=list, passage=Passage, delivery=Delivery)
+@cython.locals(ledger=Ledger, found=list, undecided=list, at=Py_ssize_t, delivery=Delivery)
 cdef bint _relay_disposition(RouterFlow router, ConnectionFlow wire, SessionFlow session, DispositionFrame frame) except -1
 @cython.locals(link=LinkFlow, credit=long, seen=long, in_flight=long, window=long, limit=long)
 cdef bint _take_flow(RouterFlow router, SessionFlow session, FlowFrame frame) except -1

@@ -154,6 +154,8 @@ class Delivery:
 _LEAST_SLOTS: Final = 8
 #: Octets of a dictionary that are too many for each of its entries.
 _ROOMY: Final = 250
+#: Deliveries of one disposition that are decided at once: others come first, if there are more.
+_PART: Final = 500
 _KEPT_SLOTS: Final = 1024
 
 
@@ -739,15 +741,30 @@ class ConnectionFlow:
 
 
 class Undecided:
-    """What a disposition says of deliveries that are not the kernel's alone."""
+    """What a disposition says of deliveries that are not the kernel's alone, a part of them at a time (`go_on`).
 
-    __slots__ = ("deliveries", "session", "settled", "state")
+    Attributes: `deliveries`: those to be decided now.
+    """
 
-    def __init__(self, session: SessionFlow, deliveries: list[Delivery], state: bytes | None, settled: bool) -> None:
+    __slots__ = ("at", "deliveries", "receiver", "rest", "session", "settled", "state")
+
+    def __init__(
+        self,
+        session: SessionFlow,
+        receiver: bool,
+        state: bytes | None,
+        settled: bool,
+        deliveries: list[Delivery],
+        rest: list[Delivery | Passage],
+    ) -> None:
+        """Args: receiver: the peer is it. rest: what else there was when it was said; the first `at` are done with."""
         self.session = session
-        self.deliveries = deliveries
+        self.receiver = receiver
         self.state = state
         self.settled = settled
+        self.deliveries = deliveries
+        self.rest = rest
+        self.at = 0
 
 
 class SessionFlow:
@@ -1370,21 +1387,63 @@ def dispose(delivery: Delivery, state: bytes | None, settled: bool) -> None:
         link.session.dispose(not link.sender, delivery.delivery_id, settled, state)
 
 
-def receive_disposition(session: SessionFlow, frame: DispositionFrame) -> list[Delivery]:
-    """The live deliveries that an incoming disposition speaks of, with what it says noted on them (§2.7.6)."""
+def receive_disposition(session: SessionFlow, frame: DispositionFrame) -> Undecided | None:
+    """Note on deliveries what an incoming disposition says of them, and pass it on where they are passages (§2.7.6).
+
+    Returns: what is to be decided, of the first of them; None: nothing.
+    """
     ledger = session.outgoing if frame.receiver else session.incoming
-    deliveries = [_delivery(each, frame.receiver) for each in ledger.select(frame.first, frame.last)]
-    for delivery in deliveries:
-        _note(delivery, frame)
-    return deliveries
+    said = Undecided(session, frame.receiver, frame.state, frame.settled, [], ledger.select(frame.first, frame.last))
+    return said if go_on(said) else None
 
 
-def _note(delivery: Delivery, frame: DispositionFrame) -> None:
-    """What the peer says of a delivery."""
-    if frame.state is not None:
-        delivery.remote_state = frame.state
-    if frame.settled:
+def go_on(said: Undecided) -> bool:
+    """Note, or pass on, more of what was said. Returns: whether something of it is to be decided: `deliveries`.
+
+    Others may have spoken of the same since: what is not live any more is left out.
+    """
+    session, receiver = said.session, said.receiver
+    ledger = session.outgoing if receiver else session.incoming
+    rest = said.rest
+    count = len(rest)
+    at = said.at
+    deliveries: list[Delivery] = []
+    while at < count and len(deliveries) < _PART:
+        entry = rest[at]
+        at += 1
+        if isinstance(entry, Passage):
+            delivery_id = entry.outgoing_id if receiver else entry.incoming_id
+        else:
+            delivery_id = entry.delivery_id
+        live = ledger.find(delivery_id) if delivery_id >= 0 else None
+        if live is not None:
+            delivery = _hear(session, live, receiver, said.state, said.settled)
+            if delivery is not None:
+                deliveries.append(delivery)
+    said.at = at
+    said.deliveries = deliveries
+    return len(deliveries) > 0
+
+
+def _hear(
+    session: SessionFlow, entry: Delivery | Passage, receiver: bool, state: bytes | None, settled: bool
+) -> Delivery | None:
+    """What the peer says of an entry of a ledger is passed on, or noted on the delivery that is returned."""
+    if isinstance(entry, Passage):
+        router = session.wire.router
+        assert router is not None
+        if receiver:
+            if _receiver_said(router, entry, state, settled):
+                return None
+        elif settled and entry.outcome is not None:
+            _sender_settled(router, entry, state)
+            return None
+    delivery = _delivery(entry, receiver)
+    if state is not None:
+        delivery.remote_state = state
+    if settled:
         delivery.remote_settled = True
+    return delivery
 
 
 def _delivery(entry: Delivery | Passage, sent: bool) -> Delivery:
@@ -2628,23 +2687,19 @@ def _relay_disposition(router: RouterFlow, wire: ConnectionFlow, session: Sessio
     found = ledger.select(frame.first, frame.last)
     # To find nothing is work, too.
     wire.work -= len(found) or 1
+    at = 0
     for entry in found:
-        if isinstance(entry, Passage):
-            passage = entry
-            if frame.receiver:
-                if _receiver_said(router, passage, frame.state, frame.settled):
-                    continue
-            elif frame.settled and passage.outcome is not None:
-                _sender_settled(router, passage, frame.state)
-                continue
-        delivery = _delivery(entry, frame.receiver)
-        _note(delivery, frame)
-        if undecided is None:
-            undecided = []
-        undecided.append(delivery)
+        at += 1
+        delivery = _hear(session, entry, frame.receiver, frame.state, frame.settled)
+        if delivery is not None:
+            if undecided is None:
+                undecided = []
+            undecided.append(delivery)
+            if len(undecided) == _PART:
+                break
     if undecided is None:
         return True
-    wire.undecided = Undecided(session, undecided, frame.state, frame.settled)
+    wire.undecided = Undecided(session, frame.receiver, frame.state, frame.settled, undecided, found[at:])
     return False
 
 

@@ -394,8 +394,12 @@ def test_an_outcome_that_a_source_does_not_permit_is_decided(events: Events) -> 
     network.leave()
 
 
-@pytest.mark.parametrize("state", [OUTCOMES["rejected"], OUTCOMES["modified"], None], ids=repr)
-def test_an_outcome_out_of_the_ordinary_is_decided(events: Events, state: DeliveryState | None) -> None:
+@pytest.mark.parametrize(
+    ("state", "number"), [(OUTCOMES["rejected"], 0), (OUTCOMES["modified"], 0), (None, 1)], ids=repr
+)
+def test_settled_without_an_outcome_it_is_decided_and_with_any_other_one_it_is_not(
+    events: Events, state: DeliveryState | None, number: int
+) -> None:
     network = Network()
     consumer, producer, link = pair(network)
     (sent,) = send(producer, link, message())
@@ -405,7 +409,7 @@ def test_an_outcome_out_of_the_ordinary_is_decided(events: Events, state: Delive
         arrival.dispose(state, settled=True)
         network.run()
 
-    assert decided(events, say, DispositionReceived) == 1
+    assert decided(events, say, DispositionReceived) == number
     assert sent.outcome == (state or Modified(delivery_failed=True))
     assert network.relays == 0
     network.leave()

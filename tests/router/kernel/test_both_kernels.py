@@ -161,7 +161,8 @@ class Session:
 
     def hears(self, receiver: bool, first: int, last: int, settled: bool, state: bytes | None) -> object:
         frame = self.kernel.DispositionFrame(receiver, first, last, settled, state)
-        heard = self.kernel.receive_disposition(self.session, frame)
+        said = self.kernel.receive_disposition(self.session, frame)
+        heard = [] if said is None else said.deliveries
         for delivery in heard:
             delivery.link.count_outcome(state)
         return heard

@@ -19,6 +19,7 @@ from amqpmesh.router.kernel.relay import (
     abandon,
     dispose,
     forget,
+    go_on,
     is_terminal,
     receive_disposition,
     receive_transfer,
@@ -107,6 +108,11 @@ def test_a_range_selects_its_live_deliveries_in_order(base: int, steps: list[int
     assert [each.delivery_id for each in ledger.select(low, high)] == expected
 
 
+def heard(flow: SessionFlow, frame: DispositionFrame) -> list[Delivery]:
+    said = receive_disposition(flow, frame)
+    return [] if said is None else said.deliveries
+
+
 @pytest.mark.parametrize("live", [0, 1, 1_000])
 def test_a_range_of_half_of_all_ids_costs_no_more_than_the_ledger(live: int) -> None:
     link = receiving_link(session())
@@ -122,20 +128,42 @@ def test_a_disposition_is_noted_on_the_deliveries_of_its_direction() -> None:
     flow = session()
     out, into = sending_link(flow), receiving_link(flow)
     ours, theirs = sent(out), received(into, 0)
-    assert receive_disposition(flow, DispositionFrame(True, 0, 0, False, ACCEPTED_STATE)) == [ours]
+    assert heard(flow, DispositionFrame(True, 0, 0, False, ACCEPTED_STATE)) == [ours]
     assert (ours.remote_state, ours.remote_settled) == (ACCEPTED_STATE, False)
     assert (theirs.remote_state, theirs.remote_settled) == (None, False)
-    assert receive_disposition(flow, DispositionFrame(False, 0, 0, True, None)) == [theirs]
+    assert heard(flow, DispositionFrame(False, 0, 0, True, None)) == [theirs]
     assert (theirs.remote_state, theirs.remote_settled) == (None, True)
-    assert receive_disposition(flow, DispositionFrame(True, 0, 0, True, None)) == [ours]
+    assert heard(flow, DispositionFrame(True, 0, 0, True, None)) == [ours]
     assert (ours.remote_state, ours.remote_settled) == (ACCEPTED_STATE, True)
+
+
+def test_of_very_many_deliveries_some_are_decided_at_a_time_and_no_more_those_that_are_gone_by_then() -> None:
+    flow = session()
+    link = sending_link(flow)
+    deliveries = [sent(link) for _ in range(900)]
+    said = receive_disposition(flow, DispositionFrame(True, 0, 899, True, ACCEPTED_STATE))
+    assert said is not None
+    told = list(said.deliveries)
+    assert told == deliveries[: len(told)]
+    assert 0 < len(told) < 800
+    assert not deliveries[-1].remote_settled
+    gone = [deliveries[len(told)], deliveries[800]]
+    for delivery in gone:
+        forget(delivery)
+    while go_on(said):
+        assert len(said.deliveries) < 800
+        told += said.deliveries
+    assert told == [each for each in deliveries if each not in gone]
+    assert all(each.remote_settled for each in told)
+    assert not any(each.remote_settled for each in gone)
+    assert not go_on(said)
 
 
 def test_a_disposition_of_ids_that_nothing_has_changes_nothing() -> None:
     flow = session()
     delivery = sent(sending_link(flow))
     for first, last in ((1, 9), (2**31, M - 1), (5, 0)):
-        assert receive_disposition(flow, DispositionFrame(True, first, last, True, ACCEPTED_STATE)) == []
+        assert heard(flow, DispositionFrame(True, first, last, True, ACCEPTED_STATE)) == []
     assert (delivery.remote_state, delivery.remote_settled) == (None, False)
 
 
