@@ -88,7 +88,8 @@ def run(given: argparse.Namespace) -> int:
     """Run the one that was called. Returns: the exit status."""
     try:
         ended: int = given.command(given)
-        sys.stdout.flush()
+        if sys.stdout is not None:  # it was closed when we began
+            sys.stdout.flush()
     except AmqpMeshError as error:
         print(f"amqpmesh: {printable(str(error))}{_advice(given, error)}", file=sys.stderr)
         return status_of(error)

@@ -20,7 +20,10 @@ def notify(state: str) -> None:
     if address.startswith("@"):  # a name in Linux's abstract space
         address = "\0" + address[1:]
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as channel:
-        channel.sendto(state.encode(), address)
+        try:
+            channel.sendto(state.encode(), address)
+        except OSError as error:
+            raise OSError(error.errno, f"NOTIFY_SOCKET: {error.strerror}", os.environ["NOTIFY_SOCKET"]) from None
 
 
 def take_name() -> None:

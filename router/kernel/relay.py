@@ -1433,7 +1433,8 @@ def _hear(
         router = session.wire.router
         assert router is not None
         if receiver:
-            if _receiver_said(router, entry, state, settled):
+            # To say nothing changes nothing.
+            if (state is None and not settled) or _receiver_said(router, entry, state, settled):
                 return None
         elif settled and entry.outcome is not None:
             _sender_settled(router, entry, state)

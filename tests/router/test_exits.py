@@ -415,6 +415,24 @@ def test_settled_without_an_outcome_it_is_decided_and_with_any_other_one_it_is_n
     network.leave()
 
 
+def test_to_say_nothing_of_a_delivery_decides_nothing(events: Events) -> None:
+    network = Network()
+    consumer, producer, link = pair(network)
+    (sent,) = send(producer, link, message())
+    (arrival,) = consumer.take(1)
+
+    def say() -> None:
+        arrival.link.session.flow_state.dispose(True, arrival.delivery.delivery_id, False, None)
+        network.run()
+
+    assert decided(events, say, DispositionReceived) == 0
+    assert sent.outcome is None
+    arrival.dispose(Accepted(), settled=True)
+    network.run()
+    assert sent.outcome == Accepted()
+    network.leave()
+
+
 def test_a_sender_that_owes_too_much_is_detached(events: Events) -> None:
     network = Network()
     network.listener = ListenerConfig(url="amqp://127.0.0.1:0", idle_time_out=0.0, max_owed=2)

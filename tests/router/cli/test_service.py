@@ -30,6 +30,12 @@ def test_the_service_manager_may_have_a_name_without_a_file(monkeypatch: pytest.
         assert manager.recv(100) == b"STOPPING=1"
 
 
+def test_a_service_manager_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NOTIFY_SOCKET", "/nonexistent/manager")
+    with pytest.raises(FileNotFoundError, match=r"NOTIFY_SOCKET: No such file or directory: '/nonexistent/manager'"):
+        service.notify("READY=1")
+
+
 def test_without_a_service_manager_nobody_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NOTIFY_SOCKET", raising=False)
     service.notify("READY=1")
