@@ -1,7 +1,7 @@
 """What happens once per transfer or disposition: counters, the ledger, the reading and writing of the hot frames.
 
-The engine and the router use the objects of this file for their own work, so there is one protocol. It imports nothing
-of the project, keeps to ints, bytes and slotted classes, and raises only `Violation`: it runs as it is, and can be
+The engine and the router use the objects of this file for their own work, so there is one protocol. It knows nothing of
+the project, keeps to ints, bytes and slotted classes, and raises only `Violation`: it runs as it is, and can be
 compiled as it is.
 
 Numbers that the standard calls sequence numbers are 32 bit and wrap (RFC 1982); `serial_add` and `serial_distance` are
