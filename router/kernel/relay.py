@@ -1662,7 +1662,7 @@ class Exits:
 # Many live long, and none is garbage: whose link is over is unfolded. These decorators have no effect in relay.pxd.
 @cython.final
 @cython.no_gc
-@cython.freelist(1024)
+@cython.freelist(512)
 @cython.cclass
 class Passage:
     """One delivery that is relayed without a decision: the incoming and the outgoing one, while either is unsettled.
