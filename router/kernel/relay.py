@@ -152,11 +152,11 @@ class Delivery:
 
 #: Slots of a ledger: as many as it begins with, and as it keeps while nothing is live.
 _LEAST_SLOTS: Final = 8
+_KEPT_SLOTS: Final = 1024
 #: Octets of a dictionary that are too many for each of its entries.
 _ROOMY: Final = 250
 #: Deliveries of one disposition that are decided at once: others come first, if there are more.
 _PART: Final = 500
-_KEPT_SLOTS: Final = 1024
 
 
 class Ledger:
