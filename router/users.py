@@ -4,7 +4,7 @@ A table per user, and in it one per mechanism:
 
     ["alice"."SCRAM-SHA-256"]
     salt = "..."          # base64, as are the keys
-    iterations = 4096
+    iterations = 100000
     stored_key = "..."
     server_key = "..."
 
@@ -28,7 +28,14 @@ from pathlib import Path
 from typing import Self
 
 from amqpmesh.router.amqp.errors import CommandError, ConfigError
-from amqpmesh.router.amqp.mechanisms import MAX_ITERATIONS, SALT_SIZE, SCRAM_ITERATIONS, ScramKeys
+from amqpmesh.router.amqp.mechanisms import (
+    MAX_ITERATIONS,
+    MIN_ITERATIONS,
+    SALT_SIZE,
+    SCRAM_ITERATIONS,
+    ScramKeys,
+    decoy_iterations,
+)
 
 PLAIN_VERIFIER = "SCRAM-SHA-256"
 _KEY_SIZES = {"SCRAM-SHA-256": 32, "SCRAM-SHA-1": 20}  # octets
@@ -39,13 +46,14 @@ _FIELDS = ("salt", "iterations", "stored_key", "server_key")
 class Users:
     """The verifiers of a file: what `SaslServer` asks. Unchangeable: a new file is a new object."""
 
-    __slots__ = ("_decoy", "_verifiers")
+    __slots__ = ("_verifiers", "iterations")
 
     def __init__(self, verifiers: Mapping[str, Mapping[str, ScramKeys]]) -> None:
         """Args: verifiers: by user and mechanism."""
         self._verifiers = {user: dict(keys) for user, keys in verifiers.items()}
-        # Checked for users that do not exist, so that they take as long as others.
-        self._decoy = ScramKeys(secrets.token_bytes(SALT_SIZE), SCRAM_ITERATIONS, secrets.token_bytes(32), b"")
+        counts = {keys.iterations for verifiers in self._verifiers.values() for keys in verifiers.values()}
+        #: The counts of the verifiers, each once: what `Authenticator` asks for.
+        self.iterations = tuple(sorted(counts)) or (SCRAM_ITERATIONS,)
 
     @classmethod
     def load(cls, file: Path) -> Self:
@@ -67,9 +75,17 @@ class Users:
         """Whether there is such a user."""
         return user in self._verifiers
 
+    def __iter__(self) -> Iterator[str]:
+        """The users' names, in order."""
+        return iter(sorted(self._verifiers))
+
+    def verifiers(self, user: str) -> Mapping[str, ScramKeys]:
+        """The user's verifiers, by mechanism; none, if there is no such user."""
+        return self._verifiers.get(user, {})
+
     def scram_keys(self, user: str, mechanism: str) -> ScramKeys | None:
         """The user's verifier for a mechanism, None if there is none."""
-        return self._verifiers.get(user, {}).get(mechanism)
+        return self.verifiers(user).get(mechanism)
 
     def verify_plain(self, user: str, password: str) -> bool:
         """Whether this is the user's password: what SCRAM-SHA-256 would store for it is compared.
@@ -77,20 +93,28 @@ class Users:
         Takes as long for a user that does not exist. Both arguments are prepared with SASLprep already.
         """
         known = self.scram_keys(user, PLAIN_VERIFIER)
-        keys = known or self._decoy
+        keys = known or ScramKeys(bytes(SALT_SIZE), decoy_iterations(user, self.iterations), b"", b"")
         # RFC 5802, 3: StoredKey = H(HMAC(SaltedPassword, "Client Key")).
         salted = pbkdf2_hmac("sha256", password.encode(), keys.salt, keys.iterations)
         stored = sha256(hmac.digest(salted, b"Client Key", "sha256")).digest()
         return hmac.compare_digest(stored, keys.stored_key) and known is not None
 
-    def add(self, user: str, password: str) -> Self:
+    def add(self, user: str, password: str, iterations: int = SCRAM_ITERATIONS) -> Self:
         """The same users and one more, or with another password.
 
+        Args: iterations: of the verifiers, `MIN_ITERATIONS` to `MAX_ITERATIONS`.
         Raises: CommandError: a name or password that SASLprep refuses, or that is empty.
         """
         name, secret = prepared(user, "user name"), prepared(password, "password")
-        keys = {mechanism: verifier(mechanism, secret) for mechanism in MECHANISMS}
+        keys = {mechanism: verifier(mechanism, secret, iterations) for mechanism in MECHANISMS}
         return type(self)({**self._verifiers, name: keys})
+
+    def remove(self, user: str) -> Self:
+        """The same users without one. Raises: CommandError: there is no such user."""
+        name = prepared(user, "user name")
+        if name not in self:
+            raise CommandError(f"there is no user {name}")
+        return type(self)({other: keys for other, keys in self._verifiers.items() if other != name})
 
     def save(self, file: Path) -> None:
         """Write the file at once or not at all, for its owner's eyes only."""
@@ -107,14 +131,24 @@ class Users:
             raise
 
 
-def add_user(file: Path, user: str, password: str) -> None:
+def add_user(file: Path, user: str, password: str, iterations: int = SCRAM_ITERATIONS) -> None:
     """Add a user to a file, which is made if it is not there; one of that name gets another password.
 
     Raises: ConfigError: the file is there and is none of ours. CommandError: as `Users.add`. OSError: writing failed.
     """
     with _locked(file.absolute().parent):
         users = Users.load(file) if file.exists() else Users({})
-        users.add(user, password).save(file)
+        users.add(user, password, iterations).save(file)
+
+
+def remove_user(file: Path, user: str) -> None:
+    """Take a user out of a file.
+
+    Raises: ConfigError: the file is not there, or is none of ours. CommandError: as `Users.remove`. OSError: writing
+        failed.
+    """
+    with _locked(file.absolute().parent):
+        Users.load(file).remove(user).save(file)
 
 
 @contextmanager
@@ -142,12 +176,12 @@ def prepared(text: str, what: str) -> str:
     return result
 
 
-def verifier(mechanism: str, password: str) -> ScramKeys:
+def verifier(mechanism: str, password: str, iterations: int) -> ScramKeys:
     """What a server stores for a password, with a fresh salt."""
     from scramp import ScramMechanism
 
     salt, stored_key, server_key, iterations = ScramMechanism(mechanism).make_auth_info(
-        password, iteration_count=SCRAM_ITERATIONS, salt=secrets.token_bytes(SALT_SIZE)
+        password, iteration_count=iterations, salt=secrets.token_bytes(SALT_SIZE)
     )
     return ScramKeys(salt=salt, iterations=iterations, stored_key=stored_key, server_key=server_key)
 
@@ -182,9 +216,9 @@ def _read_keys(mechanism: str, entry: object, file: Path, where: str) -> ScramKe
         _read_bytes(entry[name], file, f"{where}.{name}") for name in ("salt", "stored_key", "server_key")
     )
     iterations = entry["iterations"]
-    # Fewer than RFC 7677 asks for protects nobody; every log-in waits for them, and all connections with it.
-    if not isinstance(iterations, int) or not SCRAM_ITERATIONS <= iterations <= MAX_ITERATIONS:
-        raise ConfigError(str(file), f"{where}.iterations", f"must be {SCRAM_ITERATIONS} to {MAX_ITERATIONS}")
+    # Fewer than RFC 7677 asks for protects nobody; every log-in waits for them.
+    if not isinstance(iterations, int) or not MIN_ITERATIONS <= iterations <= MAX_ITERATIONS:
+        raise ConfigError(str(file), f"{where}.iterations", f"must be {MIN_ITERATIONS} to {MAX_ITERATIONS}")
     for name, data in (("stored_key", stored_key), ("server_key", server_key)):
         if len(data) != _KEY_SIZES[mechanism]:
             raise ConfigError(str(file), f"{where}.{name}", f"must be {_KEY_SIZES[mechanism]} octets")

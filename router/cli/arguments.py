@@ -10,6 +10,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from amqpmesh.policies.redirect import pattern_refusal
+from amqpmesh.router.amqp.mechanisms import MAX_ITERATIONS, MIN_ITERATIONS
 
 URL_VARIABLE: Final = "AMQPMESH_URL"
 """Of the environment: where the peer is, if no argument says it."""
@@ -52,6 +53,11 @@ def count(text: str) -> int:
 def credit(text: str) -> int:
     """How many may be on their way, 1 at least."""
     return _whole(text, 1, MAX_CREDIT)
+
+
+def iterations(text: str) -> int:
+    """What checking a password costs (RFC 5802, 5.1)."""
+    return _whole(text, MIN_ITERATIONS, MAX_ITERATIONS)
 
 
 def size(text: str) -> int:

@@ -12,7 +12,7 @@ from scramp import ScramClient, ScramException, ScramMechanism
 
 from amqpmesh.router.amqp.errors import CommandError, ConfigError
 from amqpmesh.router.amqp.mechanisms import SALT_SIZE, SCRAM_ITERATIONS
-from amqpmesh.router.users import Users, add_user
+from amqpmesh.router.users import Users, add_user, remove_user
 
 PRINTABLE = st.text(st.characters(min_codepoint=0x21, max_codepoint=0x7E), min_size=1, max_size=20)
 
@@ -62,10 +62,35 @@ def test_a_scram_client_with_the_password_is_believed_and_no_other(mechanism: st
 
 
 def test_verifiers_have_the_salt_and_iterations_that_an_unknown_user_is_shown() -> None:
+    users = Users({}).add("alice", "secret")
+    assert users.iterations == Users({}).iterations == (SCRAM_ITERATIONS,) == (100_000,)
     for mechanism in ("SCRAM-SHA-1", "SCRAM-SHA-256"):
-        keys = Users({}).add("alice", "secret").scram_keys("alice", mechanism)
+        keys = users.scram_keys("alice", mechanism)
         assert keys is not None
         assert (len(keys.salt), keys.iterations) == (SALT_SIZE, SCRAM_ITERATIONS)
+
+
+def test_users_of_before_keep_their_iterations_until_they_are_added_again(tmp_path: Path) -> None:
+    file = tmp_path / "users.toml"
+    add_user(file, "alice", "secret", 4096)
+    add_user(file, "bob", "secret", 5000)
+    assert Users.load(file).iterations == (4096, 5000)
+    assert Users.load(file).verify_plain("bob", "secret")
+    add_user(file, "alice", "secret")
+    assert Users.load(file).iterations == (5000, SCRAM_ITERATIONS)
+
+
+def test_a_removed_user_is_gone_and_others_stay(tmp_path: Path) -> None:
+    file = tmp_path / "users.toml"
+    for name in ("bob", "IX", "alice"):
+        add_user(file, name, "secret", 4096)
+    remove_user(file, "\u2168")  # one name has one spelling
+    assert list(Users.load(file)) == ["alice", "bob"]
+    assert Users.load(file).verify_plain("bob", "secret")
+    before = file.read_bytes()
+    with pytest.raises(CommandError, match="there is no user IX"):
+        remove_user(file, "IX")
+    assert file.read_bytes() == before
 
 
 def test_two_users_with_one_password_have_nothing_in_common() -> None:
@@ -125,7 +150,7 @@ def test_who_adds_at_the_same_time_loses_nobody(tmp_path: Path) -> None:
     file = tmp_path / "users.toml"
     names = [f"user{n}" for n in range(8)]
     with ThreadPoolExecutor(8) as pool:
-        list(pool.map(lambda name: add_user(file, name, "secret"), names))
+        list(pool.map(lambda name: add_user(file, name, "secret", 4096), names))
     users = Users.load(file)
     assert [name for name in names if name not in users] == []
 
@@ -199,7 +224,7 @@ def test_any_name_and_password_survive_the_file(
     tmp_path_factory: pytest.TempPathFactory, user: str, password: str, other: str
 ) -> None:
     file = tmp_path_factory.mktemp("users") / "users.toml"
-    add_user(file, user, password)
+    add_user(file, user, password, 4096)
     assert Users.load(file).verify_plain(user, password)
     assert Users.load(file).verify_plain(user, other) is (other == password)
 

@@ -14,7 +14,6 @@ from amqpmesh.router.amqp.mechanisms import (
     MAX_ITERATIONS,
     MECHANISMS,
     SALT_SIZE,
-    SCRAM_ITERATIONS,
     ClientSide,
     MechanismError,
     ScramKeys,
@@ -32,6 +31,7 @@ class Users:
 
     passwords: dict[str, str] = field(default_factory=dict)
     asked: list[str] = field(default_factory=list)
+    iterations: tuple[int, ...] = (4096,)
 
     def verify_plain(self, user: str, password: str) -> bool:
         self.asked.append(user)
@@ -216,7 +216,7 @@ def test_an_unknown_user_and_a_wrong_password_fail_at_the_same_point_in_the_same
     challenge = conversation.send(next(client).response)
     assert [part[:2] for part in challenge.split(b",")] == [b"r=", b"s=", b"i="]
     assert len(base64.b64decode(challenge.split(b",")[1][2:])) == SALT_SIZE
-    assert challenge.endswith(f",i={SCRAM_ITERATIONS}".encode())
+    assert challenge.endswith(b",i=4096")
     with pytest.raises(MechanismError, match=r"^SCRAM: The client keys don't match\.: invalid-proof$"):
         conversation.send(client.send(challenge).response)
 
@@ -354,6 +354,18 @@ def test_a_scram_client_believes_no_server_without_its_proof(mechanism: str, fin
 def test_a_scram_client_refuses_credentials_that_sasl_cannot_prepare(mechanism: str, side: ClientSide) -> None:
     with pytest.raises(MechanismError):
         next(MECHANISMS[mechanism].client(mechanism, side))
+
+
+def iterations_shown(mechanism: str, user: str) -> bytes:
+    authenticator = Users({}, iterations=(4096, 100_000))
+    return server(mechanism, authenticator).send(f"n,,n={user},r=abc".encode()).split(b",")[2]
+
+
+def test_unknown_users_are_shown_the_iterations_that_known_ones_have_each_the_same_each_time() -> None:
+    users = [f"user{number}" for number in range(64)]
+    shown = {user: iterations_shown("SCRAM-SHA-256", user) for user in users}
+    assert set(shown.values()) == {b"i=4096", b"i=100000"}
+    assert {user: iterations_shown("SCRAM-SHA-1", user) for user in users} == shown
 
 
 class BrokenError(Exception):

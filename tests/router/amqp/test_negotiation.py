@@ -25,6 +25,8 @@ SASL_FRAMES: Registry[SaslMechanisms | SaslOutcome] = Registry(SaslMechanisms, S
 class Users:
     """Ada may come in."""
 
+    iterations = (4096,)
+
     def verify_plain(self, user: str, password: str) -> bool:
         return (user, password) == ("ada", "lovelace")
 

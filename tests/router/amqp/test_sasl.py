@@ -34,6 +34,7 @@ class Users:
     """An authenticator that knows passwords."""
 
     passwords: dict[str, str] = field(default_factory=lambda: {"ada": "lovelace"})
+    iterations: tuple[int, ...] = (4096,)
 
     def verify_plain(self, user: str, password: str) -> bool:
         return self.passwords.get(user) == password

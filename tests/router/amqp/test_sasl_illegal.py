@@ -31,6 +31,8 @@ ALL = tuple(MECHANISMS)
 class Users:
     """An authenticator with one user, who has no verifier."""
 
+    iterations = (4096,)
+
     def verify_plain(self, user: str, password: str) -> bool:
         return (user, password) == ("ada", "lovelace")
 

@@ -87,3 +87,41 @@ def test_the_file_is_users_toml_here_by_default(tmp_path: Path, monkeypatch: pyt
     stdin(monkeypatch, b"secret\n")
     assert main(["user", "add", "alice"]) == 0
     assert "alice" in Users.load(tmp_path / "users.toml")
+
+
+def test_users_are_listed_and_removed(file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "password").write_text("secret\n")
+    given = ["--file", str(file), "--password-file", str(tmp_path / "password")]
+    assert main(["user", "add", "bob", *given]) == 0
+    assert main(["user", "add", "alice", *given, "--iterations", "4096"]) == 0
+    capsys.readouterr()
+    assert main(["user", "list", "--file", str(file)]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "USER   ITERATIONS  MECHANISMS",
+        "alice       4,096  SCRAM-SHA-256, SCRAM-SHA-1",
+        "bob       100,000  SCRAM-SHA-256, SCRAM-SHA-1",
+    ]
+    assert main(["user", "remove", "bob", "--file", str(file)]) == 0
+    assert list(Users.load(file)) == ["alice"]
+    capsys.readouterr()
+    assert main(["user", "remove", "bob", "--file", str(file)]) == 2
+    assert capsys.readouterr().err == "amqpmesh: there is no user bob\n"
+    assert main(["user", "remove", "alice", "--file", str(file)]) == 0
+    assert main(["user", "list", "--file", str(file)]) == 0
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize("action", [["list"], ["remove", "alice"]])
+def test_a_file_that_is_not_there_is_named(file: Path, action: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["user", *action, "--file", str(file)]) == 2
+    assert capsys.readouterr().err == f"amqpmesh: {file}: file: No such file or directory\n"
+
+
+@pytest.mark.parametrize("count", ["4095", "1000001", "many"])
+def test_iterations_are_neither_too_few_nor_too_many(
+    file: Path, count: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["user", "add", "alice", "--file", str(file), "--iterations", count])
+    assert ended.value.code == 2
+    assert "--iterations: must be a whole number from 4096 to 1000000" in capsys.readouterr().err
