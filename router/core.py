@@ -26,6 +26,7 @@ from amqpmesh.router.handlers import handle
 from amqpmesh.router.kernel.relay import Budget, Relay, RouterFlow, serial_distance
 from amqpmesh.router.leaving import go_on
 from amqpmesh.router.links import IncomingLink, OutgoingLink
+from amqpmesh.router.logins import Logins
 from amqpmesh.router.logs import EventLog
 from amqpmesh.router.lookup import Lookup
 from amqpmesh.router.opening import client_sasl, endpoint, server_sasl
@@ -88,6 +89,7 @@ class Core:
         self.settlement = Settlement(self)
         self.attaching = Attaching(self)
         self.lookup = Lookup(self)
+        self.logins = Logins(self)
         self.places = Places(self)
         self.containers = Containers(self)
         self.elsewhere = Elsewhere(self)
@@ -401,6 +403,7 @@ class Core:
                 record.engine.finished = True
                 self.on_output(record)
             self.set_timer(record, record.engine.next_timer())
+        self.logins.tell_left_out()
         finish_batch(self)
 
     def statistics(self) -> Statistics:

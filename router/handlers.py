@@ -59,6 +59,10 @@ def _tls_requested(core: Core, record: ConnectionRecord, event: events.TlsReques
     record.tls_requested = event.rest
 
 
+def _authenticated(core: Core, record: ConnectionRecord, _event: events.Authenticated) -> None:
+    core.logins.accepted(record)
+
+
 def _opened(core: Core, record: ConnectionRecord, event: events.ConnectionOpened) -> None:
     engine = record.engine
     sasl = engine.negotiation.sasl
@@ -113,13 +117,7 @@ def _closed(core: Core, record: ConnectionRecord, event: events.ConnectionClosed
     if sasl is not None and isinstance(sasl, SaslServer) and sasl.authenticator_error is not None:
         core.log.error("users cannot be looked up", exception=sasl.authenticator_error)
     if isinstance(sasl, SaslServer) and sasl.done and not sasl.succeeded:
-        core.log.warning(
-            "authentication failed",
-            connection=record.number,
-            peer=record.host,
-            mechanism=sasl.mechanism,
-            reason=sasl.reason,
-        )
+        core.logins.refused(record, sasl.refused_user, sasl.reason)
         return
     # Of one of ours that did not come about, the connector tells.
     if not record.own and (record.connector is None or record.engine.remote is not None):
@@ -263,6 +261,7 @@ def _relayed(_core: Core, _record: ConnectionRecord, _event: events.Relayed) -> 
 
 _HANDLERS: Final[dict[type, Callable[..., None]]] = {
     events.TlsRequested: _tls_requested,
+    events.Authenticated: _authenticated,
     events.ConnectionOpened: _opened,
     events.ConnectionClosed: _closed,
     events.SessionBegun: _begun,

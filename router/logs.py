@@ -21,6 +21,9 @@ MAX_VALUE_CHARACTERS = 256
 # Peers remembered for the suppression of repeats: more than a busy router hears from in ten seconds, and bounded.
 MAX_REMEMBERED = 10_000
 
+# Lines on logins are limited where they are written, by what each of them says.
+LOGINS = "amqpmesh.logins"
+
 # What a neighbour says a hundred times a second is not taken as often: a line about each would fill a disk, too.
 NOT_TAKEN = "advertisement dropped"
 
@@ -144,9 +147,9 @@ class RepeatFilter(logging.Filter):
     """Lets one event of one peer through once in `interval`; the next one through says how many were `suppressed`.
 
     Only records with a field `peer` are counted: what a peer can cause at will must not fill a disk. Not those with a
-    field `connector`, which connects less and less often to a peer that does not keep it. What is let through is
-    decided by (peer, event) alone, so that a peer cannot escape by varying another field. What a router of the mesh has
-    passed on and was not taken is counted by that `router` and by its `reason`, of which there are few.
+    field `connector`, which connects less and less often to a peer that does not keep it, nor those on logins. What is
+    let through is decided by (peer, event) alone, so that a peer cannot escape by varying another field. What a router
+    of the mesh has passed on and was not taken is counted by that `router` and by its `reason`, of which there are few.
     """
 
     def __init__(self, interval: float = 10.0, clock: Callable[[], float] = time.monotonic) -> None:
@@ -162,7 +165,7 @@ class RepeatFilter(logging.Filter):
         event = event_of(record)
         if event == NOT_TAKEN:
             key = (str(fields.get("router")), f"{event} {fields.get('reason')}")
-        elif fields.get("peer") is None or fields.get("connector") is not None:
+        elif record.name == LOGINS or fields.get("peer") is None or fields.get("connector") is not None:
             return True
         else:
             key = (str(fields["peer"]), event)

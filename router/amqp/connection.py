@@ -13,6 +13,7 @@ from amqpmesh.router.amqp.definitions import AmqpCondition, ConnectionCondition,
 from amqpmesh.router.amqp.errors import CommandError, ProtocolError, Scope
 from amqpmesh.router.amqp.events import (
     RELAYED,
+    Authenticated,
     ConnectionClosed,
     ConnectionOpened,
     DeliveriesGathered,
@@ -450,7 +451,8 @@ class Connection:
                 return self._refused()
             # After the outcome comes a protocol header again (§5.3.2).
             self._in_frames = self.negotiation.in_sasl
-            return ()
+            is_let_in = self.negotiation.server and not self._in_frames and self.user is not None
+            return (Authenticated(),) if is_let_in else ()
         if frame.type != AMQP_FRAME:
             raise _framing_error("a SASL frame after the SASL outcome")
         body = frame.body

@@ -21,6 +21,11 @@ class TlsRequested:
 
 
 @dataclass(slots=True)
+class Authenticated:
+    """The SASL layer of a server has let in a peer that is a user (§5.3.2): `connection.user`."""
+
+
+@dataclass(slots=True)
 class ConnectionOpened:
     """The peer's `open` came (§2.7.1); a server answers with `connection.open()`."""
 
@@ -148,6 +153,7 @@ RELAYED = Relayed()
 
 Event = (
     TlsRequested
+    | Authenticated
     | ConnectionOpened
     | ConnectionClosed
     | SessionBegun

@@ -36,7 +36,14 @@ _DECOY_SECRET = secrets.token_bytes(32)
 
 
 class MechanismError(Exception):
-    """The conversation has failed. The text says why and may be logged: it never holds what a peer sent."""
+    """The conversation has failed. The text says why and may be logged: it never holds what a peer sent.
+
+    Attributes: `user`: whom the client said it is, prepared with SASLprep; None: it did not come to that.
+    """
+
+    def __init__(self, reason: str, user: str | None = None) -> None:
+        super().__init__(reason)
+        self.user = user
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +185,7 @@ def _plain_server(_mechanism: str, side: ServerSide) -> ServerConversation:
     if authorization and _prepared(authorization) != user:
         raise MechanismError("another authorization identity than the authenticated one")
     if not side.authenticator.verify_plain(user, password):
-        raise MechanismError("unknown user or wrong password")
+        raise MechanismError("unknown user or wrong password", user)
     return Success(user)
 
 
@@ -236,7 +243,7 @@ def _scram_server(mechanism: str, side: ServerSide) -> ServerConversation:
     except ScramException as error:
         if trouble is not None:  # scramp has wrapped what the authenticator raised
             raise trouble from None
-        raise MechanismError(f"SCRAM: {error}") from None
+        raise MechanismError(f"SCRAM: {error}", user or None) from None
 
 
 def _scram_client(mechanism: str, side: ClientSide) -> ClientConversation:

@@ -168,8 +168,8 @@ def _framing_error(description: str) -> ProtocolError:
 class SaslServer(_Exchange[ClientFrame]):
     """The server's side of one exchange.
 
-    Attributes: `hostname`: which host the client said it wants. `authenticator_error`: what the authenticator raised,
-    if it did: the client is told `SYS` and no more.
+    Attributes: `hostname`: which host the client said it wants. `refused_user`: who it said it is, and is not.
+    `authenticator_error`: what the authenticator raised, if it did: the client is told `SYS` and no more.
     """
 
     def __init__(
@@ -187,6 +187,7 @@ class SaslServer(_Exchange[ClientFrame]):
         self._side = ServerSide(authenticator, external_user)
         self._tell: Callable[[bytes], bytes] = _nobody
         self.hostname: str | None = None
+        self.refused_user: str | None = None
         self.authenticator_error: Exception | None = None
 
     def start(self) -> list[bytes]:
@@ -209,6 +210,7 @@ class SaslServer(_Exchange[ClientFrame]):
             self.user = success.user
             return self._end(SaslCode.OK, "", success.additional_data)
         except MechanismError as error:
+            self.refused_user = error.user
             return self._end(SaslCode.AUTH, str(error))
         except Exception as error:
             self.authenticator_error = error

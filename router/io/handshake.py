@@ -7,13 +7,11 @@ from typing import Any, Self
 
 import trio
 
-from amqpmesh.router import logs
 from amqpmesh.router.io.farewell import LINGER, take_leave
 from amqpmesh.router.io.secured import TlsStream
 from amqpmesh.router.io.streams import PutBack, TcpStream
 from amqpmesh.router.io.tls import certificate_user, not_believed
-
-log = logs.EventLog("amqpmesh.io")
+from amqpmesh.router.logins import Logins
 
 HANDSHAKE_TIME_OUT = 10.0
 """Seconds for a TLS handshake; what comes behind it has the engine's own time-out."""
@@ -40,12 +38,12 @@ class Identity:
 
 
 async def secure(
-    stream: trio.abc.Stream, context: SSLContext, host: str, *, mesh: bool = False, read: bytes = b""
+    stream: trio.abc.Stream, context: SSLContext, host: str, logins: Logins, *, mesh: bool = False, read: bytes = b""
 ) -> tuple[SecuredStream, Identity] | None:
     """Go on inside TLS, as its server.
 
-    Args: host: the client, for the log. mesh: it has to be a router of the mesh. read: what was read of its TLS
-        already.
+    Args: host: the client. logins: logs a handshake that failed. mesh: it has to be a router of the mesh. read: what
+        was read of its TLS already.
     Returns: None if the handshake failed or took too long, which was logged.
     """
     secured: SecuredStream
@@ -67,7 +65,7 @@ async def secure(
                 reason = str(cause or "the peer left")
         else:
             return secured, Identity.of(secured)
-    log.warning("TLS handshake failed", peer=host, reason=reason)
+    logins.not_secured(host, reason)
     with trio.move_on_after(LINGER):
         await take_leave(stream)
     return None

@@ -395,15 +395,16 @@ class Router(Doors):
                     await trio.aclose_forcefully(stream)
 
     async def _accept(self, stream: trio.abc.Stream, listener: ListenerConfig, host: str) -> None:
+        core = self._started()
         credentials = self._credentials[listener]
         identity = Identity()
         if listener.endpoint.secure:
             assert credentials.context is not None, "the configuration demands a certificate for amqps"
-            secured = await secure(stream, credentials.context, host, mesh=listener.is_mesh)
+            secured = await secure(stream, credentials.context, host, core.logins, mesh=listener.is_mesh)
             if secured is None:
                 return
             stream, identity = secured
-        record = self._started().accept(
+        record = core.accept(
             listener,
             host,
             trio.current_time(),

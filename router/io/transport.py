@@ -188,7 +188,7 @@ class Transport(ABC):
         self._unread, self._told = b"", 0
         await self._until_written()  # our protocol header is the last that goes in clear
         self._held = True
-        secured = await secure(self._stream, credentials.context, record.host, read=read)
+        secured = await secure(self._stream, credentials.context, record.host, self._driver.core.logins, read=read)
         if secured is None:
             return False
         self._stream, identity = secured

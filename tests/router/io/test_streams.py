@@ -8,6 +8,8 @@ import trio
 import trustme
 from trio.testing import MockClock, memory_stream_pair
 
+from amqpmesh.router.config import RouterConfig
+from amqpmesh.router.core import Core
 from amqpmesh.router.io.client.dialing import open_tcp
 from amqpmesh.router.io.farewell import LINGER, take_leave
 from amqpmesh.router.io.handshake import secure
@@ -85,7 +87,7 @@ async def test_after_a_handshake_that_failed_it_is_so_too_for_a_second(autojump_
     recorded = Recorded(ours)
     await theirs.send_all(b"GET / HTTP/1.1\r\n\r\n")
     began = trio.current_time()
-    assert await secure(recorded, context, "peer") is None
+    assert await secure(recorded, context, "peer", Core(RouterConfig(), 0.0).logins) is None
     assert recorded.done == ["ended"]
     assert trio.current_time() - began == pytest.approx(LINGER)
 

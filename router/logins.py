@@ -1,0 +1,104 @@
+"""The log's lines on logins and refused logins: a line for each, and one for those that are too many."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from amqpmesh.router.logs import LOGINS, EventLog
+
+if TYPE_CHECKING:
+    from amqpmesh.router.connections import ConnectionRecord
+    from amqpmesh.router.core import Core
+
+LINES: Final = 100
+"""Lines for one host in one second. A person reads no more, and a guesser must not fill a disk."""
+
+NAMES: Final = 20
+"""Users that the line on the others names: more would not fit into a value of the log."""
+
+
+@dataclass(slots=True)
+class _Host:
+    """What came from one host in this second."""
+
+    lines: int = 0
+    left_out: int = 0
+    refused: int = 0
+    #: Of those left out, each once.
+    users: dict[str, None] = field(default_factory=dict)
+
+
+class Logins:
+    """Logs each login, and each one that was refused, up to `LINES` a second for each host.
+
+    The rest of that second has one line for each host, with the count and the users. The table of hosts begins anew
+    each second, so it holds no more than can come in one.
+    """
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._log = EventLog(LOGINS)
+        self._hosts: dict[str, _Host] = {}
+
+    def accepted(self, record: ConnectionRecord) -> None:
+        """The peer of a connection has shown which user it is."""
+        user = record.engine.user
+        if not record.own and self._has_line(record.host, user):
+            self._log.info(
+                "logged in",
+                connection=record.number,
+                peer=record.host,
+                user=user,
+                mechanism=_mechanism(record),
+            )
+
+    def refused(self, record: ConnectionRecord, user: str | None, reason: str) -> None:
+        """The peer of a connection was not let in. Args: user: whom it said it was, as far as that came."""
+        if self._has_line(record.host, user, refused=True):
+            self._log.warning(
+                "authentication failed",
+                connection=record.number,
+                peer=record.host,
+                user=user,
+                mechanism=_mechanism(record),
+                reason=reason,
+            )
+
+    def not_secured(self, host: str, reason: str) -> None:
+        """A TLS handshake failed: there is no connection yet, nor a user."""
+        if self._has_line(host, None, refused=True):
+            self._log.warning("TLS handshake failed", peer=host, reason=reason)
+
+    def tell_left_out(self) -> None:
+        """The second is over: log what had no line of its own."""
+        hosts, self._hosts = self._hosts, {}
+        for name, host in hosts.items():
+            if host.left_out:
+                users = list(host.users)
+                more = ["..."] if len(users) > NAMES else []
+                self._log.warning(
+                    "logins left out",
+                    peer=name,
+                    count=host.left_out,
+                    refused=host.refused,
+                    users=", ".join([*users[:NAMES], *more]) or None,
+                )
+
+    def _has_line(self, name: str, user: str | None, *, refused: bool = False) -> bool:
+        if not self._hosts:
+            self._core.schedule(self._core.now + 1.0, self.tell_left_out)
+        host = self._hosts.setdefault(name, _Host())
+        if host.lines < LINES:
+            host.lines += 1
+            return True
+        host.left_out += 1
+        host.refused += refused
+        if user is not None and len(host.users) <= NAMES:
+            host.users[user] = None
+        return False
+
+
+def _mechanism(record: ConnectionRecord) -> str | None:
+    sasl = record.engine.negotiation.sasl
+    return sasl.mechanism if sasl is not None else None
