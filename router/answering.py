@@ -11,6 +11,7 @@ from amqpmesh.router.amqp.messaging import Received
 from amqpmesh.router.departures import fail_link
 from amqpmesh.router.kernel.relay import (
     ACCEPTED,
+    EXTENSION,
     FAILED_STATE,
     MODIFIED,
     RECEIVED,
@@ -28,8 +29,8 @@ if TYPE_CHECKING:
     from amqpmesh.router.core import Core
     from amqpmesh.router.kernel.relay import Leg, Relay
 
-#: The strongest outcome of a multicast goes up.
-_STRENGTH: Final = {REJECTED: 3, ACCEPTED: 2, MODIFIED: 1, RELEASED: 0}
+#: The strongest outcome of a multicast goes up. One of an extension is known to its sender alone.
+_STRENGTH: Final = {EXTENSION: 4, REJECTED: 3, ACCEPTED: 2, MODIFIED: 1, RELEASED: 0}
 
 
 def answer(core: Core, relay: Relay) -> None:

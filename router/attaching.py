@@ -29,9 +29,10 @@ from amqpmesh.router.amqp.messaging import (
     Target,
     TerminusExpiryPolicy,
 )
+from amqpmesh.router.amqp.plans import is_of_the_standard
 from amqpmesh.router.amqp.terminus import Terminus
 from amqpmesh.router.amqp.transactions import Coordinator
-from amqpmesh.router.amqp.types import Symbol
+from amqpmesh.router.amqp.types import Described, Symbol
 from amqpmesh.router.departures import fail_link
 from amqpmesh.router.few import including
 from amqpmesh.router.kernel.relay import ACCEPTED, is_terminal, state_kind
@@ -161,6 +162,7 @@ class Attaching:
             raise RefusedError(AmqpCondition.NOT_IMPLEMENTED, "this router coordinates no transactions")
         if target is None:
             raise RefusedError(AmqpCondition.NOT_FOUND, "the link has no target, and none is known by its name")
+        assert isinstance(target, Target)
         address: Address | None
         to: str | None = None
         container: str | None = None
@@ -222,6 +224,7 @@ class Attaching:
         source = attach.source
         if source is None:
             raise RefusedError(AmqpCondition.NOT_FOUND, "the link has no source, and none is known by its name")
+        assert isinstance(source, Source)
         if source.dynamic:
             address = self._make_dynamic(record, link, source.dynamic_node_properties)
             named = self._dynamic_name(address)
@@ -367,13 +370,18 @@ class Attaching:
         """A node for this link alone to consume, or to consume from over the same connection (§3.5.3, dynamic).
 
         Args: properties: as asked for; of them we know the lifetime policy.
+        One of an extension is not in force: our attach has the one that is.
+        Raises: RefusedError: it is of a type that is no lifetime policy.
         """
         container = quote(record.peer.container_id, safe="")
         name = f"{DYNAMIC}/{container}/{quote(link.name, safe='')}/{self._core.token(16)}"
+        lifetime = (properties or {}).get(LIFETIME_POLICY)
+        is_extension = isinstance(lifetime, Described) and not is_of_the_standard(lifetime.descriptor)
+        if not (is_extension or isinstance(lifetime, LifetimePolicy | None)):
+            raise RefusedError(AmqpCondition.INVALID_FIELD, "the lifetime-policy is none (§3.5.9)")
         address = self._core.addresses.use(record.peer.tenant, name, record)
         # Should the link not come about after all, nobody uses it.
         self._core.touch(address)
-        lifetime = (properties or {}).get(LIFETIME_POLICY)
         if isinstance(lifetime, LifetimePolicy):
             address.lifetime = lifetime
         return address

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
+from amqpmesh.router.amqp.messaging import Source
 from amqpmesh.router.few import excluding, including, sharing
 from amqpmesh.router.kernel import relay as kernel
 from amqpmesh.router.windows import MANY_SENDERS
@@ -105,7 +106,7 @@ class IncomingLink:
         # On a lane it is many senders who owe, each of them bounded where it is attached.
         flow_state.max_outstanding = connection.limits.max_owed if lane is None else kernel.MANY
         source = link.remote.source if link.remote is not None else None
-        flow_state.selective = source is not None and bool(source.outcomes)
+        flow_state.selective = isinstance(source, Source) and bool(source.outcomes)
 
     def begin_bulk(self, way: Address, leg: kernel.Leg) -> None:
         """A large relay leaves by a bulk link of `way`."""

@@ -4,26 +4,14 @@ from __future__ import annotations
 
 from typing import Final, TypeAlias
 
-from amqpmesh.router.amqp.composite import Registry, decode_composite
+from amqpmesh.router.amqp.composite import decode_composite
 from amqpmesh.router.amqp.definitions import Error
-from amqpmesh.router.amqp.delivery_states import (
-    Accepted,
-    Declared,
-    DeliveryState,
-    Modified,
-    Received,
-    Rejected,
-    Released,
-    TransactionalState,
-)
+from amqpmesh.router.amqp.delivery_states import STATES, Accepted, Modified, Rejected, Released
 from amqpmesh.router.amqp.errors import AmqpMeshError
 
 Outcome: TypeAlias = Accepted | Rejected | Released | Modified
 """How a delivery can end."""
 
-_STATES: Final[Registry[DeliveryState]] = Registry(
-    Received, Accepted, Rejected, Released, Modified, Declared, TransactionalState
-)
 #: A receiver that settles and says nothing more may have begun, and did not say that it succeeded.
 NOTHING_SAID: Final = Modified(delivery_failed=True)
 
@@ -65,13 +53,13 @@ def outcome_error(outcome: Rejected | Released | Modified) -> OutcomeError:
 
 
 def outcome_of(state: bytes | None) -> Outcome | None:
-    """The outcome that an encoded delivery state is; None: it is no outcome, or one of a transaction.
+    """The outcome that an encoded delivery state is; None: it is no outcome, or one of a transaction or an extension.
 
     Raises: ProtocolError: it is no delivery state.
     """
     if state is None:
         return None
-    value = decode_composite(_STATES, state)[0]
+    value = decode_composite(STATES, state)[0]
     return value if isinstance(value, Accepted | Rejected | Released | Modified) else None
 
 

@@ -10,6 +10,7 @@ from amqpmesh.router.amqp.composite import decode_composite
 from amqpmesh.router.amqp.messaging import Modified
 from amqpmesh.router.kernel.relay import (
     ACCEPTED,
+    EXTENSION,
     MODIFIED,
     REJECTED,
     UNDELIVERABLE_STATE,
@@ -35,7 +36,7 @@ def redeliver(core: Core, relay: Relay, outcome: bytes) -> bytes | None:
     """
     address = core.address_of(relay)
     kind = state_kind(outcome)
-    if relay.kept is None or not relay.complete or address is None or kind == ACCEPTED:
+    if relay.kept is None or not relay.complete or address is None or kind in (ACCEPTED, EXTENSION):
         return outcome
     leg = next(each for each in relay.legs if not each.copy)
     outgoing = leg.branch

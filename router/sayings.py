@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from amqpmesh.router.amqp.codec import decode
 from amqpmesh.router.amqp.composite import encode_composite
 from amqpmesh.router.amqp.definitions import AmqpCondition, Error, LinkCondition, TransactionCondition
-from amqpmesh.router.amqp.messaging import Rejected
+from amqpmesh.router.amqp.messaging import Rejected, Source
+from amqpmesh.router.amqp.types import Symbol
 from amqpmesh.router.kernel.relay import (
     ACCEPTED,
+    EXTENSION,
     FAILED_STATE,
     MODIFIED,
     RECEIVED,
@@ -20,6 +23,8 @@ from amqpmesh.router.kernel.relay import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from amqpmesh.router.kernel.relay import Delivery
     from amqpmesh.router.links import IncomingLink
 
@@ -31,6 +36,14 @@ _SYMBOLS: Final = {
     MODIFIED: "amqp:modified:list",
 }
 OUTCOMES: Final = frozenset(_SYMBOLS.values())
+#: What stands in the place of an outcome that a source does not list.
+_IN_ITS_PLACE: Final = {
+    RELEASED: RELEASED_STATE,
+    MODIFIED: FAILED_STATE,
+    REJECTED: encode_composite(Rejected()),
+}
+#: Octets of a `disposition` beside its state, at most.
+_AROUND: Final = 48
 
 
 def rejected(condition: AmqpCondition | LinkCondition, description: str) -> bytes:
@@ -43,6 +56,12 @@ def unknown_transaction() -> Error:
     return Error(
         condition=TransactionCondition.UNKNOWN_ID, description="a transactional-state outside a known transaction"
     )
+
+
+def is_outcome(state: bytes | None) -> bool:
+    """Whether a delivery that is settled with this state ended by it: an outcome, or a state of an extension, of which
+    nobody here knows what it means."""
+    return is_terminal(state) or state_kind(state) == EXTENSION
 
 
 def senders_state(delivery: Delivery) -> bytes | None:
@@ -59,18 +78,30 @@ def permissible(source: IncomingLink, outcome: bytes) -> bytes | None:
     remote = source.link.remote
     terminus = remote.source if remote is not None else None
     kind = state_kind(outcome)
-    if terminus is None or not terminus.outcomes or kind == ACCEPTED or _SYMBOLS[kind] in terminus.outcomes:
+    outcomes = terminus.outcomes if isinstance(terminus, Source) else ()
+    if kind == EXTENSION:
+        if len(outcome) > source.link.session.connection.remote_max_frame_size - _AROUND:
+            # What must be said of it is not known here. That it ended is, and that nobody accepted it.
+            outcome, kind = FAILED_STATE, MODIFIED
+        elif not outcomes or _may_be_listed(outcome, outcomes):
+            return outcome
+    if not outcomes or kind == ACCEPTED or _SYMBOLS.get(kind) in outcomes:
         return outcome
+    assert isinstance(terminus, Source)
     default = terminus.default_outcome
     if default is not None:
         encoded = encode_composite(default)
-        if is_terminal(encoded) and state_kind(encoded) != ACCEPTED:
+        if is_outcome(encoded) and state_kind(encoded) != ACCEPTED:
             return encoded
-    for symbol, state in (
-        (_SYMBOLS[RELEASED], RELEASED_STATE),
-        (_SYMBOLS[MODIFIED], FAILED_STATE),
-        (_SYMBOLS[REJECTED], encode_composite(Rejected())),
-    ):
-        if symbol in terminus.outcomes:
-            return state
+    # That nothing happened to it is no more than a guess about an outcome that nobody here knows.
+    for each in (MODIFIED, RELEASED, REJECTED) if kind == EXTENSION else (RELEASED, MODIFIED, REJECTED):
+        if _SYMBOLS[each] in outcomes:
+            return _IN_ITS_PLACE[each]
     return None
+
+
+def _may_be_listed(state: bytes, outcomes: Sequence[Symbol]) -> bool:
+    """Whether a list of outcomes may mean this state of an extension: it has its name, or names some extension's, where
+    this state has only a number."""
+    descriptor = decode(state, 1)[0]
+    return descriptor in outcomes if isinstance(descriptor, Symbol) else not OUTCOMES.issuperset(outcomes)

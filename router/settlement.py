@@ -40,7 +40,7 @@ from amqpmesh.router.leaving import abort_leg, may_pass, uncount_or_abort
 from amqpmesh.router.links import IncomingLink, OutgoingLink
 from amqpmesh.router.recording import outcome_of
 from amqpmesh.router.redelivery import dead_letter, is_excluded
-from amqpmesh.router.sayings import senders_state, unknown_transaction
+from amqpmesh.router.sayings import is_outcome, senders_state, unknown_transaction
 from amqpmesh.router.telemetry import Outcome
 from amqpmesh.router.waiting import forwarded, requeue, unqueue
 
@@ -79,7 +79,9 @@ class Settlement:
             pass_up(core, leg, state)
             return
         if leg.outcome is None:
-            leg.outcome = state if is_terminal(state) else outgoing.default_outcome or FAILED_STATE
+            # A state of an extension is final, as far as anybody here knows, once it is settled.
+            said = state if state is not None else delivery.remote_state
+            leg.outcome = said if said is not None and is_outcome(said) else outgoing.default_outcome or FAILED_STATE
             leg.said = core.now
             outgoing.link.flow_state.count_outcome(leg.outcome)
             answers = not leg.copy
@@ -106,7 +108,7 @@ class Settlement:
             fail_link(core, source, unknown_transaction())
             return
         if not settled:
-            if is_terminal(state):
+            if is_outcome(state):
                 for leg in relay.legs:
                     if not leg.done and leg.delivery is not None and leg.delivery.delivery_id != -1:
                         dispose(leg.delivery, state, False)

@@ -21,7 +21,7 @@ from amqpmesh.router.amqp.decoder import MALFORMED, Buffer, Reader, malformed
 from amqpmesh.router.amqp.encoder import NULL, REFUSALS, Writer
 from amqpmesh.router.amqp.errors import CommandError, ProtocolError, decode_error, invalid_field, shown
 from amqpmesh.router.amqp.plans import Declaration, Plan
-from amqpmesh.router.amqp.types import Primitive, Symbol
+from amqpmesh.router.amqp.types import Extension, Primitive, Symbol
 
 T = TypeVar("T")
 E = TypeVar("E", bound=Enum)
@@ -130,11 +130,15 @@ def choices(source: Primitive) -> Callable[[type[E]], type[E]]:
 
 
 class Registry(Generic[T]):
-    """Composites and restricted types, one of which is expected: found by descriptor."""
+    """Composites and restricted types, one of which is expected: found by descriptor.
+
+    With `Extension` among them any other described value is one.
+    """
 
     def __init__(self, *classes: type[T]) -> None:
-        self.classes = classes
-        self.read = plans.descriptor_reader([plans.DECLARED[cls] for cls in classes], self._refuse)
+        self.classes = [cls for cls in classes if cls is not Extension]
+        otherwise = plans.read_extension if Extension in classes else self._refuse
+        self.read: Reader = plans.descriptor_reader([plans.DECLARED[cls] for cls in self.classes], otherwise)
 
     def _refuse(self, data: Buffer, offset: int, depth: int) -> NoReturn:
         descriptor, _ = decoder.READERS[data[offset]](data, offset + 1, depth)
@@ -155,11 +159,13 @@ def declaration(cls: type) -> Declaration:
 
 
 def encode_composite(value: object, *, full: bool = False) -> bytes:
-    """The encoding of a composite, or of a restricted type with a descriptor.
+    """The encoding of a composite, or of a restricted type with a descriptor; an extension's octets as they came.
 
     Args: full: write all fields, and those that have their default with it. Else they are null, and no null is last.
     Raises: CommandError: a mandatory field is None, or a value does not fit its field's type.
     """
+    if isinstance(value, Extension):
+        return value.octets
     declared = plans.DECLARED.get(type(value))
     if declared is None:
         raise CommandError(f"{type(value).__name__} is not a declared type")

@@ -6,10 +6,10 @@ what part 4 adds is a delivery state wherever part 3 has one.
 
 from typing import Annotated, TypeAlias
 
-from amqpmesh.router.amqp.composite import composite
+from amqpmesh.router.amqp.composite import Registry, composite
 from amqpmesh.router.amqp.definitions import Error, Fields
 from amqpmesh.router.amqp.fields import Boolean, MaxOctets, UInt, ULong
-from amqpmesh.router.amqp.types import Primitive
+from amqpmesh.router.amqp.types import Extension, Primitive
 
 TransactionId: TypeAlias = Annotated[bytes, Primitive.BINARY, MaxOctets(32)]
 """Up to 32 octets (§4.5.4)."""
@@ -56,8 +56,8 @@ class Declared:
     txn_id: TransactionId
 
 
-Outcome: TypeAlias = Accepted | Rejected | Released | Modified | Declared
-"""What provides "outcome": a terminal state."""
+Outcome: TypeAlias = Accepted | Rejected | Released | Modified | Declared | Extension
+"""What provides "outcome": a terminal state. Extensions may define others."""
 
 
 @composite("amqp:transactional-state:list", 0x34)
@@ -68,5 +68,12 @@ class TransactionalState:
     outcome: Outcome | None = None
 
 
-DeliveryState: TypeAlias = Received | Accepted | Rejected | Released | Modified | Declared | TransactionalState
-"""What provides "delivery-state"."""
+DeliveryState: TypeAlias = (
+    Received | Accepted | Rejected | Released | Modified | Declared | TransactionalState | Extension
+)
+"""What provides "delivery-state". Extensions may define others, and peers send them (§2.7.5, §2.7.6)."""
+
+STATES: Registry[DeliveryState] = Registry(
+    Received, Accepted, Rejected, Released, Modified, Declared, TransactionalState, Extension
+)
+"""All of them, to be told apart when one is decoded."""

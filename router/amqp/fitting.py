@@ -7,27 +7,22 @@ description and the info of an error, the annotations that a `modified` asks for
 from dataclasses import replace
 from typing import Final
 
-from amqpmesh.router.amqp.composite import Registry, decode_composite, encode_composite
+from amqpmesh.router.amqp.composite import decode_composite, encode_composite
 from amqpmesh.router.amqp.definitions import AmqpCondition, Error
 from amqpmesh.router.amqp.delivery_states import (
-    Accepted,
-    Declared,
+    STATES,
     DeliveryState,
     Modified,
     Received,
     Rejected,
-    Released,
     TransactionalState,
 )
 from amqpmesh.router.amqp.performatives import Close, Detach, End
+from amqpmesh.router.amqp.types import Extension
 
 #: Characters, of 4 octets at most: with all that is around them they fit into 512 octets, and so does a condition.
 _DESCRIPTION: Final = 60
 _CONDITION: Final = 80
-
-_STATES: Registry[DeliveryState] = Registry(
-    Received, Accepted, Rejected, Released, Modified, Declared, TransactionalState
-)
 
 
 def short_error(error: Error | None) -> Error | None:
@@ -44,9 +39,13 @@ def short_farewell(frame: Detach | End | Close) -> Detach | End | Close:
     return replace(frame, error=short_error(frame.error) or Error(condition=AmqpCondition.INTERNAL_ERROR))
 
 
-def short_state(state: bytes) -> bytes:
-    """An encoded delivery state that fits into the smallest frames, with room for a delivery-tag beside it."""
-    return encode_composite(_short(decode_composite(_STATES, state)[0]))
+def short_state(state: bytes) -> bytes | None:
+    """An encoded delivery state that fits into the smallest frames, with room for a delivery-tag beside it.
+
+    Returns: None: it is of an extension, and what of it must be said is not known here.
+    """
+    value = decode_composite(STATES, state)[0]
+    return None if isinstance(value, Extension) else encode_composite(_short(value))
 
 
 def _short(state: DeliveryState) -> DeliveryState:
@@ -57,5 +56,5 @@ def _short(state: DeliveryState) -> DeliveryState:
     if isinstance(state, TransactionalState) and state.outcome is not None:
         outcome = _short(state.outcome)
         assert not isinstance(outcome, Received | TransactionalState)
-        return replace(state, outcome=outcome)
+        return replace(state, outcome=None if isinstance(outcome, Extension) else outcome)
     return state

@@ -10,7 +10,7 @@ from amqpmesh.router.amqp.fitting import short_state
 from amqpmesh.router.amqp.performatives import Attach, Detach, Flow
 from amqpmesh.router.amqp.states import LINK, LinkEndpointState, Step
 from amqpmesh.router.amqp.terminus import Terminus
-from amqpmesh.router.amqp.types import Symbol
+from amqpmesh.router.amqp.types import Extension, Symbol
 from amqpmesh.router.kernel import relay as kernel
 
 if TYPE_CHECKING:
@@ -101,8 +101,8 @@ class Link:
     def attach(
         self,
         *,
-        source: Source | None = None,
-        target: Target | Coordinator | None = None,
+        source: Source | Extension | None = None,
+        target: Target | Coordinator | Extension | None = None,
         snd_settle_mode: SenderSettleMode = SenderSettleMode.MIXED,
         rcv_settle_mode: ReceiverSettleMode = ReceiverSettleMode.FIRST,
         max_message_size: int | None = None,

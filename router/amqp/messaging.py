@@ -247,7 +247,8 @@ class Source:
     timeout: Seconds = 0
     dynamic: Boolean = False
     dynamic_node_properties: NodeProperties | None = None
-    distribution_mode: DistributionMode | None = None
+    #: A preference: of the modes that are none of the standard's we have none (§3.5.3).
+    distribution_mode: DistributionMode | Symbol | None = None
     filter: FilterSet | None = None
     default_outcome: Outcome | None = None
     outcomes: Multiple[Symbol] = ()

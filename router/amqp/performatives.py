@@ -22,7 +22,7 @@ from amqpmesh.router.amqp.definitions import (
 from amqpmesh.router.amqp.fields import Boolean, Map, Multiple, String, UInt, ULong, UShort
 from amqpmesh.router.amqp.messaging import DeliveryState, Source, Target
 from amqpmesh.router.amqp.transactions import Coordinator
-from amqpmesh.router.amqp.types import Symbol
+from amqpmesh.router.amqp.types import Extension, Symbol
 
 
 @composite("amqp:open:list", 0x10)
@@ -64,8 +64,8 @@ class Attach:
     role: Role
     snd_settle_mode: SenderSettleMode = SenderSettleMode.MIXED
     rcv_settle_mode: ReceiverSettleMode = ReceiverSettleMode.FIRST
-    source: Source | None = None
-    target: Target | Coordinator | None = None
+    source: Source | Extension | None = None
+    target: Target | Coordinator | Extension | None = None
     unsettled: Map[DeliveryTag, DeliveryState | None] | None = None
     incomplete_unsettled: Boolean = False
     initial_delivery_count: SequenceNo | None = None

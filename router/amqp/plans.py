@@ -12,7 +12,7 @@ from amqpmesh.router.amqp.decoder import Buffer, Reader, Span
 from amqpmesh.router.amqp.encoder import NULL, Writer
 from amqpmesh.router.amqp.errors import decode_error, invalid_field, shown
 from amqpmesh.router.amqp.fields import MaxOctets, Shape
-from amqpmesh.router.amqp.types import Primitive, Symbol
+from amqpmesh.router.amqp.types import Extension, Primitive, Symbol
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ def plan_for(annotation: Any) -> Plan:
     if annotation in DECLARED:
         return _described([DECLARED[annotation]], refuse_unknown)
     if annotation in CHOICES:
-        return _choices(annotation, CHOICES[annotation])
+        return _choices(annotation, CHOICES[annotation], others=False)
     if annotation in encoder.CLASSES.keys() - _PYTHONS_OWN:
         primitive = encoder.CLASSES[annotation]
         return Plan(primitive.value, decoder.TYPED[primitive], encoder.FIELD_WRITERS[primitive], (annotation,))
@@ -153,20 +153,25 @@ def _at_most(plan: Plan, limit: MaxOctets) -> Plan:
     return replace(plan, readers=_wrapped(plan.readers, check), write=write_checked)
 
 
-def _choices(cls: type[Enum], source: Primitive) -> Plan:
+def _choices(cls: type[Enum], source: Primitive, *, others: bool) -> Plan:
+    """Args: others: extensions may add to the choices: what is none of them is read as a value of the source type."""
     members = {member.value: member for member in cls}
     written = {member: encoder.FIELD_WRITERS[source](member.value, 0) for member in cls}
 
-    def choose(value: Any) -> Enum:
+    def choose(value: Any) -> Any:
         try:
             return members[value]
         except KeyError:
+            if others:
+                return value
             raise invalid_field(f"{shown(value)} is not one of the choices of {cls.__name__}") from None
 
-    def write(value: Enum, _depth: int) -> bytes:
+    def write(value: Any, depth: int) -> bytes:
         try:
             return written[value]
         except KeyError:
+            if others:
+                return encoder.FIELD_WRITERS[source](value, depth)
             raise ValueError(f"{shown(value)} is not one of the choices of {cls.__name__}") from None
 
     return Plan(source.value, _wrapped(decoder.PLAIN[source], choose), write, (cls,))
@@ -179,6 +184,27 @@ def refuse_unknown(data: Buffer, offset: int, depth: int) -> NoReturn:
     """Where one of a few described types may be: what came is none of them."""
     descriptor, _ = decoder.READERS[data[offset]](data, offset + 1, depth)
     raise invalid_field(f"a described type with the descriptor {shown(descriptor)} is not permitted here")
+
+
+def is_of_the_standard(descriptor: types.Value) -> bool:
+    """Whether a descriptor is that of a type of the standard's."""
+    return any(descriptor in (each.code, each.name) for each in DECLARED.values())
+
+
+def read_extension(data: Buffer, offset: int, depth: int) -> tuple[Extension, int]:
+    """Where extensions may add to a few described types: what came is well formed, and kept as it came.
+
+    A type of the standard's that is none of the few is refused all the same.
+    """
+    value, end = decoder.READERS[0x00](data, offset, depth)
+    if is_of_the_standard(value.descriptor):
+        refuse_unknown(data, offset, depth)
+    return Extension(bytes(data[offset - 1 : end])), end
+
+
+def write_extension(value: Extension, _depth: int) -> bytes:
+    """The octets that came."""
+    return value.octets
 
 
 def descriptor_reader(declared: Iterable[Declaration], otherwise: Reader) -> Reader:
@@ -211,9 +237,10 @@ def descriptor_reader(declared: Iterable[Declaration], otherwise: Reader) -> Rea
 
 def _described(declared: list[Declaration], otherwise: Reader) -> Plan:
     label = " or ".join(one.label for one in declared)
-    write = _write_by_class({one.cls: one.write for one in declared})
-    classes = tuple(one.cls for one in declared)
-    return Plan(label, {0x00: descriptor_reader(declared, otherwise)}, write, classes)
+    writers: dict[type, Writer] = {one.cls: one.write for one in declared}
+    if otherwise is read_extension:
+        writers[Extension] = write_extension
+    return Plan(label, {0x00: descriptor_reader(declared, otherwise)}, _write_by_class(writers), tuple(writers))
 
 
 # Unions: the format code, and for described types the descriptor, chooses the reader; the class chooses the writer.
@@ -222,10 +249,17 @@ def _described(declared: list[Declaration], otherwise: Reader) -> Plan:
 def _union(members: tuple[Any, ...]) -> Plan:
     nullable = type(None) in members
     declared = [DECLARED[member] for member in members if member in DECLARED]
-    plans = [plan_for(member) for member in members if member is not type(None) and member not in DECLARED]
+    others = [member for member in members if member not in (type(None), Extension) and member not in DECLARED]
+    choice = next((member for member in others if member in CHOICES), None)
+    if choice is not None:
+        # Beside its choices stands the type of their values: there may be others.
+        plans = [_choices(choice, CHOICES[choice], others=True)]
+    else:
+        plans = [plan_for(member) for member in others]
     open_ended = any(plan.label == "*" for plan in plans)
     if declared:
-        plans.append(_described(declared, decoder.READERS[0x00] if open_ended else refuse_unknown))
+        otherwise = read_extension if Extension in members else refuse_unknown
+        plans.append(_described(declared, decoder.READERS[0x00] if open_ended else otherwise))
     if len(plans) == 1:
         return replace(plans[0], nullable=nullable or plans[0].nullable)
     readers = {code: reader for plan in plans for code, reader in plan.readers.items()}

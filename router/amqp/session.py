@@ -25,6 +25,7 @@ from amqpmesh.router.amqp.numbers import LowestFree
 from amqpmesh.router.amqp.performatives import Attach, Begin, Detach, End, Flow
 from amqpmesh.router.amqp.states import LINK, SESSION, LinkEndpointState, SessionState, Step
 from amqpmesh.router.amqp.terminus import Terminus
+from amqpmesh.router.amqp.types import Extension
 from amqpmesh.router.kernel import relay as kernel
 
 if TYPE_CHECKING:
@@ -231,7 +232,8 @@ class Session:
         if len(out) - start > self.connection.remote_max_frame_size and run.state is not None:
             del out[start:]
             run.state = short_state(run.state)
-            kernel.write_disposition(out, self.flow_state.channel, run)
+            if run.state is not None or run.settled:
+                kernel.write_disposition(out, self.flow_state.channel, run)
 
     def flush(self) -> None:
         """Write what has gathered since the last flush: dispositions, then flows."""
@@ -403,7 +405,11 @@ class Session:
         else:
             flow_state.second = attach.rcv_settle_mode.value == 1
             flow_state.max_message_size = attach.max_message_size or 0
-        return () if link.state in _DEAF else (LinkAttached(link, attach),)
+        if link.state in _DEAF:
+            return ()
+        if isinstance(attach.source, Extension) or isinstance(attach.target, Extension):
+            return self.fail_link(link, AmqpCondition.NOT_IMPLEMENTED, "a source or target of an unknown type")
+        return (LinkAttached(link, attach),)
 
     def _check_room(self) -> None:
         """Whether there will be a handle for our answer to one more `attach`, beside those that we owe already.

@@ -25,6 +25,7 @@ __all__ = [
     "Decimal64",
     "Decimal128",
     "Described",
+    "Extension",
     "Float",
     "Int",
     "Long",
@@ -207,6 +208,13 @@ class Described:
 
     descriptor: "Value"
     value: "Value"
+
+
+@dataclass(frozen=True, slots=True)
+class Extension:
+    """A value of a described type that is no part of the standard, where one may be: the octets that came (§1.3)."""
+
+    octets: bytes
 
 
 @dataclass(frozen=True, slots=True, init=False)

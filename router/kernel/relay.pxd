@@ -30,6 +30,10 @@ cdef long _LOW_SIZE
 cdef long _LOW_ANSWER
 cdef long _SPREAD
 cdef long _LOOKS
+cdef long _EXTENSION
+cdef long _RECEIVED
+cdef long _DECLARED
+cdef long _TRANSACTIONAL
 cdef long _ACCEPTED
 cdef long _REJECTED
 cdef long _RELEASED

@@ -31,7 +31,8 @@ DELIVERY_ANNOTATIONS: Final = 0x71
 MESSAGE_ANNOTATIONS: Final = 0x72
 PROPERTIES: Final = 0x73
 
-# Delivery states by descriptor code (§3.4, §4.5.8).
+# Delivery states by descriptor code (§3.4, §4.5.8). One of an extension may have any other, or none that is a number.
+EXTENSION: Final = 0
 RECEIVED: Final = 0x23
 ACCEPTED: Final = 0x24
 REJECTED: Final = 0x25
@@ -57,6 +58,10 @@ MANY: Final = 0x7FFFFFFF
 _HEADER: Final = HEADER
 _DELIVERY_ANNOTATIONS: Final = DELIVERY_ANNOTATIONS
 _MESSAGE_ANNOTATIONS: Final = MESSAGE_ANNOTATIONS
+_EXTENSION: Final = EXTENSION
+_RECEIVED: Final = RECEIVED
+_DECLARED: Final = DECLARED
+_TRANSACTIONAL: Final = TRANSACTIONAL
 _ACCEPTED: Final = ACCEPTED
 _REJECTED: Final = REJECTED
 _RELEASED: Final = RELEASED
@@ -2906,9 +2911,15 @@ _SECTIONS: Final = {
 def state_kind(state: bytes | None) -> int:
     """Which delivery state the encoded `state` is, by its descriptor's code; -1 for None.
 
-    Here a state is always as our own encoder writes it: the descriptor a smallulong.
+    Here a state of the standard's is always as our own encoder writes it: the descriptor a smallulong. Any other is of
+    an extension, and 0.
     """
-    return -1 if state is None else state[2]
+    if state is None:
+        return -1
+    if state[1] != 0x53:
+        return _EXTENSION
+    code = state[2]
+    return code if _RECEIVED <= code <= _MODIFIED or code in (_DECLARED, _TRANSACTIONAL) else _EXTENSION
 
 
 def is_terminal(state: bytes | None) -> bool:

@@ -216,14 +216,17 @@ def test_a_dynamic_node_lives_as_long_as_its_policy_says(policy: type) -> None:
     network.leave()
 
 
-def test_a_lifetime_policy_that_is_none_stands_for_nothing() -> None:
+def test_a_lifetime_policy_that_is_none_is_refused_and_one_of_an_extension_is_not_in_force() -> None:
     network = Network()
     client = network.client()
     for wanted in (Accepted(), Described(ULong(99), []), "forever"):
         properties = {Symbol("lifetime-policy"): wanted, Symbol("x-color"): "red"}
         link = client.receiver(None, source=Source(dynamic=True, dynamic_node_properties=properties))  # type: ignore[arg-type]  # wrong on purpose
+        if not isinstance(wanted, Described):
+            assert _condition(client, link) == "amqp:invalid-field"
+            continue
         assert link.remote is not None
-        assert link.remote.source is not None
+        assert isinstance(link.remote.source, Source)
         assert link.remote.source.dynamic_node_properties == {"lifetime-policy": DeleteOnClose()}
     network.leave()
 

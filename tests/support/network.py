@@ -6,19 +6,10 @@ from dataclasses import dataclass, field
 from itertools import count
 
 from amqpmesh.router.amqp import events
-from amqpmesh.router.amqp.composite import Registry, decode_composite, encode_composite
+from amqpmesh.router.amqp.composite import decode_composite, encode_composite
 from amqpmesh.router.amqp.connection import Connection
 from amqpmesh.router.amqp.definitions import Error, ReceiverSettleMode, Role, SenderSettleMode
-from amqpmesh.router.amqp.delivery_states import (
-    Accepted,
-    Declared,
-    DeliveryState,
-    Modified,
-    Received,
-    Rejected,
-    Released,
-    TransactionalState,
-)
+from amqpmesh.router.amqp.delivery_states import STATES, Accepted, DeliveryState, Modified, Rejected, Released
 from amqpmesh.router.amqp.link import Link, Receiver, Sender
 from amqpmesh.router.amqp.messaging import AmqpValue, DistributionMode, Header, Properties, Source, Target
 from amqpmesh.router.amqp.negotiation import Negotiation
@@ -29,9 +20,6 @@ from amqpmesh.router.config import AddressConfig, ListenerConfig, RouterConfig
 from amqpmesh.router.core import Core
 from amqpmesh.router.kernel.relay import Delivery, dispose
 
-STATES: Registry[DeliveryState] = Registry(
-    Received, Accepted, Rejected, Released, Modified, Declared, TransactionalState
-)
 OUTCOMES: dict[str, DeliveryState] = {
     "accepted": Accepted(),
     "rejected": Rejected(error=Error(condition=Symbol("test:bad"), description="why", info={Symbol("n"): 7})),

@@ -14,7 +14,7 @@ import trio
 from amqpmesh.router.amqp.errors import CommandError
 from amqpmesh.router.amqp.link import FORGIVEN, MAX_CREDIT
 from amqpmesh.router.amqp.link import Receiver as EngineReceiver
-from amqpmesh.router.amqp.messaging import DistributionMode
+from amqpmesh.router.amqp.messaging import DistributionMode, Source
 from amqpmesh.router.io.client.arguments import whole
 from amqpmesh.router.io.client.attached import Attached
 from amqpmesh.router.io.client.movable import MovableEnd, moved
@@ -166,14 +166,14 @@ class BulkEnd(MovableEnd):
         return attach.source is not None
 
     def _wanting(self, attach: Attach) -> str | None:
-        assert attach.source is not None
+        assert isinstance(attach.source, Source)
         copy = DistributionMode.COPY
         if self._asked.distribution_mode is copy and attach.source.distribution_mode is not copy:
             return "the peer does not let messages be browsed"
         return self._terms.wanting(attach, self._asked)
 
     def _begin_use(self, attach: Attach) -> None:
-        assert attach.source is not None
+        assert isinstance(attach.source, Source)
         self.address = attach.source.address
         self._came.link = self._link
         self._entrust()

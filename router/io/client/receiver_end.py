@@ -15,7 +15,7 @@ from amqpmesh.router.amqp.delivery_states import Rejected
 from amqpmesh.router.amqp.errors import AmqpMeshError, CommandError, ProtocolError, Scope
 from amqpmesh.router.amqp.link import FORGIVEN
 from amqpmesh.router.amqp.link import Receiver as EngineReceiver
-from amqpmesh.router.amqp.messaging import MESSAGE_FORMAT
+from amqpmesh.router.amqp.messaging import MESSAGE_FORMAT, Source
 from amqpmesh.router.io.client.arguments import whole
 from amqpmesh.router.io.client.conversation import MIN_WINDOW
 from amqpmesh.router.io.client.credit import Crediting
@@ -182,7 +182,7 @@ class ReceiverEnd(Crediting):
         return self._terms.wanting(attach, self._asked)
 
     def _begin_use(self, attach: Attach) -> None:
-        assert attach.source is not None
+        assert isinstance(attach.source, Source)
         self.address = attach.source.address
         self.filter = attach.source.filter or {}
         # A source that lists none has them all: the list is of what may be chosen (§3.5.3).

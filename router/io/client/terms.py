@@ -68,7 +68,7 @@ class ReceiverTerms:
         That is the address of a dynamic node, to which nobody could send; or a filter that was asked for by name: what
         comes would be something else.
         """
-        assert attach.source is not None
+        assert isinstance(attach.source, Source)
         if asked.dynamic and attach.source.address is None:
             return "the peer gives no address of a dynamic node"
         in_place = attach.source.filter or {}
