@@ -131,17 +131,8 @@ class Attaching:
                 assert isinstance(link, Sender)
                 taken = self._consumer(record, link, attach)
         except RefusedError as refusal:
-            self._core.log.info(
-                "link refused",
-                connection=record.number,
-                peer=record.host,
-                link=link.name,
-                condition=refusal.error.condition,
-                reason=refusal.error.description,
-            )
             link.refuse(refusal.error)
-            if self._core.recording is not None:
-                self._core.recording.refused(link, record, refusal.error)
+            self.refused(record, link, refusal.error)
             return
         link.context = taken
         if self._core.recording is not None:
@@ -152,6 +143,19 @@ class Attaching:
             key = self._steal(record, link, key, robbed)
         taken.key = key
         self.links[key] = taken
+
+    def refused(self, record: ConnectionRecord, link: Link, error: Error) -> None:
+        """A peer's attach was answered with an error: tell it."""
+        self._core.log.info(
+            "link refused",
+            connection=record.number,
+            peer=record.host,
+            link=link.name,
+            condition=error.condition,
+            reason=error.description,
+        )
+        if self._core.recording is not None:
+            self._core.recording.refused(link, record, error)
 
     # ---------------------------------------------------------------------------------------------------- producers
 

@@ -174,6 +174,8 @@ def _attached(core: Core, record: ConnectionRecord, event: events.LinkAttached) 
 def _detached(core: Core, record: ConnectionRecord, event: events.LinkDetached) -> None:
     link = event.link
     taken = link.context
+    if taken is None and not event.by_peer and event.error is not None:
+        core.attaching.refused(record, link, event.error)
     if isinstance(taken, Neighbour) and core.mesh is not None:
         core.mesh.detached(taken)
     if isinstance(taken, OutgoingLink) and taken.lane is not None and not taken.gone:

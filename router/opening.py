@@ -48,6 +48,7 @@ def endpoint(
         minimum_idle_time_out=limits.minimum_idle_time_out,
         open_time_out=limits.open_time_out,
         close_time_out=limits.close_time_out,
+        max_values=limits.max_values,
         offered_capabilities=CAPABILITIES,
     )
 

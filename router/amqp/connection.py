@@ -6,6 +6,7 @@ It knows no socket and no clock: the time comes in as `now`, in seconds of any m
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from amqpmesh.router.amqp.channels import Channels
@@ -35,6 +36,7 @@ from amqpmesh.router.amqp.link import Receiver
 from amqpmesh.router.amqp.liveness import Due, Liveness
 from amqpmesh.router.amqp.negotiation import AMQP_ID, Negotiation, Progress
 from amqpmesh.router.amqp.performatives import (
+    Attach,
     Begin,
     Close,
     Detach,
@@ -43,8 +45,10 @@ from amqpmesh.router.amqp.performatives import (
     Open,
     Performative,
     Transfer,
+    decode_abridged,
     decode_performative,
     encode_performative,
+    is_overfull,
 )
 from amqpmesh.router.amqp.reading import disposition_frame, names_all_fields, transfer_frame
 from amqpmesh.router.amqp.session import Session
@@ -100,6 +104,7 @@ class Connection:
         minimum_idle_time_out: float = 0.1,
         close_time_out: float = 5.0,
         open_time_out: float = 10.0,
+        max_values: int = 256,
         properties: Mapping[Symbol, Value] | None = None,
         offered_capabilities: Sequence[Symbol] = (),
         desired_capabilities: Sequence[Symbol] = (),
@@ -115,6 +120,7 @@ class Connection:
         idle_time_out: seconds without a frame after which we close; we announce half of it (§2.4.5); None: never.
         minimum_idle_time_out: seconds; a peer that demands shorter ones is refused.
         close_time_out: seconds that the peer has to answer our `close`; open_time_out: to come as far as `open`.
+        max_values: that a performative of the peer's may hold, its own fields among them.
         desired_capabilities: those that we use where the peer offers them, and no others (§2.7.1).
         initial_outgoing_id, initial_delivery_id: where the sequence numbers of its sessions begin.
         """
@@ -127,6 +133,7 @@ class Connection:
         self.small_window = small_window
         self.connection_window = connection_window
         self.minimum_idle_time_out = minimum_idle_time_out
+        self.max_values = max_values
         self.properties = properties
         self.offered_capabilities = offered_capabilities
         self.desired_capabilities = desired_capabilities
@@ -477,6 +484,8 @@ class Connection:
                 disposition = kernel.skim_disposition(body, 0, len(body))
                 if disposition is not None:
                     return self._receive_disposition(frame.channel, disposition)
+        if is_overfull(body, self.max_values):
+            return self._receive_overfull(frame.channel, decode_abridged(body))
         performative, payload_at = decode_performative(body)
         if isinstance(performative, Open):
             # One of ours names all fields, too, for the same peers, and reads any.
@@ -509,6 +518,31 @@ class Connection:
             return session.receive(performative)
         except ProtocolError as error:
             return self._fail_session(session, error)
+
+    def _receive_overfull(self, channel: int, performative: Performative) -> Iterable[Event]:
+        """A frame with more values than are made. What it would begin is refused; what it would end, ends.
+
+        Args: performative: without them.
+        Raises: ProtocolError(CONNECTION, resource-limit-exceeded): nothing less can be refused.
+        """
+        label = type(performative).__name__.lower()
+        error = Error(
+            condition=AmqpCondition.RESOURCE_LIMIT_EXCEEDED,
+            description=f"{label} with more than {self.max_values} values",
+        )
+        if isinstance(performative, Detach | End | Close):
+            return self._receive_performative(channel, replace(performative, error=error), b"")
+        if self.remote is None or isinstance(performative, Open):
+            raise ProtocolError(Scope.CONNECTION, error.condition, error.description or label)
+        if isinstance(performative, Begin):
+            self._receive_begin(channel, performative)
+        session = self._mapped(channel)
+        if not isinstance(performative, Attach):
+            return session.fail(error)
+        try:
+            return session.refuse(performative, error)
+        except ProtocolError as refusal:
+            return self._fail_session(session, refusal)
 
     def _receive_transfer(self, channel: int, frame: kernel.TransferFrame, payload: bytes) -> tuple[Event, ...]:
         session = self._mapped(channel)
@@ -560,7 +594,8 @@ class Connection:
         if len(body) < 3 or (body[1] == 0x53 and body[2] not in (_OPEN, _CLOSE)):
             return ()
         try:
-            performative = decode_performative(body)[0]
+            overfull = is_overfull(body, self.max_values)
+            performative = decode_abridged(body) if overfull else decode_performative(body)[0]
         except ProtocolError:
             return ()
         if isinstance(performative, Close):

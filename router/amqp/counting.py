@@ -1,14 +1,15 @@
-"""How many values a payload holds, found out before any of them is made.
+"""How many values a message or a performative holds, found out before any of them is made.
 
 What a value costs in memory and time has little to do with its octets: fifteen million can be five million maps. So
-whoever decodes at once, for a program, what a peer sent counts first. Counting follows the same offsets as the decoder,
-makes nothing, and stops where there are too many: a compound says how many it has before they come.
+what a peer sent is counted before it is decoded. Counting follows the same offsets as the decoder, makes nothing, and
+stops where there are too many: a compound says how many it has before they come.
 """
 
 from typing import Final
 
 from amqpmesh.router.amqp.conditions import AmqpCondition
 from amqpmesh.router.amqp.decoder import MALFORMED, MIN_WIDTHS, Buffer, Span, refuse_depth, span8, span32
+from amqpmesh.router.amqp.encoder import NULL, compound
 from amqpmesh.router.amqp.errors import ProtocolError, Scope
 
 MAX_VALUES: Final = 20_000
@@ -55,6 +56,66 @@ def refuse_values(payload: Buffer, most: int) -> None:
         ) from None
     except (*MALFORMED, KeyError):
         return
+
+
+def exceeds(performative: Buffer, most: int, apart: int = -1) -> bool:
+    """Whether a performative holds more values than `most`, as `refuse_values` counts them. What is none is for the
+    decoder to refuse.
+
+    Args: performative: it, and whatever follows it. apart: a field of it, by number, that does not count.
+    """
+    if len(performative) <= most:
+        return False  # each has an octet at least
+    try:
+        at, left = _count(performative, 1, 1, 1, most - 2)
+        offset, count = _fields(performative, at)
+        if 0 <= apart < count:
+            offset, left = _count(performative, offset, apart, 2, left)
+            offset = _behind(performative, offset, 2)
+            count -= apart + 1
+        _count(performative, offset, count, 2, left)
+    except _TooManyError:
+        return True
+    except (*MALFORMED, KeyError):
+        pass
+    return False
+
+
+def abridged(performative: Buffer) -> bytes:
+    """A performative with its simple fields alone: null is in the place of each described value, list, map and array.
+
+    Raises: ProtocolError(CONNECTION, decode-error), or one of `MALFORMED`: it is no described list.
+    """
+    at = _behind(performative, 1, 1)
+    offset, count = _fields(performative, at)
+    fields = []
+    for _ in range(count):
+        code, begin = performative[offset], offset
+        offset = _behind(performative, offset, 2)
+        fields.append(NULL if code == 0x00 or code >= 0xC0 else bytes(performative[begin:offset]))
+    return compound(bytes(performative[:at]), 0xC0, 0xD0, count, b"".join(fields))
+
+
+def _fields(data: Buffer, at: int) -> tuple[int, int]:
+    """Where the constituents of the list at `at` begin, and how many there are."""
+    code = data[at]
+    if code >> 4 not in (0xC, 0xD):
+        return at + 1, 0
+    begin, _, count = _SPANS[code >> 4](data, at + 1)
+    return begin, count
+
+
+def _behind(data: Buffer, offset: int, depth: int) -> int:
+    """The offset behind a value, without a look at what it holds."""
+    code = data[offset]
+    if code == 0x00:
+        refuse_depth(depth)
+        return _behind(data, _behind(data, offset + 1, depth + 1), depth + 1)
+    if _WIDTHS[code]:
+        return offset + _WIDTHS[code]
+    if code >> 4 in (0xA, 0xC, 0xE):
+        return offset + 2 + data[offset + 1]
+    return offset + 5 + int.from_bytes(data[offset + 1 : offset + 5], "big")
 
 
 def _count(data: Buffer, offset: int, values: int, depth: int, left: int) -> tuple[int, int]:

@@ -21,6 +21,7 @@ class Shape(Enum):
     SIMPLE = "simple"
     MULTIPLE = "multiple"
     MAP = "map"
+    LAZY_MAP = "lazy map"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,3 +57,6 @@ Multiple = Annotated[tuple[T, ...], Shape.MULTIPLE]
 
 Map = Annotated[Mapping[K, V], Shape.MAP]
 """A map whose keys and values are of one type each. Values may be null if their type says so."""
+
+LazyMap = Annotated[Mapping[K, V], Shape.LAZY_MAP]
+"""The same, read entry by entry when somebody asks (`maps.Entries`): it may have thousands, of which few are of use."""

@@ -2,11 +2,11 @@
 
 To the standard, true, long 1, uint 1 and double 1.0 are four keys, and a list is as good a key as any; to a dict the
 four are one, and a list is none. So two keys are identical here if their encodings are. What a dict can hold is a
-dict; the rest is a `PairMap`.
+dict; the rest is a `PairMap`. Of what may have thousands of entries each is read when it is asked for: `Entries`.
 """
 
-from collections.abc import ItemsView, Iterable, Iterator, Mapping, Sequence, ValuesView
-from typing import Any
+from collections.abc import Callable, ItemsView, Iterable, Iterator, Mapping, Sequence, ValuesView
+from typing import Any, TypeAlias
 
 from amqpmesh.router.amqp.encoder import REFUSALS, write_value
 from amqpmesh.router.amqp.errors import shown
@@ -70,13 +70,66 @@ class PairMap(Mapping[Any, Any]):
         return f"PairMap({list(self._pairs.values())!r})"
 
 
-# The views of `Mapping` look each key up, which encodes it: of a map that is the key of a map, and so on, that would be
-# twice the work for each level.
+ReadEntry: TypeAlias = Callable[[bytes, int], tuple[Any, Any, int]]
+"""(octets, offset) to (key, value, offset behind them). Raises: ProtocolError: there is no legal entry."""
+
+
+class Entries(Mapping[Any, Any]):
+    """A map as it came, of which each entry is decoded when it is asked for, in order, and nothing is kept.
+
+    `len` and truth cost nothing; to iterate, over `items()` too, costs what is read of it; to look for a key may read
+    all. Keys that are identical are not found out.
+    Raises: ProtocolError(CONNECTION, decode-error or invalid-field): by whatever reads an entry that is not legal.
+    """
+
+    __slots__ = ("_count", "_octets", "_read")
+
+    def __init__(self, octets: bytes, count: int, read: ReadEntry) -> None:
+        """Args: octets: the constituents. count: of the entries."""
+        self._octets = octets
+        self._count = count
+        self._read = read
+
+    def __getitem__(self, key: Any) -> Any:
+        for one, value in self.pairs():
+            if one == key:
+                return value
+        raise KeyError(key)
+
+    def __iter__(self) -> Iterator[Any]:
+        return (key for key, _ in self.pairs())
+
+    def __len__(self) -> int:
+        return self._count
+
+    def items(self) -> ItemsView[Any, Any]:
+        """The entries, in order."""
+        return _Items(self)
+
+    def values(self) -> ValuesView[Any]:
+        """Their values, in order."""
+        return _Values(self)
+
+    def pairs(self) -> Iterator[tuple[Any, Any]]:
+        """The entries, in order, without looking for any."""
+        offset = 0
+        for _ in range(self._count):
+            key, value, offset = self._read(self._octets, offset)
+            yield key, value
+
+    __hash__ = None  # type: ignore[assignment]  # as dict
+
+    def __repr__(self) -> str:
+        return f"<Entries: {self._count}>"
+
+
+# The views of `Mapping` look each key up, which encodes it, or reads all before it: of a map that is the key of a map,
+# and so on, that would be twice the work for each level.
 
 
 class _Items(ItemsView[Any, Any]):
     __slots__ = ()
-    _mapping: PairMap
+    _mapping: PairMap | Entries
 
     def __iter__(self) -> Iterator[tuple[Any, Any]]:
         return self._mapping.pairs()
@@ -84,7 +137,7 @@ class _Items(ItemsView[Any, Any]):
 
 class _Values(ValuesView[Any]):
     __slots__ = ()
-    _mapping: PairMap
+    _mapping: PairMap | Entries
 
     def __iter__(self) -> Iterator[Any]:
         return (value for _, value in self._mapping.pairs())

@@ -1,9 +1,11 @@
 """The nine frame bodies, declared (§2.7)."""
 
-from typing import TypeAlias
+from dataclasses import fields
+from typing import Final, TypeAlias
 
 from amqpmesh.router.amqp.composite import Registry, composite, decode_composite, encode_composite
-from amqpmesh.router.amqp.decoder import Buffer
+from amqpmesh.router.amqp.counting import abridged, exceeds
+from amqpmesh.router.amqp.decoder import MALFORMED, Buffer, malformed
 from amqpmesh.router.amqp.definitions import (
     DeliveryNumber,
     DeliveryTag,
@@ -19,7 +21,7 @@ from amqpmesh.router.amqp.definitions import (
     SequenceNo,
     TransferNumber,
 )
-from amqpmesh.router.amqp.fields import Boolean, Map, Multiple, String, UInt, ULong, UShort
+from amqpmesh.router.amqp.fields import Boolean, LazyMap, Multiple, String, UInt, ULong, UShort
 from amqpmesh.router.amqp.messaging import DeliveryState, Source, Target
 from amqpmesh.router.amqp.transactions import Coordinator
 from amqpmesh.router.amqp.types import Extension, Symbol
@@ -66,7 +68,7 @@ class Attach:
     rcv_settle_mode: ReceiverSettleMode = ReceiverSettleMode.FIRST
     source: Source | Extension | None = None
     target: Target | Coordinator | Extension | None = None
-    unsettled: Map[DeliveryTag, DeliveryState | None] | None = None
+    unsettled: LazyMap[DeliveryTag, DeliveryState | None] | None = None
     incomplete_unsettled: Boolean = False
     initial_delivery_count: SequenceNo | None = None
     max_message_size: ULong | None = None
@@ -151,6 +153,15 @@ _PERFORMATIVES: Registry[Performative] = Registry(Open, Begin, Attach, Flow, Tra
 # Azure's pure-Python stack indexes past short lists, so these are written in full.
 _WRITTEN_IN_FULL = frozenset({Open, Begin, Attach, Flow})
 
+#: What an `attach` may begin with (§1.3.3), and which of its fields is its unsettled map.
+_ATTACHES: Final = (
+    b"\x00\x53\x12",
+    b"\x00\x80\x00\x00\x00\x00\x00\x00\x00\x12",
+    b"\x00\xa3\x10amqp:attach:list",
+    b"\x00\xb3\x00\x00\x00\x10amqp:attach:list",
+)
+_UNSETTLED: Final = [field.name for field in fields(Attach)].index("unsettled")
+
 
 def decode_performative(data: Buffer, offset: int = 0) -> tuple[Performative, int]:
     """The performative of a frame body, and the offset at which its payload begins.
@@ -158,6 +169,23 @@ def decode_performative(data: Buffer, offset: int = 0) -> tuple[Performative, in
     Raises: ProtocolError(CONNECTION, decode-error or invalid-field): as `decode_composite`.
     """
     return decode_composite(_PERFORMATIVES, data, offset)
+
+
+def is_overfull(body: bytes, most: int) -> bool:
+    """Whether the performative of a frame body holds more values than `most`, but for those of an unsettled map, which
+    are not made before somebody wants them. What is no performative is for the decoder to refuse."""
+    return exceeds(body, most, _UNSETTLED if body.startswith(_ATTACHES) else -1)
+
+
+def decode_abridged(body: bytes) -> Performative:
+    """The performative of a frame body without what its fields hold: null is in the place of each value of values.
+
+    Raises: ProtocolError(CONNECTION): as `decode_composite`.
+    """
+    try:
+        return decode_composite(_PERFORMATIVES, abridged(body))[0]
+    except MALFORMED as error:
+        raise malformed(error) from error
 
 
 def encode_performative(performative: Performative, *, compact: bool = False) -> bytes:

@@ -4,7 +4,7 @@ import types as python_types
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
-from functools import reduce
+from functools import partial, reduce
 from typing import Annotated, Any, NoReturn, Union, get_args, get_origin
 
 from amqpmesh.router.amqp import decoder, encoder, types
@@ -12,6 +12,7 @@ from amqpmesh.router.amqp.decoder import Buffer, Reader, Span
 from amqpmesh.router.amqp.encoder import NULL, Writer
 from amqpmesh.router.amqp.errors import decode_error, invalid_field, shown
 from amqpmesh.router.amqp.fields import MaxOctets, Shape
+from amqpmesh.router.amqp.maps import Entries
 from amqpmesh.router.amqp.types import Extension, Primitive, Symbol
 
 
@@ -117,9 +118,9 @@ def _annotated(base: Any, kind: Primitive | Shape, *restrictions: MaxOctets) -> 
         return Plan("simple", _SIMPLE, _write_simple, (), nullable=True)
     if kind is Shape.MULTIPLE:
         return _multiple(plan_for(get_args(base)[0]))
-    if kind is Shape.MAP:
+    if kind in (Shape.MAP, Shape.LAZY_MAP):
         key, value = get_args(base)
-        return _map(plan_for(key), plan_for(value))
+        return _map(plan_for(key), plan_for(value), lazy=kind is Shape.LAZY_MAP)
     plan = Plan(kind.value, decoder.PLAIN[kind], encoder.FIELD_WRITERS[kind], (get_origin(base) or base,))
     return reduce(_at_most, restrictions, plan)
 
@@ -334,8 +335,17 @@ def _strings_as_symbols(key: Plan) -> Plan:
     return replace(key, readers={**key.readers, **_wrapped(strings, _symbol)})
 
 
-def _map(key: Plan, value: Plan) -> Plan:
+def _map(key: Plan, value: Plan, *, lazy: bool) -> Plan:
+    """Args: lazy: its entries are read when they are asked for."""
     key_table, value_table = _strings_as_symbols(key).table(), value.table()
+
+    def later(depth: int, octets: bytes, offset: int) -> tuple[Any, Any, int]:
+        try:
+            one, offset = key_table[octets[offset]](octets, offset + 1, depth)
+            content, offset = value_table[octets[offset]](octets, offset + 1, depth)
+        except decoder.MALFORMED as error:
+            raise decoder.malformed(error) from error
+        return one, content, offset
 
     def entries(span: Span) -> Reader:
         def read(data: Buffer, offset: int, depth: int) -> tuple[Any, int]:
@@ -343,6 +353,8 @@ def _map(key: Plan, value: Plan) -> Plan:
             decoder.enter(data, offset, end, count, depth)
             decoder.refuse_odd(count)
             depth += 1
+            if lazy:
+                return Entries(bytes(data[offset:end]), count // 2, partial(later, depth)), end
             keys, values = [], []
             for _ in range(count // 2):
                 one, offset = key_table[data[offset]](data, offset + 1, depth)

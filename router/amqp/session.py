@@ -283,6 +283,11 @@ class Session:
         assert isinstance(performative, End)
         return self._receive_end(performative)
 
+    def refuse(self, attach: Attach, error: Error) -> tuple[Event, ...]:
+        """An `attach` came that is to be answered with this error alone (§2.6.3). Raises: ProtocolError."""
+        events = self.receive(attach)
+        return self._fail_link(self.links[attach.handle], error) if events else ()
+
     def receive_transfer(self, frame: kernel.TransferFrame, payload: bytes) -> tuple[Event, ...]:
         """Part of a delivery (§2.7.5). Raises: ProtocolError, Violation."""
         if self.state in (S.DISCARDING, S.END_SENT):
@@ -322,7 +327,9 @@ class Session:
 
     def fail_link(self, link: Link, condition: str, description: str) -> tuple[Event, ...]:
         """Detach `link` for what the peer did wrong on it (§2.6.5)."""
-        error = Error(condition=self.connection.condition(condition), description=description)
+        return self._fail_link(link, Error(condition=self.connection.condition(condition), description=description))
+
+    def _fail_link(self, link: Link, error: Error) -> tuple[Event, ...]:
         if link.state is LinkEndpointState.ATTACH_RCVD:
             self._answer_begin()
             link.refuse(error)

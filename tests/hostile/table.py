@@ -11,11 +11,11 @@ from enum import Enum, auto
 
 from amqpmesh.router.amqp.codec import encode
 from amqpmesh.router.amqp.composite import encode_composite
-from amqpmesh.router.amqp.definitions import ReceiverSettleMode, Role, SenderSettleMode
-from amqpmesh.router.amqp.delivery_states import Accepted, TransactionalState
+from amqpmesh.router.amqp.definitions import Error, ReceiverSettleMode, Role, SenderSettleMode
+from amqpmesh.router.amqp.delivery_states import Accepted, Modified, TransactionalState
 from amqpmesh.router.amqp.frames import EMPTY_FRAME
 from amqpmesh.router.amqp.messaging import Source, Target
-from amqpmesh.router.amqp.performatives import Close, Detach, Disposition, End, Open, Performative, Transfer
+from amqpmesh.router.amqp.performatives import Begin, Close, Detach, Disposition, End, Open, Performative, Transfer
 from amqpmesh.router.amqp.sasl import SaslInit, SaslResponse
 from amqpmesh.router.amqp.transactions import Coordinator
 from amqpmesh.router.amqp.types import Described, Extension, Symbol, ULong
@@ -86,6 +86,9 @@ def opened_with(properties: bytes) -> bytes:
     fields = b"\xa1\x01a" + b"\x40" * 8 + properties
     return frame(b"\x00\x53\x10\xd0" + (len(fields) + 4).to_bytes(4, "big") + b"\x00\x00\x00\x0a" + fields)
 
+
+#: Lists without anything in them: an octet each on the wire, and 56 once they are made.
+LISTS = {Symbol("x-opt-many"): [[]] * 3000}
 
 ILLEGAL_STATE = "amqp:illegal-state"
 NOT_ALLOWED = "amqp:not-allowed"
@@ -175,6 +178,8 @@ BEFORE_OPEN = [
     Row("one with a name", S.HEADER, [frame(encode(Described(Symbol("amqp:hello:list"), [])))],
         A.CONNECTION, DECODE_ERROR),
     Row("a section for a performative", S.HEADER, [frame(b"\x00\x53\x77\xa1\x01a")], A.CONNECTION, DECODE_ERROR),
+    Row("an open with three thousand values in its properties", S.HEADER,
+        [Open(container_id="x", properties=LISTS)], A.CONNECTION, LIMIT),
     Row("a performative that is not described", S.HEADER, [frame(b"\x45")], A.CONNECTION, DECODE_ERROR),
     Row("a performative that is a map", S.HEADER, [frame(b"\x00\x53\x10\xc1\x01\x00")], A.CONNECTION, DECODE_ERROR),
     Row("an unknown format code", S.HEADER, [frame(listed(0x10, b"\x01", 1))], A.CONNECTION, DECODE_ERROR),
@@ -207,6 +212,9 @@ ON_CONNECTIONS = [
 ]  # fmt: skip
 
 ON_SESSIONS = [
+    Row("a begin with three thousand values in its properties", S.OPENED,
+        [Begin(next_outgoing_id=0, incoming_window=9, outgoing_window=9, properties=LISTS)], A.SESSION, LIMIT),
+    Row("a flow with three thousand values in its properties", S.BEGUN, [flow(properties=LISTS)], A.SESSION, LIMIT),
     Row("attach without handle", S.BEGUN, [frame(listed(0x12, b"\xa1\x01a", 1))], A.CONNECTION, INVALID_FIELD),
     Row("attach with a role that is none", S.BEGUN, [frame(listed(0x12, b"\xa1\x01a\x43\xa1\x01r", 3))],
         A.CONNECTION, DECODE_ERROR),
@@ -232,9 +240,22 @@ ON_SESSIONS = [
         A.LINK, INVALID_FIELD),
     Row("a source of an extension that is malformed", S.BEGUN,
         [attached(Role.RECEIVER, source=Extension(b"\x00\x53\x99\xc0\x02\x01\x01"))], A.CONNECTION, DECODE_ERROR),
+    *(Row(f"an attach with three thousand values in its {name}", S.BEGUN, [attached(Role.RECEIVER, **fields)],
+          A.LINK, LIMIT)
+      for name, fields in {
+          "properties": {"properties": LISTS},
+          "filter": {"source": Source(address="a", filter=LISTS)},
+          "default outcome": {"source": Source(address="a", default_outcome=Modified(message_annotations=LISTS))},
+          "node's properties": {"target": Target(address="a", dynamic_node_properties=LISTS)},
+          "capabilities": {"desired_capabilities": (Symbol("c"),) * 1500},
+      }.items()),
+    Row("an unsettled map with hundreds of entries", S.BEGUN,
+        [attached(Role.SENDER, unsettled={b"%d" % number: None for number in range(600)})], A.NOTHING),
+    # Nothing of it is looked for here, so nothing of it is read.
     Row("an unsettled map with a null for a tag", S.BEGUN,
-        [frame(listed(0x12, b"\xa1\x01a\x43\x42\x40\x40\x40\x40\xc1\x03\x02\x40\x40\x42\x43", 10))],
-        A.CONNECTION, DECODE_ERROR),
+        [frame(listed(0x12, b"\xa1\x01a\x43\x42\x40\x40\x40" + listed(0x29, b"\xa1\x01a", 1)
+            + b"\xc1\x03\x02\x40\x40\x42\x43", 10))],
+        A.NOTHING),
     Row("a handle above the handle-max", S.BEGUN, [attached(Role.SENDER, handle=8)], A.CONNECTION, FRAMING),
     # §2.7.3 has a close that carries the session error: what is ended with a session error is the session.
     Row("a handle in use", S.SENDING, [attached(Role.RECEIVER, "b")], A.SESSION, "amqp:session:handle-in-use"),
@@ -331,6 +352,9 @@ ON_SENDERS = [
     Row("a message that is none", S.SENDING, [frame(transferred(), b"\xff\x00\xff" * 20)], A.NOTHING),
     Row("a message cut in its header", S.SENDING, [frame(transferred(), b"\x00\x53\x70\xd0\xff")], A.NOTHING),
     Row("an empty message", S.SENDING, [transferred()], A.NOTHING),
+    # That it is over is plain; why is not read.
+    Row("a detach with three thousand values in its error", S.SENDING,
+        [Detach(handle=0, error=Error(condition=Symbol("x:y"), info=LISTS))], A.NOTHING),
     Row("half a message and goodbye", S.SENDING,
         [frame(transferred(more=True), b"\x00\x53"), Detach(handle=0)], A.NOTHING),
 ]  # fmt: skip

@@ -240,7 +240,10 @@ def test_an_unsettled_map_is_parsed(role: Role) -> None:
     scripted.peer.open()
     scripted.peer.write(begun(), attached(role, unsettled=unsettled, incomplete_unsettled=True))
     attach = scripted.end.take_one(events.LinkAttached).attach
+    assert attach.unsettled is not None
     assert attach.unsettled == unsettled
+    assert list(attach.unsettled.items()) == list(unsettled.items()), "in order, each read when it is asked for"
+    assert len(attach.unsettled) == 3
     assert attach.incomplete_unsettled
     empty = attached(role, "b", handle=1)
     scripted.peer.write(replace(empty, unsettled={}), replace(empty, name="c", handle=2))
