@@ -32,6 +32,7 @@ _HOP: Final = pa.struct(
         pa.field("arrived_ns", pa.int64()),
         pa.field("in_router_ns", pa.int64()),
         pa.field("outcome_after_ns", pa.int64()),
+        pa.field("outcome", pa.string()),
     ]
 )
 
@@ -44,7 +45,11 @@ ATTEMPTS: Final = (
     Column("ingress", pa.string(), "the router where it began its way; null: that has no record of it", "", True),
     Column("egress", pa.string(), "the router that it left the mesh from; null: none, or unknown", "", True),
     Column("path", pa.list_(pa.string()), "the routers that have recorded it, in order"),
-    Column("hops", pa.list_(_HOP), "of each, when it had come, how long it stayed, and when its outcome passed, in ns"),
+    Column(
+        "hops",
+        pa.list_(_HOP),
+        "of each, when it had come, how long it stayed, when its outcome passed, in ns, and how it ended there",
+    ),
     Column("sent_at", pa.timestamp("us", "UTC"), "when it had come to the first router of `path`"),
     Column(
         "latency_ns",
@@ -55,6 +60,7 @@ ATTEMPTS: Final = (
     ),
     Column("outcome", pa.string(), "how it ended at `ingress`; null: unknown", "", True),
     Column("egress_outcome", pa.string(), "how it ended at `egress`; null: unknown", "", True),
+    Column("condition", pa.string(), "of the error that it was rejected with; null: it was not, or without", "", True),
     Column(
         "outcome_after_ns",
         pa.int64(),
@@ -88,7 +94,7 @@ CONTRADICTIONS: Final = (
 _SCHEMA: Final = arrow_schema(ATTEMPTS)
 
 _WHOLE: Final = (
-    "time", "incoming_peer", "outgoing_peer", "size", "in_router", "outcome_after", "address", "tenant"
+    "time", "incoming_peer", "outgoing_peer", "size", "in_router", "outcome_after", "address", "tenant", "condition"
 )  # fmt: skip
 
 _BITS: Final = {
@@ -257,7 +263,10 @@ def _rows(found: Chains) -> pa.Table:
     on_the_way = pa.array(found.places)
     offsets = pa.array(found.offsets)
     routers = records.column("router").take(on_the_way).combine_chunks()
-    stays = [records.column(name).take(on_the_way).combine_chunks() for name in ("time", "in_router", "outcome_after")]
+    stays = [
+        records.column(name).take(on_the_way).combine_chunks()
+        for name in ("time", "in_router", "outcome_after", "outcome")
+    ]
     nothing = pa.scalar(None)
     began, left = at_first("time"), pc.add(at_last("time"), at_last("in_router"))
     both = pc.and_(begins, ends)
@@ -275,6 +284,7 @@ def _rows(found: Chains) -> pa.Table:
         "latency_ns": pc.if_else(both, pc.subtract(left, began), nothing),
         "outcome": pc.if_else(begins, at_first("outcome"), nothing),
         "egress_outcome": pc.if_else(ends, at_last("outcome"), nothing),
+        "condition": pc.coalesce(at_last("condition"), at_first("condition")),
         "outcome_after_ns": pc.if_else(begins, at_first("outcome_after"), nothing),
         "settled": at_first("settled"),
         "size": at_first("size"),

@@ -122,7 +122,8 @@ SHARES: Final = (
         "part",
         pa.string(),
         "`router`: within one; `link`: from one to the next; `receiver`: until its outcome; "
-        "`return`: the outcome's way back over a link",
+        "`return`: the outcome's way back over a link; "
+        "`lost`: until a router said how it ended, as the next one or the receiver did not",
     ),
     Column("from_router", pa.string(), "where; of a link, the router that sends"),
     Column("to_router", pa.string(), "the router that receives; of links only", "", True),
@@ -136,6 +137,9 @@ TABLES: Final = {"clocks": CLOCKS, "addresses": ADDRESSES, "hops": HOPS, "links"
 
 _STEPS: Final = "transform(slice(hops, 1, size(hops) - 1), (here, i) -> struct(here, hops[i + 1] as there))"
 """Each two that follow each other on the way."""
+
+_PASSED: Final = "outcome in ('accepted', 'rejected')"
+"""What ended so was so at each router only once the next one had said it: no router says it of what has left."""
 
 _LATER: Final = "step.there.arrived_ns - step.here.arrived_ns"
 
@@ -151,7 +155,6 @@ def estimated(attempts: DataFrame, window: int = WINDOW, drift: int = DRIFT) -> 
     passing = _passages(attempts).withColumn(
         "away", F.expr(f"cast(abs(sent - {middle}) * {drift} div 1000000 as bigint)")
     )
-    # What was accepted was so at each router only once the next one had said it.
     seen = passing.select(
         F.expr(f"sent - pmod(sent, {window})").alias("window_start"),
         F.explode(
@@ -160,7 +163,7 @@ def estimated(attempts: DataFrame, window: int = WINDOW, drift: int = DRIFT) -> 
                 named_struct('behind', router, 'ahead', next, 'most',
                     arrived_there - if(size <= {ONE_FRAME}, coalesce(left, arrived), arrived) + away + {STAMP}),
                 named_struct('behind', next, 'ahead', router, 'most',
-                    if(outcome = 'accepted', said - said_there, null) + away + {STAMP}))"""
+                    if({_PASSED}, said - said_there, null) + away + {STAMP}))"""
             )
         ).alias("bound"),
     )
@@ -394,48 +397,68 @@ def _steps(attempts: DataFrame) -> DataFrame:
         f"{_LATER} - step.here.in_router_ns as there",
         f"{_SHIFT} as shift",
         f"{_ERROR} as error",
-        # What was accepted was so here only once the next router had said it.
-        "if(outcome = 'accepted', "
+        f"if({_PASSED}, "
         "step.here.outcome_after_ns - step.here.in_router_ns - step.there.outcome_after_ns, null) as round_trip",
     )
 
 
 def shares(attempts: DataFrame) -> DataFrame:
-    """The table `latency/shares`, of complete deliveries that have left the mesh.
+    """The table `latency/shares`, of complete deliveries.
 
-    Of each, the parts are together what its ingress router saw: until its outcome passed or, if it had another one than
-    accepted, until it left the mesh by the clocks of both. Args: attempts: as `corrected` returns them.
+    Of each, the parts are together what its ingress router saw: until its outcome passed or, if it has none, until it
+    left the mesh by the clocks of both. Args: attempts: as `corrected` returns them.
     """
+    last = "element_at(hops, -1)"
     timed = summed_up(attempts).where(
-        "complete and egress is not null and forall(hops, hop -> hop.in_router_ns is not null)"
+        f"""complete and forall(slice(hops, 1, size(hops) - 1), hop -> hop.in_router_ns is not null)
+        and if(egress is null, {last}.outcome_after_ns, {last}.in_router_ns) is not null"""
     )
-    answered = F.expr("outcome = 'accepted' and forall(hops, hop -> hop.outcome_after_ns is not null)")
-    timed = timed.withColumn("answered", answered)
+    timed = timed.withColumns(
+        {
+            "final": F.expr("path[size(path) - 1]"),
+            # What did not leave its last router ended there, and was there until then.
+            "stays": F.expr("transform(hops, hop -> coalesce(hop.in_router_ns, hop.outcome_after_ns))"),
+            # The outcome came all the way back; else a router has said one itself.
+            "answered": F.expr(
+                """outcome <> 'none' and forall(hops, hop -> hop.outcome_after_ns is not null)
+                and (egress is null or forall(hops, hop -> hop.outcome = outcome))"""
+            ),
+        }
+    )
     by_address = ("address", "tenant")
     nowhere = "cast(null as string) as to_router"
     stays = f"""concat(
-        transform(hops, hop -> struct('router' as part, hop.router as from_router, {nowhere}, hop.in_router_ns as ns)),
-        if(answered, array(struct('receiver' as part, egress as from_router, {nowhere},
-            element_at(hops, -1).outcome_after_ns - element_at(hops, -1).in_router_ns as ns)), array()))"""
-    at_routers = timed.select(*by_address, F.inline(F.expr(stays)))
+        transform(hops, (hop, i) -> struct('router' as part, hop.router as from_router, {nowhere}, stays[i] as ns)),
+        if(answered and egress is not null, array(struct('receiver' as part, final as from_router, {nowhere},
+            {last}.outcome_after_ns - {last}.in_router_ns as ns)), array()),
+        if(not answered and outcome_after_ns is not null, array(struct('lost' as part, final as from_router, {nowhere},
+            outcome_after_ns - ({last}.arrived_ns + element_at(stays, -1) - hops[0].arrived_ns) as ns)), array()))"""
+    at_routers = timed.select(*by_address, F.inline(F.expr(stays)), F.lit(True).alias("counts"))
     shown = timed.withColumn("step", F.explode(F.expr(_STEPS))).select(
-        *by_address, "step", "answered", *map(F.expr, _clocks("step.here.router", "step.there.router"))
+        *by_address,
+        "step",
+        "answered",
+        "final",
+        "outcome_after_ns",
+        *map(F.expr, _clocks("step.here.router", "step.there.router")),
     )
+    there = "step.here.router as from_router, step.there.router as to_router"
     moves = f"""filter(array(
-        struct('link' as part, {_LATER} - step.here.in_router_ns - shift as ns),
-        struct('return' as part,
-            if(answered, step.here.outcome_after_ns - step.there.outcome_after_ns - ({_LATER}) + shift, null) as ns)),
+        struct('link' as part, {there}, {_LATER} - step.here.in_router_ns - shift as ns, true as counts),
+        struct('return' as part, {there}, if(answered,
+            step.here.outcome_after_ns - step.there.outcome_after_ns - ({_LATER}) + shift, null) as ns, true as counts),
+        struct('lost' as part, final as from_router, {nowhere},
+            if(not answered and outcome_after_ns is not null, shift, null) as ns, false as counts)),
         move -> move.ns is not null)"""
-    between = shown.withColumn("shift", F.expr(f"coalesce({_SHIFT}, 0L)")).select(
-        *by_address, "step.here.router", F.col("step.there.router").alias("next"), F.inline(F.expr(moves))
-    )
-    spent = at_routers.unionByName(
-        between.selectExpr(*by_address, "part", "router as from_router", "next as to_router", "ns")
-    )
-    found = spent.groupBy(*by_address, "part", "from_router", "to_router").agg(
-        F.count("*").alias("deliveries"),
-        F.try_sum("ns").alias("total_ns"),
-        F.sum(F.col("ns").cast("double")).alias("about"),
+    between = shown.withColumn("shift", F.expr(f"coalesce({_SHIFT}, 0L)")).select(*by_address, F.inline(F.expr(moves)))
+    found = (
+        at_routers.unionByName(between)
+        .groupBy(*by_address, "part", "from_router", "to_router")
+        .agg(
+            F.count_if("counts").alias("deliveries"),
+            F.try_sum("ns").alias("total_ns"),
+            F.sum(F.col("ns").cast("double")).alias("about"),
+        )
     )
     whole = F.sum("about").over(Window.partitionBy(*by_address))
     found = found.withColumn("whole", whole).withColumn("share", F.expr("try_divide(about, whole)"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from functools import reduce
@@ -79,7 +80,19 @@ class Loss(StrEnum):
     UNANSWERED = "unanswered"
     """Nobody has said how it ended: its sender or its receiver was gone."""
     DROPPED = "dropped"
-    """It was settled by its sender, and then expired, or went to nobody; its sender was told nothing."""
+    """It was settled by its sender, and then expired, or reached nobody; its sender was told nothing."""
+    REJECTED = "rejected"
+    """Its receiver found it invalid, or a router did."""
+    UNDELIVERED = "undelivered"
+    """There was nobody to send it to."""
+    EXPIRED = "expired"
+    """Its ttl was over before it left."""
+    MODIFIED = "modified"
+    """Its receiver was gone, or has not processed it, or a router on the way was gone."""
+    RELEASED = "released"
+    """Its receiver has given it back."""
+    ABORTED = "aborted"
+    """Its sender took it back in the middle."""
     LOOP = "loop"
     """It came to the same router more than once."""
     REPEATED = "repeated"
@@ -98,6 +111,12 @@ _SENTENCES: Final[Mapping[Loss, str]] = {
     Loss.BROKEN: "{found} of {of} deliveries left {router} for {next_router}, and there is no record of them there",
     Loss.UNANSWERED: "{found} of {of} deliveries to {address} by {router} ended without an outcome",
     Loss.DROPPED: "{found} of {of} deliveries to {address} by {router} were settled, and reached nobody",
+    Loss.REJECTED: "{found} of {of} deliveries to {address} were rejected[ by {receiver}] at {router}[: {condition}]",
+    Loss.UNDELIVERED: "{found} of {of} deliveries to {address} by {router} had nobody to go to[: {condition}]",
+    Loss.EXPIRED: "{found} of {of} deliveries to {address} by {router} expired on their way",
+    Loss.MODIFIED: "{found} of {of} deliveries to {address} ended as modified[ by {receiver}] at {router}",
+    Loss.RELEASED: "{found} of {of} deliveries to {address} were released[ by {receiver}] at {router}",
+    Loss.ABORTED: "{found} of {of} deliveries to {address} by {router} were aborted by their senders",
     Loss.LOOP: "{found} of {of} deliveries to {address} by {router} came to a router more than once",
     Loss.REPEATED: "{found} of {of} deliveries to {address} by {router} were tried often, one of them {worst} times",
     Loss.STORM: "{found} of {of} deliveries to {address} by {router} had been tried before",
@@ -105,7 +124,7 @@ _SENTENCES: Final[Mapping[Loss, str]] = {
     Loss.NO_CREDIT: "{receiver} at {router} gave no credit {found} times, once for {seconds} s",
     Loss.GROWING: "unsettled deliveries of {receiver} at {router} grew to {worst}",
 }
-"""With what stands in the finding."""
+"""With what stands in the finding; what stands in brackets is left out if it is not known."""
 
 _PLACE: Final = (
     Column("kind", pa.string(), "what was found (`Loss`)"),
@@ -115,6 +134,7 @@ _PLACE: Final = (
     Column("next_router", pa.string(), "the router where they went next, or left the mesh", "", True),
     Column("receiver", pa.string(), "the container-id of the client where they go", "", True),
     Column("link", pa.string(), "the name of the link to that", "", True),
+    Column("condition", pa.string(), "of the error that they were rejected with", "", True),
 )
 
 _OF: Final = Column("of", pa.int64(), "deliveries among which they were found; null: they are about a link", "", True)
@@ -166,6 +186,7 @@ def suspects(
     found = [
         _broken(gone, hops),
         _of_deliveries(attempts),
+        _ended(attempts),
         _slow(attempts),
         _no_credit(events.join(peers, "peer", "left_anti")),
         _growing(counts.join(peers, "peer", "left_anti")),
@@ -204,14 +225,19 @@ def evidence(suspected: DataFrame, found: DataFrame) -> DataFrame:
 
 
 def _told(sentence: str) -> Expression:
-    """A sentence of `_SENTENCES`, with what its finding says; what is not known is a question mark."""
+    """A sentence of `_SENTENCES`, with what its finding says; what is not known is a question mark, or left out."""
     parts: list[Expression] = []
-    for text, name, _, _ in Formatter().parse(sentence):
-        parts.append(F.lit(text))
-        if name == "seconds":
-            parts.append(F.format_number(F.col("worst") / SECOND, 1))
-        elif name is not None:
-            parts.append(F.coalesce(F.col(name).cast("string"), F.lit("?")))
+    for some in re.split(r"(\[.*?\])", sentence):
+        is_optional = some.startswith("[")
+        said: list[Expression] = []
+        for text, name, _, _ in Formatter().parse(some.strip("[]")):
+            said.append(F.lit(text))
+            if name == "seconds":
+                said.append(F.format_number(F.col("worst") / SECOND, 1))
+            elif name is not None:
+                value = F.col(name).cast("string")
+                said.append(value if is_optional else F.coalesce(value, F.lit("?")))
+        parts.append(F.coalesce(F.concat(*said), F.lit("")))
     return F.concat(*parts)
 
 
@@ -219,12 +245,18 @@ def _told(sentence: str) -> Expression:
 
 _TOTALLED: Final = ("address", "tenant", "router")
 
+_PART: Final = "1 / greatest(coalesce(legs, 1), 1)"
+"""Of a delivery: one with several legs has a row for each."""
+
+_ENDED: Final = "element_at(hops, -1).outcome"
+"""How a delivery ended where it was recorded last, which may not be what its ingress router heard."""
+
 
 def _of_deliveries(attempts: DataFrame) -> DataFrame:
     """What deliveries show by themselves."""
     kinds = {
         Loss.UNANSWERED: "not settled and outcome = 'none'",
-        Loss.DROPPED: "settled and outcome in ('undelivered', 'expired')",
+        Loss.DROPPED: "settled and ended not in ('none', 'accepted', 'aborted')",
         Loss.LOOP: "size(array_distinct(path)) < size(path)",
         Loss.REPEATED: f"tries >= {ATTEMPTS}",
         Loss.STORM: "tries > 1",
@@ -242,8 +274,9 @@ def _of_deliveries(attempts: DataFrame) -> DataFrame:
             "path",
             "settled",
             "outcome",
+            f"{_ENDED} as ended",
             "greatest(coalesce(attempt, 1), coalesce(delivery_count, 0) + 1) as tries",
-            "1 / greatest(coalesce(legs, 1), 1) as part",  # one with several legs has a row for each
+            f"{_PART} as part",
         )
     )
     shown = F.array(*(F.when(F.expr(condition), str(kind)) for kind, condition in kinds.items()))
@@ -259,6 +292,37 @@ def _of_deliveries(attempts: DataFrame) -> DataFrame:
     )
     found = _with(once, totals, _TOTALLED)
     return found.where(f"kind <> '{Loss.STORM}' or (of >= {STORM_LEAST} and again >= of * {STORM_SHARE})").drop("again")
+
+
+def _ended(attempts: DataFrame) -> DataFrame:
+    """Deliveries that were not accepted, nor tried again: by receiver if one said so, else by ingress router."""
+    counted = summed_up(attempts).where("not settled and not coalesce(copy, false)")
+    again = attempts.where("attempt > 1").selectExpr("first_key as tried", "attempt as later")
+    said = counted.withColumn("ended", F.expr(_ENDED)).selectExpr(
+        "*", "egress is not null and ended in ('rejected', 'released', 'modified') as by_receiver"
+    )
+    # If the receiver has accepted it, or is not known to have said anything, what its sender heard counts.
+    heard = said.withColumn("kind", F.expr("if(coalesce(ended, 'none') in ('none', 'accepted'), outcome, ended)"))
+    kinds = (Loss.REJECTED, Loss.UNDELIVERED, Loss.EXPIRED, Loss.MODIFIED, Loss.RELEASED, Loss.ABORTED)
+    failed = heard.where(F.col("kind").isin(*map(str, kinds)))
+    last = failed.join(again, F.expr("first_key = tried and attempt < later"), "left_anti")
+    last = last.selectExpr("*", "hops[0].arrived_ns as time")
+    row = ("kind", "key", "time", "path", "condition", "address", "tenant")
+    at_receiver = last.where("by_receiver").selectExpr(*row, "egress as router", "receiver")
+    to_receiver = (
+        counted.where("egress is not null")
+        .groupBy("address", "tenant", F.col("egress").alias("router"), "receiver")
+        .agg(F.count("*").alias("of"))
+    )
+    elsewhere = last.where("ingress is not null and not by_receiver").selectExpr(*row, "ingress as router")
+    begun = (
+        counted.where("ingress is not null")
+        .groupBy("address", "tenant", F.col("ingress").alias("router"))
+        .agg(F.round(F.sum(F.expr(_PART))).cast("bigint").alias("of"))
+    )
+    return _with(at_receiver, to_receiver, (*_TOTALLED, "receiver")).unionByName(
+        _with(elsewhere.dropDuplicates(["kind", "key"]), begun, _TOTALLED), allowMissingColumns=True
+    )
 
 
 def _slow(attempts: DataFrame) -> DataFrame:

@@ -119,17 +119,21 @@ def records(body: memoryview, count: int) -> Numbers:
     return words
 
 
+_NUMBERED: Final = ("incoming", "outgoing", "address", "condition")
+"""What is the number of a link in a record, or of what is explained as links are."""
+
+
 def rows(words: Numbers, links: Links) -> Numbers:
-    """What the numbers of links in records mean: rows of `links`, for coming, going and address."""
-    return np.stack([links.rows(_part(words, name)) for name in ("incoming", "outgoing", "address")], axis=1)
+    """What the numbers of links in records mean: rows of `links`, for each of `_NUMBERED`."""
+    return np.stack([links.rows(_part(words, name)) for name in _NUMBERED], axis=1)
 
 
 def columns(words: Numbers, rows: Numbers, links: Links) -> dict[str, pa.Array]:
     """The columns that records tell; who recorded them, they do not. Args: rows: of the same records, at their time."""
     flags = _part(words, "flags")
     flag = {each: (flags & np.uint64(each)).astype(bool) for each in Flag}
-    incoming, outgoing = rows[:, 0], rows[:, 1]
-    address = np.where(_part(words, "address") == 0, incoming, rows[:, 2])
+    incoming, outgoing, address, condition = rows.T
+    address = np.where(_part(words, "address") == 0, incoming, address)
     outcomes = _part(words, "outcome").astype(np.int32)
     not_begun = ~flag[Flag.BEGAN]
     counter, first = _part(words, "counter"), _part(words, "first")
@@ -149,6 +153,7 @@ def columns(words: Numbers, rows: Numbers, links: Links) -> dict[str, pa.Array]:
         "outgoing_peer": links.strings("peer", outgoing),
         "to_router": links.are_lanes(outgoing),
         "outcome": coded(np.where(outcomes < len(OUTCOMES), outcomes, -1), OUTCOMES),
+        "condition": links.strings("name", condition),
         "settled": pa.array(flag[Flag.SETTLED]),
         "copy": pa.array(flag[Flag.COPY]),
         "size": _integers(words, "size"),

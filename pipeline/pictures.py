@@ -65,6 +65,7 @@ PARTS: Final = {
     "link": ("on links", COLORS[4]),
     "receiver": ("waiting for the receiver's outcome", COLORS[1]),
     "return": ("the outcome's way back", COLORS[2]),
+    "lost": ("until a router said how it ended", COLORS[3]),
 }
 """Where time is spent, as the table `latency/shares` calls it."""
 
@@ -383,6 +384,8 @@ def shares(rows: Mapping[str, Mapping[str, float]]) -> Figure:
     together = [_together(each) for each in rows.values()]
     for part, (label, color) in PARTS.items():
         wide = np.array([max(0.0, each.get(part, 0.0)) for each in together])
+        if not wide.any():
+            continue
         bars = axes.barh(places, wide, 0.72, left=left, color=color, edgecolor="white", linewidth=0.6, label=label)
         told = [percent(each) if each >= 0.06 else "" for each in wide]
         axes.bar_label(bars, told, label_type="center", fontsize=7.5, color="white" if part == "router" else INK)

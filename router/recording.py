@@ -30,8 +30,13 @@ if TYPE_CHECKING:
 ALL: Final = 2**32
 """Of so many keys a sample is taken."""
 
-ADDRESSES: Final = 10_000
-"""Addresses that anonymous senders send to and that have a number, at most; then all are numbered anew."""
+NUMBERED: Final = 10_000
+"""Addresses that anonymous senders send to, and conditions of rejections, that have a number, at most; then all are
+numbered anew.
+"""
+
+LONGEST_CONDITION: Final = 128
+"""Octets of a condition that are recorded: a peer can make up any, and the standard's are shorter."""
 
 _OUTCOMES: Final = {
     kernel.ACCEPTED: Outcome.ACCEPTED,
@@ -70,8 +75,8 @@ class Recording:
         self._writer = writer
         self._credit_wait = config.credit_wait
         self._words = writer.room()
-        #: The numbers of addresses that anonymous senders send to.
-        self._addresses: dict[Address, int] = {}
+        #: The numbers of addresses that anonymous senders send to, and of conditions that receivers reject with.
+        self._numbers: dict[Address | bytes, int] = {}
         #: Counts of links as they were told last, by the links' numbers.
         self._counted: dict[int, tuple[tuple[int, ...], int | None]] = {}
         #: Links that are gone, and were told of again with the hop records that are not handed over yet.
@@ -79,6 +84,7 @@ class Recording:
         self._generation = -1
         recorder.threshold = round(config.sample * ALL)
         recorder.on_full = self.flush
+        recorder.on_rejected = self.condition
         recorder.give(self._words)
         if not core.flow_state.key_prefix:
             Keys(core.id, core.flow_state).begin(epoch)
@@ -111,7 +117,7 @@ class Recording:
             for leg in relay.legs:
                 self.tried(relay, leg)
         elif not relay.recorded:
-            self.unsent(relay, Outcome.ABORTED)
+            self.unsent(relay, Outcome.ABORTED, None)
 
     def tried(self, relay: Relay, leg: Leg) -> None:
         """Nothing more is said of a leg, as far as its sender is concerned."""
@@ -126,7 +132,7 @@ class Recording:
         if outcome is Outcome.NONE and leg.aborting:
             outcome = Outcome.ABORTED
         flags = Flag.COPY if leg.copy else 0
-        self._store(relay, key, flags, outcome, outgoing.number, delivery.size, leg.left, leg.said)
+        self._store(relay, key, flags, outcome, leg.outcome, outgoing.number, delivery.size, leg.left, leg.said)
 
     def tried_again(self, relay: Relay, leg: Leg) -> None:
         """A try has failed, and another will follow, with a key of its own; copies that are done were of this one."""
@@ -135,13 +141,13 @@ class Recording:
                 self.tried(relay, each)
         relay.counter = 0
 
-    def unsent(self, relay: Relay, outcome: Outcome) -> None:
-        """It goes to nobody."""
+    def unsent(self, relay: Relay, outcome: Outcome, state: bytes | None) -> None:
+        """It goes to nobody. Args: state: what its sender is told."""
         key = self._key(relay, None)
         relay.recorded = True
         if key is not None:
             size = relay.incoming.size if relay.incoming is not None else 0
-            self._store(relay, key, 0, outcome, 0, size, -1.0, self._core.now)
+            self._store(relay, key, 0, outcome, state, 0, size, -1.0, self._core.now)
 
     def _key(self, relay: Relay, tag: bytes | None) -> tuple[bytes, int, int, int] | None:
         """What its key begins with, its counter, how many hops were left, and flags; None: it is not of the sample.
@@ -172,6 +178,7 @@ class Recording:
         key: tuple[bytes, int, int, int],
         flags: int,
         outcome: Outcome,
+        state: bytes | None,
         outgoing: int,
         size: int,
         left: float,
@@ -202,6 +209,7 @@ class Recording:
             self._address(relay),
             min(max(relay.attempts, 1), 0xFFFF),
             relay.first if began and relay.first != counter else 0,
+            self.condition(state) if state is not None and kernel.state_kind(state) == kernel.REJECTED else 0,
         )
 
     def _address(self, relay: Relay) -> int:
@@ -210,16 +218,32 @@ class Recording:
         address = self._core.address_of(relay)
         if address is None or (isinstance(source, IncomingLink) and source.address is not None):
             return 0
-        number = self._addresses.get(address)
+        number = self._numbers.get(address)
         if number is None:
-            if len(self._addresses) >= ADDRESSES:
-                for each in self._addresses.values():
-                    self._writer.gone(each)
-                self._addresses.clear()
-            number = self._addresses[address] = self._core.attaching.next_number()
             place = {"address": without_secret(address.name) or None, "tenant": address.tenant}
-            record = {"number": number, "name": "", "direction": "address", "peer": None, "from_router": False, **place}
-            self._writer.take(Kind.LINK, [record])
+            number = self._numbered(address, {"name": "", "direction": "address", **place})
+        return number
+
+    def condition(self, state: bytes) -> int:
+        """The number of the condition in an encoded `rejected`; 0: it gives none (§3.4.3)."""
+        condition = condition_of(state)
+        if condition is None:
+            return 0
+        number = self._numbers.get(condition)
+        if number is None:
+            name = condition.decode("ascii", "replace")
+            told = {"name": name, "direction": "condition", "address": None, "tenant": None}
+            number = self._numbered(condition, told)
+        return number
+
+    def _numbered(self, key: Address | bytes, told: dict[str, Any]) -> int:
+        """A new number, which is explained by `told`."""
+        if len(self._numbers) >= NUMBERED:
+            for each in self._numbers.values():
+                self._writer.gone(each)
+            self._numbers.clear()
+        number = self._numbers[key] = self._core.attaching.next_number()
+        self._writer.take(Kind.LINK, [{"number": number, "peer": None, "from_router": False, **told}])
         return number
 
     # ----------------------------------------------------------------------------------------------------------- links
@@ -350,6 +374,30 @@ _NOTHING: Final = (0,) * 7
 def outcome_of(state: bytes | None) -> Outcome:
     """How a delivery ended whose last state this is."""
     return _OUTCOMES.get(kernel.state_kind(state), Outcome.NONE)
+
+
+def condition_of(state: bytes) -> bytes | None:
+    """The condition of the error in an encoded `rejected`, as far as it is recorded; None: it gives none (§3.4.3)."""
+    error = _first_field(state, 0)
+    at = _first_field(state, error) if error and state[error] == 0 else 0
+    if not at or state[at] not in _SYMBOLS:
+        return None
+    begin = at + _SYMBOLS[state[at]]
+    return state[begin : min(kernel.skip(state, at, len(state)), begin + LONGEST_CONDITION)]
+
+
+_SYMBOLS: Final = {0xA3: 2, 0xB3: 5}
+"""Format codes of symbols, and how many octets stand before their text (§1.6.21)."""
+
+_LISTS: Final = {0xC0: 3, 0xD0: 9}
+"""Format codes of lists that are not empty, and how many octets stand before their first field (§1.6.22)."""
+
+
+def _first_field(data: bytes, at: int) -> int:
+    """Where the first field of the described list at `at` stands; 0: it has none. The list was checked before."""
+    at = kernel.skip(data, at + 1, len(data))
+    first = at + _LISTS.get(data[at], 1)
+    return first if first < kernel.skip(data, at, len(data)) else 0
 
 
 def _counter(tag: bytes) -> int:

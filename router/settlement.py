@@ -135,7 +135,7 @@ class Settlement:
         """
         core = self._core
         if core.recording is not None:
-            core.recording.unsent(relay, why if why is not None else outcome_of(state))
+            core.recording.unsent(relay, why if why is not None else outcome_of(state), state)
         unqueue(core, relay)
         forwarded(core, relay)
         drop_chunks(relay)

@@ -114,13 +114,15 @@ PACKED: Final = {
     "in_router": (Bits(Unit.RECORD, 1, 32, 32), Bits(Unit.WIDE, 3, 0, 32)),
     "outcome_after": (Bits(Unit.RECORD, 2, 0, 36), Bits(Unit.WIDE, 2, 0, 28)),
     "first": (Bits(Unit.WIDE, 0, 0, 48),),
+    "condition": (Bits(Unit.WIDE, 2, 28, 28), Bits(Unit.WIDE, 1, 56, 4)),
 }
 """The numbers of a hop record: where each stands, the lower bits first.
 
 Without a wide unit `attempt` is 1, and of all else what would stand there is 0. `incoming` and `outgoing` are numbers
 of links; 0: there is none. `address` is the number of the link record that tells the address; 0: the incoming link's
-does. `first` is the counter of the first try's key; 0: this is it. What is too large for its bits is the largest number
-that they hold.
+does. `first` is the counter of the first try's key; 0: this is it. `condition` is the number of the link record that
+tells why it was rejected; 0: it was not, or without one. What is too large for its bits is the largest number that they
+hold.
 """
 
 
@@ -182,6 +184,9 @@ HOP: Final = (
     Field("outgoing_peer", Type.STRING, "the container-id at the other end of that", optional=True),
     Field("to_router", Type.BOOLEAN, "that is a router of the mesh", optional=True),
     Field("outcome", Type.STRING, "how it ended here (`Outcome`), in small letters"),
+    Field(
+        "condition", Type.STRING, "of the error that it was rejected with; null: it was not, or without", optional=True
+    ),
     Field("settled", Type.BOOLEAN, "it came settled: at most once"),
     Field("copy", Type.BOOLEAN, "it went to a receiver of copies, whose outcome counts for nobody"),
     Field("size", Type.INTEGER, "its payload, as it left or, if it has not, as it came", "octets"),
@@ -203,8 +208,12 @@ SEGMENT: Final = (
 
 LINK: Final = (
     Field("number", Type.INTEGER, "in hop records"),
-    Field("name", Type.STRING, "the link's name"),
-    Field("direction", Type.STRING, "incoming, outgoing, or address: no link, just one that deliveries go to"),
+    Field("name", Type.STRING, "the link's name; of a condition, its text"),
+    Field(
+        "direction",
+        Type.STRING,
+        "incoming, outgoing; or no link: address, that deliveries go to; condition, that they are rejected with",
+    ),
     Field("peer", Type.STRING, "the container-id at the other end", optional=True),
     Field("from_router", Type.BOOLEAN, "that is a router of the mesh: it is a lane"),
     Field("address", Type.STRING, "where its deliveries go; null: each says so itself", optional=True),

@@ -28,6 +28,7 @@ cdef unsigned long _WIDE_UNIT
 cdef long _LOW_TIME
 cdef long _LOW_SIZE
 cdef long _LOW_ANSWER
+cdef long _LOW_CONDITION
 cdef long _SPREAD
 cdef long _LOOKS
 cdef long _EXTENSION
@@ -89,7 +90,7 @@ cdef class DispositionRun:
 
 @cython.final
 cdef class Recorder:
-    cdef public object clock, on_full
+    cdef public object clock, on_full, on_rejected
     cdef public double shift, now
     cdef public long times, base, threshold, used, last, stored, lost, first, counter, upper
     cdef public unsigned long ingress, epoch
@@ -101,7 +102,7 @@ cdef class Recorder:
     @cython.locals(at=long, since=long, time=long, waited=long, passed=long)
     cpdef bint store(self, bytes key, long counter, long hops_left, long flags, long state, long incoming, long outgoing,
                      long size, double came, double left, double said, long told, long address, long attempt,
-                     long first) except -1
+                     long first, long condition) except -1
     @cython.locals(at=long, ingress="unsigned long", epoch="unsigned long")
     cdef void _say(self, bytes key, long counter, long upper) except *
 
@@ -286,7 +287,7 @@ cdef Passage _passage(LinkFlow incoming, long incoming_id, bytes incoming_tag, b
                       long outgoing_id, bytes outgoing_tag)
 @cython.locals(count=long, priority=long, tries=long, field=long, code=long)
 cpdef long told(bytes data, Py_ssize_t at, Py_ssize_t end) except? -1
-@cython.locals(kind=long, outcome=long, flags=long, hops_left=long, key=bytes)
+@cython.locals(kind=long, outcome=long, flags=long, hops_left=long, condition=long, key=bytes)
 cdef bint _record(RouterFlow router, Recorder recorder, LinkFlow link, LinkFlow out, bytes came_with, bytes left_with,
                   long counter, long size, double came, double left, double said, bytes state, long told) except -1
 @cython.locals(exits=Exits)

@@ -381,6 +381,8 @@ _WIDE_UNIT: Final = 0xC0 << 56
 _LOW_TIME: Final = (1 << 40) - 1
 _LOW_SIZE: Final = (1 << 24) - 1
 _LOW_ANSWER: Final = (1 << 36) - 1
+#: Of the number of a condition, what stands beside the time to an outcome; the rest stands beside the size.
+_LOW_CONDITION: Final = (1 << 28) - 1
 #: Records for which the clock is looked at once, at most: some ten microseconds.
 _LOOKS: Final = 16
 #: What spreads the counters of keys evenly over 32 bits: odd, and near to 2**32 divided by the golden ratio.
@@ -406,6 +408,7 @@ class Recorder:
         "lost",
         "now",
         "on_full",
+        "on_rejected",
         "shift",
         "stored",
         "threshold",
@@ -432,6 +435,8 @@ class Recorder:
         self.last = -1
         #: Called when there is no room for one more record: may `give` some.
         self.on_full: Callable[[], None] | None = None
+        #: Called with an encoded `rejected`: returns the number of its condition; 0: it has none.
+        self.on_rejected: Callable[[bytes], int] | None = None
         #: Records so far, the lost ones among them.
         self.stored = 0
         self.lost = 0
@@ -483,13 +488,14 @@ class Recorder:
         address: int,
         attempt: int,
         first: int,
+        condition: int,
     ) -> bool:
         """Store a record.
 
         Args: key: what it begins with, ingress number and epoch. state: the outcome, as its number in records.
             incoming, outgoing: numbers of links. came, left, said: seconds, as `RouterFlow.now`; before 0: it has not.
             told: priority, and 256 times the delivery-count. address: its number; 0: the incoming link's. first: the
-            counter of the first try; 0: this is it.
+            counter of the first try; 0: this is it. condition: the number of that which it was rejected with; 0: none.
         Returns: whether it is; else it is lost.
         """
         if self.used > self.last and self.on_full is not None:
@@ -521,11 +527,11 @@ class Recorder:
         self.words[at + 3] = incoming | outgoing << 32
         self.used = at + _UNIT
         # What is rare or large stands beside it: what a record costs are its octets.
-        if address or attempt != 1 or first or (told | size >> 16 | waited >> 24 | passed >> 28) >> 8:
+        if address or attempt != 1 or first or condition or (told | size >> 16 | waited >> 24 | passed >> 28) >> 8:
             at += _UNIT
             self.words[at] = first | attempt << 48
-            self.words[at + 1] = size >> 24 | (told >> 8 & 0xFFFF) << 40
-            self.words[at + 2] = passed >> 36 | _WIDE_UNIT
+            self.words[at + 1] = size >> 24 | (told >> 8 & 0xFFFF) << 40 | condition >> 28 << 56
+            self.words[at + 2] = passed >> 36 | (condition & _LOW_CONDITION) << 28 | _WIDE_UNIT
             self.words[at + 3] = waited >> 32 | address << 32
             self.used = at + _UNIT
         return True
@@ -2121,8 +2127,26 @@ def _record(
             left_with = onward(came_with)
         hops_left = left_with[len(left_with) - 1] if out.lane and left_with else 0
         flags |= _BEGAN
+    condition = 0
+    if kind == _REJECTED and recorder.on_rejected is not None:
+        condition = recorder.on_rejected(state)
     recorder.store(
-        key, counter, hops_left, flags, outcome, link.number, out.number, size, came, left, said, told, 0, 1, 0
+        key,
+        counter,
+        hops_left,
+        flags,
+        outcome,
+        link.number,
+        out.number,
+        size,
+        came,
+        left,
+        said,
+        told,
+        0,
+        1,
+        0,
+        condition,
     )
 
 

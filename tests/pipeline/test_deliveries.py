@@ -40,15 +40,19 @@ def expected(known: Known, delivery: Delivery) -> list[dict[str, Any]]:
         arrived = [delivery.time + index * (STAY + CROSSING) for index in range(len(way))]
         stays = [STAY] * (len(way) - 1) + [STAY if receiver else None]
         answers = [(longest - index) * 1_000_000 if answered else None for index in range(len(way))]
-        keys = "router", "arrived_ns", "in_router_ns", "outcome_after_ns"
+        keys = "router", "arrived_ns", "in_router_ns", "outcome_after_ns", "outcome"
+        ended = [outcome] * len(way)
         rows.append({
             "key": known.key(delivery), "first_key": known.key(delivery, delivery.first), "attempt": delivery.attempt,
             "address": delivery.address, "tenant": delivery.tenant, "ingress": way[0],
             "egress": way[-1] if receiver else None, "path": list(way),
-            "hops": [dict(zip(keys, each, strict=True)) for each in zip(way, arrived, stays, answers, strict=True)],
+            "hops": [
+                dict(zip(keys, each, strict=True)) for each in zip(way, arrived, stays, answers, ended, strict=True)
+            ],
             "sent_at": moment(delivery.time),
             "latency_ns": arrived[-1] + STAY - delivery.time if receiver else None, "outcome": outcome,
-            "egress_outcome": outcome if receiver else None, "outcome_after_ns": answers[0],
+            "egress_outcome": outcome if receiver else None,
+            "condition": delivery.condition or None, "outcome_after_ns": answers[0],
             "settled": delivery.settled, "size": delivery.size, "priority": delivery.priority, "delivery_count": 0,
             "sender": delivery.sender,
             "sender_link": f"incoming-{delivery.sender}-{delivery.address}-{delivery.tenant}",
@@ -111,6 +115,7 @@ def fill(known: Known, count: int) -> None:
             sender=chance.choice(["shop", "web"]),
             receivers=[chance.choice(["desk", "store", ""])],
             outcome=chance.choice(list(Outcome)),
+            condition=chance.choice(["", "amqp:invalid-field", "shop:too-late"]),
             settled=chance.random() < 0.2,
             priority=chance.randrange(10),
         )

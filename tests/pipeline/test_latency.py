@@ -65,6 +65,7 @@ def ways(count: int = 4_000, seed: int = 1) -> list[Way]:
                 there=[over(*step) for step in steps],
                 back=[over(other, one) for one, other in steps],
                 waits=int(chance.expovariate(1 / 2_000_000)),
+                outcome=chance.choice(("accepted", "accepted", "accepted", "rejected")),
                 address=f"to-{path[-1]}",
                 size=chance.choice((100, 10_000)),
             )
@@ -196,6 +197,35 @@ def test_the_parts_are_all_the_time_there_is(result: Result) -> None:
     for row in found:
         if row["part"] == "receiver":
             assert row["total_ns"] == receiver[row["address"], row["from_router"]]
+
+
+def test_the_parts_are_what_the_ingress_router_saw_however_it_ended(spark: SparkSession) -> None:
+    apart = {"B": lambda _: 250 * MS}
+    told = Way(START, "AB", (10, 20), (3 * MS,), (2 * MS,), 7 * MS)
+    made = [told.row(0, apart)]
+    for number, outcome in enumerate(("rejected", "released", "modified"), start=1):
+        way = Way(START + number, "AB", (10, 20), (3 * MS,), (2 * MS,), 7 * MS, outcome, address=outcome)
+        made.append(way.row(number, apart))
+    # B keeps one until its ttl is over; A gives one up, which B has sent on, and is still to hear of.
+    late = Way(START + 4, "AB", (10, 20), (3 * MS,), (2 * MS,), 7 * MS, "expired", address="expired").row(4, apart)
+    late["hops"][1] |= {"in_router_ns": None, "outcome_after_ns": 40 * MS}
+    late["hops"][0]["outcome_after_ns"] = late["outcome_after_ns"] = 10 + 3 * MS + 40 * MS + 2 * MS
+    late |= {"egress": None, "receiver": None, "latency_ns": None}
+    lost = Way(START + 5, "AB", (10, 20), (3 * MS,), (2 * MS,), 7 * MS, "modified", address="lost").row(5, apart)
+    lost["hops"][0]["outcome_after_ns"] = lost["outcome_after_ns"] = 30 * MS
+    lost["hops"][1] |= {"outcome": "none", "outcome_after_ns": None}
+    attempts = frame(spark, [*made, late, lost])
+    rows = shares(corrected(attempts, running(estimated(attempts)))).collect()
+    for each in (*made, late, lost):
+        mine = {(row["part"], row["from_router"]): row for row in rows if row["address"] == each["address"]}
+        assert sum(row["total_ns"] for row in mine.values()) == each["outcome_after_ns"], each["address"]
+        assert {row["deliveries"] for row in mine.values()} == {1}
+        assert mine["router", "A"]["total_ns"] == 10
+        parts = {"expired": {"router", "link", "return"}, "lost": {"router", "link", "lost"}}
+        assert {part for part, _ in mine} == parts.get(each["address"], {"router", "link", "receiver", "return"})
+        if each["address"] not in parts:
+            assert mine["receiver", "B"]["total_ns"] == 7 * MS
+    assert {row["total_ns"] for row in rows if row["part"] == "router" and row["address"] == "expired"} == {10, 40 * MS}
 
 
 def test_the_summary_says_what_was_found(result: Result) -> None:

@@ -20,6 +20,7 @@ from amqpmesh.pipeline.losses import (
     SLOW_LEAST,
     SLOW_OUTCOME,
     STORM_LEAST,
+    TOP,
     Loss,
     job,
     without_record,
@@ -65,6 +66,7 @@ class World:
         for _ in range(count):
             number = len(self.attempts)
             way.sent = START + number * SECOND // 10
+            way.outcome = more.get("outcome") or "accepted"
             self.attempts.append({**way.row(number, {}), **more})
 
     def run(self, spark: SparkSession, out: Path) -> Found:
@@ -75,6 +77,10 @@ class World:
         done = job(work)
         tables = ([row.asDict() for row in work.read(f"losses/{name}").collect()] for name in ("findings", "evidence"))
         return Found(done, *tables)
+
+
+def heard(router: str, outcome: str) -> Row:
+    return {"router": router, "arrived_ns": START, "in_router_ns": 10, "outcome_after_ns": 20, "outcome": outcome}
 
 
 def life(router: str, count: int = 4, **more: Any) -> list[Row]:
@@ -118,6 +124,23 @@ def found(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Foun
     world.pass_on(5, address="unanswered")
     world.pass_on(3, address="dropped", settled=True, outcome="undelivered", egress=None)
     world.pass_on(1, address="dropped", settled=True, outcome="none")
+    gone = {"address": "gone", "egress": None, "receiver": None}
+    world.pass_on(4, **gone, outcome="undelivered")
+    world.pass_on(2, **gone, outcome="expired")
+    world.pass_on(1, **gone, outcome="aborted")
+    world.pass_on(1, **gone, outcome="undelivered", condition="amqp:not-found")
+    refused = {"address": "refused", "outcome": "rejected"}
+    world.pass_on(25, **refused, condition="shop:sold-out")
+    world.pass_on(5, **refused, condition="shop:closed")
+    world.pass_on(2, **refused, condition="shop:sold-out", receiver="other")
+    world.pass_on(3, **refused, egress=None, receiver=None, ingress="A", condition=None)
+    world.pass_on(10, address="refused")
+    world.pass_on(6, address="given back", outcome="released", first_key=b"never taken")
+    world.pass_on(1, address="given back", outcome="released", first_key=b"taken in the end")
+    world.pass_on(1, address="given back", attempt=2, first_key=b"taken in the end")
+    world.pass_on(1, address="given back", outcome="rejected", copy=True)
+    world.pass_on(3, address="half done", outcome="modified")
+    world.pass_on(2, address="cut off", outcome="modified", hops=[heard("A", "modified"), heard("B", "accepted")])
     world.pass_on(2, address="loop", path=["A", "B", "A", "B"])
     world.pass_on(1, address="poison", attempt=ATTEMPTS, first_key=b"first", delivery_count=None)
     world.pass_on(1, address="poison", attempt=ATTEMPTS + 1, first_key=b"first")
@@ -152,6 +175,17 @@ def test_what_went_wrong_is_found_and_nothing_else(found: Found) -> None:
         ("broken", "A", 6, 7),
         ("unanswered", "unanswered", 31, 36),
         ("dropped", "dropped", 3, 4),
+        ("rejected", "refused", 25, 40),
+        ("rejected", "refused", 5, 40),
+        ("rejected", "refused", 3, 45),
+        ("rejected", "refused", 2, 2),
+        ("undelivered", "gone", 4, 8),
+        ("undelivered", "gone", 1, 8),
+        ("expired", "gone", 2, 8),
+        ("modified", "half done", 3, 3),
+        ("modified", "cut off", 2, 2),
+        ("released", "given back", 6, 8),
+        ("aborted", "gone", 1, 8),
         ("loop", "loop", 2, 2),
         ("repeated", "poison", 1, 3),
         ("storm", "storm", 10, STORM_LEAST),
@@ -159,7 +193,7 @@ def test_what_went_wrong_is_found_and_nothing_else(found: Found) -> None:
         ("no credit", "slow one", 4, None),
         ("growing", "hoarder", GROWTH_TELLINGS, None),
     ]  # fmt: skip
-    assert [row["finding"] for row in found.findings] == list(range(1, 10))
+    assert [row["finding"] for row in found.findings] == list(range(1, 21))
 
 
 def test_a_finding_says_where_and_when_and_how_bad(found: Found) -> None:
@@ -173,6 +207,26 @@ def test_a_finding_says_where_and_when_and_how_bad(found: Found) -> None:
     assert slow["sentence"] == f"half of the {SLOW_LEAST} outcomes of late one at B came late, one of them after 3.0 s"
     assert found.of(Loss.NO_CREDIT)["sentence"] == "slow one at B gave no credit 4 times, once for 12.0 s"
     assert found.of(Loss.GROWING)["sentence"] == f"unsettled deliveries of hoarder at B grew to {GROWTH_LEAST}"
+
+
+def test_an_outcome_that_is_not_accepted_is_found_by_address_and_receiver_and_condition(found: Found) -> None:
+    told = {"rejected", "undelivered", "expired", "modified", "released", "aborted", "dropped"}
+    assert [row["sentence"] for row in found.findings if row["kind"] in told] == [
+        "3 of 4 deliveries to dropped by A were settled, and reached nobody",
+        "25 of 40 deliveries to refused were rejected by receiver at B: shop:sold-out",
+        "5 of 40 deliveries to refused were rejected by receiver at B: shop:closed",
+        "3 of 45 deliveries to refused were rejected at A",
+        "2 of 2 deliveries to refused were rejected by other at B: shop:sold-out",
+        "4 of 8 deliveries to gone by A had nobody to go to",
+        "1 of 8 deliveries to gone by A had nobody to go to: amqp:not-found",
+        "2 of 8 deliveries to gone by A expired on their way",
+        "3 of 3 deliveries to half done ended as modified by receiver at B",
+        "2 of 2 deliveries to cut off ended as modified at A",
+        "6 of 8 deliveries to given back were released by receiver at B",
+        "1 of 8 deliveries to gone by A were aborted by their senders",
+    ]
+    sold_out = next(row for row in found.findings if row["condition"] == "shop:sold-out")
+    assert (sold_out["router"], sold_out["receiver"], sold_out["left_out"]) == ("B", "receiver", 25 - EVIDENCE)
 
 
 def test_a_finding_has_the_rows_that_show_it_and_says_how_many_are_left_out(found: Found) -> None:
@@ -191,8 +245,10 @@ def test_a_finding_has_the_rows_that_show_it_and_says_how_many_are_left_out(foun
 
 
 def test_the_summary_counts_them(found: Found) -> None:
-    assert found.done.figures == {"findings": 9, **{str(kind): 1 for kind in Loss}, "not to be judged": 0}
-    assert [row[1] for row in found.done.tables[0].rows] == [str(kind) for kind in Loss]
+    several = {"rejected": 4, "undelivered": 2, "modified": 2}
+    counted = {**{str(kind): 1 for kind in Loss}, **several}
+    assert found.done.figures == {"findings": 20, **counted, "not to be judged": 0}
+    assert [row[1] for row in found.done.tables[0].rows] == [row["kind"] for row in found.findings][:TOP]
 
 
 def test_nothing_is_found_in_nothing(spark: SparkSession, tmp_path: Path) -> None:

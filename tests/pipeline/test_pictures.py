@@ -197,12 +197,13 @@ def test_the_shares_of_an_address_are_one_bar() -> None:
     found = texts(figure)
     assert "50%" in found
     assert "5%" not in found  # there is no room for it
-    assert {label for label, _ in pictures.PARTS.values()} <= {*found}
+    labels = [label for label, _ in pictures.PARTS.values()]
+    assert [each for each in labels if each in found] == labels[:4]  # of what takes no time nothing is said
 
 
 def test_ways_that_clocks_do_not_tell_apart_are_one() -> None:
     figure = pictures.shares({"a": {"router": 0.5, "link": 0.75, "return": -0.25}, "b": {"router": 1.0}})
-    assert lengths(figure) == [0.5, 1.0, 0.5, 0.0, 0.0, 0.0, 0.0, 0.0]
+    assert lengths(figure) == [0.5, 1.0, 0.5, 0.0]
     assert {"a *", "b", "* on links both ways: clocks do not tell them apart"} <= {*texts(figure)}
 
 

@@ -16,7 +16,7 @@ import pytest
 from amqpmesh.pipeline.events import TABLES, Column, Problem, arrow_schema
 from amqpmesh.pipeline.segments import MOST_FINDINGS, Account, convert, peek
 from amqpmesh.router.segments import HEAD, MAGIC, Name, block, maps
-from amqpmesh.router.telemetry import FIELDS, HOP, UNIT_OCTETS, VERSION, Kind, Unit
+from amqpmesh.router.telemetry import FIELDS, HOP, UNIT_OCTETS, VERSION, Kind, Outcome, Unit
 from tests.support.recorded import (
     ACCEPTED,
     ANSWERED,
@@ -70,11 +70,12 @@ def test_the_columns_are_those_that_are_declared_with_unit_and_meaning() -> None
 def test_a_hop_record_is_read_as_declared(recorder: Recorder) -> None:
     incoming = recorder.link("in", peer="shop", address="orders", tenant="t")
     lane = recorder.link("lane", "outgoing", "B", lane=True, address=None, tenant=None)
+    condition = recorder.link("shop:sold-out", "condition", None, address=None, tenant=None)
     recorder.hops(
         hop(
             time=at(1), ingress=0x0102030405060708, epoch=0x0A0B0C0D0E0F, counter=0x101, first=0x100, attempt=2,
-            hops_left=18, priority=4, outcome=ACCEPTED, flags=BEGUN | TIMED | ANSWERED, incoming=incoming,
-            outgoing=lane, size=400, in_router=1_000, outcome_after=90_000, delivery_count=1,
+            hops_left=18, priority=4, outcome=Outcome.REJECTED, flags=BEGUN | TIMED | ANSWERED, incoming=incoming,
+            condition=condition, outgoing=lane, size=400, in_router=1_000, outcome_after=90_000, delivery_count=1,
         )
     )  # fmt: skip
     rows, account = converted(recorder.end())
@@ -84,8 +85,9 @@ def test_a_hop_record_is_read_as_declared(recorder: Recorder) -> None:
             "first_key": bytes.fromhex("0102030405060708 0a0b0c0d0e0f 000000000100"), "hops_left": 18, "began": True,
             "attempt": 2, "address": "orders", "tenant": "t", "incoming_link": "in", "incoming_peer": "shop",
             "from_router": False, "outgoing_link": "lane", "outgoing_peer": "B", "to_router": True,
-            "outcome": "accepted", "settled": False, "copy": False, "size": 400, "in_router": 1_000,
-            "outcome_after": 90_000, "priority": 4, "delivery_count": 1, "epoch": BEGAN, "segment": 1,
+            "outcome": "rejected", "condition": "shop:sold-out", "settled": False, "copy": False, "size": 400,
+            "in_router": 1_000, "outcome_after": 90_000, "priority": 4, "delivery_count": 1, "epoch": BEGAN,
+            "segment": 1,
         }
     ]  # fmt: skip
     assert account.findings == []
@@ -98,7 +100,7 @@ def test_what_is_not_known_is_null(recorder: Recorder) -> None:
     unknown = {name for name, value in row.items() if value is None}
     assert unknown == {
         "first_key", "attempt", "address", "tenant", "incoming_link", "incoming_peer", "from_router", "outgoing_link",
-        "outgoing_peer", "to_router", "in_router", "outcome_after",
+        "outgoing_peer", "to_router", "in_router", "outcome_after", "condition",
     }  # fmt: skip
     assert row["settled"]
     assert row["copy"]

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from amqpmesh.router import arriving
-from amqpmesh.router.amqp.definitions import LinkCondition, ReceiverSettleMode
+from amqpmesh.router import arriving, recording
+from amqpmesh.router.amqp.composite import decode_composite, encode_composite
+from amqpmesh.router.amqp.definitions import AmqpCondition, Error, LinkCondition, ReceiverSettleMode
 from amqpmesh.router.amqp.link import Sender
-from amqpmesh.router.amqp.messaging import Source
+from amqpmesh.router.amqp.messaging import Rejected, Source
+from amqpmesh.router.amqp.types import Symbol
 from amqpmesh.router.config import AddressConfig, RedirectConfig
 from amqpmesh.router.entities import without_secret
 from amqpmesh.router.lanes import EXTRA_HOPS
@@ -71,6 +73,7 @@ def test_each_delivery_is_recorded_once_with_its_outcome(outcome: str) -> None:
         for number in range(3)
     ]
     assert [each["outcome_after"] for each in records.hops] == [250_000_000] * 3
+    assert records.conditions() == (["test:bad"] * 3 if outcome == "rejected" else [None] * 3)
     assert {(each["epoch"], each["hops_left"], each["in_router"], each["address"]) for each in records.hops} == {
         (EPOCH, 0, 0, 0)
     }
@@ -272,6 +275,45 @@ def test_what_goes_to_nobody_is_recorded_with_the_reason() -> None:
     found = {(Outcome(each["outcome"]).name, each["outgoing"]) for each in records.hops}
     assert ("UNDELIVERED", 0) in found
     assert not any(each["flags"] & Flag.TIMED for each in records.hops if not each["outgoing"])
+
+
+def test_what_a_router_rejects_itself_is_recorded_with_the_condition() -> None:
+    network = Network()
+    records = Records(network.core)
+    client = network.client()
+    client.send(client.sender(None), message("to nobody at all"))
+    assert [Outcome(each["outcome"]) for each in records.hops] == [Outcome.UNDELIVERED]
+    assert records.conditions() == [AmqpCondition.PRECONDITION_FAILED]
+
+
+def test_each_condition_is_explained_once_however_many_a_peer_makes_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recording, "NUMBERED", 3)
+    _network, records, client, consumer, sender = pair()
+    for name in ("a", "b", "a", "c", "d", "a", "x" * 1000):
+        client.send(sender)
+        consumer.take()[0].dispose(Rejected(error=Error(condition=Symbol(name))), settled=True)
+        consumer.network.run()
+    assert records.conditions() == ["a", "b", "a", "c", "d", "a", "x" * recording.LONGEST_CONDITION]
+    told = [each["number"] for each in records.taken[Kind.LINK] if each["direction"] == "condition"]
+    assert len(told) == 6
+    assert records.gone_numbers == told[:3]
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        encode_composite(Rejected()),
+        encode_composite(Rejected(), full=True),
+        encode_composite(Rejected(error=Error(condition=Symbol("c"), info={Symbol("n"): 7}))),
+        encode_composite(Rejected(error=Error(condition=Symbol("c"))), full=True),
+        bytes.fromhex("005325 c00100"),  # a list of nothing, written out
+        bytes.fromhex("005325 d0 00000014 00000001 00 80 000000000000001d c0 04 01 a3 01 63"),
+        bytes.fromhex("005325 d0 00000016 00000001 00 53 1d d0 0000000a 00000001 b3 00000001 63"),
+    ],
+)
+def test_a_condition_is_found_in_any_encoding(state: bytes) -> None:
+    value = decode_composite(Rejected, state)[0]
+    assert recording.condition_of(state) == (b"c" if value.error is not None else None)
 
 
 def test_an_aborted_delivery_is_recorded_as_such() -> None:

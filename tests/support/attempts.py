@@ -56,16 +56,17 @@ class Way:
         def shown(router: str, time: int) -> int:
             return int(time + clocks.get(router, lambda _: 0)(time))
 
+        outcome = self.outcome if self.waits is not None else "none"
         hops = [
             {
                 "router": router,
                 "arrived_ns": shown(router, came[hop]),
                 "in_router_ns": self.stays[hop],
                 "outcome_after_ns": None if said[hop] is None else said[hop] - came[hop],
+                "outcome": outcome,
             }
             for hop, router in enumerate(self.path)
         ]
-        outcome = self.outcome if self.waits is not None else "none"
         key = number.to_bytes(20, "big")
         first, last = hops[0]["arrived_ns"], hops[-1]["arrived_ns"]
         return {

@@ -32,6 +32,7 @@ class Delivery:
     sender: str
     size: int
     outcome: Outcome
+    condition: str
     settled: bool
     attempt: int
     first: int
@@ -72,6 +73,7 @@ class Known:
         receivers: Sequence[str] | None = None,
         size: int | None = None,
         outcome: Outcome = Outcome.ACCEPTED,
+        condition: str = "",
         settled: bool = False,
         attempt: int = 1,
         first: Delivery | None = None,
@@ -87,7 +89,7 @@ class Known:
         delivery = Delivery(
             self._counter, tuple(tuple(way) for way in ways), tuple(receivers or ["desk"] * len(ways)),
             at(self._chance.random() * 600 if seconds is None else seconds), address, tenant, sender,
-            self._chance.randrange(1, 5_000) if size is None else size, outcome, settled, attempt,
+            self._chance.randrange(1, 5_000) if size is None else size, outcome, condition, settled, attempt,
             first.number if first else self._counter, priority, tuple(copies) or (False,) * len(ways),
         )  # fmt: skip
         self.deliveries.append(delivery)
@@ -124,6 +126,7 @@ class Known:
             incoming=incoming,
             outgoing=outgoing,
             address=self._link(router, "address", "", delivery),
+            condition=self._condition(router, delivery.condition),
             size=delivery.size,
             in_router=STAY if went else 0,
             outcome_after=(longest - index) * 1_000_000 if answered else 0,
@@ -138,6 +141,12 @@ class Known:
                 name, direction, peer or None, lane=lane, address=delivery.address, tenant=delivery.tenant
             )
         return self._links[key]
+
+    def _condition(self, router: str, condition: str) -> int:
+        key = router, "condition", condition, ""
+        if condition and key not in self._links:
+            self._links[key] = self.recorders[router].link(condition, "condition", None, address=None, tenant=None)
+        return self._links.get(key, 0)
 
     def key(self, delivery: Delivery, number: int | None = None) -> bytes:
         ingress = 1 + self.routers.index(delivery.ways[0][0])

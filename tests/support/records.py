@@ -89,6 +89,11 @@ class Records:
         """The events so far: what, and to which link."""
         return [(each["happening"], each["link"]) for each in self.taken[Kind.EVENT]]
 
+    def conditions(self) -> list[str | None]:
+        """Of the hop records so far, the condition of each."""
+        told = {each["number"]: each["name"] for each in self.taken[Kind.LINK] if each["direction"] == "condition"}
+        return [told[each["condition"]] if each["condition"] else None for each in self.hops]
+
     def number(self, link: str) -> int:
         """The number of the link of a name, attached last."""
         return next(int(each["number"]) for each in reversed(self.taken[Kind.LINK]) if each["name"] == link)

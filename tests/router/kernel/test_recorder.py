@@ -49,6 +49,7 @@ RECORDS = st.fixed_dictionaries(
         "address": st.sampled_from([0, 0, 1, 2**31 - 1]),
         "attempt": st.sampled_from([1, 1, 2, 0xFFFF]),
         "first": st.sampled_from([0, 0, 1, 2**48 - 1]),
+        "condition": st.sampled_from([0, 0, 1, 2**28, 2**32 - 1]),
     }
 )
 
@@ -78,7 +79,7 @@ def test_each_number_stands_where_it_is_declared(kernels: Kernels, records: list
                 each["key"], each["counter"], each["hops_left"], each["flags"], each["outcome"], each["incoming"],
                 each["outgoing"], each["size"], came, -1.0 if left is None else came + left,
                 -1.0 if said is None else came + said, each["priority"] | each["delivery_count"] << 8,
-                each["address"], each["attempt"], each["first"],
+                each["address"], each["attempt"], each["first"], each["condition"],
             )  # fmt: skip
         stored.append(words[: found.used])
         assert unpacked(stored[-1]) == expected
@@ -86,13 +87,13 @@ def test_each_number_stands_where_it_is_declared(kernels: Kernels, records: list
 
 
 def store(found: Any, counter: int, key: bytes = KEY, *, size: int = 0, left: float = 0.0, attempt: int = 1) -> bool:
-    return bool(found.store(key, counter, 0, 0, 0, 0, 0, size, 0.0, left, 0.0, 4, 0, attempt, 0))
+    return bool(found.store(key, counter, 0, 0, 0, 0, 0, size, 0.0, left, 0.0, 4, 0, attempt, 0, 0))
 
 
 def test_what_left_or_was_answered_before_it_came_took_no_time(kernels: Kernels) -> None:
     for kernel in kernels:
         found, words = recorder(kernel)
-        found.store(KEY, 1, 0, 0, 0, 0, 0, 0, 2.0, 1.0, 1.5, 4, 0, 1, 0)
+        found.store(KEY, 1, 0, 0, 0, 0, 0, 0, 2.0, 1.0, 1.5, 4, 0, 1, 0, 0)
         (record,) = unpacked(words[: found.used])
         assert (record["in_router"], record["outcome_after"]) == (0, 0)
 
