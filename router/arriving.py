@@ -10,9 +10,7 @@ from typing import TYPE_CHECKING
 
 from amqpmesh.router import heads
 from amqpmesh.router.accounts import close_if_done, drop_kept
-from amqpmesh.router.amqp.composite import encode_composite
-from amqpmesh.router.amqp.definitions import AmqpCondition
-from amqpmesh.router.amqp.messaging import Rejected
+from amqpmesh.router.amqp.definitions import AmqpCondition, Error
 from amqpmesh.router.attaching import RefusedError
 from amqpmesh.router.departures import fail_link
 from amqpmesh.router.exits import open_input
@@ -33,6 +31,7 @@ from amqpmesh.router.kernel.relay import (
 from amqpmesh.router.lanes import LaneKind, next_tag
 from amqpmesh.router.leaving import abort, abort_leg, give_copy, keep, pump
 from amqpmesh.router.links import IncomingLink, OutgoingLink
+from amqpmesh.router.refusing import end_link, refuse
 from amqpmesh.router.sayings import rejected, unknown_transaction
 from amqpmesh.router.waiting import enqueue
 
@@ -149,7 +148,7 @@ def _route(core: Core, relay: Relay) -> None:
                 if not relay.complete:
                     head = None
             except Violation as violation:
-                core.settlement.end_unsent(relay, rejected(AmqpCondition.DECODE_ERROR, violation.description))
+                refuse(core, relay, Error(condition=AmqpCondition.DECODE_ERROR, description=violation.description))
                 return
         if head is None:
             limit = incoming.connection.limits.head_max
@@ -160,9 +159,7 @@ def _route(core: Core, relay: Relay) -> None:
         if incoming.connection.strict_annotations:
             refusal = heads.strict_refusal(data, head)
             if refusal is not None:
-                incoming.current = None
-                abort(core, relay)
-                fail_link(core, incoming, refusal)
+                end_link(core, relay, refusal)
                 return
         if head.irregular:
             core.irregular_heads += 1
@@ -171,13 +168,13 @@ def _route(core: Core, relay: Relay) -> None:
         if core.recording is not None and head.header[1]:
             relay.told = told(data, *head.header)
     elif anonymous:
-        state = rejected(AmqpCondition.NOT_IMPLEMENTED, "an anonymous terminus needs messages of format 0")
-        core.settlement.end_unsent(relay, state)
+        description = "an anonymous terminus needs messages of format 0"
+        refuse(core, relay, Error(condition=AmqpCondition.NOT_IMPLEMENTED, description=description))
         return
     if anonymous and not to:
         # Nobody will ever serve it, so to send it again would not help.
-        state = rejected(AmqpCondition.PRECONDITION_FAILED, "an anonymous terminus needs messages with `to`")
-        core.settlement.undelivered(relay, None, state)
+        description = "an anonymous terminus needs messages with `to`"
+        refuse(core, relay, Error(condition=AmqpCondition.PRECONDITION_FAILED, description=description))
         return
     try:
         if anonymous:
@@ -186,8 +183,7 @@ def _route(core: Core, relay: Relay) -> None:
         else:
             address = incoming.address
     except RefusedError as refusal:
-        # What a link to that address would be told, its sender is told of the message.
-        core.settlement.undelivered(relay, None, encode_composite(Rejected(error=refusal.error)))
+        refuse(core, relay, refusal.error)
         return
     if (
         address is None

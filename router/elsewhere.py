@@ -18,13 +18,12 @@ from amqpmesh.policies.distribution import Distribution
 from amqpmesh.policies.patterns import steps
 from amqpmesh.policies.redirect import Following, NotFollowedError, Place
 from amqpmesh.router.addresses import Address
-from amqpmesh.router.amqp.composite import encode_composite
 from amqpmesh.router.amqp.definitions import AmqpCondition, Error, LinkCondition
-from amqpmesh.router.amqp.messaging import Rejected
 from amqpmesh.router.attaching import RefusedError
 from amqpmesh.router.container_link import ContainerLink
 from amqpmesh.router.departures import fail_link
 from amqpmesh.router.links import IncomingLink, OutgoingLink
+from amqpmesh.router.refusing import refuse
 from amqpmesh.router.settings.agreement import free_name
 
 if TYPE_CHECKING:
@@ -178,7 +177,7 @@ class FarNode:
             ingress = self.ingress()
             attached = [*ingress.incoming]
             while (relay := ingress.waiting.first()) is not None:
-                core.settlement.undelivered(relay, ingress, encode_composite(Rejected(error=told)))
+                refuse(core, relay, told, ingress)
         lanes = [each for each in attached if each.lane is not None]
         for each in attached:
             if each.lane is None:

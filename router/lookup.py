@@ -205,23 +205,30 @@ class Lookup:
     def way(self, tenant: str, place: Place) -> Address | None:
         """Where a delivery goes that no link brought to an address; None: nobody serves it, here or elsewhere.
 
-        Raises: RefusedError: too much is used elsewhere.
+        Raises: RefusedError: as `target`; or too much is used elsewhere.
         """
         core = self._core
         mesh, name, container = core.mesh, place.name, place.container
         if not place.is_available:
-            return None
+            raise RefusedError(AmqpCondition.NOT_FOUND, "the address is unavailable")
         if container is not None and container != core.id and not (container in self._own and place.is_reserved):
             if mesh is not None and self._is_router(container):
                 found = mesh.ways.way_to(tenant, name, container, place.config)
-            else:
-                node = core.elsewhere.node(tenant, name, container)
-                found = None if node is None else core.ingress(node)
-            core.no_path += found is None
-            return found
+                core.no_path += found is None
+                return found
+            if container in self._own:
+                return None
+            node = core.elsewhere.node(tenant, name, container)
+            if node is None:
+                raise RefusedError(AmqpCondition.NOT_FOUND, f"no container {container!r} is known here")
+            return core.ingress(node)
         if mesh is not None and container is None:
-            return mesh.ways.way(tenant, name, place.config)
-        return core.addresses.find(tenant, as_known_at(core.id, name))
+            found = mesh.ways.way(tenant, name, place.config)
+        else:
+            found = core.addresses.find(tenant, as_known_at(core.id, name))
+        if found is None and place.is_reserved:
+            raise RefusedError(AmqpCondition.NOT_FOUND, "no such node")
+        return found
 
     def of_copy(self, tenant: str, address: str) -> tuple[Address | None, str]:
         """Where a message goes that the router sends itself, as `resolve`; nobody is there to be told of a refusal."""

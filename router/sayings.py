@@ -100,6 +100,13 @@ def permissible(source: IncomingLink, outcome: bytes) -> bytes | None:
     return None
 
 
+def takes_rejected(source: IncomingLink) -> bool:
+    """Whether a sender's source takes the outcome `rejected`."""
+    remote = source.link.remote
+    terminus = remote.source if remote is not None else None
+    return not isinstance(terminus, Source) or not terminus.outcomes or _SYMBOLS[REJECTED] in terminus.outcomes
+
+
 def _may_be_listed(state: bytes, outcomes: Sequence[Symbol]) -> bool:
     """Whether a list of outcomes may mean this state of an extension: it has its name, or names some extension's, where
     this state has only a number."""

@@ -511,14 +511,6 @@ def test_a_receiver_with_all_that_it_may_have_unsettled_goes_on_when_it_settles(
     network.leave()
 
 
-def test_an_unavailable_address_is_not_reached_by_to_either() -> None:
-    network = Network(AddressConfig(pattern="no", distribution=Distribution.UNAVAILABLE))
-    producer = network.client()
-    sent = producer.send(producer.sender(None), message(to="no"))
-    assert sent.outcome == Released()
-    network.leave()
-
-
 def test_states_of_one_receiver_of_a_multicast_are_not_the_senders() -> None:
     network = Network(AddressConfig(pattern="q", distribution=Distribution.MULTICAST))
     one, two, producer = network.client(), network.client(), network.client()

@@ -286,12 +286,17 @@ def test_what_the_place_refuses_its_clients_are_refused_with_the_same_words() ->
     sender, receiver = client.sender("elsewhere/a"), client.receiver("elsewhere/a")
     anonymous = client.sender(None)
     sent = client.send(anonymous, message(to="elsewhere/a"))
+    by_settled = client.sender(None)
+    client.send(by_settled, message(to="elsewhere/a"), settled=True)
     broker = n.broker(refuses={"there": NOT_FOUND})
-    for link in (sender, receiver):
+    for link in (sender, receiver, by_settled):
         error = refusal(client, link)
         assert error.condition == AmqpCondition.NOT_FOUND
         assert error.description == f"{PLACE} does not take the link: no such queue"
     assert isinstance(sent.outcome, Rejected)
+    assert sent.outcome.error is not None
+    assert sent.outcome.error.info == {"delivery-tag": sent.delivery.tag}
+    assert anonymous.is_attached, "of what can be rejected nothing else ends"
     assert len(broker.asked) == 2
     n.advance(60.0)
     assert len(broker.asked) == 2
@@ -751,7 +756,10 @@ def test_no_other_domain_is(domains: tuple[str, ...]) -> None:
     n = Far(elsewhere=ElsewhereConfig(domains=domains))
     client = n.client()
     assert refusal(client, client.sender("orders@b.test")).condition == AmqpCondition.NOT_FOUND
-    assert client.send(client.sender(None), message(to="orders@b.test")).said == [(Released(), True)]
+    outcome = client.send(client.sender(None), message(to="orders@b.test")).outcome
+    assert isinstance(outcome, Rejected)
+    assert outcome.error is not None
+    assert outcome.error.condition == AmqpCondition.NOT_FOUND
     assert n.wanted == {}
     n.leave()
 

@@ -37,7 +37,7 @@ TABLE = [
     ("q", "mesh", "mesh", "mesh"),
     ("q@A", "here", "mesh", "here"),
     ("q@B", "there", "there", "there"),
-    ("q@X", NOT_FOUND, NOT_FOUND, "released"),
+    ("q@X", NOT_FOUND, NOT_FOUND, NOT_FOUND),
     ("x@q@B", "waits", "waits", "released"),
     ("x@q@A", "waits", "waits", "released"),
     ("q%40B", "waits", "waits", "released"),
@@ -47,8 +47,8 @@ TABLE = [
     ("@A", "window", NOT_IMPLEMENTED, INVALID),
     ("@B", "window", NOT_IMPLEMENTED, INVALID),
     ("@X", NOT_FOUND, NOT_IMPLEMENTED, INVALID),
-    ("$none", NOT_FOUND, NOT_FOUND, "released"),
-    ("$none@A", NOT_FOUND, NOT_FOUND, "released"),
+    ("$none", NOT_FOUND, NOT_FOUND, NOT_FOUND),
+    ("$none@A", NOT_FOUND, NOT_FOUND, NOT_FOUND),
     ("$none@B", "window", UNAUTHORIZED, "released"),
     (f"{MANAGEMENT}@B", "window", UNAUTHORIZED, "released"),
     ("$dynamic/c/l/00@B", "window", UNAUTHORIZED, "released"),
@@ -406,7 +406,10 @@ def test_what_may_not_be_used_here_may_not_be_used_by_an_at(address: str) -> Non
     client = mesh["A"].client()
     assert condition(client, client.sender(address)) == NOT_FOUND
     assert condition(client, client.receiver(address)) == NOT_FOUND
-    assert client.send(client.sender(None), message(to=address)).outcome == Released()
+    outcome = client.send(client.sender(None), message(to=address)).outcome
+    assert isinstance(outcome, Rejected)
+    assert outcome.error is not None
+    assert outcome.error.condition == NOT_FOUND
     mesh.leave()
 
 

@@ -114,7 +114,7 @@ def test_a_message_of_an_anonymous_sender_is_rejected_with_where_it_should_have_
     assert isinstance(sent.outcome, Rejected)
     assert sent.outcome.error is not None
     assert sent.outcome.error.condition == LinkCondition.REDIRECT
-    assert sent.outcome.error.info == PLACE | {"address": there}
+    assert sent.outcome.error.info == PLACE | {"address": there, "delivery-tag": sent.delivery.tag}
     # And it goes on with the next one.
     client.receiver("elsewhere/kept")
     kept = client.send(anonymous, message(to="elsewhere/kept"))
@@ -124,12 +124,14 @@ def test_a_message_of_an_anonymous_sender_is_rejected_with_where_it_should_have_
     n.leave()
 
 
-def test_a_presettled_message_that_should_have_gone_elsewhere_counts_as_undelivered() -> None:
+def test_a_presettled_message_that_should_have_gone_elsewhere_counts_as_undelivered_and_ends_its_link() -> None:
     n = network()
     client = n.client()
     anonymous = client.sender(None)
-    client.send(anonymous, message(to="elsewhere/a"), settled=True)
-    assert anonymous.is_attached
+    sent = client.send(anonymous, message(to="elsewhere/a"), settled=True)
+    error = answer(client, anonymous)
+    assert error.condition == LinkCondition.REDIRECT
+    assert error.info == PLACE | {"address": "elsewhere/a", "delivery-tag": sent.delivery.tag}
     assert n.core.statistics().router.undelivered == 1
     n.leave()
 

@@ -132,7 +132,7 @@ async def test_a_state_that_is_none_ends_the_connection_which_is_told_why(
         sent = await sender.transfer(b"")
         await far.expect(Transfer)
         good = frame(Disposition(role=Role.RECEIVER, first=0, settled=True, state=Accepted()))
-        await far.peer.write(good.replace(b"\x00\x53\x24\x45", b"\x00\x53\x2f\x45"))
+        await far.peer.write(good.replace(b"\x00\x53\x24\x45", b"\x00\x53\x10\x45"))
         closed = await far.expect(Close)
         assert closed.error is not None
         assert closed.error.condition == "amqp:invalid-field"

@@ -40,7 +40,7 @@ async def heard(doors: Doors) -> None:
             await anonymous.send(Message(b"x", to="elsewhere/a"))
     assert rejected.value.error is not None
     assert rejected.value.error.condition == LinkCondition.REDIRECT
-    assert rejected.value.error.info == PLACE | {"address": "there"}
+    assert rejected.value.error.info == PLACE | {"address": "there", "delivery-tag": b"\0"}
 
 
 async def test_over_a_connection_a_program_is_told_where_to_go(nursery: trio.Nursery) -> None:
