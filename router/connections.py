@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from amqpmesh.router.addresses import Address
     from amqpmesh.router.amqp.connection import Connection
     from amqpmesh.router.amqp.events import ConnectionClosed, Event
+    from amqpmesh.router.amqp.mechanisms import Work
     from amqpmesh.router.config import Limits, ListenerConfig
     from amqpmesh.router.core import Core
     from amqpmesh.router.links import OutgoingLink
@@ -40,6 +41,7 @@ class ConnectionRecord:
         "limits",
         "lingering",
         "listener",
+        "login",
         "lost",
         "number",
         "octets_in",
@@ -107,6 +109,8 @@ class ConnectionRecord:
         self.octets_out = 0
         #: TLS is to be negotiated in this stream now, beginning with these bytes.
         self.tls_requested: bytes | None = None
+        #: What its SASL exchange waits for: a password is to be checked, or to be hashed.
+        self.login: Work | None = None
         #: Its output was over the limit, and links of it may stand still for that.
         self.congested = False
         #: Links that could not send for that.

@@ -237,6 +237,13 @@ class Core:
         )
         record.engine.secured()
 
+    def logged_in(self, record: ConnectionRecord, now: float) -> bool:
+        """What `record.login` asked for is done: the SASL exchange goes on. Returns: as `receive`."""
+        record.login = None
+        record.engine.sasl_worked(now)
+        self.set_timer(record, record.engine.next_timer())
+        return self.receive(record, b"", now)
+
     def receive(self, record: ConnectionRecord, data: bytes | bytearray, now: float) -> bool:
         """A batch of bytes came from the peer; what follows from it is done when this returns.
 

@@ -63,6 +63,11 @@ def _authenticated(core: Core, record: ConnectionRecord, _event: events.Authenti
     core.logins.accepted(record)
 
 
+def _work_due(core: Core, record: ConnectionRecord, event: events.SaslWorkDue) -> None:
+    record.login = event.work
+    core.set_timer(record, record.engine.next_timer())
+
+
 def _opened(core: Core, record: ConnectionRecord, event: events.ConnectionOpened) -> None:
     engine = record.engine
     sasl = engine.negotiation.sasl
@@ -264,6 +269,7 @@ def _relayed(_core: Core, _record: ConnectionRecord, _event: events.Relayed) -> 
 _HANDLERS: Final[dict[type, Callable[..., None]]] = {
     events.TlsRequested: _tls_requested,
     events.Authenticated: _authenticated,
+    events.SaslWorkDue: _work_due,
     events.ConnectionOpened: _opened,
     events.ConnectionClosed: _closed,
     events.SessionBegun: _begun,

@@ -58,7 +58,9 @@ def server_sasl(
 ) -> SaslServer | None:
     """The exchange that who comes in by a listener is offered; None: the layer is not."""
     mechanisms = listener.mechanisms(secured=secured)
-    return SaslServer(mechanisms, users or Users({}), external_user=certificate_user) if mechanisms else None
+    if not mechanisms:
+        return None
+    return SaslServer(mechanisms, users or Users({}), external_user=certificate_user, defers=True)
 
 
 def client_sasl(
@@ -84,4 +86,4 @@ def client_sasl(
     else:
         mechanisms = ("EXTERNAL", "ANONYMOUS") if external else ("ANONYMOUS",)
     withheld = WITHHELD if connector.user is not None and redirected and not secured else None
-    return SaslClient(mechanisms, connector.user, password, hostname, external, withheld)
+    return SaslClient(mechanisms, connector.user, password, hostname, external, withheld, defers=True)

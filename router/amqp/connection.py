@@ -19,6 +19,7 @@ from amqpmesh.router.amqp.events import (
     ConnectionOpened,
     DeliveriesGathered,
     Event,
+    SaslWorkDue,
     TlsRequested,
 )
 from amqpmesh.router.amqp.fitting import short_farewell
@@ -156,7 +157,8 @@ class Connection:
         # SASL frames are never larger (§5.3.1); those of AMQP may be, once its header has come.
         self._reader = FrameReader(MIN_MAX_FRAME_SIZE)
         self._in_frames = False
-        self._waiting_for_tls = False
+        #: For TLS, or for the work of the SASL exchange: what comes meanwhile is not looked at.
+        self._waiting = False
         self._events: deque[Event] = deque()
         self._liveness = Liveness(
             now, idle_time_out=idle_time_out, open_time_out=open_time_out, close_time_out=close_time_out
@@ -243,9 +245,16 @@ class Connection:
 
     def secured(self) -> None:
         """The TLS handshake that `TlsRequested` asked for is done; go on inside it (§5.2)."""
-        self._waiting_for_tls = False
+        self._waiting = False
         self.negotiation.secured()
         self._take_negotiation()
+
+    def sasl_worked(self, now: float) -> None:
+        """The work that `SaslWorkDue` asked for is done; exhaust `receive` of nothing more (§5.3.2)."""
+        self._waiting = False
+        if not self.finished:
+            self._liveness.go_on(now)
+            self.report(self._after_sasl(self.negotiation.sasl_worked()))
 
     # ------------------------------------------------------------------------------------------------ bytes and time
 
@@ -293,7 +302,7 @@ class Connection:
         while True:
             while self._events:
                 yield self._events.popleft()
-            if self.finished or self._is_deaf or self._waiting_for_tls:
+            if self.finished or self._is_deaf or self._waiting:
                 return
             try:
                 if not self._in_frames:
@@ -442,7 +451,7 @@ class Connection:
         elif progress is Progress.GO_ON:
             self._in_frames = True
         elif progress is Progress.TLS:
-            self._waiting_for_tls = True
+            self._waiting = True
             return (TlsRequested(self._reader.take_rest()),)
         elif progress is Progress.REFUSED:
             return self._refused()
@@ -452,14 +461,7 @@ class Connection:
         if self.negotiation.in_sasl:
             if frame.type != SASL_FRAME:
                 raise _framing_error("an AMQP frame before the SASL outcome")
-            progress = self.negotiation.receive_sasl(frame.body)
-            self._take_negotiation()
-            if progress is Progress.REFUSED:
-                return self._refused()
-            # After the outcome comes a protocol header again (§5.3.2).
-            self._in_frames = self.negotiation.in_sasl
-            is_let_in = self.negotiation.server and not self._in_frames and self.user is not None
-            return (Authenticated(),) if is_let_in else ()
+            return self._after_sasl(self.negotiation.receive_sasl(frame.body))
         if frame.type != AMQP_FRAME:
             raise _framing_error("a SASL frame after the SASL outcome")
         body = frame.body
@@ -497,6 +499,20 @@ class Connection:
                 Scope.CONNECTION, AmqpCondition.DECODE_ERROR, f"bytes behind a {type(performative).__name__.lower()}"
             )
         return self._receive_performative(frame.channel, performative, body[payload_at:])
+
+    def _after_sasl(self, progress: Progress) -> tuple[Event, ...]:
+        self._take_negotiation()
+        if progress is Progress.REFUSED:
+            return self._refused()
+        sasl = self.negotiation.sasl
+        if progress is Progress.WORK and sasl is not None and sasl.work is not None:
+            self._waiting = True
+            self._liveness.hold(self._liveness.received_at)
+            return (SaslWorkDue(sasl.work),)
+        # After the outcome comes a protocol header again (§5.3.2).
+        self._in_frames = self.negotiation.in_sasl
+        is_let_in = self.negotiation.server and not self._in_frames and self.user is not None
+        return (Authenticated(),) if is_let_in else ()
 
     def _receive_performative(self, channel: int, performative: Performative, payload: bytes) -> Iterable[Event]:
         if isinstance(performative, Open):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from amqpmesh.router.amqp.definitions import Error
     from amqpmesh.router.amqp.link import Link, Receiver, Sender
+    from amqpmesh.router.amqp.mechanisms import Work
     from amqpmesh.router.amqp.performatives import Attach, Flow, Open
     from amqpmesh.router.amqp.session import Session
     from amqpmesh.router.kernel.relay import Delivery
@@ -23,6 +24,13 @@ class TlsRequested:
 @dataclass(slots=True)
 class Authenticated:
     """The SASL layer of a server has let in a peer that is a user (§5.3.2): `connection.user`."""
+
+
+@dataclass(slots=True)
+class SaslWorkDue:
+    """The SASL exchange waits: do `work`, in a thread if it takes long, then call `sasl_worked()` (§5.3.2)."""
+
+    work: Work
 
 
 @dataclass(slots=True)
@@ -154,6 +162,7 @@ RELAYED = Relayed()
 Event = (
     TlsRequested
     | Authenticated
+    | SaslWorkDue
     | ConnectionOpened
     | ConnectionClosed
     | SessionBegun

@@ -27,8 +27,8 @@ class Due(Enum):
 class Liveness:
     """The clocks of one connection. All times are seconds of the owner's clock."""
 
-    __slots__ = ("_close_time_out", "_closing", "_deadline", "_heartbeat", "_opened", "idle_time_out", "received_at",
-                 "sent_at")  # fmt: skip
+    __slots__ = ("_close_time_out", "_closing", "_deadline", "_heartbeat", "_left", "_opened", "idle_time_out",
+                 "received_at", "sent_at")  # fmt: skip
 
     def __init__(self, now: float, *, idle_time_out: float | None, open_time_out: float, close_time_out: float) -> None:
         self.idle_time_out = idle_time_out
@@ -41,6 +41,8 @@ class Liveness:
         self._closing = False
         #: Until when the peer has to come to `open`, or to answer our `close`; None: there is no such wait.
         self._deadline: float | None = now + open_time_out
+        #: What was left of that wait when it was held.
+        self._left = 0.0
 
     @property
     def announced_ms(self) -> int | None:
@@ -55,6 +57,17 @@ class Liveness:
         self._deadline = None
         # Half of what it asks for, which may be all that it allows: some announce their whole threshold.
         self._heartbeat = remote_idle_time_out_ms / 2000 if remote_idle_time_out_ms else None
+
+    def hold(self, now: float) -> None:
+        """It is our turn: the time that the peer has to come to `open` stands still."""
+        if self._deadline is not None:
+            self._left = max(0.0, self._deadline - now)
+            self._deadline = None
+
+    def go_on(self, now: float) -> None:
+        """It is the peer's turn again."""
+        if not (self._closing or self._opened):
+            self._deadline = now + self._left
 
     def closing(self) -> None:
         """Our `close` is written: its wait begins when the time is next told."""

@@ -2,6 +2,7 @@
 
 A mechanism is a generator. The server's yields challenges, is sent responses, and returns a `Success`; the client's
 yields a `Turn` per response and is sent challenges. Either raises `MechanismError` when the conversation has failed.
+Either may yield a `Work` as well: a password is to be checked or hashed. It goes on once that is done.
 All mechanisms here let the client speak first, so a server's first challenge is always empty, and is sent only to a
 client that gave no initial response.
 
@@ -16,8 +17,9 @@ import hmac
 import secrets
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from hashlib import new as new_hash
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 SALT_SIZE = 32
 """Octets of salt that a verifier should have: an unknown user is shown as many, and must not stand out."""
@@ -46,6 +48,10 @@ class MechanismError(Exception):
         self.user = user
 
 
+class BusyError(MechanismError):
+    """Too many wait for an answer: this password was not looked at."""
+
+
 @dataclass(frozen=True, slots=True)
 class ScramKeys:
     """The verifier of one user and mechanism (RFC 5802, 3): enough to check a password, not to know it."""
@@ -59,8 +65,8 @@ class ScramKeys:
 class Authenticator(Protocol):
     """Who may come in. Names and passwords arrive prepared with SASLprep (RFC 4013).
 
-    Both methods should take as long for a user that does not exist as for one that does. They run between two frames
-    of one connection, so whatever they wait for, every connection waits for.
+    Both methods should take as long for a user that does not exist as for one that does. `verify_plain` may be called
+    in another thread; `scram_keys` is called between two frames of a connection, and every connection waits for it.
     """
 
     @property
@@ -102,6 +108,46 @@ class Success:
     additional_data: bytes | None = field(default=None, repr=False)
 
 
+class Work:
+    """A check or a hash of a password: up to half a second of a processor, which the caller may spend in a thread.
+
+    Attributes: `user`: whose password a server checks by it; None: it is a client's own. `iterations`: rounds of
+    hashing that it takes; 0: next to none.
+    """
+
+    __slots__ = ("_error", "_function", "_value", "iterations", "user")
+
+    def __init__(self, function: Callable[[], object], *, iterations: int, user: str | None = None) -> None:
+        """Args: function: does it; a check returns whether the password is right, or raises."""
+        self.user = user
+        self.iterations = iterations
+        self._function: Callable[[], object] = function
+        self._value: object = None
+        self._error: Exception | None = None
+
+    def do(self) -> None:
+        """Do it. Raises: nothing: `result` does."""
+        try:
+            self._value = self._function()
+        except Exception as error:
+            self._error = error
+
+    def refuse(self, reason: str) -> None:
+        """In place of `do`: nothing is checked, and the peer may try again later."""
+        self._error = BusyError(reason, self.user)
+
+    @property
+    def succeeded(self) -> bool:
+        """Whether a check found the password right."""
+        return self._error is None and bool(self._value)
+
+    def result(self) -> Any:
+        """What the function returned. Raises: what it raised; BusyError: it was refused."""
+        if self._error is not None:
+            raise self._error
+        return self._value
+
+
 class Turn(NamedTuple):
     """A client's response. `satisfied`: it needs no more from the server than the outcome."""
 
@@ -109,8 +155,8 @@ class Turn(NamedTuple):
     satisfied: bool
 
 
-ServerConversation: TypeAlias = Generator[bytes, bytes, Success]
-ClientConversation: TypeAlias = Generator[Turn, bytes, None]
+ServerConversation: TypeAlias = Generator[bytes | Work, bytes, Success]
+ClientConversation: TypeAlias = Generator[Turn | Work, bytes, None]
 
 
 def _text(data: bytes) -> str:
@@ -184,7 +230,10 @@ def _plain_server(_mechanism: str, side: ServerSide) -> ServerConversation:
     user, password = _prepared(name), _prepared(secret)
     if authorization and _prepared(authorization) != user:
         raise MechanismError("another authorization identity than the authenticated one")
-    if not side.authenticator.verify_plain(user, password):
+    verify = partial(side.authenticator.verify_plain, user, password)
+    check = Work(verify, iterations=max(side.authenticator.iterations), user=user)
+    yield check
+    if not check.result():
         raise MechanismError("unknown user or wrong password", user)
     return Success(user)
 
@@ -236,9 +285,17 @@ def _scram_server(mechanism: str, side: ServerSide) -> ServerConversation:
         return keys.salt, keys.stored_key, keys.server_key, keys.iterations
 
     server = ScramMechanism(mechanism).make_server(look_up)
+
+    def is_right(final: str) -> bool:
+        server.set_client_final(final)
+        return True
+
     try:
         server.set_client_first(_text((yield b"")))
-        server.set_client_final(_text((yield _octets(server.get_server_first()))))
+        final = _text((yield _octets(server.get_server_first())))
+        check = Work(partial(is_right, final), iterations=0, user=user)
+        yield check
+        check.result()
         return Success(user, _octets(server.get_server_final()))
     except ScramException as error:
         if trouble is not None:  # scramp has wrapped what the authenticator raised
@@ -254,7 +311,9 @@ def _scram_client(mechanism: str, side: ClientSide) -> ClientConversation:
         client.set_server_first(_text((yield Turn(_octets(client.get_client_first()), satisfied=False))))
         if int(client.iterations) > MAX_ITERATIONS:
             raise MechanismError("SCRAM: the server asks for too many iterations")
-        client.set_server_final(_text((yield Turn(_octets(client.get_client_final()), satisfied=False))))
+        proof = Work(client.get_client_final, iterations=int(client.iterations))
+        yield proof
+        client.set_server_final(_text((yield Turn(_octets(proof.result()), satisfied=False))))
     except ScramException as error:
         raise MechanismError(f"SCRAM: {error}") from None
     # The server has proved that it knows the password. It comes with the outcome, or in a challenge of its own, as

@@ -21,6 +21,8 @@ class Progress(Enum):
     GO_ON = auto()
     #: The next thing is a TLS handshake.
     TLS = auto()
+    #: The SASL exchange waits for `sasl.work`, then for `sasl_worked`.
+    WORK = auto()
     #: AMQP frames follow.
     AMQP = auto()
     #: The layers could not be agreed on; what is to be sent is sent, then the transport is closed.
@@ -100,7 +102,18 @@ class Negotiation:
     def receive_sasl(self, body: bytes) -> Progress:
         """The body of a SASL frame came. Raises: ProtocolError: it is none, or not its turn (§5.3.2)."""
         assert self.sasl is not None
-        self._write_sasl(self.sasl.receive(body))
+        return self._after_sasl(self.sasl.receive(body))
+
+    def sasl_worked(self) -> Progress:
+        """The work of the SASL exchange is done."""
+        assert self.sasl is not None
+        return self._after_sasl(self.sasl.go_on())
+
+    def _after_sasl(self, bodies: list[bytes]) -> Progress:
+        assert self.sasl is not None
+        self._write_sasl(bodies)
+        if self.sasl.work is not None:
+            return Progress.WORK
         if not self.sasl.done:
             return Progress.GO_ON
         self.in_sasl = False

@@ -2,11 +2,13 @@
 
 The connection does protocol headers and framing. It sends the frame bodies that `start` and `receive` return, hands in
 the bodies of the peer's frames, and looks at `done`. An authentication that fails is an outcome; a peer that breaks the
-standard is a `ProtocolError`, and whatever it sends after that is one again.
+standard is a `ProtocolError`, and whatever it sends after that is one again. Where `work` is set, a password is to be
+checked or hashed: the caller does that, and calls `go_on`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from enum import IntEnum
+from functools import partial
 from typing import Final, Generic, Never, TypeAlias, TypeVar
 
 from amqpmesh.router.amqp.composite import Registry, choices, composite, decode_composite, encode_composite
@@ -16,12 +18,14 @@ from amqpmesh.router.amqp.fields import Binary, Multiple, String
 from amqpmesh.router.amqp.mechanisms import (
     MECHANISMS,
     Authenticator,
+    BusyError,
     ClientConversation,
     ClientSide,
     MechanismError,
     ServerSide,
     Success,
     Turn,
+    Work,
 )
 from amqpmesh.router.amqp.types import Primitive, Symbol
 
@@ -119,14 +123,16 @@ class _Exchange(Generic[F]):
 
     Attributes: `outcome`: None until the exchange has ended; OK only if both sides are content. `user`: who was
     authenticated; None before the end, and after ANONYMOUS. `mechanism`: the one that was chosen. `reason`: why the
-    exchange failed, for the log; it holds nothing secret.
+    exchange failed, for the log; it holds nothing secret. `work`: what is to be done before it goes on, if it defers.
     """
 
-    def __init__(self, frames: Registry[F]) -> None:
+    def __init__(self, frames: Registry[F], defers: bool) -> None:
         self.outcome: SaslCode | None = None
         self.user: str | None = None
         self.mechanism: str | None = None
         self.reason = ""
+        self.work: Work | None = None
+        self._defers = defers
         self._frames = frames
         self._expected: tuple[type[object], ...] = ()
 
@@ -173,19 +179,25 @@ class SaslServer(_Exchange[ClientFrame]):
     """
 
     def __init__(
-        self, mechanisms: Sequence[str], authenticator: Authenticator, *, external_user: str | None = None
+        self,
+        mechanisms: Sequence[str],
+        authenticator: Authenticator,
+        *,
+        external_user: str | None = None,
+        defers: bool = False,
     ) -> None:
         """Args: mechanisms: names, the best liked first. external_user: whom the layer below has authenticated.
+        defers: passwords are checked by the caller (`work`), not within `receive`.
 
         Raises: CommandError: no mechanism, or one that we do not speak.
         """
-        super().__init__(_FROM_CLIENT)
+        super().__init__(_FROM_CLIENT, defers)
         _check_names(mechanisms)
         # proton's clients choose EXTERNAL wherever it is offered: without a certificate they would never come in.
         possible = [name for name in mechanisms if name != "EXTERNAL" or external_user is not None]
         self._offered = tuple(possible or mechanisms)  # an empty list is not allowed (§5.3.3.1)
         self._side = ServerSide(authenticator, external_user)
-        self._tell: Callable[[bytes], bytes] = _nobody
+        self._tell: Callable[[bytes], bytes | Work] = _nobody
         self.hostname: str | None = None
         self.refused_user: str | None = None
         self.authenticator_error: Exception | None = None
@@ -196,13 +208,27 @@ class SaslServer(_Exchange[ClientFrame]):
         return [encode_composite(SaslMechanisms(sasl_server_mechanisms=tuple(map(Symbol, self._offered))))]
 
     def receive(self, body: bytes | bytearray | memoryview) -> list[bytes]:
-        """The body of a SASL frame came: the frame bodies to answer with.
+        """The body of a SASL frame came: the frame bodies to answer with; none where there is `work` now.
 
         Raises: ProtocolError(CONNECTION): it is none, or not its turn (§5.3.1, §5.3.2).
         """
-        frame = self._read(body)
+        return self._answer(partial(self._converse, self._read(body)))
+
+    def go_on(self) -> list[bytes]:
+        """`work` is done: the frame bodies to answer with."""
+        self.work = None
+        return self._answer(partial(self._tell, b""))
+
+    def _answer(self, step: Callable[[], bytes | Work]) -> list[bytes]:
         try:
-            challenge = encode_composite(SaslChallenge(challenge=self._converse(frame)))
+            said = step()
+            while isinstance(said, Work):
+                if self._defers:
+                    self.work = said
+                    return []
+                said.do()
+                said = self._tell(b"")
+            challenge = encode_composite(SaslChallenge(challenge=said))
             if len(challenge) > MAX_BODY_SIZE:
                 raise MechanismError("the client's nonce leaves no room for a challenge")
         except StopIteration as end:
@@ -211,14 +237,14 @@ class SaslServer(_Exchange[ClientFrame]):
             return self._end(SaslCode.OK, "", success.additional_data)
         except MechanismError as error:
             self.refused_user = error.user
-            return self._end(SaslCode.AUTH, str(error))
+            return self._end(SaslCode.SYS_TEMP if isinstance(error, BusyError) else SaslCode.AUTH, str(error))
         except Exception as error:
             self.authenticator_error = error
             return self._end(SaslCode.SYS, "the authenticator failed")
         self._expected = (SaslResponse,)
         return [challenge]
 
-    def _converse(self, frame: ClientFrame) -> bytes:
+    def _converse(self, frame: ClientFrame) -> bytes | Work:
         """The mechanism's next challenge. Raises: StopIteration: there is none, the client is who it says."""
         if isinstance(frame, SaslResponse):
             return self._tell(frame.response)
@@ -254,22 +280,24 @@ class SaslClient(_Exchange[ServerFrame]):
         hostname: str | None = None,
         external: bool = False,
         withheld: str | None = None,
+        defers: bool = False,
     ) -> None:
         """Args: mechanisms: names, the best liked first; those for which there are no credentials are passed over.
         hostname: which host is wanted. external: the layer below has authenticated us. withheld: why mechanisms that
-        the server may offer are not among them, for people.
+        the server may offer are not among them, for people. defers: passwords are hashed by the caller (`work`), not
+        within `receive`.
 
         Raises: CommandError: a mechanism that we do not speak, none for which there are credentials, or credentials
             that one of the mechanisms cannot carry: SCRAM takes what SASLprep (RFC 4013) takes.
         """
-        super().__init__(_FROM_SERVER)
+        super().__init__(_FROM_SERVER, defers)
         _check_names(mechanisms)
         self._hostname = hostname
         self._user = user
         self._withheld = withheld
         self._conversations: dict[str, tuple[ClientConversation, Turn]] = {}
         self._turn = Turn(b"", satisfied=False)
-        self._tell: Callable[[bytes], Turn] = _nobody
+        self._tell: Callable[[bytes], Turn | Work] = _nobody
         side = ClientSide(user, password, external)
         for name in mechanisms:
             if not MECHANISMS[name].usable(side):
@@ -277,6 +305,7 @@ class SaslClient(_Exchange[ServerFrame]):
             conversation = MECHANISMS[name].client(name, side)
             try:
                 turn = next(conversation)
+                assert isinstance(turn, Turn), "no mechanism begins with work"
                 _fitting(self._init(name, turn))
             except MechanismError as error:
                 raise CommandError(f"{name} cannot be used: {error}") from None
@@ -290,27 +319,40 @@ class SaslClient(_Exchange[ServerFrame]):
         return []
 
     def receive(self, body: bytes | bytearray | memoryview) -> list[bytes]:
-        """The body of a SASL frame came: the frame bodies to answer with.
+        """The body of a SASL frame came: the frame bodies to answer with; none where there is `work` now.
 
         Raises: ProtocolError(CONNECTION): it is none, or not its turn (§5.3.1, §5.3.2).
         """
         frame = self._read(body)
+        match frame:
+            case SaslMechanisms():
+                return self._answer(partial(self._choose, frame.sasl_server_mechanisms))
+            case SaslChallenge():
+                return self._answer(partial(self._respond, frame.challenge))
+            case SaslOutcome():
+                return self._answer(partial(self._finish, frame))
+
+    def go_on(self) -> list[bytes]:
+        """`work` is done: the frame bodies to answer with."""
+        self.work = None
+        return self._answer(partial(self._respond, b""))
+
+    def _answer(self, step: Callable[[], bytes | None]) -> list[bytes]:
         try:
-            match frame:
-                case SaslMechanisms():
-                    answer = _fitting(self._choose(frame.sasl_server_mechanisms))
-                case SaslChallenge():
-                    self._listen(frame.challenge)
-                    answer = _fitting(encode_composite(SaslResponse(response=self._turn.response)))
-                case SaslOutcome():
-                    self._finish(frame)
-                    return []
+            answer = step()
+            if answer is None:
+                return []
+            answer = _fitting(answer)
         except MechanismError as error:
             # The standard has no frame to say so: the connection is closed.
             self._end(SaslCode.AUTH, str(error))
             return []
         self._expected = (SaslChallenge, SaslOutcome)
         return [answer]
+
+    def _respond(self, challenge: bytes) -> bytes | None:
+        self._listen(challenge)
+        return None if self.work is not None else encode_composite(SaslResponse(response=self._turn.response))
 
     def _choose(self, offered: Sequence[str]) -> bytes:
         name = next((name for name in self._conversations if name in offered), None)
@@ -330,7 +372,14 @@ class SaslClient(_Exchange[ServerFrame]):
 
     def _listen(self, challenge: bytes) -> None:
         try:
-            self._turn = self._tell(challenge)
+            turn = self._tell(challenge)
+            while isinstance(turn, Work):
+                if self._defers:
+                    self.work = turn
+                    return
+                turn.do()
+                turn = self._tell(b"")
+            self._turn = turn
         except StopIteration:
             raise MechanismError("a challenge that the mechanism does not have") from None
 

@@ -9,6 +9,7 @@ import trio
 from amqpmesh.router import logs
 from amqpmesh.router.connections import ConnectionRecord
 from amqpmesh.router.core import Core
+from amqpmesh.router.io.passwords import Passwords
 from amqpmesh.router.io.surroundings import surroundings
 from amqpmesh.router.kernel.relay import IMPATIENCE, PATIENCE, ConnectionFlow
 
@@ -40,6 +41,7 @@ class Driver:
 
     def __init__(self, core: Core) -> None:
         self.core = core
+        self.passwords = Passwords(core.config)
         self._outlets: dict[ConnectionRecord, Outlet] = {}
         #: Connections with something to let out.
         self._ready: dict[ConnectionRecord, None] = {}

@@ -328,10 +328,12 @@ class Router(Doors):
     # ----------------------------------------------------------------------------------------------------- connections
 
     def _admit(self, listener: Listener, stream: TcpStream, host: str) -> None:
-        accepted = sum(each.connections for each in self.listeners)
+        # A client whose answer waits after wrong passwords takes nobody's place.
+        braked = self._driver.passwords.braked
+        accepted = sum(each.connections for each in self.listeners) - braked.total()
         # However many clients there are, the other workers of this router come in.
         is_full = accepted >= self.config.connections and not listener.config.endpoint.is_unix
-        if listener.connections >= listener.config.connections or is_full:
+        if listener.connections - braked[listener.name] >= listener.config.connections or is_full:
             listener.refused += 1
             log.warning("connection refused", peer=host, listener=listener.name, reason="too many connections")
             stream.close()

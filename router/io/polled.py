@@ -82,7 +82,7 @@ class PolledTransport(Transport):
                 await self._over.wait()
             finally:
                 self._leave()
-            if self._record.tls_requested is None or not await self._secure():
+            if not self._pauses or not await self._resume():
                 return
             self._over = trio.Event()
 
@@ -124,7 +124,7 @@ class PolledTransport(Transport):
             is_told = self._tell(data, until)
         if not is_told:
             return not self._wait()
-        if record.engine.finished or record.tls_requested is not None:
+        if record.engine.finished or self._pauses:
             self._end()
             return False
         return stream.pending

@@ -49,14 +49,15 @@ class StreamTransport(Transport):
             if not data:
                 return
             is_told = self._tell(bytes(data), self._stopwatch() + BATCH_TIME)
-            while not is_told:
+            while not is_told or self._pauses:
                 self._driver.settle()
-                await trio.lowlevel.checkpoint()
+                if not is_told:
+                    await trio.lowlevel.checkpoint()
+                elif not await self._resume():
+                    return
                 is_told = self._go_on(self._stopwatch() + BATCH_TIME)
             self._driver.settle()
             if record.engine.finished:
-                return
-            if record.tls_requested is not None and not await self._secure():
                 return
             while self._is_congested:
                 await self._next_write()

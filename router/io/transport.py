@@ -138,7 +138,7 @@ class Transport(ABC):
         return self._go_on(until)
 
     def _go_on(self, until: float) -> bool:
-        """Tell the core more. Once it is told, look whether the connection has ended, or TLS is asked for.
+        """Tell the core more. Once it is told, look whether the connection has ended, or `_pauses`.
 
         Args: until: by the stopwatch, when others should have their turn.
         Returns: False: there is more to tell, or to be done about it: then call again.
@@ -158,7 +158,7 @@ class Transport(ABC):
             if self._told == len(self._unread):
                 self._unread, self._told = b"", 0
                 return True
-            if record.engine.finished or record.tls_requested is not None:
+            if record.engine.finished or self._pauses:
                 return True
             if ended > until:
                 return False
@@ -176,7 +176,27 @@ class Transport(ABC):
         record = self._record
         return self._is_writing and len(record.engine.out) > BACKLOG_LIMIT + record.limits.max_frame_size
 
-    # ------------------------------------------------------------------------------------------------------------- TLS
+    # ------------------------------------------------------------------------------------------------- security layers
+
+    @property
+    def _pauses(self) -> bool:
+        """Whether nothing is read until a TLS handshake is done, or the work of a SASL exchange."""
+        return self._record.tls_requested is not None or self._record.login is not None
+
+    async def _resume(self) -> bool:
+        """Do what it pauses for. Returns: whether to read on."""
+        if self._record.tls_requested is not None:
+            return await self._secure()
+        await self._log_in()
+        return not self._record.engine.finished
+
+    async def _log_in(self) -> None:
+        """Have a password checked or hashed; what came behind it is told to the core then."""
+        record = self._record
+        assert record.login is not None, "the exchange asked for it"
+        await self._driver.passwords.do(record, record.login)
+        self._has_work = not self._driver.core.logged_in(record, self._now())
+        self._driver.settle()
 
     async def _secure(self) -> bool:
         """Go on inside TLS (§5.2); what was read and not told is part of the handshake. Returns: whether to read on."""

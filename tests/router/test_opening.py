@@ -73,6 +73,9 @@ class Two:
     def _carry(self, one: Core, sends: ConnectionRecord, other: Core, receives: ConnectionRecord) -> bool:
         data = one.data_to_send(sends, self.now)
         other.receive(receives, data, self.now)
+        while receives.login is not None:
+            receives.login.do()
+            other.logged_in(receives, self.now)
         one.sent(sends, self.now)
         return bool(data)
 

@@ -111,7 +111,13 @@ class Approach:
                 raise CommandError(f"{refusal}: {place}")
         withheld = refusal if refusal == WITHHELD else None
         return SaslClient(
-            mechanisms, self.user, self.password, place.hostname, self.external and place.secure, withheld
+            mechanisms,
+            self.user,
+            self.password,
+            place.hostname,
+            self.external and place.secure,
+            withheld,
+            defers=True,
         )
 
     def _refusal_of_plain(self, place: Place) -> str | None:

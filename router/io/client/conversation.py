@@ -19,6 +19,7 @@ from amqpmesh.router.amqp.errors import (
 )
 from amqpmesh.router.amqp.sasl import SaslClient
 from amqpmesh.router.amqp.states import LinkEndpointState
+from amqpmesh.router.io.passwords import do
 from amqpmesh.router.io.streams import BATCH_TIME
 from amqpmesh.router.io.surroundings import seconds_worked
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from amqpmesh.router.amqp.connection import Connection as Engine
+    from amqpmesh.router.amqp.mechanisms import Work
     from amqpmesh.router.amqp.session import Session
     from amqpmesh.router.io.client.link import LinkEnd
 
@@ -64,6 +66,8 @@ class Conversation:
         self.over = trio.Event()
         #: Octets that were taken to be written, and are not written yet.
         self.writing = 0
+        #: What the SASL exchange waits for.
+        self._work: Work | None = None
         self._opened = opened
         self._ended = ended
         self._ends: dict[Session, dict[LinkEnd, None]] = {}
@@ -75,11 +79,18 @@ class Conversation:
     async def receive(self, data: bytes) -> None:
         """Take bytes of the peer. Gives the thread back now and then; raises nothing but `Cancelled`."""
         began = seconds_worked()
-        for event in self.engine.receive(data, trio.current_time()):
-            self._handle(event)
-            if seconds_worked() - began > BATCH_TIME:
-                await trio.lowlevel.checkpoint()
-                began = seconds_worked()
+        while True:
+            for event in self.engine.receive(data, trio.current_time()):
+                self._handle(event)
+                if seconds_worked() - began > BATCH_TIME:
+                    await trio.lowlevel.checkpoint()
+                    began = seconds_worked()
+            work, self._work = self._work, None
+            if work is None:
+                break
+            await do(work)
+            self.engine.sasl_worked(trio.current_time())
+            data = b""
         self._see_off()
 
     def receive_now(self, data: bytes | bytearray) -> None:
@@ -264,6 +275,9 @@ class Conversation:
     def _tls_requested(self, _: events.TlsRequested) -> None:
         raise AssertionError("a client asks for TLS before AMQP, or not at all")
 
+    def _work_due(self, event: events.SaslWorkDue) -> None:
+        self._work = event.work
+
     def _relayed(self, _: events.Relayed) -> None:
         """Between two events `receive` looks at the clock anyway."""
 
@@ -283,6 +297,7 @@ class Conversation:
         events.WindowOpened: _window_opened,
         events.Relayed: _relayed,
         events.TlsRequested: _tls_requested,
+        events.SaslWorkDue: _work_due,
     }
 
     def _see_off(self) -> None:

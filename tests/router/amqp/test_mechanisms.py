@@ -3,7 +3,9 @@
 import base64
 import hashlib
 import hmac
+from collections.abc import Generator
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import pytest
 from hypothesis import given, settings
@@ -17,9 +19,10 @@ from amqpmesh.router.amqp.mechanisms import (
     ClientSide,
     MechanismError,
     ScramKeys,
-    ServerConversation,
     ServerSide,
     Success,
+    Turn,
+    Work,
 )
 
 SCRAM = ("SCRAM-SHA-1", "SCRAM-SHA-256")
@@ -48,14 +51,37 @@ class Users:
 ADA = Users({"ada": "lovelace"})
 
 
-def server(mechanism: str, users: Users = ADA, external_user: str | None = None) -> ServerConversation:
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+def working(conversation: Generator[T | Work, bytes, R]) -> Generator[T, bytes, R]:
+    """The same conversation, with its work done at once."""
+    try:
+        said = next(conversation)
+        while True:
+            while isinstance(said, Work):
+                said.do()
+                said = conversation.send(b"")
+            said = conversation.send((yield said))
+    except StopIteration as end:
+        result: R = end.value
+        return result
+
+
+def client_of(mechanism: str, side: ClientSide) -> Generator[Turn, bytes, None]:
+    """A client's conversation."""
+    return working(MECHANISMS[mechanism].client(mechanism, side))
+
+
+def server(mechanism: str, users: Users = ADA, external_user: str | None = None) -> Generator[bytes, bytes, Success]:
     """A server's conversation that has made its first, empty challenge."""
-    conversation = MECHANISMS[mechanism].server(mechanism, ServerSide(users, external_user))
+    conversation = working(MECHANISMS[mechanism].server(mechanism, ServerSide(users, external_user)))
     assert next(conversation) == b""
     return conversation
 
 
-def verdict(conversation: ServerConversation, response: bytes) -> Success:
+def verdict(conversation: Generator[bytes, bytes, Success], response: bytes) -> Success:
     """What the server concludes from the last response."""
     with pytest.raises(StopIteration) as end:
         conversation.send(response)
@@ -67,7 +93,7 @@ def verdict(conversation: ServerConversation, response: bytes) -> Success:
 def talk(mechanism: str, users: Users, side: ClientSide, external_user: str | None = None) -> Success:
     """A whole conversation of our client with our server; both must be satisfied."""
     conversation = server(mechanism, users, external_user)
-    client = MECHANISMS[mechanism].client(mechanism, side)
+    client = client_of(mechanism, side)
     turn = next(client)
     for _ in range(3):  # no mechanism here takes more rounds
         try:
@@ -103,7 +129,7 @@ def test_external_lets_in_nobody_else(external_user: str | None, response: bytes
 
 
 def test_an_external_client_answers_an_empty_challenge_with_nothing() -> None:
-    client = MECHANISMS["EXTERNAL"].client("EXTERNAL", ClientSide(external=True))
+    client = client_of("EXTERNAL", ClientSide(external=True))
     assert next(client) == (b"", True)
     assert client.send(b"") == (b"", True)
 
@@ -151,7 +177,7 @@ def test_plain_prepares_names_so_that_one_name_has_one_spelling() -> None:
 def test_a_plain_client_refuses_what_plain_cannot_carry(text: str) -> None:
     for side in (ClientSide(text, "lovelace"), ClientSide("ada", text)):
         with pytest.raises(MechanismError):
-            next(MECHANISMS["PLAIN"].client("PLAIN", side))
+            next(client_of("PLAIN", side))
 
 
 @pytest.mark.parametrize("mechanism", SCRAM)
@@ -200,7 +226,7 @@ def test_scram_says_what_the_rfc_says(mechanism: str, monkeypatch: pytest.Monkey
     assert verdict(conversation, client_final.encode()) == Success("user", server_final.encode())
 
     monkeypatch.setattr("scramp.core.token_hex", lambda: client_nonce)
-    client = MECHANISMS[mechanism].client(mechanism, ClientSide("user", "pencil"))
+    client = client_of(mechanism, ClientSide("user", "pencil"))
     assert next(client) == (client_first.encode(), False)
     assert client.send(server_first.encode()) == (client_final.encode(), False)
     assert client.send(server_final.encode()) == (b"", True)
@@ -211,7 +237,7 @@ def test_scram_says_what_the_rfc_says(mechanism: str, monkeypatch: pytest.Monkey
 def test_an_unknown_user_and_a_wrong_password_fail_at_the_same_point_in_the_same_words(
     mechanism: str, side: ClientSide
 ) -> None:
-    client = MECHANISMS[mechanism].client(mechanism, side)
+    client = client_of(mechanism, side)
     conversation = server(mechanism)
     challenge = conversation.send(next(client).response)
     assert [part[:2] for part in challenge.split(b",")] == [b"r=", b"s=", b"i="]
@@ -312,7 +338,7 @@ def test_whatever_a_client_says_a_conversation_ends_in_one_way(mechanism: str, f
 
 @pytest.mark.parametrize("mechanism", SCRAM)
 def test_a_scram_client_lets_no_server_choose_how_long_it_calculates(mechanism: str) -> None:
-    client = MECHANISMS[mechanism].client(mechanism, ClientSide("ada", "lovelace"))
+    client = client_of(mechanism, ClientSide("ada", "lovelace"))
     nonce = next(client).response.decode().rpartition("r=")[2]
     with pytest.raises(MechanismError, match="iterations"):
         client.send(f"r={nonce}x,s=QSXCR+Q6sek8bf92,i={MAX_ITERATIONS + 1}".encode())
@@ -334,7 +360,7 @@ def test_a_scram_client_lets_no_server_choose_how_long_it_calculates(mechanism: 
     ],
 )
 def test_a_scram_client_refuses_a_malformed_challenge(mechanism: str, challenge: bytes) -> None:
-    client = MECHANISMS[mechanism].client(mechanism, ClientSide("ada", "lovelace"))
+    client = client_of(mechanism, ClientSide("ada", "lovelace"))
     nonce = next(client).response.rpartition(b"r=")[2]
     with pytest.raises(MechanismError):
         client.send(challenge.replace(b"{r}", nonce))
@@ -343,7 +369,7 @@ def test_a_scram_client_refuses_a_malformed_challenge(mechanism: str, challenge:
 @pytest.mark.parametrize("mechanism", SCRAM)
 @pytest.mark.parametrize("final", [b"", b"v=", b"v=AAAA", b"e=other-error", b"e=nonsense", b"v=!", b"\xff", b"x=y"])
 def test_a_scram_client_believes_no_server_without_its_proof(mechanism: str, final: bytes) -> None:
-    client = MECHANISMS[mechanism].client(mechanism, ClientSide("ada", "lovelace"))
+    client = client_of(mechanism, ClientSide("ada", "lovelace"))
     client.send(server(mechanism).send(next(client).response))
     with pytest.raises(MechanismError):
         client.send(final)
@@ -353,7 +379,7 @@ def test_a_scram_client_believes_no_server_without_its_proof(mechanism: str, fin
 @pytest.mark.parametrize("side", [ClientSide("", "x"), ClientSide("ada", "\x07"), ClientSide("\ud800", "x")])
 def test_a_scram_client_refuses_credentials_that_sasl_cannot_prepare(mechanism: str, side: ClientSide) -> None:
     with pytest.raises(MechanismError):
-        next(MECHANISMS[mechanism].client(mechanism, side))
+        next(client_of(mechanism, side))
 
 
 def iterations_shown(mechanism: str, user: str) -> bytes:

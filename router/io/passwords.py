@@ -1,0 +1,113 @@
+"""Checks and hashes passwords in a few threads; answers wait after wrong passwords."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from contextlib import asynccontextmanager, contextmanager
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
+
+import trio
+
+from amqpmesh.policies.guesses import Guesses
+from amqpmesh.router.io.surroundings import REAL, surroundings
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Hashable, Iterator
+
+    from amqpmesh.router.amqp.mechanisms import Work
+    from amqpmesh.router.config import RouterConfig
+    from amqpmesh.router.connections import ConnectionRecord
+
+LIGHT: Final = 5_000
+"""Rounds of hashing that take as long as handing them to a thread: some 2 ms."""
+
+_THREADS: Final[trio.lowlevel.RunVar[trio.CapacityLimiter]] = trio.lowlevel.RunVar("amqpmesh password threads")
+
+K = TypeVar("K", bound="Hashable")
+
+
+def _threads() -> trio.CapacityLimiter:
+    """Of this run: one processor is left to those who relay."""
+    try:
+        return _THREADS.get()
+    except LookupError:
+        limiter = trio.CapacityLimiter(max(1, (os.cpu_count() or 1) - 1))
+        _THREADS.set(limiter)
+        return limiter
+
+
+async def do(work: Work) -> None:
+    """Do what a SASL exchange asks for, in a thread if it takes long. Raises: nothing."""
+    # A simulation runs the same again, and its clock waits for no thread.
+    if work.iterations <= LIGHT or surroundings() is not REAL:
+        work.do()
+    else:
+        await trio.to_thread.run_sync(work.do, abandon_on_cancel=True, limiter=_threads())
+
+
+class Passwords:
+    """Checks the passwords of a router's clients.
+
+    Attributes: `braked`: connections whose answer waits for wrong passwords before it, by the name of their listener.
+    They count for no listener's `connections` meanwhile.
+    """
+
+    def __init__(self, config: RouterConfig) -> None:
+        self._guesses = Guesses(free=config.login_failures, longest=config.login_wait, most=config.login_memory)
+        self._most_braked = config.login_queue
+        self.braked: Counter[str] = Counter()
+        # One at a time of each host and user: many at once would all count as the first guess. And one of each host:
+        # a host that asks again and again would keep others from the threads.
+        self._by_user: _Turns[tuple[str, str]] = _Turns()
+        self._by_host: _Turns[str] = _Turns()
+
+    async def do(self, record: ConnectionRecord, work: Work) -> None:
+        """Do what the SASL exchange of a connection asks for, when it is its turn. Raises: nothing."""
+        if work.user is None:
+            await do(work)
+            return
+        host, user = record.host, work.user
+        async with self._by_user.of((host, user)):
+            wait = self._guesses.wait(host, user, trio.current_time())
+            if wait:
+                if self.braked.total() >= self._most_braked:
+                    work.refuse("too many wait for an answer")
+                    return
+                with self._brake(record):
+                    await trio.sleep(wait)
+            async with self._by_host.of(host):
+                await do(work)
+            if work.succeeded:
+                self._guesses.succeeded(host, user)
+            else:
+                self._guesses.failed(host, user, trio.current_time())
+
+    @contextmanager
+    def _brake(self, record: ConnectionRecord) -> Iterator[None]:
+        name = record.peer.listener
+        self.braked[name] += 1
+        try:
+            yield
+        finally:
+            self.braked[name] -= 1
+
+
+class _Turns(Generic[K]):
+    """One at a time for each key, in the order of their coming."""
+
+    def __init__(self) -> None:
+        self._locks: dict[K, trio.Lock] = {}
+
+    @asynccontextmanager
+    async def of(self, key: K) -> AsyncIterator[None]:
+        """Wait for the turn of this key, and have it."""
+        lock = self._locks.get(key)
+        if lock is None:
+            lock = self._locks[key] = trio.Lock()
+        try:
+            async with lock:
+                yield
+        finally:
+            if not lock.locked() and self._locks.get(key) is lock:
+                del self._locks[key]
