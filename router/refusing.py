@@ -42,7 +42,7 @@ def refuse(core: Core, relay: Relay, error: Error, address: Address | None = Non
         if relay.settled or not takes_rejected(incoming):
             count_undelivered(core, address)
             if core.recording is not None:
-                core.recording.unsent(relay, Outcome.UNDELIVERED)
+                core.recording.unsent(relay, Outcome.UNDELIVERED, encode_composite(Rejected(error=error)))
             end_link(core, relay, error)
             return
     core.settlement.undelivered(relay, address, encode_composite(Rejected(error=error)))
