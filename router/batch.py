@@ -43,11 +43,10 @@ def finish_batch(core: Core) -> None:
                 stay_quiet(address)
             if address.draining or address.lenders:
                 _answer_drains(core, address)
-            if address.is_multicast:
+            for share in address.borrowers:
                 # What its consumers can take all at once, nodes that lead here may wait for.
-                for share in address.borrowers:
-                    if share.ingress.waiting.size:
-                        core.touch(share.ingress)
+                if share.ingress.is_multicast and (share.look(core.now) or share.ingress.waiting.size):
+                    core.touch(share.ingress)
             core.set_timer(address, address.next_timer())
             if _drop_if_idle(core, address):
                 core.forget_timer(address)

@@ -27,7 +27,7 @@ from amqpmesh.router.refusing import refuse
 from amqpmesh.router.settings.agreement import free_name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from amqpmesh.router.core import Core
     from amqpmesh.router.settings.redirect import RedirectConfig
@@ -116,7 +116,7 @@ class FarNode:
         address, ingress = self.address, self.address.ingress
         if incoming:
             return bool(address.outgoing or address.copies)
-        return ingress is not None and bool(ingress.incoming or ingress.waiting.size)
+        return ingress is not None and bool(ingress.incoming or ingress.borrowers or ingress.waiting.size)
 
     def _keep(self, *, incoming: bool, needed: bool) -> None:
         core = self._core
@@ -178,12 +178,14 @@ class FarNode:
             attached = [*ingress.incoming]
             while (relay := ingress.waiting.first()) is not None:
                 refuse(core, relay, told, ingress)
-        lanes = [each for each in attached if each.lane is not None]
+        others: list[object] = [each for each in attached if each.lane is not None]
+        if not link.incoming:
+            others += self.ingress().borrowers  # trees that lead there
         for each in attached:
             if each.lane is None:
                 fail_link(core, each, told)
         core.touch(address)
-        if lanes:
+        if others:
             return False
         del self._links[link.incoming]
         self._idle_since.pop(link.incoming, None)
@@ -196,6 +198,10 @@ class Elsewhere:
     def __init__(self, core: Core) -> None:
         self._core = core
         self._domains = Following(allowed=core.config.elsewhere.domains)
+        #: The addresses that other routers of the mesh reach by this one, and how each distributes. Those of patterns
+        #: without wildcards are: nobody knows which others there are. None is a multicast: what is for all goes along a
+        #: tree of routers, each of which would send it there.
+        self.single: Mapping[str, Distribution] = dict(self._find_single())
 
     def led(self, tenant: str, name: str, redirect: RedirectConfig) -> Address:
         """The node of an address whose redirect this router follows.
@@ -204,13 +210,7 @@ class Elsewhere:
         """
         return self._use(tenant, name, redirect.place.address or name, redirect.there)
 
-    @property
-    def single(self) -> Iterator[tuple[str, Distribution]]:
-        """The addresses that other routers of the mesh reach by this one, and how each distributes.
-
-        They are those of patterns without wildcards: nobody knows which others there are. What is for all goes along a
-        tree of routers, which ends at those.
-        """
+    def _find_single(self) -> Iterator[tuple[str, Distribution]]:
         for config in self._core.config.addresses:
             is_followed = config.redirect is not None and config.redirect.is_followed
             is_single = WILDCARDS.isdisjoint(word for _, word in steps(config.pattern))

@@ -20,6 +20,7 @@ from amqpmesh.router.statistics import (
     ConnectionStatistics,
     ConnectorStatistics,
     ContainerLinkStatistics,
+    DisagreementStatistics,
     LaneStatistics,
     LinkStatistics,
     ListenerStatistics,
@@ -158,9 +159,13 @@ def _called(entity: AddressStatistics | NodeStatistics) -> str:
 
 
 def _advertised(entity: AdvertStatistics) -> str:
+    return _of_router(entity, entity.name)
+
+
+def _of_router(entity: AdvertStatistics | DisagreementStatistics, name: str) -> str:
     # No router's id can be mistaken for a part of the name, which comes last and may hold anything.
     tenant = f"@{quote(entity.tenant, safe='')}" if entity.tenant else ""
-    return f"{tenant}/{quote(entity.router, safe='')}/{entity.name}"
+    return f"{tenant}/{quote(entity.router, safe='')}/{name}"
 
 
 def _meshes(told: Statistics) -> Sequence[MeshStatistics]:
@@ -205,5 +210,11 @@ TYPES: Final[Mapping[str, EntityType]] = {
         EntityType("route", RouteStatistics, lambda s: s.routes, lambda e: f"/{e.router}", called=lambda e: e.router),
         EntityType("lane", LaneStatistics, lambda s: s.lanes, _numbered, called=lambda e: e.name),
         EntityType("advert", AdvertStatistics, lambda s: s.adverts, _advertised, called=lambda e: e.name),
+        EntityType(
+            "disagreement",
+            DisagreementStatistics,
+            lambda s: s.disagreements,
+            lambda e: _of_router(e, without_secret(e.address)),
+        ),
     )
 }

@@ -24,10 +24,19 @@ if TYPE_CHECKING:
 
 
 def to_one(config: AddressConfig) -> AddressConfig:
-    """The same for a node that leads to one router: how that distributes there, is its affair."""
-    if config.distribution is not Distribution.MULTICAST:
+    """The same for a node that leads to one router: how the address distributes there is that router's affair."""
+    if config.distribution in (Distribution.BALANCED, Distribution.CLOSEST):
         return config
     return replace(config, distribution=Distribution.BALANCED)
+
+
+def to_all(config: AddressConfig) -> AddressConfig:
+    """The same for a node of a tree: its ingress router has found that the address is a multicast."""
+    return (
+        config
+        if config.distribution is Distribution.MULTICAST
+        else replace(config, distribution=Distribution.MULTICAST)
+    )
 
 
 class Ingresses:
@@ -61,6 +70,7 @@ class Ingresses:
             address.ingress = ingress
             core.touch(ingress)
             self.supply(address)
+            self._ways.disagreements.look(address.tenant, address.name)
         return address.ingress
 
     def supply(self, address: Address) -> None:

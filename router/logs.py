@@ -24,8 +24,9 @@ MAX_REMEMBERED = 10_000
 # Lines on logins are limited where they are written, by what each of them says.
 LOGINS = "amqpmesh.logins"
 
-# What a neighbour says a hundred times a second is not taken as often: a line about each would fill a disk, too.
-NOT_TAKEN = "advertisement dropped"
+# What other routers of the mesh cause a hundred times a second would fill a disk, too: the field `router` says which
+# one did, and `reason` why, if there are reasons.
+OF_ROUTERS = frozenset({"advertisement dropped", "distributions differ"})
 
 _PLAIN = re.compile(r"[\w!#$%&()*+,\-./:;<>?@\[\]^{|}~§]+", re.ASCII)
 _FIELDS = "amqpmesh_fields"
@@ -148,8 +149,8 @@ class RepeatFilter(logging.Filter):
 
     Only records with a field `peer` are counted: what a peer can cause at will must not fill a disk. Not those with a
     field `connector`, which connects less and less often to a peer that does not keep it, nor those on logins. What is
-    let through is decided by (peer, event) alone, so that a peer cannot escape by varying another field. What a router
-    of the mesh has passed on and was not taken is counted by that `router` and by its `reason`, of which there are few.
+    let through is decided by (peer, event) alone, so that a peer cannot escape by varying another field. What routers
+    of the mesh cause (`OF_ROUTERS`) is counted by their `router` and by its `reason`, of which there are few.
     """
 
     def __init__(self, interval: float = 10.0, clock: Callable[[], float] = time.monotonic) -> None:
@@ -163,7 +164,7 @@ class RepeatFilter(logging.Filter):
         """Whether the record is written."""
         fields: dict[str, object] = getattr(record, _FIELDS, {})
         event = event_of(record)
-        if event == NOT_TAKEN:
+        if event in OF_ROUTERS:
             key = (str(fields.get("router")), f"{event} {fields.get('reason')}")
         elif record.name == LOGINS or fields.get("peer") is None or fields.get("connector") is not None:
             return True

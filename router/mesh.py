@@ -88,7 +88,7 @@ class Mesh:
         self._arm()
         self._watch_certificate()
         self._watch_neighbours()
-        for name, distribution in core.elsewhere.single:
+        for name, distribution in core.elsewhere.single.items():
             self.advertise("", name, Advert(distribution, consumers=1))
 
     # -------------------------------------------------------------------------------------------------- neighbours

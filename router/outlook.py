@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING, TypedDict
 from amqpmesh.router.accounts import seen_as
 from amqpmesh.router.names import as_known_at, split
 from amqpmesh.router.reasons import Reason, Whereabouts, why_address, why_node
-from amqpmesh.router.statistics import AdvertStatistics, MeshStatistics, NeighbourStatistics, RouteStatistics
+from amqpmesh.router.statistics import (
+    AdvertStatistics,
+    DisagreementStatistics,
+    MeshStatistics,
+    NeighbourStatistics,
+    RouteStatistics,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,6 +34,7 @@ class Seen(TypedDict, total=False):
     neighbours: tuple[NeighbourStatistics, ...]
     routes: tuple[RouteStatistics, ...]
     adverts: tuple[AdvertStatistics, ...]
+    disagreements: tuple[DisagreementStatistics, ...]
 
 
 class Compass:
@@ -113,8 +120,15 @@ def look_around(core: Core, lanes: Sequence[LaneStatistics]) -> Steps[Seen]:
                     )
                 )
             yield
+    disagreements = yield from mesh.ways.disagreements.survey(mesh.ways.nodes())
     whole = _mesh(core, mesh, neighbours, routes, len(lanes))
-    return Seen(mesh=whole, neighbours=tuple(neighbours), routes=tuple(routes), adverts=tuple(adverts))
+    return Seen(
+        mesh=whole,
+        neighbours=tuple(neighbours),
+        routes=tuple(routes),
+        adverts=tuple(adverts),
+        disagreements=disagreements,
+    )
 
 
 def _mesh(

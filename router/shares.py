@@ -104,5 +104,17 @@ class Share:
         self.pool.remove_input(self.input, now)
         ingress.pool.remove_branch(self.branch, now)
 
+    def look(self, now: float) -> bool:
+        """See what the consumers of a multicast can take now; whether that is new."""
+        if self.node.is_multicast:  # its pool does that
+            return False
+        before = self.branch.usable
+        self._tell(now)
+        return self.branch.usable != before
+
     def _tell(self, now: float, *, withdrawn: bool = False) -> None:
-        self.ingress.pool.set_usable(self.branch, self.input.credit, now, withdrawn=withdrawn)
+        usable = self.input.credit
+        if self.ingress.is_multicast and not self.node.is_multicast:
+            # The way calls itself otherwise, and promises what its consumers can take together: here each takes all.
+            usable = min(usable, min((each.usable for each in self.node.outgoing), default=0))
+        self.ingress.pool.set_usable(self.branch, usable, now, withdrawn=withdrawn)

@@ -474,6 +474,22 @@ class AdvertStatistics:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DisagreementStatistics:
+    """An address that this router and another distribute in different ways."""
+
+    address: str
+    tenant: str
+    here: str
+    """This router's id."""
+    ours: str
+    """How the address distributes by the patterns of this router."""
+    router: str
+    """The other router: it has receivers of the address, or its multicasts come by here."""
+    theirs: str
+    """How the address distributes there."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Statistics:
     """How a router stands."""
 
@@ -491,6 +507,7 @@ class Statistics:
     routes: tuple[RouteStatistics, ...] = ()
     lanes: tuple[LaneStatistics, ...] = ()
     adverts: tuple[AdvertStatistics, ...] = ()
+    disagreements: tuple[DisagreementStatistics, ...] = ()
 
     @property
     def is_empty(self) -> bool:

@@ -19,10 +19,11 @@ from amqpmesh.router.amqp.definitions import AmqpCondition, Error
 from amqpmesh.router.attaching import RefusedError
 from amqpmesh.router.batch import limit_windows
 from amqpmesh.router.departures import send_back
+from amqpmesh.router.disagreements import Disagreements
 from amqpmesh.router.few import Few, excluding, including
 from amqpmesh.router.hearing import Hearing
 from amqpmesh.router.hops import Hops
-from amqpmesh.router.ingresses import Ingresses, to_one
+from amqpmesh.router.ingresses import Ingresses, to_all, to_one
 from amqpmesh.router.lanes import EXTRA_HOPS, MAX_HOPS, Keys, Lane, LaneKind
 from amqpmesh.router.lanes_out import LOCAL_COST, LanesOut
 from amqpmesh.router.names import as_known_at
@@ -72,6 +73,7 @@ class Ways:
         self._is_leading = False
         self.ingresses = Ingresses(core, self, mesh.members)
         self.outposts = Outposts(core, mesh, self)
+        self.disagreements = Disagreements(core, mesh.topology)
 
     def __len__(self) -> int:
         return len(self._nodes)
@@ -179,6 +181,8 @@ class Ways:
                     self._leaderless[address] = None
         self._leaderless.update(dict.fromkeys(leaderless))
         self.outposts.refresh(addresses)
+        for tenant, name in addresses:
+            self._compare(tenant, name)
         if not self._is_leading:
             self._lead_some()
 
@@ -222,6 +226,12 @@ class Ways:
                 if node in led or not node.outgoing:
                     self.lead(node)
             self.outposts.follow(tenant, name)
+            self._compare(tenant, name)
+
+    def _compare(self, tenant: str, name: str) -> None:
+        """Others tell of an address: see whether they distribute it as this router does, if it is used here."""
+        if self._core.addresses.find(tenant, name) is not None:
+            self.disagreements.look(tenant, name)
 
     def consumers_changed(self, address: Address) -> None:
         """A consumer of an address has come here, or is gone."""
@@ -230,13 +240,15 @@ class Ways:
         there_are = bool(address.outgoing)
         if address.is_advertised is not there_are:
             address.is_advertised = there_are
+            if there_are:
+                self.disagreements.look(address.tenant, address.name)
             advert = Advert(address.config.distribution, consumers=1) if there_are else None
             self._mesh.advertise(address.tenant, address.name, advert)
         if address.ingress is not None:
             self.ingresses.supply(address)
         self.ingresses.supply_routed(address.tenant, address.name)
         for node in list(self._by_address.get((address.tenant, address.name), ())):
-            if address.is_multicast:
+            if node.is_multicast:
                 self.lead(node)
 
     def nobody_left(self, node: Address) -> None:
@@ -324,6 +336,7 @@ class Ways:
                 link.refuse(refusal.error)
                 return
         core.attaching.lane_in(neighbour.record, link, attach, lane, node)
+        self.disagreements.look_at_lane(lane)
         if node is not None and node.lane is not None:
             self.lead(node)
 
@@ -343,8 +356,9 @@ class Ways:
             core = self._core
             # Transit has no address: nothing that is configured concerns it.
             config = core.addresses.config(lane.name) if lane.name else AddressConfig(pattern="#")
-            if lane.kind is LaneKind.ANYCAST:
-                config = to_one(config)
+            if lane.kind is not LaneKind.TRANSIT:
+                # The ingress router has decided how the address distributes, and its attach says so.
+                config = to_all(config) if lane.kind is LaneKind.TREE else to_one(config)
             node = self._nodes[lane] = Address(lane.tenant, lane.name, config, core.budget, lane=lane)
             nodes = self._by_address.get((lane.tenant, lane.name), ())
             self._by_address[lane.tenant, lane.name] = including(nodes, node)
@@ -420,15 +434,22 @@ class Ways:
         self.outposts.follow(lane.tenant, lane.name)
 
     def _lead_here(self, node: Address, lane: Lane) -> None:
-        """See to it that a tree leads to the consumers that are attached here, if there are any."""
-        local = self._core.addresses.find(lane.tenant, lane.name)
-        here = local if local is not None and local.outgoing else None
+        """See to it that a tree leads to the consumers that are attached here, or where a redirect leads."""
+        core = self._core
+        here = core.addresses.find(lane.tenant, lane.name)
+        if lane.far != core.id and not lane.tenant and lane.name in core.elsewhere.single:
+            try:
+                here = core.elsewhere.ingress(lane.tenant, lane.name)
+            except RefusedError:  # too much is used there
+                here = None
+        elif here is not None and (here.far is not None or not here.outgoing):
+            here = None
         for share in list(node.shares):
             if share.node is not here:
                 self.ingresses.end_share(share)
         if here is not None and not node.shares:
             Share(node, here, LOCAL_COST)
-            self._core.touch(here)
+            core.touch(here)
 
     def _leave_strangers(self, node: Address) -> None:
         """A tree has another parent now: what the one before still sends would come twice."""

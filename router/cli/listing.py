@@ -136,7 +136,7 @@ _OF_MESHES: Final = frozenset({"receivers at"})
 
 _NAMES: Final = _OF_MESHES | {
     *("name", "container", "address", "host", "user", "url", "by"),
-    *("router", "next hops", "far router", "hop", "node"),
+    *("router", "other router", "next hops", "far router", "hop", "node"),
 }
 
 Column = Callable[[Entity, float, Mapping[int, str]], Cell]
@@ -236,6 +236,17 @@ _TABLES: Final[tuple[tuple[str, str, Mapping[str, Column]], ...]] = (
             "out": _plain("deliveries_out"),
             "waiting": _plain("waiting"),
             "why nothing goes": _plain("reason"),
+        },
+    ),
+    (
+        "disagreement",
+        "DISAGREEMENTS",
+        {
+            "address": _plain("address"),
+            "router": _plain("here"),
+            "distribution": _plain("ours"),
+            "other router": _plain("router"),
+            "distribution there": _plain("theirs"),
         },
     ),
     (

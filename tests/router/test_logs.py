@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from amqpmesh.router import logs
-from amqpmesh.router.logs import NOT_TAKEN, EventLog, LogFormat, RepeatFilter
+from amqpmesh.router.logs import EventLog, LogFormat, RepeatFilter
 
 
 class Written:
@@ -169,10 +169,10 @@ def test_what_a_neighbour_passes_on_and_is_not_taken_is_told_once_for_each_reaso
     written.handler.filters[:] = [RepeatFilter(clock=lambda: now)]
     for n in range(50):
         for reason in ("untrusted", "malformed"):
-            written.log.warning(NOT_TAKEN, origin=f"R{n}", router="M", reason=reason)
-    written.log.warning(NOT_TAKEN, origin="R1", router="B", reason="malformed")
+            written.log.warning("advertisement dropped", origin=f"R{n}", router="M", reason=reason)
+    written.log.warning("advertisement dropped", origin="R1", router="B", reason="malformed")
     now = 10.0
-    written.log.warning(NOT_TAKEN, origin="Q", router="M", reason="malformed")
+    written.log.warning("advertisement dropped", origin="Q", router="M", reason="malformed")
     assert [line.split(" WARNING ")[1] for line in written.lines] == [
         "advertisement dropped origin=R0 router=M reason=untrusted",
         "advertisement dropped origin=R0 router=M reason=malformed",

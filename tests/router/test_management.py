@@ -8,8 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from amqpmesh.policies.distribution import Distribution
 from amqpmesh.router.amqp.messaging import Source
 from amqpmesh.router.amqp.types import Array, Int, Primitive, Symbol, UInt, ULong, Value
+from amqpmesh.router.config import AddressConfig
 from amqpmesh.router.entities import TYPES, without_secret
 from amqpmesh.router.management import MAX_ATTRIBUTE_NAMES, NODE, PAGE, PAGE_SIZE, Change, respond
 from amqpmesh.router.message import Message
@@ -30,7 +32,7 @@ from tests.support.network import Network
 def statistics() -> Statistics:
     """Of a router with all kinds of entities: two connections, three links, two addresses, one of a dynamic node.
 
-    It has a neighbour B behind which is C, and a lane to C.
+    It has a neighbour B behind which is C, and a lane to C, which distributes its address in another way.
     """
     network = Network()
     one, other = network.client("one"), network.client("other")
@@ -40,7 +42,9 @@ def statistics() -> Statistics:
     one.send(one.sender("q", name="second"))
     other.take(1)[0].accept()
     network.run()
-    mesh = World("ABC", [("A", "B"), ("B", "C")])
+    mesh = World(
+        "ABC", [("A", "B"), ("B", "C")], own={"A": AddressConfig(pattern="q", distribution=Distribution.CLOSEST)}
+    )
     mesh["C"].client().receiver("q")
     mesh["A"].client().sender("q")
     mesh.advance(0.2)
@@ -84,6 +88,7 @@ def statistics() -> Statistics:
         routes=seen.routes,
         lanes=seen.lanes,
         adverts=seen.adverts,
+        disagreements=seen.disagreements,
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -141,14 +141,16 @@ class World:
         routers: str | Iterable[str],
         edges: Iterable[tuple[str, str] | tuple[str, str, int]],
         *addresses: AddressConfig,
+        own: Mapping[str, AddressConfig] | None = None,
         settle: float = 1.0,
         latency: Callable[[], float] = lambda: 0.0,
         tap: Callable[[str, str, bytes], None] | None = None,
         **settings: object,
     ) -> None:
         """Args:
-        edges: two routers, and what a hop between them costs. settle: seconds to find each other. latency: of the
-            next wire, seconds. tap: hears what one router sends to another, frames as they are.
+        edges: two routers, and what a hop between them costs. own: a pattern that one router has alone. settle: seconds
+            to find each other. latency: of the next wire, seconds. tap: hears what one router sends to another, frames
+            as they are.
         """
         self.now = 100.0
         self.latency = latency
@@ -162,7 +164,7 @@ class World:
         self._settings = settings
         self.nodes: dict[str, Node] = {}
         for router in routers:
-            self.start(router)
+            self.start(router, *([own[router]] if own is not None and router in own else []))
         for edge in edges:
             self.join(*edge)
         self.advance(settle)

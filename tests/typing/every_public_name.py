@@ -45,6 +45,7 @@ from amqpmesh import (
     DeliveryAnnotationsRule,
     Described,
     Direction,
+    DisagreementStatistics,
     Distribution,
     ElsewhereConfig,
     Error,
@@ -321,6 +322,9 @@ def shown(statistics: Statistics) -> Iterator[str]:
     advert: AdvertStatistics
     for advert in statistics.adverts:
         yield f"{advert.name} {advert.router} {advert.reachable}"
+    disagreement: DisagreementStatistics
+    for disagreement in statistics.disagreements:
+        yield f"{disagreement.address} {disagreement.ours} {disagreement.router} {disagreement.theirs}"
     for node in statistics.nodes:
         yield f"{node.name} {node.lifetime}"
 

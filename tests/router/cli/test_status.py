@@ -161,6 +161,7 @@ def test_all_may_be_json(served: Served, command: Command) -> None:
             "connections",
             "connectors",
             "container_links",
+            "disagreements",
             "lanes",
             "links",
             "listeners",
