@@ -213,6 +213,25 @@ def encode_message(message: Message | Value) -> bytes:
     return Message(message).encode()
 
 
+def encode_head(message: Message) -> bytes:
+    """The sections before the body of a message whose body is sent in parts.
+
+    Raises: CommandError: it is no message, or has a body; as `Message.encode`.
+    """
+    if not isinstance(message, Message):
+        raise CommandError(f"what is said about the parts is a Message, not {type(message).__name__}")
+    if message.body is not None:
+        raise CommandError("the message has a body, and the parts would be another")
+    if message.content_encoding is not None:
+        _check_encoding(message.content_encoding, ())
+    return encode_sections(message._head())
+
+
+def encode_foot(message: Message) -> bytes:
+    """The section behind the body, if there is one. Raises: CommandError: as `Message.encode`."""
+    return encode_sections(message._foot())
+
+
 def _told(value: object) -> str:
     """A field, for people: of a map only the keys."""
     return shown(list(value) if isinstance(value, dict) else value)

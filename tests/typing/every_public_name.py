@@ -5,7 +5,7 @@ Its first half is the library's example: a service within the process, and a cli
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from decimal import Decimal
 from pathlib import Path
 
@@ -348,6 +348,12 @@ async def receive_one(receiver: Receiver) -> Delivery:
     return delivery
 
 
+async def parts() -> AsyncIterator[bytes]:
+    """Of a large body."""
+    for _ in range(2):
+        yield bytes(2**16)
+
+
 async def ask(requester: Requester, question: str) -> Message | None:
     """Or None, if nobody answers in time."""
     with trio.move_on_after(0.05):
@@ -384,9 +390,13 @@ async def others() -> None:
             assert await ask(requester, "anybody?") is None
         async with router.receiver("big", streaming=True) as receiver, router.sender("big") as sender:
             await sender.transfer(bytes(2**17))
-            streamed = await receiver.receive()
-            assert sum([len(part) async for part in streamed]) == 2**17
-            streamed.accept()
+            sent: Sent = await sender.transfer_parts(parts(), message=Message(subject="big"), size=2**17)
+            for _ in range(2):
+                streamed = await receiver.receive()
+                assert sum([len(part) async for part in streamed]) == 2**17
+                streamed.accept()
+            assert await sent.outcome() == Accepted()
+            await sender.send_parts(parts(), settled=True)
     try:
         async with connect("amqp://127.0.0.1:1", reconnect=False):
             pass

@@ -28,12 +28,17 @@ class Outgoing:
         "delivery",
         "done",
         "doubt",
+        "ended",
         "failure",
+        "length",
         "outcome",
         "outdated",
         "payload",
         "prepare",
+        "reading",
         "settled",
+        "size",
+        "taken",
         "watch",
     )
 
@@ -44,11 +49,24 @@ class Outgoing:
         settled: bool,
         prepare: Callable[[], bytes] | None = None,
         watch: Callable[[Outgoing], None] | None = None,
+        reading: trio.CancelScope | None = None,
+        length: int | None = None,
     ) -> None:
         """Args: prepare: makes the payload when its first frame can be sent, where it depends on the connection.
-        watch: called when the outcome is known, or that it will not be.
+        watch: called when the outcome is known, or that it will not be. reading: the payload is the first piece of one
+        that streams: `feed` adds the others; cancelled when no more are wanted. length: octets of the whole payload
+        that streams; None: not known.
         """
-        self.payload = payload
+        #: All of it, or the piece that is being sent.
+        self.payload: bytes | memoryview = payload
+        self.reading = reading
+        self.length = length
+        #: Octets of all pieces so far.
+        self.size = len(payload)
+        #: There is no other piece.
+        self.ended = reading is None
+        #: Set when the piece is in frames, or will never be.
+        self.taken = trio.Event()
         self.settled = settled
         self.prepare = prepare
         self.watch = watch
@@ -77,23 +95,49 @@ class Outgoing:
             return None
         return outcome_error(self.outcome)
 
+    @property
+    def streams(self) -> bool:
+        """Whether the payload comes in pieces."""
+        return self.reading is not None
+
+    @property
+    def is_hungry(self) -> bool:
+        """Whether nothing can be sent before the next piece comes."""
+        return self.taken.is_set() and not self.ended
+
+    def feed(self, piece: bytes | memoryview, *, ended: bool) -> None:
+        """The next piece of a payload that streams, once the one before is taken. Args: ended: it is the last."""
+        self.payload, self.at, self.ended = piece, 0, ended
+        self.size += len(piece)
+        self.taken = trio.Event()
+
     def sent(self) -> None:
         """Its last frame is written: the octets are needed no more."""
         self.payload, self.prepare = b"", None
-        self.done.set()
+        self._over()
 
     def fail(self, error: AmqpMeshError) -> None:
         """It will not be sent."""
         self.failure = error
-        self.done.set()
+        self._over()
 
     def decide(self, outcome: Outcome | None, doubt: AmqpMeshError | None = None) -> None:
         """The outcome is known, or why there is none."""
         self.outcome, self.doubt = outcome, doubt
         self.decided.set()
+        self._stop_reading()
         watch, self.watch = self.watch, None
         if watch is not None:
             watch(self)
+
+    def _over(self) -> None:
+        self.taken.set()
+        self.done.set()
+        self._stop_reading()
+
+    def _stop_reading(self) -> None:
+        if self.reading is not None:
+            self.reading.cancel()
 
     async def until_decided(self) -> Outcome:
         """Wait for the outcome. Raises: InDoubtError: there is none."""

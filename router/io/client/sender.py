@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterable
 from typing import TYPE_CHECKING
 
 import trio
 
 from amqpmesh.router.amqp.delivery_states import Accepted
+from amqpmesh.router.amqp.errors import CommandError
+from amqpmesh.router.io.client.arguments import whole
 from amqpmesh.router.io.client.attached import Attached
 from amqpmesh.router.io.client.sender_end import SenderEnd
 from amqpmesh.router.io.client.sent import Sent
 from amqpmesh.router.message import encode_message
 from amqpmesh.router.outcomes import outcome_error
+from amqpmesh.router.sections import Sections
 
 if TYPE_CHECKING:
     from amqpmesh.router.amqp.types import Value
+    from amqpmesh.router.io.client.outgoing import Outgoing
     from amqpmesh.router.message import Message
 
 
@@ -42,15 +47,29 @@ class Sender(Attached[SenderEnd]):
             CommandError: it cannot be sent: not a message, or larger than the peer takes. Cancelled while it waits for
             credit, nothing was sent; while it waits for the outcome, that is in doubt.
         """
-        outgoing = await self._end.transfer(encode_message(message), settled=settled)
-        if not outgoing.settled:
-            try:
-                outcome = await outgoing.until_decided()
-            except trio.Cancelled:
-                self._end.disown(outgoing)
-                raise
-            if not isinstance(outcome, Accepted):
-                raise outcome_error(outcome)
+        await self._until_accepted(await self._end.transfer(encode_message(message), settled=settled))
+
+    async def send_parts(
+        self,
+        parts: AsyncIterable[bytes],
+        *,
+        message: Message | None = None,
+        size: int | None = None,
+        settled: bool = False,
+    ) -> None:
+        """Send a message whose body is given in parts, and wait until it is accepted. It is never here as a whole.
+
+        The first part is asked for once there is credit, and each one goes as soon as it is there. Meanwhile other
+        messages of this sender wait, as transfers of a link do not interleave. The message is aborted, so that its
+        receiver drops it, where this is cancelled, the parts raise, or they are not what was announced. Parts are not
+        sent twice: where the link is lost in the middle, that is raised, and nothing was sent.
+
+        Args: parts: octets of the body, which is data; an async generator is closed. message: what is said about them,
+            without a body; its footer is read behind the last part. size: octets of all parts: the body is one data
+            section, else each part is one (§3.2.6). settled: as of `send`.
+        Raises: as `send`, and what `parts` raises. CommandError: also if there are other octets than `size` says.
+        """
+        await self._until_accepted(await self._stream(parts, message, size, settled))
 
     async def transfer(self, message: Message | Value, *, settled: bool = False) -> Sent:
         """Send a message as soon as there is credit for it, and wait for nothing more.
@@ -59,9 +78,42 @@ class Sender(Attached[SenderEnd]):
         """
         return Sent(await self._end.transfer(encode_message(message), settled=settled))
 
+    async def transfer_parts(
+        self,
+        parts: AsyncIterable[bytes],
+        *,
+        message: Message | None = None,
+        size: int | None = None,
+        settled: bool = False,
+    ) -> Sent:
+        """Send a message whose body is given in parts, and wait for nothing more when the last one has gone.
+
+        Returns: what tells the outcome, later. Args, Raises: as `send_parts`, but for outcomes.
+        """
+        return Sent(await self._stream(parts, message, size, settled))
+
     async def transfer_payload(self, payload: bytes, *, settled: bool = False) -> Sent:
         """As `transfer`, of a message that is encoded already, such as the `payload` of a delivery that came."""
         return Sent(await self._end.transfer(payload, settled=settled))
+
+    async def _stream(
+        self, parts: AsyncIterable[bytes], message: Message | None, size: int | None, settled: bool
+    ) -> Outgoing:
+        if not isinstance(parts, AsyncIterable):
+            raise CommandError("parts come by `async for`, each of them bytes")
+        sections = Sections(message, None if size is None else whole("size", size))
+        return await self._end.stream(sections, parts, settled=settled)
+
+    async def _until_accepted(self, outgoing: Outgoing) -> None:
+        if outgoing.settled:
+            return
+        try:
+            outcome = await outgoing.until_decided()
+        except trio.Cancelled:
+            self._end.disown(outgoing)
+            raise
+        if not isinstance(outcome, Accepted):
+            raise outcome_error(outcome)
 
 
 def end_of(sender: Sender) -> SenderEnd:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import AsyncGenerator
+from contextlib import aclosing, nullcontext
 from itertools import count
 from typing import TYPE_CHECKING, Final
 
@@ -10,6 +12,7 @@ import trio
 
 from amqpmesh.router import logs
 from amqpmesh.router.amqp.definitions import ReceiverSettleMode, Role, SenderSettleMode
+from amqpmesh.router.amqp.delivery_states import Accepted
 from amqpmesh.router.amqp.errors import AmqpMeshError, CommandError, InDoubtError
 from amqpmesh.router.amqp.link import Sender as EngineSender
 from amqpmesh.router.amqp.messaging import Source, Target
@@ -22,7 +25,7 @@ from amqpmesh.router.kernel import relay as kernel
 from amqpmesh.router.outcomes import NOTHING_SAID, outcome_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import AsyncIterable, Callable, Mapping, Sequence
 
     from amqpmesh.router.amqp.events import TransferReceived
     from amqpmesh.router.amqp.link import Link
@@ -31,6 +34,7 @@ if TYPE_CHECKING:
     from amqpmesh.router.amqp.types import Symbol, Value
     from amqpmesh.router.io.client.attacher import Attacher
     from amqpmesh.router.io.client.conversation import Conversation
+    from amqpmesh.router.sections import Sections
 
 log = logs.EventLog("amqpmesh.client")
 
@@ -107,14 +111,55 @@ class SenderEnd(MovableEnd):
 
         Args: prepare, watch: as of `Outgoing`. Raises: as `transfer`.
         """
-        self.check()
-        if settled and self._snd_settle_mode is SenderSettleMode.UNSETTLED:
-            raise CommandError("the sender was made with snd-settle-mode unsettled")
-        settled = settled or self._snd_settle_mode is SenderSettleMode.SETTLED
-        outgoing = Outgoing(payload, settled=settled, prepare=prepare, watch=watch)
+        outgoing = Outgoing(payload, settled=self._settles(settled), prepare=prepare, watch=watch)
         self._waiting[outgoing] = None
         self._pump()
         return outgoing
+
+    async def stream(self, sections: Sections, parts: AsyncIterable[bytes], *, settled: bool) -> Outgoing:
+        """Send a message whose body comes in parts, each as soon as it comes. Raises: as `Sender.transfer_parts`."""
+        await trio.lowlevel.checkpoint_if_cancelled()
+        reading = trio.CancelScope()
+        outgoing = Outgoing(sections.head, settled=self._settles(settled), reading=reading, length=sections.length)
+        self._waiting[outgoing] = None
+        self._pump()
+        try:
+            with reading:
+                await outgoing.taken.wait()
+                iterator = aiter(parts)
+                async with aclosing(iterator) if isinstance(iterator, AsyncGenerator) else nullcontext():
+                    async for octets in iterator:
+                        for piece in sections.part(octets):
+                            await self._feed(outgoing, piece)
+                await self._feed(outgoing, sections.finish(), ended=True)
+        except BaseException:
+            self._withdraw(outgoing)
+            raise
+        if outgoing.decided.is_set() and not outgoing.done.is_set():
+            self._withdraw(outgoing)  # the receiver does not want it: the rest is not sent
+        else:
+            await self.until_sent(outgoing)
+        return outgoing
+
+    async def _feed(self, outgoing: Outgoing, piece: bytes | memoryview, *, ended: bool = False) -> None:
+        """Send a piece of a message that streams, and wait until it is in frames. Raises: CommandError: the message
+        becomes larger than the peer takes.
+        """
+        if self._largest and outgoing.size + len(piece) > self._largest:
+            raise CommandError(f"a message of more than {self._largest} octets: the peer takes no more")
+        outgoing.feed(piece, ended=ended)
+        self._pump()
+        if outgoing.taken.is_set():
+            await trio.lowlevel.checkpoint()
+        else:
+            await outgoing.taken.wait()
+
+    def _settles(self, settled: bool) -> bool:
+        """Whether a delivery is sent settled. Raises: CommandError: it cannot be; as `check`."""
+        self.check()
+        if settled and self._snd_settle_mode is SenderSettleMode.UNSETTLED:
+            raise CommandError("the sender was made with snd-settle-mode unsettled")
+        return settled or self._snd_settle_mode is SenderSettleMode.SETTLED
 
     async def until_sent(self, outgoing: Outgoing) -> None:
         """Wait until the last frame of what was submitted is written. Raises: as `transfer`."""
@@ -192,9 +237,11 @@ class SenderEnd(MovableEnd):
         first = self._in_delivery()
         if first is not None:
             self._abort(first)
-            # Its last frame was never sent, so nobody can have taken it: it can begin anew.
+            # Its last frame was never sent, so nobody can have taken it: it can begin anew, if all of it is here.
             first.delivery, first.at, first.outdated = None, 0, False
-            if first.aborting:
+            if first.streams and not first.aborting:
+                first.fail(error)
+            if first.streams or first.aborting:
                 del self._waiting[first]
         if final:
             self.give_up(error)
@@ -227,9 +274,15 @@ class SenderEnd(MovableEnd):
     def disposed(self, delivery: kernel.Delivery, state: bytes | None, settled: bool) -> None:
         """The receiver's state of a delivery (§2.7.6)."""
         outgoing = self._unsettled.get(delivery)
-        if outgoing is None:
-            return  # it is in the middle of its frames: looked at when those are sent
         outcome = outcome_of(state)
+        if outgoing is None:
+            # It is in the middle of its frames, and looked at when those are sent. The rest of a stream that is refused
+            # is not even asked for.
+            first = self._in_delivery()
+            streams = first is not None and first.delivery is delivery and first.streams
+            if first is not None and streams and outcome is not None and not isinstance(outcome, Accepted):
+                first.decide(outcome)
+            return
         if outcome is None:
             if not settled:
                 return
@@ -295,12 +348,12 @@ class SenderEnd(MovableEnd):
         assert conversation is not None
         delivery = outgoing.delivery
         if delivery is None:
-            self._check_size(outgoing.payload)  # credit would not help
+            self._check_size(outgoing)  # credit would not help
             if link.credit <= 0:
                 return False
             if outgoing.prepare is not None:
                 outgoing.payload = outgoing.prepare()
-                self._check_size(outgoing.payload)
+                self._check_size(outgoing)
             tag = next(self._tags).to_bytes(8, "big").lstrip(b"\0") or b"\0"
             delivery = link.delivery(tag, settled=outgoing.settled)
         if outgoing.aborting or outgoing.outdated:
@@ -309,16 +362,22 @@ class SenderEnd(MovableEnd):
                 return delivery.complete
             outgoing.delivery, outgoing.at, outgoing.outdated = None, 0, False
             return self._may_send() and self._advance(outgoing)
+        if outgoing.is_hungry:
+            return False
         payload = memoryview(outgoing.payload)
         while not delivery.complete:
             if conversation.stall(self):
                 return False
             part = payload[outgoing.at : outgoing.at + PIECE]
             end = outgoing.at + len(part)
-            outgoing.at += link.transfer(delivery, part, more=end < len(payload))
+            more = end < len(payload) or not outgoing.ended
+            outgoing.at += link.transfer(delivery, part, more=more)
             if delivery.delivery_id != -1:
                 outgoing.delivery = delivery
-            if outgoing.at < end or (delivery.delivery_id == -1):
+            if outgoing.at < end or delivery.delivery_id == -1 or not (more or delivery.complete):
+                return False  # the session's window is used up
+            if end == len(payload) and more:
+                outgoing.taken.set()
                 return False
         if not delivery.settled:
             self._unsettled[delivery] = outgoing
@@ -328,9 +387,10 @@ class SenderEnd(MovableEnd):
                 self.disposed(delivery, delivery.remote_state, delivery.remote_settled)
         return True
 
-    def _check_size(self, payload: bytes) -> None:
-        if self._largest and len(payload) > self._largest:
-            raise CommandError(f"a message of {len(payload)} octets: the peer takes {self._largest}")
+    def _check_size(self, outgoing: Outgoing) -> None:
+        size = len(outgoing.payload) if outgoing.length is None else outgoing.length
+        if self._largest and size > self._largest:
+            raise CommandError(f"a message of {size} octets: the peer takes {self._largest}")
 
     def _withdraw(self, outgoing: Outgoing) -> None:
         """Whoever waited for `outgoing` was cancelled."""
