@@ -31,7 +31,7 @@ from amqpmesh.router.amqp.messaging import (
     MessageAnnotations,
     Properties,
 )
-from amqpmesh.router.amqp.types import ULong
+from amqpmesh.router.amqp.types import Symbol, ULong
 from amqpmesh.router.kernel.relay import skip
 
 if TYPE_CHECKING:
@@ -137,10 +137,20 @@ def _value(came: Came, row: int) -> Any:
     return [each for at, _ in bodies for each in section(AmqpSequence, payload, at).value]
 
 
+def _content(came: Came, row: int) -> Any:
+    """The octets of data sections, or the value of any other body."""
+    return _body_octets(came, row) if came.sections.kinds[row] == DATA else _value(came, row)
+
+
+def _text(octets: bytes) -> str:
+    try:
+        return octets.decode()
+    except UnicodeDecodeError as error:
+        raise MisfitError(f"not UTF-8: {error}") from None
+
+
 def _binary(came: Came, row: int) -> bytes | None:
-    if came.sections.kinds[row] == DATA:
-        return _body_octets(came, row)
-    value = _value(came, row)
+    value = _content(came, row)
     if value is None or isinstance(value, bytes):
         return value
     if isinstance(value, str):
@@ -150,33 +160,33 @@ def _binary(came: Came, row: int) -> bytes | None:
 
 def _string(came: Came, row: int) -> str | None:
     if came.sections.kinds[row] == DATA:
-        try:
-            return _body_octets(came, row).decode()
-        except UnicodeDecodeError as error:
-            raise MisfitError(f"not UTF-8: {error}") from None
+        return _text(_body_octets(came, row))
     value = _value(came, row)
     if value is None or isinstance(value, str):
         return None if value is None else str.__str__(value)
     raise MisfitError(f"{_told(came, row, value)} is no text")
 
 
-def _json(came: Came, row: int) -> str | None:
-    if came.sections.kinds[row] != DATA:
-        return to_json(_value(came, row))
-    text = _string(came, row)
-    assert text is not None
+def _json(came: Came, row: int) -> str:
+    value = _content(came, row)
+    if type(value) not in (str, Symbol, bytes):
+        return to_json(value)
+    # Senders put JSON in text as well as in octets. Text that is not JSON is an error in both: made a JSON string, it
+    # could not be told from text that is.
+    text = _text(value) if isinstance(value, bytes) else str.__str__(value)
     try:
-        json.loads(text)
+        json.loads(text, parse_int=str)  # numbers have any length in JSON
     except (ValueError, RecursionError) as error:
         raise MisfitError(f"no JSON: {error}") from None
     return text
 
 
-def _msgpack(came: Came, row: int) -> str | None:
-    if came.sections.kinds[row] != DATA:
-        raise MisfitError(f"{_told(came, row, _value(came, row))} is no msgpack, which stands in a data section")
+def _msgpack(came: Came, row: int) -> str:
+    octets = _content(came, row)
+    if not isinstance(octets, bytes):
+        raise MisfitError(f"{_told(came, row, octets)} is no msgpack, which stands in octets")
     try:
-        value = msgpack.unpackb(_body_octets(came, row), strict_map_key=False)
+        value = msgpack.unpackb(octets, strict_map_key=False)
     except Exception as error:  # msgpack has a dozen kinds of them
         raise MisfitError(f"no msgpack: {str(error) or type(error).__name__}") from None
     return to_json(value)

@@ -79,7 +79,9 @@ def test_a_stream_accepts_what_its_sink_has_also_when_nothing_more_comes(
 def test_available_now_reads_what_there_is_and_ends(
     spark: SparkSession, served: Served, read: Any, start: Any, tmp_path: Path
 ) -> None:
-    outcomes = served.send("q", *(Message({"n": number}) for number in range(100)))
+    outcomes = served.send(
+        "q", *(Message({"n": number} if number % 2 else f'{{"n": {number}}}') for number in range(100))
+    )
     rows = read(body="json", maxRowsPerBatch="40", quiet="1")
     query = start(rows.select(F.from_json("body", "n int").n.alias("n")), availableNow=True)
     assert query.awaitTermination(PATIENCE)

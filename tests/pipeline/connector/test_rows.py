@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from amqpmesh import AmqpSequence, AmqpValue, Data, Described, Message, Symbol, Timestamp, UInt, ULong
+from amqpmesh import AmqpSequence, AmqpValue, Char, Data, Described, Message, Symbol, Timestamp, UInt, ULong
 from amqpmesh.pipeline.connector.columns import BY_NAME, TABLE, arrow_schema, documented, spark_schema
 from amqpmesh.pipeline.connector.options import BodyFormat, KeepPayload
 from amqpmesh.pipeline.connector.rows import CARRIED, Shape, batch
@@ -130,12 +130,18 @@ BODIES: list[tuple[Any, BodyFormat, Any, str]] = [
     (None, BodyFormat.STRING, None, "null"),
     (b' {"a": 1.50}', BodyFormat.JSON, ' {"a": 1.50}', "data"),
     ({"a": UInt(1)}, BodyFormat.JSON, '{"a":1}', "map"),
-    ("tea", BodyFormat.JSON, '"tea"', "string"),
+    (' {"a": 1.50}', BodyFormat.JSON, ' {"a": 1.50}', "string"),
+    ('"tea"', BodyFormat.JSON, '"tea"', "string"),
+    ("1" * 5_000, BodyFormat.JSON, "1" * 5_000, "string"),
+    (Char("1"), BodyFormat.JSON, '"1"', "char"),
+    (Symbol("[1]"), BodyFormat.JSON, "[1]", "symbol"),
+    (AmqpValue(value=b' {"a": 1.50}'), BodyFormat.JSON, ' {"a": 1.50}', "binary"),
     (None, BodyFormat.JSON, "null", "null"),
     (AmqpSequence(value=[1, "two"]), BodyFormat.JSON, '[1,"two"]', "amqp-sequence"),
     ((AmqpSequence(value=[1]), AmqpSequence(value=[2])), BodyFormat.JSON, "[1,2]", "amqp-sequence"),
     (Described(Symbol("x"), 1), BodyFormat.JSON, '{"descriptor":"x","value":1}', "described"),
     (msgpack.packb({"a": [1, b"\x00"]}), BodyFormat.MSGPACK, '{"a":[1,"AA=="]}', "data"),
+    (AmqpValue(value=msgpack.packb([1])), BodyFormat.MSGPACK, "[1]", "binary"),
 ]
 
 
@@ -153,6 +159,9 @@ MISFITS: list[tuple[Any, BodyFormat, str]] = [
     (b"{", BodyFormat.JSON, "body: no JSON: "),
     (b"", BodyFormat.JSON, "body: no JSON: "),
     (b"\xff", BodyFormat.JSON, "body: not UTF-8: "),
+    ("tea", BodyFormat.JSON, "body: no JSON: "),
+    (AmqpValue(value=b"tea"), BodyFormat.JSON, "body: no JSON: "),
+    (AmqpValue(value=b"\xff"), BodyFormat.JSON, "body: not UTF-8: "),
     (b"[" * 100_000, BodyFormat.JSON, "body: no JSON: "),
     ({1: "a", "1": "b"}, BodyFormat.JSON, "body: the keys of a map are not distinct as text"),
     (b"\xc1", BodyFormat.MSGPACK, "body: no msgpack: "),
