@@ -58,6 +58,10 @@ if TYPE_CHECKING:
     from amqpmesh.router.credit import Pool
     from amqpmesh.router.lanes import Lane
 
+#: Characters of a container-id and of a link's name that a dynamic node's name repeats: enough to trace it by (§3.5.3),
+#: few enough for the smallest frame that a peer may take (§2.7.1).
+TRACEABLE: Final = 32
+
 #: Thefts of one link within so many seconds that show two containers with one id, and for how long that is remembered.
 THEFTS: Final = 3
 THEFT_TIME: Final = 10.0
@@ -377,8 +381,8 @@ class Attaching:
         One of an extension is not in force: our attach has the one that is.
         Raises: RefusedError: it is of a type that is no lifetime policy.
         """
-        container = quote(record.peer.container_id, safe="")
-        name = f"{DYNAMIC}/{container}/{quote(link.name, safe='')}/{self._core.token(16)}"
+        made_for = f"{_traceable(record.peer.container_id)}/{_traceable(link.name)}"
+        name = f"{DYNAMIC}/{made_for}/{self._core.token(16)}"
         lifetime = (properties or {}).get(LIFETIME_POLICY)
         is_extension = isinstance(lifetime, Described) and not is_of_the_standard(lifetime.descriptor)
         if not (is_extension or isinstance(lifetime, LifetimePolicy | None)):
@@ -457,3 +461,11 @@ class Attaching:
         key = taken.key
         if key is not None and self.links.get(key) is taken:
             del self.links[key]
+
+
+def _traceable(text: str) -> str:
+    """The beginning of a text, percent-encoded."""
+    text = text[:TRACEABLE]
+    while len(encoded := quote(text, safe="")) > TRACEABLE:
+        text = text[:-1]
+    return encoded

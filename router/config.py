@@ -7,7 +7,6 @@ both spellings. Paths are relative to the file, seconds are floats, sizes are by
 
 import re
 import socket
-import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -26,7 +25,7 @@ from amqpmesh.router.settings.mesh import MeshConfig
 from amqpmesh.router.settings.redirect import PlaceConfig, RedirectConfig
 from amqpmesh.router.settings.telemetry import TelemetryConfig
 from amqpmesh.router.settings.worker import WorkerConfig
-from amqpmesh.router.tables import Table, declared, read, setting, table, written
+from amqpmesh.router.tables import Table, declared, parsed, read, setting, table, written
 from amqpmesh.router.users import Users
 
 __all__ = [
@@ -176,13 +175,7 @@ def load(file: Path) -> RouterConfig:
 
     Raises: ConfigError: with the file, the key (`listener[0].tls.key`) and the reason.
     """
-    try:
-        raw = tomllib.loads(file.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(str(file), "file", error.strerror or str(error)) from None
-    except ValueError as error:  # not UTF-8, or not TOML: the message has line and column
-        raise ConfigError(str(file), "file", str(error)) from None
-    config = parse(raw, file)
+    config = parse(parsed(file), file)
     if config.mesh is not None:
         _check_files(config.mesh, file, "mesh")
     for position, listener in enumerate(config.listeners):

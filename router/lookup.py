@@ -63,12 +63,15 @@ class Lookup:
     def __init__(self, core: Core) -> None:
         self._core = core
         self._own = core.config.names
+        #: Addresses that were looked up lately. Once half of what may be remembered was, those not looked up since are
+        #: the older ones, which go next: nobody makes the router forget what is in use.
         self._places: dict[str, Place] = {}
+        self._older: dict[str, Place] = {}
 
     @property
     def remembered(self) -> Mapping[str, Place]:
-        """What is kept of addresses that were looked up lately."""
-        return self._places
+        """The addresses whose meaning is kept."""
+        return {**self._older, **self._places}
 
     def place(self, address: str) -> Place:
         """What an address means by the configuration, wherever that is.
@@ -77,10 +80,10 @@ class Lookup:
         """
         place = self._places.get(address)
         if place is None:
-            place = self._place(address)
+            place = self._older.pop(address, None) or self._place(address)
             if len(address) <= LONGEST:
-                if len(self._places) >= REMEMBERED:
-                    self._places.clear()
+                if len(self._places) >= REMEMBERED // 2:
+                    self._places, self._older = {}, self._places
                 self._places[address] = place
         return place
 

@@ -1,11 +1,12 @@
 """Tables of a TOML file as frozen dataclasses, declared once: name, type, default, limits.
 
-`@table` makes a class whose fields are `setting(...)`; `read` turns what `tomllib` returns into such a class. What is
+`@table` makes a class whose fields are `setting(...)`; `read` turns what `parsed` returns into such a class. What is
 built in Python is checked by the same declarations as what is read from a file.
 """
 
 import json
 import math
+import tomllib
 import types
 import typing
 from collections.abc import Callable, Iterator, Mapping
@@ -26,6 +27,22 @@ class Rule(NamedTuple):
     key: str
     reason: str
     broken: Callable[[Any], bool]
+
+
+def parsed(file: Path) -> dict[str, Any]:
+    """The document of a TOML file.
+
+    Raises: ConfigError: it cannot be read, is not UTF-8, or not TOML; the reason has line and column.
+    """
+    try:
+        return tomllib.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        reason = error.strerror or str(error)
+    except ValueError as error:
+        reason = str(error)
+    except RecursionError:
+        reason = "arrays or tables are nested too deeply"
+    raise ConfigError(str(file), "file", reason)
 
 
 def setting(
@@ -134,7 +151,7 @@ class _RefusedError(Exception):
 def read(cls: type[T], raw: object, *, file: Path, where: str = "", **given: object) -> T:
     """The table that a parsed TOML table says.
 
-    Args: raw: as `tomllib` returns it; anything but a table is refused.
+    Args: raw: as `parsed` returns it; anything but a table is refused.
         file: where it was read from: relative paths start at its folder.
         where: the name of the table in the file.
         given: values for keys that the table does not say; they go before the keys' own defaults.

@@ -20,7 +20,6 @@ import json
 import os
 import secrets
 import tempfile
-import tomllib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from hashlib import pbkdf2_hmac, sha256
@@ -36,6 +35,7 @@ from amqpmesh.router.amqp.mechanisms import (
     ScramKeys,
     decoy_iterations,
 )
+from amqpmesh.router.tables import parsed
 
 PLAIN_VERIFIER = "SCRAM-SHA-256"
 _KEY_SIZES = {"SCRAM-SHA-256": 32, "SCRAM-SHA-1": 20}  # octets
@@ -63,13 +63,7 @@ class Users:
         """
         import scramp  # noqa: F401 - now, rather than while all connections wait for the first user's
 
-        try:
-            raw = tomllib.loads(file.read_text(encoding="utf-8"))
-        except OSError as error:
-            raise ConfigError(str(file), "file", error.strerror or str(error)) from None
-        except ValueError as error:
-            raise ConfigError(str(file), "file", str(error)) from None
-        return cls({user: dict(_read_user(user, table, file)) for user, table in raw.items()})
+        return cls({user: dict(_read_user(user, table, file)) for user, table in parsed(file).items()})
 
     def __contains__(self, user: str) -> bool:
         """Whether there is such a user."""

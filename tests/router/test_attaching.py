@@ -192,6 +192,24 @@ def test_a_dynamic_node_carries_replies_and_goes_with_its_link() -> None:
     network.leave()
 
 
+@pytest.mark.parametrize("letter", ["a", "/", "\u00e9", "\U0001f600"])
+def test_the_name_of_a_dynamic_node_is_short_whatever_its_link_is_called(letter: str) -> None:
+    network = Network()
+    client = network.client(letter * 80, max_frame_size=512)
+    replies = client.receiver(None, name=letter * 40, source=Source(dynamic=True))
+    assert replies.remote is not None
+    assert replies.remote.source is not None
+    address = replies.remote.source.address
+    assert address is not None
+    assert len(address) <= 128
+    again = client.receiver(None, name=letter * 40 + "2", source=Source(dynamic=True))
+    assert again.is_attached
+    assert again.remote is not None
+    assert again.remote.source is not None
+    assert again.remote.source.address != address
+    network.leave()
+
+
 @pytest.mark.parametrize("policy", [DeleteOnClose, DeleteOnNoMessages, DeleteOnNoLinks, DeleteOnNoLinksOrMessages])
 def test_a_dynamic_node_lives_as_long_as_its_policy_says(policy: type) -> None:
     network = Network()

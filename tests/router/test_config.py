@@ -631,7 +631,9 @@ def test_a_missing_file_is_named_with_its_key(tmp_path: Path, missing: str, key:
     assert "No such file" in refused.value.reason
 
 
-@pytest.mark.parametrize("content", [b"[router", b"\xff\xfe", b"[router]\n[router]\n", b"a = 1\na = 2\n"])
+@pytest.mark.parametrize(
+    "content", [b"[router", b"\xff\xfe", b"[router]\n[router]\n", b"a = 1\na = 2\n", b"a = " + b"[" * 3_000]
+)
 def test_a_file_that_is_no_toml_is_named(tmp_path: Path, content: bytes) -> None:
     file = tmp_path / "a.toml"
     file.write_bytes(content)

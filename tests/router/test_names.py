@@ -473,6 +473,16 @@ def test_what_is_remembered_of_addresses_is_bounded() -> None:
     network.leave()
 
 
+def test_what_an_address_in_use_means_is_not_forgotten_for_invented_ones() -> None:
+    core = Network().core
+    used = core.lookup.place("used")
+    for number in range(5 * REMEMBERED):
+        core.lookup.place(f"invented {number}")
+        if number % 100 == 0:
+            assert core.lookup.place("used") is used
+    assert len(core.lookup.remembered) <= REMEMBERED
+
+
 def test_nothing_is_left_of_senders_to_other_routers_that_have_gone() -> None:
     mesh = World("ABC", LINE)
     mesh["C"].client().receiver("q", credit=10)

@@ -187,6 +187,7 @@ def test_names_and_passwords_that_saslprep_refuses_are_our_callers_error(user: s
     ("text", "key", "reason"),
     [
         ("[alice", "file", ""),
+        ("a = " + "[" * 3_000, "file", "nested too deeply"),
         ("alice = 'secret'", "alice", "must be a table"),
         ("[alice]", "alice", "must be a table"),
         ("[alice.PLAIN]\n" + entry(), "alice.PLAIN", "unknown mechanism"),
