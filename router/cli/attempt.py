@@ -3,11 +3,14 @@
 import math
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import TypeVar
 
 import trio
 
 from amqpmesh.router.amqp.errors import AmqpMeshError
 from amqpmesh.router.cli.exits import StoppedError, TimedOutError
+
+T = TypeVar("T")
 
 
 class Patience:
@@ -59,6 +62,22 @@ async def attempt(work: Callable[[], Awaitable[None]], patience: Patience) -> No
         raise StoppedError("stopped")
     if patience.scope.cancelled_caught:
         raise patience.error
+
+
+async def accompanied(work: Callable[[], Awaitable[T]], companion: Callable[[], Awaitable[None]]) -> T:
+    """Do it, and something else meanwhile, which is cancelled at its end. Raises: what `work` raises, as it is."""
+    result: list[T] = []
+    failure: Exception | None = None
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(companion)
+        try:
+            result.append(await work())
+        except Exception as error:
+            failure = error  # out of here before it is raised, as above
+        nursery.cancel_scope.cancel()
+    if failure is not None:
+        raise failure
+    return result[0]
 
 
 async def _stop(signals: AsyncIterator[int], stopping: trio.CancelScope) -> None:

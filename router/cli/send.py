@@ -5,21 +5,24 @@ import os
 import sys
 import time
 from collections.abc import AsyncIterator
+from contextlib import aclosing, closing, suppress
 from typing import Final
 
 import trio
 
-from amqpmesh.router.amqp.errors import AmqpMeshError, CommandError
+from amqpmesh.router.amqp.errors import AmqpMeshError, CommandError, InDoubtError
 from amqpmesh.router.cli import arguments, peer, standard
-from amqpmesh.router.cli.attempt import Patience, attempt
+from amqpmesh.router.cli.attempt import Patience, accompanied, attempt
 from amqpmesh.router.cli.bodies import from_octets
 from amqpmesh.router.cli.exits import EPILOG, Exit
+from amqpmesh.router.cli.explaining import why_no_credit
 from amqpmesh.router.cli.losses import losses_told
 from amqpmesh.router.cli.progress import Progress
+from amqpmesh.router.cli.source import Source
 from amqpmesh.router.cli.summary import Summary, duration
 from amqpmesh.router.io.client.connection import Connection
 from amqpmesh.router.io.client.outgoing import Outgoing
-from amqpmesh.router.io.client.sender import end_of
+from amqpmesh.router.io.client.sender import Sender, end_of
 from amqpmesh.router.io.client.sender_end import SenderEnd
 from amqpmesh.router.message import Message, encode_message
 from amqpmesh.router.outcomes import OutcomeError
@@ -38,9 +41,9 @@ def declare(command: argparse.ArgumentParser) -> None:
     """Tell what its arguments are."""
     command.description = (
         "Sends messages to an address of any AMQP 1.0 peer, as fast as it gives credit, and waits for "
-        "their outcomes. Each line of standard input is a message, unless --body, --size or --count says what to send. "
-        "A body is text, or binary where it is not UTF-8. Standard output stays empty; a summary stands on standard "
-        "error."
+        "their outcomes. Each line of standard input is a message, unless --body, --size, --file or --count says what "
+        "to send. A body is text, or binary where it is not UTF-8; that of --file is always binary. Standard output "
+        "stays empty; a summary stands on standard error."
     )
     command.epilog = EPILOG
     command.add_argument("address", metavar="ADDRESS", type=arguments.name, help="where to: the target's address")
@@ -53,6 +56,11 @@ def declare(command: argparse.ArgumentParser) -> None:
     body = command.add_mutually_exclusive_group()
     body.add_argument("--body", metavar="TEXT", help="send this")
     body.add_argument("--size", metavar="N", type=arguments.size, help="send N octets of binary")
+    body.add_argument(
+        "--file",
+        metavar="F",
+        help="send the file as one message, of any size, while it is read; -: standard input to its end",
+    )
     command.add_argument(
         "--count", metavar="N", type=arguments.count, help="so many times; without a body: the numbers from 1 to N"
     )
@@ -73,16 +81,23 @@ def declare(command: argparse.ArgumentParser) -> None:
 
 def send(given: argparse.Namespace) -> int:
     """Returns: 0 if all were accepted, else 1. Raises: AmqpMeshError, OSError: why it was not done."""
+    if given.file is not None and (given.count is not None or given.rate is not None):
+        raise CommandError("--file is one message: it has neither --count nor --rate")
     connection = peer.connection(given, "send")
-    return trio.run(_Sending(given).run, connection)
+    if given.file is None:
+        return trio.run(_Sending(given).run, connection)
+    with closing(Source(given.file)) as source:
+        return trio.run(_Sending(given, source).run, connection)
 
 
 class _Sending:
     """The work of one command."""
 
-    def __init__(self, given: argparse.Namespace) -> None:
+    def __init__(self, given: argparse.Namespace, source: Source | None = None) -> None:
+        """Args: source: of the one message that is sent while it is read."""
         self._given = given
-        self._from_input = given.body is None and given.size is None and given.count is None
+        self._source = source
+        self._from_input = all(each is None for each in (given.body, given.size, given.count, source))
         total = None if self._from_input else given.count or 1
         self._is_one = total == 1
         self._summary = Summary("sent")
@@ -90,6 +105,7 @@ class _Sending:
         self._progress = Progress("sent", total, shown=not (given.json or self._is_one or self._is_typed))
         self._patience = Patience(given.timeout)
         self._decided = trio.Event()
+        self._connection: Connection
         self._explained = False
         self._batch_ends = 0.0
 
@@ -112,12 +128,16 @@ class _Sending:
             self._patience.wait("the link")
             async with connection.sender(self._given.address) as face:
                 sender = end_of(face)
+                self._connection = connection
                 self._patience.rest()
                 if self._is_typed:
                     self._progress.say("each line is a message; Ctrl-D ends")
                 refusal = None
                 try:
-                    await self._send_each(sender)
+                    if self._source is None:
+                        await self._send_each(sender)
+                    else:
+                        await self._send_source(face, self._source)
                 except CommandError as error:
                     refusal = error  # of one message: those before it are on their way
                 while self._summary.undecided > 0:
@@ -165,7 +185,7 @@ class _Sending:
             return payload
 
         def watch(outgoing: Outgoing) -> None:
-            self._end(outgoing, time.perf_counter() - since)
+            self._end(outgoing.error, time.perf_counter() - since)
 
         while summary.undecided >= IN_FLIGHT:
             await self._decided.wait()
@@ -173,7 +193,7 @@ class _Sending:
         summary.count += 1
         try:
             if not outgoing.done.is_set():
-                await self._wait_for_credit(sender, outgoing)
+                await self._wait_for_credit(sender, outgoing.done)
             if outgoing.failure is not None or since > self._batch_ends:
                 await sender.until_sent(outgoing)
                 self._batch_ends = time.perf_counter() + BATCH_TIME
@@ -187,18 +207,48 @@ class _Sending:
         elif summary.undecided > 0:
             self._patience.wait("an outcome")
 
-    async def _wait_for_credit(self, sender: SenderEnd, outgoing: Outgoing) -> None:
+    async def _send_source(self, sender: Sender, source: Source) -> None:
+        """Send one message while it is read."""
+        summary, begun = self._summary, trio.Event()
+
+        async def parts() -> AsyncIterator[bytes]:
+            begun.set()
+            self._patience.rest()
+            async with aclosing(source.chunks()) as chunks:
+                async for chunk in chunks:
+                    self._patience.wait("the peer to take more")
+                    yield chunk
+                    self._patience.rest()
+
+        message, settled = Message(to=self._given.to), self._given.settled
+        since = summary.begin()
+        sent = await accompanied(
+            lambda: sender.transfer_parts(parts(), message=message, size=source.size, settled=settled),
+            lambda: self._wait_for_credit(end_of(sender), begun),
+        )
+        summary.count += 1
+        if settled:
+            summary.end("settled")
+            self._patience.rest()
+            return
+        self._patience.wait("an outcome")
+        with suppress(InDoubtError):
+            await sent.outcome()
+        self._end(sent.error, time.perf_counter() - since)
+
+    async def _wait_for_credit(self, sender: SenderEnd, begun: trio.Event) -> None:
+        """Wait until a message has gone, or begun to go; where that takes long, tell why, once."""
         self._patience.wait("credit")
         with trio.move_on_after(EXPLAINED_AFTER):
-            await outgoing.done.wait()
-        if not (outgoing.done.is_set() or sender.credit or self._explained):
-            self._explained = True
-            reason = "a router gives credit only while a receiver is attached"
-            self._progress.say(f'waiting for credit on "{self._given.address}": {reason}')
-        await outgoing.done.wait()
+            await begun.wait()
+        if not (begun.is_set() or sender.credit or self._explained):
+            reason = await why_no_credit(self._connection, sender.name)
+            if not (begun.is_set() or sender.credit):
+                self._explained = True
+                self._progress.say(f'waiting for credit on "{self._given.address}": {reason}')
+        await begun.wait()
 
-    def _end(self, outgoing: Outgoing, latency: float) -> None:
-        error = outgoing.error
+    def _end(self, error: AmqpMeshError | None, latency: float) -> None:
         if error is None:
             self._summary.end("accepted", latency=latency)
         elif isinstance(error, OutcomeError):

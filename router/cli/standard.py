@@ -20,7 +20,7 @@ class Output:
 
     def __init__(self) -> None:
         """Raises: CommandError: there is none."""
-        self._file = _number(sys.stdout, "output")
+        self._file = number(sys.stdout, "output")
         self._is_terminal = os.isatty(self._file)
         self._poll = select.poll()
         self._poll.register(self._file, select.POLLOUT)
@@ -39,16 +39,8 @@ class Output:
 
 async def lines() -> AsyncGenerator[bytes, None]:
     """The lines of standard input, without their ends. Raises: CommandError: there is none. OSError."""
-    file = _number(sys.stdin, "input")
-    poll = select.poll()
-    poll.register(file, select.POLLIN)
     rest: list[bytes] = []
-    while True:
-        if not poll.poll(0):
-            await trio.lowlevel.wait_readable(file)
-        chunk = os.read(file, CHUNK)
-        if not chunk:
-            break
+    async for chunk in chunks(number(sys.stdin, "input")):
         first, *more = chunk.split(b"\n")
         rest.append(first)
         for following in more:
@@ -58,7 +50,21 @@ async def lines() -> AsyncGenerator[bytes, None]:
         yield last
 
 
-def _number(stream: TextIO | None, name: str) -> int:
+async def chunks(file: int) -> AsyncGenerator[bytes, None]:
+    """What comes from a pipe, a terminal or a socket, to its end. Args: file: its number. Raises: OSError."""
+    poll = select.poll()
+    poll.register(file, select.POLLIN)
+    while True:
+        if not poll.poll(0):
+            await trio.lowlevel.wait_readable(file)
+        chunk = os.read(file, CHUNK)
+        if not chunk:
+            return
+        yield chunk
+
+
+def number(stream: TextIO | None, name: str) -> int:
+    """The file of a standard stream. Raises: CommandError: it is closed."""
     if stream is None:
         raise CommandError(f"standard {name} is closed")
     return stream.fileno()

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import random
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -189,6 +192,32 @@ def test_a_gibibyte_aborted_half_way_is_aborted_and_the_next_message_goes_on(soa
     assert [got.aborted for got in consumer.got] == [True, False]
     assert consumer.got[1].digest == digest
     assert soaked.peak() - before < ALLOWED
+
+
+@pytest.mark.parametrize("source", ["a file", "standard input"])
+def test_a_quarter_of_a_gibibyte_is_sent_by_a_command_that_holds_little_of_it(source, soaked, tmp_path):
+    sizes = (1, 256 * MIB)
+    consumer = Consumer(soaked.connect(), "large", count=len(sizes))
+    consumer.attach()
+    thread = consumer.start()
+    peaks = []
+    for size in sizes:
+        film = tmp_path / "film"
+        with film.open("wb") as made:
+            made.truncate(size)
+        with film.open("rb") as stream:
+            name = str(film) if source == "a file" else "-"
+            command = [sys.executable, "-m", "amqpmesh", "send", "large", "--url", soaked.url, "--file", name]
+            sender = subprocess.Popen(command, stdin=stream, stderr=subprocess.PIPE)
+            _, status, usage = os.wait4(sender.pid, 0)
+        assert sender.stderr is not None
+        assert (status, b"accepted" in sender.stderr.read()) == (0, True)
+        sender.stderr.close()
+        peaks.append(usage.ru_maxrss * 1024)
+    thread.join()
+    assert consumer.fault is None
+    assert [got.octets >= size for got, size in zip(consumer.got, sizes, strict=True)] == [True, True]
+    assert peaks[1] - peaks[0] < ALLOWED
 
 
 @contextmanager

@@ -87,6 +87,22 @@ class Served:
         self.begin(receive)
         return came
 
+    def stream(self, address: str, begun: Callable[[], object]) -> list[bytes]:
+        """Receive one message while it comes. Args: begun: called at its first part. Returns: its parts, also later."""
+        parts: list[bytes] = []
+
+        async def receive(*, task_status: trio.TaskStatus[None]) -> None:
+            async with self.router.receiver(address, streaming=True) as receiver:
+                task_status.started()
+                delivery = await receiver.receive()
+                async for part in delivery:
+                    parts.append(part)
+                    begun()
+                delivery.accept()
+
+        self.begin(receive)
+        return parts
+
     def send(self, address: str, *messages: Any, settled: bool = False) -> dict[int, Any]:
         """Send these as soon as there is credit. Returns: the outcomes by the place of their message, as they come."""
         outcomes: dict[int, Any] = {}

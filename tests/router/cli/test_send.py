@@ -20,9 +20,9 @@ import trustme
 from amqpmesh.router.config import ListenerConfig, PlaceConfig, TlsConfig
 from amqpmesh.router.io.client.delivery import Delivery
 from amqpmesh.router.users import add_user
-from tests.support.served import Command, Serve, Served
+from tests.support.served import PATIENCE, Command, Serve, Served
 
-EXPLANATION = 'waiting for credit on "hello": a router gives credit only while a receiver is attached'
+EXPLANATION = 'waiting for credit on "hello": no receiver anywhere'
 
 
 class Terminal(io.StringIO):
@@ -112,6 +112,57 @@ def test_each_message_says_whom_it_is_for_if_that_is_given(
     assert command("send", "hello", "--to", "café/7@A", *what).status == 0
     assert came == [replace(message, to="café/7@A") for message in plain]
     assert {message.to for message in plain} == {None}
+
+
+@pytest.mark.parametrize("size", [0, 3, 300_000])
+def test_a_file_is_one_message_of_binary(size: int, served: Served, command: Command, tmp_path: Path) -> None:
+    came = served.receive("hello")
+    body = bytes(range(256)) * 1200
+    (tmp_path / "film").write_bytes(body[:size])
+    said = command("send", "hello", "--file", str(tmp_path / "film"), "--to", "x")
+    assert said.status == 0
+    assert re.fullmatch(r"accepted by receiver in \d+\.\d ms\n", said.err)
+    assert [(message.body, message.to) for message in came] == [(body[:size], "x")]
+
+
+def test_standard_input_may_be_one_message(served: Served, command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    reading, writing = os.pipe()
+    monkeypatch.setattr(sys, "stdin", os.fdopen(reading))
+    begun = threading.Event()
+
+    def write() -> None:
+        with os.fdopen(writing, "wb") as pipe:
+            pipe.write(b"first\n")
+            pipe.flush()
+            begun.wait(PATIENCE)
+            pipe.write(b"last")
+
+    parts = served.stream("hello", begun.set)
+    thread = threading.Thread(target=write)
+    thread.start()
+    assert command("send", "hello", "--file", "-", "--settled").status == 0
+    thread.join()
+    served.until(lambda: b"".join(parts) == b"first\nlast")
+
+
+@pytest.mark.parametrize("wrong", [["--count", "2"], ["--rate", "1"]])
+def test_a_file_is_sent_once(wrong: list[str], command: Command) -> None:
+    said = command("send", "hello", "--file", __file__, *wrong)
+    assert (said.status, said.lines) == (2, ["amqpmesh: --file is one message: it has neither --count nor --rate"])
+
+
+def test_a_file_that_cannot_be_read_is_named(command: Command, tmp_path: Path) -> None:
+    for file, reason in ((tmp_path / "no", "No such file or directory"), (tmp_path, "Is a directory")):
+        said = command("send", "hello", "--file", str(file))
+        assert (said.status, said.lines) == (2, [f"amqpmesh: {file}: {reason}"])
+
+
+def test_a_file_that_is_rejected_is_told_as_others_are(served: Served, command: Command) -> None:
+    served.receive("hello", lambda delivery: delivery.reject("amqp:not-allowed", "spam"))
+    said = command("send", "hello", "--file", __file__)
+    assert said.status == 1
+    assert "spam" in said.lines[0]
+    assert re.fullmatch(r"sent 1 in .*: rejected 1; .*", said.lines[1])
 
 
 def test_ten_thousand_are_pipelined(served: Served, command: Command) -> None:
@@ -217,9 +268,18 @@ def test_a_message_that_is_too_large_for_the_peer_ends_with_2_and_does_not_count
 
 
 def test_a_sender_that_waits_is_told_why_and_ends_with_4(served: Served, command: Command) -> None:
-    said = command("send", "hello", "--body", "hi", "--timeout", "1.5")
+    said = command("send", "hello", "--body", "hi", "--timeout", "3")
     assert (said.status, said.out) == (4, "")
-    assert said.lines == [EXPLANATION, "amqpmesh: timed out: waited 1.5 s for credit"]
+    assert said.lines == [EXPLANATION, "amqpmesh: timed out: waited 3 s for credit"]
+
+
+def test_where_a_receiver_is_attached_its_own_reason_is_told(served: Served, command: Command) -> None:
+    served.receive("hello", credit=0)
+    said = command("send", "hello", "--file", __file__, "--timeout", "3")
+    assert said.lines == [
+        'waiting for credit on "hello": receivers give no credit',
+        "amqpmesh: timed out: waited 3 s for credit",
+    ]
 
 
 def test_it_is_said_once_and_the_sender_goes_on_when_there_is_credit(served: Served, command: Command) -> None:

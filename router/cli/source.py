@@ -1,0 +1,58 @@
+"""What is sent as one message: a file, or standard input, read in chunks."""
+
+import os
+import stat
+import sys
+from collections.abc import AsyncGenerator
+from typing import Final
+
+import trio
+
+from amqpmesh.router.amqp.errors import CommandError
+from amqpmesh.router.cli import standard
+
+STANDARD_INPUT: Final = "-"
+
+CHUNK: Final = 256 * 2**10
+"""Octets of a file that are read at once, in a thread: a disk may be slow."""
+
+
+class Source:
+    """Octets to be sent.
+
+    Attributes: `size`: how many, of a file that has a size; None: they end when they end.
+    """
+
+    def __init__(self, name: str) -> None:
+        """Open it. Args: name: a path, or `-`. Raises: CommandError: it cannot be read."""
+        self.size: int | None = None
+        self._name = name
+        if name == STANDARD_INPUT:
+            self._file = standard.number(sys.stdin, "input")
+            return
+        try:
+            self._file = os.open(name, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError as error:
+            raise CommandError(f"{name}: {error.strerror or error}") from None
+        status = os.fstat(self._file)
+        if stat.S_ISDIR(status.st_mode):
+            os.close(self._file)
+            raise CommandError(f"{name}: Is a directory")
+        if stat.S_ISREG(status.st_mode):
+            self.size = status.st_size
+
+    async def chunks(self) -> AsyncGenerator[bytes, None]:
+        """Its octets, once; of a file that grows meanwhile, those that it had. Raises: OSError: they cannot be read."""
+        if self.size is None:
+            async for chunk in standard.chunks(self._file):
+                yield chunk
+            return
+        left = self.size
+        while left and (chunk := await trio.to_thread.run_sync(os.read, self._file, min(CHUNK, left))):
+            left -= len(chunk)
+            yield chunk
+
+    def close(self) -> None:
+        """Close it, unless it is standard input."""
+        if self._name != STANDARD_INPUT:
+            os.close(self._file)
