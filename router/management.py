@@ -110,6 +110,11 @@ def respond(request: Message, statistics: Statistics, change: Change | None = No
     )
 
 
+def goes_on(request: Message) -> bool:
+    """Whether a request asks for a page of an answer behind the first."""
+    return bool(request.application_properties.get("offset"))
+
+
 def _operation(name: str) -> Callable[[Message], Value]:
     operation = _OPERATIONS.get(name)
     if operation is not None:

@@ -32,6 +32,9 @@ MAX_REQUEST_SIZE = 8 * 2**10
 SURVEY_TIME = 0.2
 """Seconds for which all are told what was found out for one."""
 
+PAGES_TIME = 30.0
+"""The same for the pages of an answer behind the first: together they tell of one moment, and cost one survey."""
+
 TURN_TIME = 0.002
 """Seconds after which the thread is given back. Relaying a delivery takes several turns, each of which may wait for one
 of these."""
@@ -94,7 +97,7 @@ class ManagementNode(Doors):
             if delivery.message.reply_to is None:
                 delivery.reject("amqp:invalid-field", "there is no reply-to")
                 return
-            statistics = await self._statistics()
+            statistics = await self._statistics(PAGES_TIME if management.goes_on(delivery.message) else SURVEY_TIME)
             response = await self._in_turns(
                 management.respond(delivery.message, statistics, self._changes(delivery.tag))
             )
@@ -127,9 +130,9 @@ class ManagementNode(Doors):
 
         return change
 
-    async def _statistics(self) -> Statistics:
-        """How the router stands, or stood a moment ago."""
-        if self._surveyed is None or trio.current_time() - self._surveyed[0] >= SURVEY_TIME:
+    async def _statistics(self, age: float) -> Statistics:
+        """How the router stands, or stood less than `age` seconds ago."""
+        if self._surveyed is None or trio.current_time() - self._surveyed[0] >= age:
             found = await self._in_turns(self._survey())
             self._surveyed = trio.current_time(), found
         return self._surveyed[1]

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 #: What the configuration says to the topology, by the same names.
 _SETTINGS: Final = (
-    "hello", "hold", "link_rate", "link_burst", "address_rate", "address_burst", "max_origins", "max_origin_octets",
-    "max_octets", "max_waiting",
+    "hello", "hold", "link_rate", "link_burst", "address_rate", "address_burst", "max_origin_octets", "max_octets",
+    "max_waiting",
 )  # fmt: skip
 
 
@@ -42,7 +42,9 @@ class Membership:
         """Begin a life in the mesh. Args: epoch: greater than in the life before; None: by the wall clock."""
         if epoch is None:
             epoch = int(self._clock() * 1000)
-        settings = Settings(**{name: getattr(self._config, name) for name in _SETTINGS})
+        settings = Settings(
+            max_origins=self._config.origins, **{name: getattr(self._config, name) for name in _SETTINGS}
+        )
         topology = Topology(self._router, settings, self.signer, self.verifier, epoch, now)
         return Mesh(core, topology, self.recognizer)
 

@@ -5,6 +5,10 @@ from typing import ClassVar
 
 from amqpmesh.router.tables import Rule, Table, setting, table
 
+MAX_ORIGINS = 100_000
+INSECURE_ORIGINS = 1_000
+"""Routers that are kept in mind, where the configuration does not say how many."""
+
 
 @table
 class MeshConfig(Table):
@@ -29,7 +33,7 @@ class MeshConfig(Table):
     link_burst: int = setting(default=40, low=4)
     address_rate: int = setting(default=2**20, low=2**12)
     address_burst: int = setting(default=2**24, low=2**16)
-    max_origins: int = setting(default=100_000, low=1)
+    max_origins: int | None = setting(default=None, low=1)
     max_origin_octets: int = setting(default=2**24, low=2**16)
     max_octets: int = setting(default=2**28, low=2**20)
     max_waiting: int = setting(default=256, low=1)
@@ -50,3 +54,10 @@ class MeshConfig(Table):
         Rule("trust", "is needed: the mesh's authority", lambda c: not c.insecure and c.trust is None),
         Rule("hold", "must be more than hello: a neighbour is heard from that often", lambda c: c.hold <= c.hello),
     )
+
+    @property
+    def origins(self) -> int:
+        """Routers of the mesh that are kept in mind: few where anybody may invent them."""
+        if self.max_origins is not None:
+            return self.max_origins
+        return INSECURE_ORIGINS if self.insecure else MAX_ORIGINS

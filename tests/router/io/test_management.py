@@ -240,6 +240,43 @@ async def test_what_was_found_out_for_one_is_told_to_all_for_a_moment(
             assert "new" in {row["name"] for row in rows(await requests.request(LINKS))}
 
 
+async def test_the_pages_of_an_answer_are_of_one_moment_and_cost_one_survey(
+    nursery: trio.Nursery, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    surveys = 0
+    survey = Router._survey
+
+    def counted(router: Router) -> Steps[Statistics]:
+        nonlocal surveys
+        surveys += 1
+        return survey(router)
+
+    def page(offset: int) -> Message:
+        asked: dict[str, Any] = {**LINKS.application_properties, "offset": offset, "count": 5}
+        return Message(application_properties=asked)
+
+    monkeypatch.setattr(Router, "_survey", counted)
+    async with (
+        Router(id="A") as router,
+        joined(nursery, router) as client,
+        client.requester(ADDRESS) as requests,
+        AsyncExitStack() as links,
+    ):
+        for _ in range(20):
+            await links.enter_async_context(client.sender("q"))
+        told = rows(await requests.request(page(0)))
+        async with client.sender("q", name="new"):
+            while True:
+                await trio.sleep(SURVEY_TIME)  # an answer of many pages takes longer than that
+                more = rows(await requests.request(page(len(told))))
+                if not more:
+                    break
+                told += more
+        assert surveys == 1
+        assert len({row["identity"] for row in told}) == len(told) >= 20
+        assert "new" not in {row["name"] for row in told}
+
+
 async def test_whoever_asks_and_asks_gets_a_share_of_the_time_only(
     nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:

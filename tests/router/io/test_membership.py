@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from amqpmesh.router.config import MeshConfig, RouterConfig
@@ -29,3 +31,12 @@ def test_a_key_of_the_mesh_is_told_to_the_protocol(name: str) -> None:
     assert member is not None
     mesh = member.join(Core(config, 0.0), 0.0, epoch=1)
     assert getattr(mesh.topology.settings, name) == SAID[name]
+
+
+def test_few_routers_are_kept_in_mind_where_anybody_may_invent_them() -> None:
+    config = RouterConfig(id="A", mesh=MeshConfig(insecure=True))
+    member = membership(config)
+    assert member is not None
+    assert member.join(Core(config, 0.0), 0.0, epoch=1).topology.settings.max_origins == 1_000
+    with_certificates = MeshConfig(certificate=Path("a.pem"), key=Path("a.key"), trust=Path("ca.pem"))
+    assert with_certificates.origins == 100_000
