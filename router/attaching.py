@@ -20,6 +20,7 @@ from amqpmesh.router.amqp.definitions import (
     Role,
     SenderSettleMode,
 )
+from amqpmesh.router.amqp.errors import ProtocolError, Scope
 from amqpmesh.router.amqp.link import Link, Receiver, Sender
 from amqpmesh.router.amqp.messaging import (
     DistributionMode,
@@ -36,12 +37,13 @@ from amqpmesh.router.amqp.types import Described, Symbol
 from amqpmesh.router.departures import fail_link
 from amqpmesh.router.few import including
 from amqpmesh.router.kernel.relay import ACCEPTED, is_terminal, state_kind
-from amqpmesh.router.lanes import REMEMBERED, LaneKind
+from amqpmesh.router.lanes import LaneKind
 from amqpmesh.router.links import IncomingLink, LinkKey, OutgoingLink
 from amqpmesh.router.neighbours import LARGE
 from amqpmesh.router.opening import REDIRECT
 from amqpmesh.router.outlook import why_unasked
 from amqpmesh.router.redirects import info
+from amqpmesh.router.remembered import forget, is_too_much, size_of_attach
 from amqpmesh.router.sayings import OUTCOMES
 from amqpmesh.router.windows import FixedWindow
 
@@ -120,13 +122,20 @@ class Attaching:
         self._twins: OrderedDict[int, float] = OrderedDict()
 
     def attached(self, record: ConnectionRecord, link: Link, attach: Attach) -> None:
-        """A peer's attach came: answer it."""
-        if attach.incomplete_unsettled:
-            # Nothing new may be sent until both maps are complete, and ours is empty: it is to try again (§2.7.3).
-            link.attach(source=attach.source, target=attach.target, unsettled={})
-            link.detach(closed=False)
-            return
+        """A peer's attach came: answer it.
+
+        Raises: ProtocolError(SESSION, resource-limit-exceeded): there are too many handles of links that are no more.
+        """
+        octets = size_of_attach(attach)
+        self._check_handles(record)
         try:
+            if is_too_much(self._core, record, octets):
+                raise RefusedError(AmqpCondition.RESOURCE_LIMIT_EXCEEDED, "names and addresses are too long")
+            if attach.incomplete_unsettled:
+                # Nothing new may be sent until both maps are complete, and ours is empty: it is to try again (§2.7.3).
+                link.attach(source=attach.source, target=attach.target, unsettled={})
+                link.detach(closed=False)
+                return
             if len(record.incoming) + len(record.outgoing) + len(record.lingering) >= record.limits.links:
                 raise RefusedError(AmqpCondition.RESOURCE_LIMIT_EXCEEDED, f"more than {record.limits.links} links")
             if isinstance(link, Receiver):
@@ -139,6 +148,8 @@ class Attaching:
             self.refused(record, link, refusal.error)
             return
         link.context = taken
+        taken.remembered = octets
+        record.account.add(octets)
         if self._core.recording is not None:
             self._core.recording.up(taken)
         key = self._key(record, link)
@@ -149,7 +160,7 @@ class Attaching:
         self.links[key] = taken
 
     def refused(self, record: ConnectionRecord, link: Link, error: Error) -> None:
-        """A peer's attach was answered with an error: tell it."""
+        """A peer's attach was answered with an error: tell it. Raises: as `attached`."""
         self._core.log.info(
             "link refused",
             connection=record.number,
@@ -160,6 +171,20 @@ class Attaching:
         )
         if self._core.recording is not None:
             self._core.recording.refused(link, record, error)
+        link.let_go()
+        self._check_handles(record)
+
+    @staticmethod
+    def _check_handles(record: ConnectionRecord) -> None:
+        """Whether the handles that a peer has not detached are few: those of links that we ended stay its own until it
+        does, and are none of its `links`.
+
+        Raises: ProtocolError(SESSION, resource-limit-exceeded): it has let as many stay as it may have links, and more.
+        """
+        handles = sum(len(each.links) for each in record.engine.channels.incoming.values())
+        if handles > 2 * record.limits.links:
+            description = f"more than {record.limits.links} links are not detached"
+            raise ProtocolError(Scope.SESSION, AmqpCondition.RESOURCE_LIMIT_EXCEEDED, description)
 
     # ---------------------------------------------------------------------------------------------------- producers
 
@@ -358,7 +383,6 @@ class Attaching:
             record, link, way, pool, number=self.next_number(), now=core.now, lane=lane, large=large
         )
         link.context = incoming
-        link.remote = REMEMBERED
         record.incoming[incoming] = None
         if way is not None:
             way.incoming = including(way.incoming, incoming)
@@ -457,7 +481,8 @@ class Attaching:
         return key
 
     def forget(self, taken: IncomingLink | OutgoingLink) -> None:
-        """A link is gone: it cannot be stolen any more."""
+        """A link is gone: it cannot be stolen any more, and what it was called does not count."""
+        forget(taken.connection, taken)
         key = taken.key
         if key is not None and self.links.get(key) is taken:
             del self.links[key]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from amqpmesh.policies.access import Peer
-from amqpmesh.router.kernel.relay import Delivery, unfold_link
+from amqpmesh.router.kernel.relay import Budget, Delivery, unfold_link
 from amqpmesh.router.links import IncomingLink
 from amqpmesh.router.settings.connector import ConnectorConfig
 
@@ -25,6 +25,7 @@ class ConnectionRecord:
     """One connection of this router."""
 
     __slots__ = (
+        "account",
         "certificate",
         "certificate_subject",
         "certificate_user",
@@ -49,6 +50,7 @@ class ConnectionRecord:
         "outgoing",
         "own",
         "peer",
+        "remembered",
         "role",
         "stalled",
         "stands_by",
@@ -67,9 +69,12 @@ class ConnectionRecord:
         host: str,
         now: float,
         *,
+        memory: Budget,
         own: bool = False,
     ) -> None:
-        """Args: config: of the listener that it came in by, or of the connector that opened it."""
+        """Args: config: of the listener that it came in by, or of the connector that opened it.
+        memory: of the router.
+        """
         #: For logs: unique within this router; 0: the router's own.
         self.number = engine.flow_state.number = number
         self.engine = engine
@@ -104,6 +109,9 @@ class ConnectionRecord:
         self.cipher: str | None = None
         #: Seconds.
         self.connected_at = now
+        #: Octets that the router holds for the peer; and those of them that its names take.
+        self.account = Budget(memory.limit, memory)
+        self.remembered = 0
         #: What was read and what was taken to be sent, inside TLS.
         self.octets_in = 0
         self.octets_out = 0

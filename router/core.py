@@ -31,6 +31,7 @@ from amqpmesh.router.logs import EventLog
 from amqpmesh.router.lookup import Lookup
 from amqpmesh.router.opening import client_sasl, endpoint, server_sasl
 from amqpmesh.router.places import Places
+from amqpmesh.router.remembered import forget
 from amqpmesh.router.settlement import Settlement
 from amqpmesh.router.steps import at_once
 from amqpmesh.router.survey import survey
@@ -153,7 +154,7 @@ class Core:
             self._numbers += 1
         number = 0 if own else self._numbers
         engine = endpoint(self.id, listener, negotiation, now)
-        record = ConnectionRecord(number, engine, listener, host, now, own=own)
+        record = ConnectionRecord(number, engine, listener, host, now, memory=self.budget, own=own)
         record.certificate = certificate
         record.certificate_subject = certificate_subject
         record.certificate_user = certificate_user
@@ -191,7 +192,7 @@ class Core:
             self._id_for(connector), connector, Negotiation(server=False, sasl=sasl), now, hostname=hostname
         )
         self._numbers += 1
-        record = ConnectionRecord(self._numbers, engine, connector, host, now)
+        record = ConnectionRecord(self._numbers, engine, connector, host, now, memory=self.budget)
         record.certificate = certificate
         record.certificate_subject = certificate_subject
         record.certificate_user = certificate_user
@@ -293,6 +294,7 @@ class Core:
         for event in record.engine.receive_eof():
             handle(self, record, event)
         connection_gone(self, record)
+        forget(record, record)
         self.connections.pop(record, None)
         record.unfinished = None
         self.forget_timer(record)

@@ -27,6 +27,7 @@ def fail_link(core: Core, taken: IncomingLink | OutgoingLink, error: Error) -> N
     if link.is_attached and link.session.can_send:
         link.detach(error=error)
     core.containers.over(link, error)
+    link.let_go()
 
 
 def connection_gone(core: Core, record: ConnectionRecord) -> None:

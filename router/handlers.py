@@ -16,11 +16,11 @@ from amqpmesh.router.container_link import ContainerLink
 from amqpmesh.router.departures import connection_gone, link_over, suspend
 from amqpmesh.router.few import including
 from amqpmesh.router.kernel.relay import abandon
-from amqpmesh.router.lanes import REMEMBERED
 from amqpmesh.router.leaving import go_on, pump
 from amqpmesh.router.links import IncomingLink, OutgoingLink
 from amqpmesh.router.neighbours import Neighbour
 from amqpmesh.router.redirects import info
+from amqpmesh.router.remembered import of_attach, of_begin, of_open, remember, size_of_open
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -44,7 +44,7 @@ def _cannot_answer(
 ) -> None:
     condition = error.condition if isinstance(error, ProtocolError) else AmqpCondition.RESOURCE_LIMIT_EXCEEDED
     answer = Error(condition=condition, description=str(error))
-    if isinstance(event, events.LinkAttached):
+    if isinstance(event, events.LinkAttached | events.LinkDetached):
         consequences = event.link.session.fail(answer)
     elif isinstance(event, events.SessionBegun) and record.engine.can_send:
         record.engine.close(answer)
@@ -81,8 +81,13 @@ def _opened(core: Core, record: ConnectionRecord, event: events.ConnectionOpened
         hostname=event.open.hostname,
         **record.origin,
     )
+    engine.remote = of_open(event.open)
     if record.listener is not None:
         engine.open()
+    if not remember(core, record, size_of_open(event.open)):
+        description = "container-id and hostname are too long"
+        core.close(record, Error(condition=AmqpCondition.RESOURCE_LIMIT_EXCEEDED, description=description))
+        return
     # From here on idle time-outs count, which may come sooner than what was waited for.
     core.set_timer(record, engine.next_timer())
     if record.listener is not None and record.listener.redirect is not None:
@@ -141,6 +146,8 @@ def _closed(core: Core, record: ConnectionRecord, event: events.ConnectionClosed
 
 def _begun(core: Core, record: ConnectionRecord, event: events.SessionBegun) -> None:
     session = event.session
+    assert session.remote is not None
+    session.remote = of_begin(session.remote)
     if session.can_send:  # it is the answer to our own
         return
     if core.mesh is None or not core.mesh.begun(record, session):
@@ -162,18 +169,18 @@ def _ended(core: Core, record: ConnectionRecord, event: events.SessionEnded) -> 
 
 
 def _attached(core: Core, record: ConnectionRecord, event: events.LinkAttached) -> None:
-    taken = event.link.context
+    link, taken = event.link, event.link.context
     if isinstance(taken, OutgoingLink):
-        # The answer to our own attach. Without a target it is a refusal, and the detach will say why (§2.6.3).
-        if taken.lane is not None and event.attach.target is not None and not event.attach.max_message_size:
-            event.link.remote = REMEMBERED
+        pass  # the answer to our own attach; without a target it is a refusal, and the detach will say why (§2.6.3)
     elif isinstance(taken, ContainerLink):
         core.containers.attached(taken, event)
     elif isinstance(taken, Neighbour) or (core.mesh is not None and core.mesh.takes(record, event)):
         assert core.mesh is not None
         core.mesh.attached(record, event)
     else:
-        core.attaching.attached(record, event.link, event.attach)
+        core.attaching.attached(record, link, event.attach)
+    if link.remote is not None:
+        link.remote = of_attach(event.attach)
 
 
 def _detached(core: Core, record: ConnectionRecord, event: events.LinkDetached) -> None:
@@ -196,6 +203,8 @@ def _detached(core: Core, record: ConnectionRecord, event: events.LinkDetached) 
     if event.by_peer and link.session.can_send:  # else the connection was closed for it
         link.detach(closed=event.closed)
     core.containers.detached(event)
+    if event.closed and not event.by_peer:
+        link.let_go()
 
 
 def _transferred(core: Core, _record: ConnectionRecord, event: events.TransferReceived) -> None:

@@ -12,9 +12,6 @@ from hashlib import blake2b
 from typing import Final
 from urllib.parse import quote, unquote
 
-from amqpmesh.router.amqp.definitions import Role
-from amqpmesh.router.amqp.messaging import Source, Target
-from amqpmesh.router.amqp.performatives import Attach
 from amqpmesh.router.kernel.relay import RouterFlow, onward
 
 PREFIX: Final = "$lane/"
@@ -39,10 +36,6 @@ class LaneKind(StrEnum):
     """To all consumers of one address, along the shortest-path tree of the far router, their ingress."""
     TRANSIT = "transit"
     """To the far router, and there by the final address that each message carries in a delivery annotation."""
-
-
-#: What is remembered of a neighbour's attach of a lane: there are many, and what they say is known.
-REMEMBERED: Final = Attach(name="", handle=0, role=Role.SENDER, source=Source(), target=Target())
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,6 +49,7 @@ class IncomingLink:
         "link",
         "number",
         "pool",
+        "remembered",
         "stranger",
         "to",
         "waiting",
@@ -99,6 +100,8 @@ class IncomingLink:
         #: Anonymous: how many deliveries wait, by address.
         self.waiting: dict[Address, int] = {} if address is None else _NOTHING_WAITS
         self.key: LinkKey | None = None
+        #: Octets of what the peer has called it that count against the peer.
+        self.remembered = 0
         flow_state = link.flow_state
         flow_state.record = self
         flow_state.number = number
@@ -174,6 +177,7 @@ class OutgoingLink:
         "link",
         "missed",
         "number",
+        "remembered",
         "retired",
         "stalled_since",
         "zero_credit_since",
@@ -225,6 +229,8 @@ class OutgoingLink:
         self.retired = False
         self.gone = False
         self.key: LinkKey | None = None
+        #: Octets of what the peer has called it that count against the peer.
+        self.remembered = 0
         flow_state = link.flow_state
         flow_state.record = self
         flow_state.number = number

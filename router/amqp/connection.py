@@ -142,7 +142,7 @@ class Connection:
         self.initial_delivery_id = initial_delivery_id
 
         self.state = S.START
-        #: The peer's `open`.
+        #: The peer's `open`, or what the owner of the connection remembers of it in its place.
         self.remote: Open | None = None
         #: What changes with each transfer: the bytes to be sent, and the sessions.
         self.flow_state = kernel.ConnectionFlow()

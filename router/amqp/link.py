@@ -67,7 +67,7 @@ class Link:
         self.initial_delivery_count = 0
         #: The peer's handle; None while it has none.
         self.input_handle: int | None = None
-        #: The peer's `attach`.
+        #: The peer's `attach`, or what the owner of the connection remembers of it in its place.
         self.remote: Attach | None = None
         #: A `flow` is to be written with the next flush, and whether it asks for an answer.
         self.flow_due = False
@@ -96,7 +96,7 @@ class Link:
     @property
     def remote_max_message_size(self) -> int:
         """Octets that the peer takes in one message; 0: no limit (§2.7.3)."""
-        return (self.remote.max_message_size or 0) if self.remote is not None else 0
+        return self.flow_state.max_message_size if self.flow_state.sender else 0
 
     def attach(
         self,
@@ -194,6 +194,11 @@ class Link:
         self.state = after
         session.free_handle(self.flow_state.handle)
         self.flow_state.handle = -1
+
+    def let_go(self) -> None:
+        """Only a handle is left of it, until the peer has detached, too: forget what the peer has called it."""
+        self.name = self.terminus.name = ""
+        self.remote = None
 
     def _step(self, step: Step) -> LinkEndpointState:
         after = LINK[self.state].get(step)

@@ -65,7 +65,7 @@ class Session:
         )
         self.handle_max = handle_max
         self.incoming_channel: int | None = None
-        #: The peer's `begin`.
+        #: The peer's `begin`, or what the owner of the connection remembers of it in its place.
         self.remote: Begin | None = None
         #: Links by the peer's handle, and by ours.
         self.links: dict[int, Link] = {}
@@ -172,6 +172,9 @@ class Session:
         self.write(End(error=error))
         self._ended_channel, self.flow_state.channel = self.flow_state.channel, -1
         self._become(after)
+        # Nothing of them matters any more, and the peer's `end` may never come.
+        for each in (self.links, self.output_links, self._awaiting, self._owed, self._errant):
+            each.clear()
         if after is S.UNMAPPED:
             self._free_channel()
 
