@@ -9,6 +9,7 @@ from amqpmesh.router.amqp.composite import decode_composite, encode_composite
 from amqpmesh.router.amqp.definitions import AmqpCondition, Error
 from amqpmesh.router.amqp.messaging import Received
 from amqpmesh.router.departures import fail_link
+from amqpmesh.router.exclusions import passed_up
 from amqpmesh.router.kernel.relay import (
     ACCEPTED,
     EXTENSION,
@@ -49,7 +50,7 @@ def answer(core: Core, relay: Relay) -> None:
             outcome = leg.outcome
     final = None if outcome is None else redeliver(core, relay, outcome)
     if final is not None:
-        tell(core, relay, final)
+        tell(core, relay, passed_up(core, relay, final))
 
 
 def tell(core: Core, relay: Relay, outcome: bytes) -> None:

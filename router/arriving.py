@@ -13,6 +13,7 @@ from amqpmesh.router.accounts import close_if_done, drop_kept
 from amqpmesh.router.amqp.definitions import AmqpCondition, Error
 from amqpmesh.router.attaching import RefusedError
 from amqpmesh.router.departures import fail_link
+from amqpmesh.router.exclusions import is_excluded, nobody_else, read
 from amqpmesh.router.exits import open_input
 from amqpmesh.router.forwarding import send_on
 from amqpmesh.router.kernel.relay import (
@@ -196,6 +197,11 @@ def _route(core: Core, relay: Relay) -> None:
     relay.address = address
     if anonymous and lane is None:
         relay.to = to
+    if lane is not None and lane.kind is LaneKind.ANYCAST:
+        read(core, relay, data, address)
+        if is_excluded(relay, address):
+            core.settlement.end_unsent(relay, nobody_else(core, relay))
+            return
     if address.waiting.size or not send_on(core, relay, address):
         enqueue(core, relay, address, incoming)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from amqpmesh.policies.annotations import MESH_PREFIX, DeliveryAnnotationsRule, must_be_understood, passing
 from amqpmesh.policies.expiry import remaining_ttl
@@ -12,7 +13,9 @@ from amqpmesh.router.amqp.errors import ProtocolError
 from amqpmesh.router.amqp.messaging import DeliveryAnnotations, Header, MessageAnnotations, Modified
 from amqpmesh.router.amqp.types import Symbol, ULong, Value
 from amqpmesh.router.kernel.relay import Head, Relay, patch_ttl, read_head
-from amqpmesh.router.links import IncomingLink
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 FINAL_ADDRESS = Symbol(f"{MESH_PREFIX}to")
 """The delivery annotation that carries a message's final address over transit lanes."""
@@ -62,14 +65,14 @@ def leaving(
     rule: DeliveryAnnotationsRule,
     now: float,
     *,
-    to: str | None = None,
+    ours: Mapping[Symbol | ULong, Value] | None = None,
     within_mesh: bool = False,
 ) -> bytes | None:
     """The first bytes of the message as they leave now; None: it has expired.
 
     Only what must change does: the ttl in place, delivery annotations that do not pass. The bare message is copied.
-    Args: data: as they came, at least as far as the bare message begins. to: the final address, for a lane that has
-        none of its own. within_mesh: they leave by a lane.
+    Args: data: as they came, at least as far as the bare message begins. ours: delivery annotations that routers have
+        for each other. within_mesh: they came by a lane, and leave by one of its kind.
     """
     head = relay.head
     if head is None:
@@ -81,18 +84,19 @@ def leaving(
         if remaining != head.ttl:
             data = patch_ttl(data, head, remaining)
     start, end = head.delivery_annotations
-    from_neighbour = isinstance(relay.source, IncomingLink) and relay.source.lane is not None
-    if to is not None or (end and (rule is DeliveryAnnotationsRule.DROP or _MESH_PREFIX in data[start:end])):
+    if ours or (end and (rule is DeliveryAnnotationsRule.DROP or _MESH_PREFIX in data[start:end])):
         if not end:
             start = end = head.header[1]
-        kept = _passing_annotations(data[start:end], rule, to, within_mesh=within_mesh and from_neighbour)
+        kept = _passing_annotations(data[start:end], rule, ours or {}, within_mesh=within_mesh)
         relay.section_shift = (end > start) - bool(kept)
         data = data[:start] + kept + data[end:]
     return data
 
 
-def _passing_annotations(section: bytes, rule: DeliveryAnnotationsRule, to: str | None, *, within_mesh: bool) -> bytes:
-    """The delivery-annotations section without those that do not pass, and with `to`; nothing if none is left."""
+def _passing_annotations(
+    section: bytes, rule: DeliveryAnnotationsRule, ours: Mapping[Symbol | ULong, Value], *, within_mesh: bool
+) -> bytes:
+    """The delivery-annotations section without those that do not pass, and with `ours`; nothing if none is left."""
     kept: dict[Symbol | ULong, Value] = {}
     if section and (rule is DeliveryAnnotationsRule.PASS or within_mesh):
         try:
@@ -102,9 +106,18 @@ def _passing_annotations(section: bytes, rule: DeliveryAnnotationsRule, to: str 
             pass
         else:
             kept = passing(annotations.value, rule, within_mesh=within_mesh)
-    if to is not None:
-        kept[FINAL_ADDRESS] = to
+    kept.update(ours)
     return encode_composite(DeliveryAnnotations(value=kept)) if kept else b""
+
+
+def delivery_annotations(section: bytes) -> Mapping[Symbol | ULong, Value]:
+    """What a delivery-annotations section holds; nothing if it is empty or malformed."""
+    if not section:
+        return {}
+    try:
+        return decode_composite(DeliveryAnnotations, section)[0].value
+    except ProtocolError:
+        return {}
 
 
 def final_address(data: bytes, head: Head) -> str | None:
@@ -113,13 +126,7 @@ def final_address(data: bytes, head: Head) -> str | None:
     Args: data: what `head` was read from.
     """
     start, end = head.delivery_annotations
-    if not end:
-        return None
-    try:
-        annotations, _ = decode_composite(DeliveryAnnotations, data[start:end])
-    except ProtocolError:
-        return None
-    to = annotations.value.get(FINAL_ADDRESS)
+    to = delivery_annotations(data[start:end]).get(FINAL_ADDRESS)
     return to if isinstance(to, str) and not isinstance(to, Symbol) else None
 
 

@@ -16,6 +16,7 @@ from amqpmesh.router.accounts import (
     uncount,
 )
 from amqpmesh.router.amqp.definitions import ReceiverSettleMode
+from amqpmesh.router.exclusions import listed
 from amqpmesh.router.kernel.relay import Chunk, Leg, read_head
 from amqpmesh.router.lanes import LaneKind
 from amqpmesh.router.links import IncomingLink, OutgoingLink
@@ -26,8 +27,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from amqpmesh.router.addresses import Address
+    from amqpmesh.router.amqp.types import Symbol, ULong, Value
     from amqpmesh.router.core import Core
     from amqpmesh.router.kernel.relay import Relay
+    from amqpmesh.router.lanes import Lane
 
 
 def start(core: Core, relay: Relay, address: Address, taken: list[OutgoingLink]) -> None:
@@ -45,8 +48,8 @@ def start(core: Core, relay: Relay, address: Address, taken: list[OutgoingLink])
         first.data,
         address.config.delivery_annotations,
         core.now,
-        to=relay.to if lane is not None and lane.kind is LaneKind.TRANSIT else None,
-        within_mesh=lane is not None and lane.kind is LaneKind.TRANSIT,
+        ours=_for_routers(relay, lane, taken),
+        within_mesh=_is_on_its_way(relay, taken),
     )
     if data is None:
         core.settlement.expired(relay)
@@ -91,6 +94,20 @@ def start(core: Core, relay: Relay, address: Address, taken: list[OutgoingLink])
             outgoing.backlog.append(leg)
         else:
             _begin_leg(core, outgoing, leg)
+
+
+def _for_routers(relay: Relay, lane: Lane | None, taken: list[OutgoingLink]) -> dict[Symbol | ULong, Value]:
+    """What a message says to the next router. Args: lane: of the node that it leaves from. taken: the links."""
+    if lane is not None and lane.kind is LaneKind.TRANSIT and relay.to is not None:
+        return {heads.FINAL_ADDRESS: relay.to}
+    return listed(relay, taken)
+
+
+def _is_on_its_way(relay: Relay, taken: list[OutgoingLink]) -> bool:
+    """Whether a message came by a lane, and leaves by one of its kind: for that is what routers say in it."""
+    source = relay.source
+    came_by = source.lane if isinstance(source, IncomingLink) else None
+    return came_by is not None and all(each.lane is not None and each.lane.kind is came_by.kind for each in taken)
 
 
 def give_copy(core: Core, leg: Leg, data: bytes) -> bool:

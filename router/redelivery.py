@@ -1,4 +1,8 @@
-"""Deliveries that are sent once more, or as a copy to the dead-letter address, where their address says so (§3.4.5)."""
+"""Deliveries that are sent once more, or as a copy to the dead-letter address, where their address says so.
+
+What a receiver has released or modified another one may take (§3.4.4, §3.4.5). What one has rejected is invalid, and is
+offered to nobody else (§3.4.3).
+"""
 
 from __future__ import annotations
 
@@ -6,8 +10,9 @@ from typing import TYPE_CHECKING
 
 from amqpmesh.router import heads
 from amqpmesh.router.accounts import chosen_at, count_undelivered, drop_kept
-from amqpmesh.router.amqp.composite import decode_composite
+from amqpmesh.router.amqp.composite import decode_composite, encode_composite
 from amqpmesh.router.amqp.messaging import Modified
+from amqpmesh.router.exclusions import exclude, is_excluded, without_ours
 from amqpmesh.router.kernel.relay import (
     ACCEPTED,
     EXTENSION,
@@ -30,7 +35,7 @@ if TYPE_CHECKING:
 
 
 def redeliver(core: Core, relay: Relay, outcome: bytes) -> bytes | None:
-    """Queue it again for another receiver, where its address says so (§3.2.1, §3.4.5).
+    """Queue it again for another receiver, where its address says so (§3.2.1, §3.4.5); or copy what was rejected.
 
     Returns: what to tell the sender; None: nothing yet, it is sent again.
     """
@@ -41,14 +46,22 @@ def redeliver(core: Core, relay: Relay, outcome: bytes) -> bytes | None:
     leg = next(each for each in relay.legs if not each.copy)
     outgoing = leg.branch
     assert isinstance(outgoing, OutgoingLink)
-    modified = decode_composite(Modified, outcome)[0] if kind == MODIFIED else None
-    if modified is not None and modified.undeliverable_here:
-        # Who it was at another router is not known here: nobody there gets it again.
-        relay.excluded = (relay.excluded or set()) | {outgoing if address.lane is None else address}
+    if kind == REJECTED:
+        data = heads.redelivered(bytes(relay.kept), failed=True, modified=None)
+        drop_kept(core, relay)
+        dead_letter(core, relay, data)
+        return outcome
+    modified = None
+    if kind == MODIFIED:
+        said = decode_composite(Modified, outcome)[0]
+        if said.undeliverable_here and not exclude(relay, address, leg, said):
+            relay.attempts -= 1
+        modified = without_ours(said)
+        outcome = encode_composite(modified)
     waits_at = chosen_at(core, relay)
     assert waits_at is not None
     possible = waits_at.has_consumers and not is_excluded(relay, waits_at)
-    failed = kind == REJECTED or (modified is not None and bool(modified.delivery_failed))
+    failed = modified is not None and bool(modified.delivery_failed)
     data = heads.redelivered(bytes(relay.kept), failed=failed, modified=modified)
     if relay.attempts >= address.config.attempts or not possible:
         drop_kept(core, relay)
@@ -73,16 +86,6 @@ def redeliver(core: Core, relay: Relay, outcome: bytes) -> bytes | None:
     relay.key = None
     requeue(core, relay, address)
     return None
-
-
-def is_excluded(relay: Relay, address: Address) -> bool:
-    """Whether all that a delivery could go to from here have given it back for good."""
-    excluded = relay.excluded
-    if excluded is None:
-        return False
-    if address.shares:
-        return all(share.is_excluded(excluded) for share in address.shares)
-    return excluded.issuperset(address.outgoing)
 
 
 def dead_letter(core: Core, relay: Relay, data: bytes) -> None:

@@ -23,6 +23,7 @@ from amqpmesh.router.amqp.definitions import Error, LinkCondition
 from amqpmesh.router.amqp.messaging import Rejected
 from amqpmesh.router.answering import answer, pass_up, settle_orphan, tell
 from amqpmesh.router.departures import fail_link
+from amqpmesh.router.exclusions import is_excluded, nobody_else
 from amqpmesh.router.kernel.relay import (
     DECLARED,
     FAILED_STATE,
@@ -39,7 +40,7 @@ from amqpmesh.router.kernel.relay import (
 from amqpmesh.router.leaving import abort_leg, may_pass, uncount_or_abort
 from amqpmesh.router.links import IncomingLink, OutgoingLink
 from amqpmesh.router.recording import outcome_of
-from amqpmesh.router.redelivery import dead_letter, is_excluded
+from amqpmesh.router.redelivery import dead_letter
 from amqpmesh.router.sayings import is_outcome, senders_state, unknown_transaction
 from amqpmesh.router.telemetry import Outcome
 from amqpmesh.router.waiting import forwarded, requeue, unqueue
@@ -111,7 +112,7 @@ class Settlement:
             if is_outcome(state):
                 for leg in relay.legs:
                     if not leg.done and leg.delivery is not None and leg.delivery.delivery_id != -1:
-                        dispose(leg.delivery, state, False)
+                        dispose(leg.delivery, _own(leg) or state, False)
             return
         dispose(delivery, None, True)
         if relay.answered:
@@ -122,7 +123,7 @@ class Settlement:
         for leg in relay.legs:
             # Where frames are still to be written, the next one says that it is settled.
             if not leg.done and leg.delivery is not None and leg.delivery.complete:
-                dispose(leg.delivery, senders_state(delivery), True)
+                dispose(leg.delivery, _own(leg) or senders_state(delivery), True)
                 finish(core, leg)
         close_if_done(core, relay)
 
@@ -245,6 +246,11 @@ class Settlement:
         """A receiver has left, or a way: what waits and may go to none of those that are left has its outcome."""
         for relay in address.waiting.relays():
             if is_excluded(relay, address):
-                self.end_unsent(relay, FAILED_STATE)
+                self.end_unsent(relay, nobody_else(self._core, relay))
         for share in list(address.borrowers):
             self.end_excluded(share.ingress)
+
+
+def _own(leg: Leg) -> bytes | None:
+    """The outcome of one of several receivers, with which it is settled whatever the strongest is (§2.6.12)."""
+    return leg.outcome if len(leg.relay.legs) > 1 else None

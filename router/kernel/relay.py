@@ -2745,6 +2745,8 @@ def _receiver_said(router: RouterFlow, passage: Passage, state: bytes | None, se
         return False
     if incoming.selective and state_kind(state) != _ACCEPTED:
         return False
+    if incoming.lane != outgoing.lane and state_kind(state) == _MODIFIED:
+        return False  # neighbours are told who it was that gave it back
     if passage.second and incoming.outstanding >= incoming.max_outstanding:
         return False
     outgoing.count_outcome(state)

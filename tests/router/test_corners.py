@@ -10,7 +10,6 @@ from amqpmesh.router.amqp.delivery_states import (
     Declared,
     Modified,
     Received,
-    Rejected,
     Released,
     TransactionalState,
 )
@@ -253,16 +252,6 @@ def test_dead_letters_for_a_stopped_consumer_do_not_stop_the_router() -> None:
         network.run()
     network.advance(10)
     assert s2.credit > 0, f"{network.core.budget.used} octets of dead letters: nobody gets credit any more"
-
-
-def test_a_rejected_delivery_is_redelivered_with_its_count() -> None:
-    network = Network(AddressConfig(pattern="q", redeliver=True, attempts=3))
-    consumer, producer = network.client(), network.client()
-    consumer.receiver("q")
-    producer.send(producer.sender("q"))
-    consumer.take(1)[0].dispose(Rejected(), settled=True)
-    network.run()
-    consumer.take(1)
 
 
 def test_nothing_is_said_of_the_deliveries_of_a_link_that_its_peer_closed_with_an_error() -> None:

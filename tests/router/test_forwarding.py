@@ -6,7 +6,7 @@ import pytest
 
 from amqpmesh.policies.distribution import Distribution
 from amqpmesh.router.amqp.composite import decode_composite, encode_composite
-from amqpmesh.router.amqp.definitions import ReceiverSettleMode
+from amqpmesh.router.amqp.definitions import Error, ReceiverSettleMode
 from amqpmesh.router.amqp.delivery_states import Accepted, Modified, Rejected, Released
 from amqpmesh.router.amqp.messaging import AmqpValue, DeliveryAnnotations, Header, MessageAnnotations, Properties
 from amqpmesh.router.amqp.types import Symbol
@@ -451,10 +451,9 @@ def test_a_strict_listener_detaches_a_link_for_an_annotation_that_is_not_optiona
         (Modified(), 0),
         (Modified(delivery_failed=False, message_annotations={Symbol("x-opt-k"): 1}), 0),
         (Modified(delivery_failed=True), 1),
-        (Rejected(), 1),
     ],
 )
-def test_a_redelivery_counts_the_try_only_if_it_failed(outcome: Released | Modified | Rejected, count: int) -> None:
+def test_a_redelivery_counts_the_try_only_if_it_failed(outcome: Released | Modified, count: int) -> None:
     network = Network(AddressConfig(pattern="q", redeliver=True))
     consumer, producer = network.client(), network.client()
     consumer.receiver("q")
@@ -465,6 +464,29 @@ def test_a_redelivery_counts_the_try_only_if_it_failed(outcome: Released | Modif
     header, _ = decode_composite(Header, bytes(again.payload))
     assert (header.delivery_count, header.first_acquirer) == (count, False)
     again.accept()
+    network.leave()
+
+
+@pytest.mark.parametrize("dead_letter", [None, "dead"])
+def test_what_one_receiver_has_rejected_is_offered_to_no_other_and_its_sender_hears_why(
+    dead_letter: str | None,
+) -> None:
+    network = Network(AddressConfig(pattern="q", redeliver=True, dead_letter=dead_letter))
+    one, two, keeper, producer = (network.client() for _ in range(4))
+    one.receiver("q")
+    two.receiver("q")
+    keeper.receiver("dead")
+    sent = producer.send(producer.sender("q"))
+    (arrival,) = [*one.take(), *two.take()]
+    rejected = Rejected(error=Error(condition=Symbol("app:invalid"), description="no order number"))
+    arrival.dispose(rejected, settled=True)
+    network.run()
+    assert sent.said == [(rejected, True)]
+    assert one.take() == two.take() == []
+    letters = keeper.take(0 if dead_letter is None else 1)
+    for letter in letters:
+        assert decode_composite(Header, bytes(letter.payload))[0].delivery_count == 1, "§3.4.3"
+        letter.accept()
     network.leave()
 
 

@@ -240,7 +240,7 @@ def test_the_strongest_outcome_of_a_multicast_goes_up(
         assert first.said == []
         sent.dispose(OUTCOMES[heard], settled=True)
         network.run()
-    assert first.said[-1][1], "the sender's settlement goes to all"
+    assert first.said[-1] == (OUTCOMES[given[0]], True), "settled, and with what it said itself"
     network.leave()
 
 
