@@ -6,7 +6,7 @@ terminus is durable, and none outlives its link.
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
@@ -34,8 +34,9 @@ from amqpmesh.router.amqp.plans import is_of_the_standard
 from amqpmesh.router.amqp.terminus import Terminus
 from amqpmesh.router.amqp.transactions import Coordinator
 from amqpmesh.router.amqp.types import Described, Symbol
+from amqpmesh.router.claims import Claim, Claims
 from amqpmesh.router.departures import fail_link
-from amqpmesh.router.few import including
+from amqpmesh.router.few import excluding, including
 from amqpmesh.router.kernel.relay import ACCEPTED, is_terminal, state_kind
 from amqpmesh.router.lanes import LaneKind
 from amqpmesh.router.links import IncomingLink, LinkKey, OutgoingLink
@@ -58,16 +59,17 @@ if TYPE_CHECKING:
     from amqpmesh.router.connections import ConnectionRecord
     from amqpmesh.router.core import Core
     from amqpmesh.router.credit import Pool
+    from amqpmesh.router.few import Few
     from amqpmesh.router.lanes import Lane
 
 #: Characters of a container-id and of a link's name that a dynamic node's name repeats: enough to trace it by (§3.5.3),
 #: few enough for the smallest frame that a peer may take (§2.7.1).
 TRACEABLE: Final = 32
 
-#: Thefts of one link within so many seconds that show two containers with one id, and for how long that is remembered.
-THEFTS: Final = 3
-THEFT_TIME: Final = 10.0
-TWIN_TIME: Final = 600.0
+#: Seconds for which a container whose connections share a link's name is not told of again; and how many of those are
+#: remembered.
+TOLD_TIME: Final = 600.0
+TOLD: Final = 1000
 
 LIFETIME_POLICY: Final = Symbol("lifetime-policy")
 DYNAMIC: Final = "$dynamic"
@@ -115,11 +117,12 @@ class Attaching:
         #: What lanes that leave here begin at.
         self._here = Source(address=core.id)
         self._number = 0
-        self.links: dict[LinkKey, IncomingLink | OutgoingLink] = {}
-        #: When links were stolen lately, by the hash of their key: names can be long, and peers choose them.
-        self._thefts: OrderedDict[int, deque[float]] = OrderedDict()
-        #: Container-ids that more than one container uses, by their hash as above, and until when that is remembered.
-        self._twins: OrderedDict[int, float] = OrderedDict()
+        #: Links by what identifies them: of several connections, if those live.
+        self.links: dict[LinkKey, Few[IncomingLink | OutgoingLink]] = {}
+        self._claims = Claims(core)
+        #: Containers of which several connections share a link's name, by the hash of what identifies them, and until
+        #: when that is not told again.
+        self._told: OrderedDict[int, float] = OrderedDict()
 
     def attached(self, record: ConnectionRecord, link: Link, attach: Attach) -> None:
         """A peer's attach came: answer it.
@@ -128,6 +131,8 @@ class Attaching:
         """
         octets = size_of_attach(attach)
         self._check_handles(record)
+        key = self._key(record, link)
+        claim = link.context if isinstance(link.context, Claim) else None
         try:
             if is_too_much(self._core, record, octets):
                 raise RefusedError(AmqpCondition.RESOURCE_LIMIT_EXCEEDED, "names and addresses are too long")
@@ -138,6 +143,11 @@ class Attaching:
                 return
             if len(record.incoming) + len(record.outgoing) + len(record.lingering) >= record.limits.links:
                 raise RefusedError(AmqpCondition.RESOURCE_LIMIT_EXCEEDED, f"more than {record.limits.links} links")
+            holders = [each.connection for each in self.links.get(key, ()) if each.connection is not record]
+            # Whoever has an unsettled map wants to resume: that is the one that was there, by the letter of §2.6.1.
+            if claim is None and holders and attach.unsettled is None and self._core.config.theft_wait:
+                self._claims.ask(Claim(record, link, attach, octets), holders)
+                return
             if isinstance(link, Receiver):
                 taken: IncomingLink | OutgoingLink = self._producer(record, link, attach)
             else:
@@ -152,12 +162,13 @@ class Attaching:
         record.account.add(octets)
         if self._core.recording is not None:
             self._core.recording.up(taken)
-        key = self._key(record, link)
-        robbed = self.links.get(key)
-        if robbed is not None:
-            key = self._steal(record, link, key, robbed)
+        for holder in list(self.links.get(key, ())):
+            if claim is None or holder.connection is record or holder.connection in claim.silent:
+                self._steal(record, holder)
+            else:
+                self._tell_shared(record, holder)
         taken.key = key
-        self.links[key] = taken
+        self.links[key] = including(self.links.get(key, ()), taken)
 
     def refused(self, record: ConnectionRecord, link: Link, error: Error) -> None:
         """A peer's attach was answered with an error: tell it. Raises: as `attached`."""
@@ -429,63 +440,60 @@ class Attaching:
         The container-id alone proves nothing: it counts per virtual host and authenticated user, or host.
         """
         peer = record.peer
-        hostname = peer.hostname or ""
-        while self._twins and next(iter(self._twins.values())) <= self._core.now:
-            self._twins.popitem(last=False)
-        number = record.number if self._twin(record) in self._twins else -1
-        return hostname, record.principal, peer.container_id, link.name, link.role is Role.SENDER, number
+        return peer.hostname or "", record.principal, peer.container_id, link.name, link.role is Role.SENDER
 
-    @staticmethod
-    def _twin(record: ConnectionRecord) -> int:
-        return hash((record.peer.hostname, record.principal, record.peer.container_id))
-
-    def _steal(
-        self, record: ConnectionRecord, link: Link, key: LinkKey, robbed: IncomingLink | OutgoingLink
-    ) -> LinkKey:
-        """The second attach of a link wins, and the first is detached (§2.6.1).
-
-        Links that are stolen to and fro show two containers with one id, as replicas of a service often have. They
-        are told apart by their connections from then on.
-        """
+    def _steal(self, record: ConnectionRecord, robbed: IncomingLink | OutgoingLink) -> None:
+        """The second attach of a link wins, and the first is detached (§2.6.1)."""
         core = self._core
-        thefts = self._thefts.setdefault(hash(key), deque(maxlen=THEFTS))
-        thefts.append(core.now)
-        self._thefts.move_to_end(hash(key))
-        while core.now - next(iter(self._thefts.values()))[-1] > THEFT_TIME:
-            self._thefts.popitem(last=False)
-        if (
-            len(thefts) == THEFTS
-            and core.now - thefts[0] <= THEFT_TIME
-            and robbed.connection is not record
-            and not robbed.connection.lost
-        ):
-            peer = record.peer
-            self._twins[self._twin(record)] = core.now + TWIN_TIME
-            self._twins.move_to_end(self._twin(record))
-            core.log.warning(
-                "two containers use one container-id",
-                peer=record.host,
-                container=peer.container_id,
-                link=link.name,
-            )
-            del self._thefts[hash(key)]
-            return self._key(record, link)
         core.log.info(
-            "link stolen", connection=robbed.connection.number, by=record.number, peer=record.host, link=link.name
+            "link stolen",
+            connection=robbed.connection.number,
+            by=record.number,
+            peer=record.host,
+            link=robbed.link.name,
         )
         core.stolen += 1
         if core.recording is not None:
             core.recording.stolen(robbed)
         error = Error(condition=LinkCondition.STOLEN, description="the link was attached again")
         fail_link(core, robbed, error)
-        return key
+
+    def _tell_shared(self, record: ConnectionRecord, holder: IncomingLink | OutgoingLink) -> None:
+        """Two connections of a container live, and each has a link of that name: tell it once."""
+        now, told = self._core.now, self._told
+        assert holder.key is not None
+        container = hash(holder.key[:3])
+        if told.get(container, now) > now:
+            return
+        told[container] = now + TOLD_TIME
+        told.move_to_end(container)
+        if len(told) > TOLD:
+            told.popitem(last=False)
+        self._core.log.info(
+            "link name shared",
+            connection=record.number,
+            other=holder.connection.number,
+            peer=record.host,
+            container=record.peer.container_id,
+            link=holder.link.name,
+        )
+
+    @property
+    def held(self) -> int:
+        """How many links could be stolen."""
+        return sum(map(len, self.links.values()))
 
     def forget(self, taken: IncomingLink | OutgoingLink) -> None:
         """A link is gone: it cannot be stolen any more, and what it was called does not count."""
         forget(taken.connection, taken)
         key = taken.key
-        if key is not None and self.links.get(key) is taken:
-            del self.links[key]
+        if key is None:
+            return
+        left = excluding(self.links.get(key, ()), taken)
+        if left:
+            self.links[key] = left
+        else:
+            self.links.pop(key, None)
 
 
 def _traceable(text: str) -> str:

@@ -95,6 +95,7 @@ class RouterConfig(Limits):
 
     id: str = setting(factory=default_id, check=_id_refusal)
     drain: float = setting(default=5.0, low=0.0, high=3600.0)
+    theft_wait: float = setting(default=0.25, low=0.0, high=60.0)
     memory: int = setting(default=256 * 2**20, low=2**20)
     connections: int = setting(default=10_000, low=1)
     login_failures: int = setting(default=3, low=1)

@@ -84,6 +84,8 @@ class Core:
         #: Set by the owner, before there are connections: one has something to be sent; the next timer may be earlier.
         self.on_output: Callable[[ConnectionRecord], None] = lambda _: None
         self.on_timer: Callable[[], None] = lambda: None
+        #: Set by the owner, if it can tell: the system of a connection's peer has acknowledged all that was written.
+        self.is_acknowledged: Callable[[ConnectionRecord], bool] = lambda _: False
         self.connections: dict[ConnectionRecord, None] = {}
         self.budget = Budget(config.memory)
         self.addresses = AddressTable(config.address_table(), self.budget)
@@ -319,6 +321,10 @@ class Core:
             stalled, record.stalled = record.stalled, {}
             go_on(self, stalled)
             finish_batch(self)
+
+    def handle(self, record: ConnectionRecord, event: events.Event) -> None:
+        """Do what follows from what a peer did; for what could not be done when it came."""
+        handle(self, record, event)
 
     # ------------------------------------------------------------------------------------------------------------ time
 

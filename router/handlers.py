@@ -12,6 +12,7 @@ from amqpmesh.router.amqp.definitions import AmqpCondition, ConnectionCondition,
 from amqpmesh.router.amqp.errors import CommandError, ProtocolError
 from amqpmesh.router.amqp.sasl import SaslServer
 from amqpmesh.router.arriving import transfer_received
+from amqpmesh.router.claims import Claim
 from amqpmesh.router.container_link import ContainerLink
 from amqpmesh.router.departures import connection_gone, link_over, suspend
 from amqpmesh.router.few import including
@@ -186,7 +187,7 @@ def _attached(core: Core, record: ConnectionRecord, event: events.LinkAttached) 
 def _detached(core: Core, record: ConnectionRecord, event: events.LinkDetached) -> None:
     link = event.link
     taken = link.context
-    if taken is None and not event.by_peer and event.error is not None:
+    if (taken is None or isinstance(taken, Claim)) and not event.by_peer and event.error is not None:
         core.attaching.refused(record, link, event.error)
     if isinstance(taken, Neighbour) and core.mesh is not None:
         core.mesh.detached(taken)
@@ -230,7 +231,9 @@ def _disposed(core: Core, _record: ConnectionRecord, event: events.DispositionRe
 def _credited(core: Core, _record: ConnectionRecord, event: events.CreditChanged | events.DrainRequested) -> None:
     taken = event.link.context
     flow = event.flow
-    if isinstance(taken, OutgoingLink):
+    if isinstance(taken, Claim):
+        taken.flow = event
+    elif isinstance(taken, OutgoingLink):
         taken.link.offer(taken.available)
         taken.note_credit()
         core.touch_outgoing(taken)
@@ -248,6 +251,8 @@ def _credited(core: Core, _record: ConnectionRecord, event: events.CreditChanged
 def _drain_requested(core: Core, record: ConnectionRecord, event: events.DrainRequested) -> None:
     _credited(core, record, event)
     taken = event.link.context
+    if isinstance(taken, Claim):
+        return
     if not isinstance(taken, OutgoingLink):
         event.link.drained()
     elif taken.copy:

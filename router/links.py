@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 
 #: What identifies a link between two containers, for a second attach to steal it (§2.6.1): virtual host, principal,
-#: container-id, link name, whether we send, and the connection's number where containers share an id, else -1.
-LinkKey = tuple[str, str, str, str, bool, int]
+#: container-id, link name, and whether we send.
+LinkKey = tuple[str, str, str, str, bool]
 
 
 #: What most links have in common; nothing is ever in it.

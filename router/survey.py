@@ -106,7 +106,7 @@ def survey(core: Core) -> Steps[Statistics]:
             started_at=core.started_at,
             draining=core.draining,
             connections=len(connections),
-            links=max(len(links), len(core.attaching.links) - own),
+            links=max(len(links), core.attaching.held - own),
             addresses=len(addresses),
             relays=core.relays,
             buffered=core.budget.used,

@@ -388,10 +388,7 @@ class Connection:
             return events
         due = self._liveness.due(now)
         if due is Due.HEARTBEAT:
-            if not self.out:
-                self.out.extend(EMPTY_FRAME)
-            self._liveness.sent(now)
-            self.flow_state.wake()
+            self.probe(now)
         elif due is Due.SILENCE:
             events += self._give_up(f"no frame came for {self._liveness.idle_time_out:g} s (idle time-out)")
         elif due is Due.OURS_LATE:
@@ -401,6 +398,13 @@ class Connection:
         elif due is Due.CLOSE_LATE:
             events += self._end(None, by_peer=False)
         return events
+
+    def probe(self, now: float) -> None:
+        """See to it that the peer hears something now: an empty frame, if there is nothing else (§2.4.5)."""
+        if self.can_send and not self.out:
+            self.out.extend(EMPTY_FRAME)
+        self._liveness.sent(now)
+        self.flow_state.wake()
 
     # --------------------------------------------------------------------------------------------- for the sessions
 

@@ -28,6 +28,10 @@ class Outlet(Protocol):
     def flush(self, now: float) -> None:
         """Let out what there is, without waiting; never raises. Args: now: Trio's time."""
 
+    @property
+    def is_acknowledged(self) -> bool:
+        """Whether the peer's system has all that was let out; False: it has not, or nobody can tell."""
+
 
 class Waiter(Protocol):
     """Who has told the core of bytes of which some wait until an output has been written."""
@@ -55,6 +59,7 @@ class Driver:
         self._stopwatch = surroundings().stopwatch
         core.on_output = self._ready.setdefault
         core.on_timer = self._has_timer
+        core.is_acknowledged = self._is_acknowledged
 
     async def turn(self) -> None:
         """Wait until one more connection may come or go. Not to be cancelled."""
@@ -175,6 +180,10 @@ class Driver:
     def is_idle(self) -> bool:
         """Whether there is no connection."""
         return not self._outlets
+
+    def _is_acknowledged(self, record: ConnectionRecord) -> bool:
+        outlet = self._outlets.get(record)
+        return outlet is not None and not record.unwritten and outlet.is_acknowledged
 
     def _next_timer(self) -> float:
         at = self.core.next_timer()

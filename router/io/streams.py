@@ -1,8 +1,10 @@
 """Byte streams that `trio` does not bring: a socket that can be used without waiting, and bytes put back."""
 
 import errno
+import fcntl
 import socket
 import sys
+import termios
 from abc import abstractmethod
 from contextlib import suppress
 
@@ -29,6 +31,7 @@ what waits is less of the whole time: there the system decides."""
 UNSENT_OPTION: int | None = getattr(socket, "TCP_NOTSENT_LOWAT", None)
 TCP_INFO: int | None = getattr(socket, "TCP_INFO", None)
 MIN_RTT = slice(148, 152)  # of `struct tcp_info`, in microseconds
+UNACKNOWLEDGED: int | None = getattr(termios, "TIOCOUTQ", None) if sys.platform == "linux" else None
 
 
 class DirectStream(trio.abc.Stream):
@@ -123,6 +126,17 @@ class TcpStream(DirectStream, trio.abc.HalfCloseableStream):
             if len(told) >= MIN_RTT.stop:
                 return int.from_bytes(told[MIN_RTT], sys.byteorder) / 1e6
         return None
+
+    @property
+    def is_acknowledged(self) -> bool:
+        """Whether the peer's system has all that was written; False: it has not, or ours does not say."""
+        if UNACKNOWLEDGED is None:
+            return False
+        with suppress(OSError):  # the peer is gone already
+            if self._socket.family == socket.AF_UNIX:
+                return True
+            return not any(fcntl.ioctl(self._socket, UNACKNOWLEDGED, bytes(4)))
+        return False
 
     @property
     def descriptor(self) -> int:

@@ -107,6 +107,19 @@ class Transport(ABC):
         if self._record.engine.finished:
             self._stop_reading()
 
+    @property
+    def is_acknowledged(self) -> bool:
+        """As of `Outlet`: sockets can tell."""
+        tcp = self._tcp
+        return tcp is not None and not (self._is_writing or self._held or self._broken) and tcp.is_acknowledged
+
+    @property
+    def _tcp(self) -> TcpStream | None:
+        """The socket that it goes by; None: there is none."""
+        stream = self._stream
+        tcp = stream.transport_stream if isinstance(stream, TlsStream | trio.SSLStream) else stream
+        return tcp if isinstance(tcp, TcpStream) else None
+
     # -------------------------------------------------------------------------------------- for those that know streams
 
     @abstractmethod
@@ -234,9 +247,8 @@ class Transport(ABC):
         Large and small deliveries of all clients share a connection to a neighbour: little of it may wait where only
         the first comes first.
         """
-        stream, record = self._stream, self._record
-        tcp = stream.transport_stream if isinstance(stream, TlsStream | trio.SSLStream) else stream
-        if not isinstance(tcp, TcpStream):
+        record, tcp = self._record, self._tcp
+        if tcp is None:
             return
         if record.role == "mesh":
             tcp.keep_short()

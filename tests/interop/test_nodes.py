@@ -162,3 +162,16 @@ def test_a_copy_receiver_sees_what_another_one_consumes(family, router, client):
     assert len(reader.of("message")) == len(consumer.of("message")) == 3
     # What the copy's reader thinks of it is not the sender's business.
     assert [event["outcome"] for event in sender.of("outcome")] == ["accepted"] * 3
+
+
+@both
+def test_two_connections_of_one_container_both_have_a_link_to_an_address(family, router, client):
+    # Proton names links after container and address: each of these has the name of the other's.
+    named = ["--address", "q", "--container-id", "same"]
+    receivers = [client(f"{family}_receive", router.url, *named, "--count", "1", "--credit", "1") for _ in range(2)]
+    for receiver in receivers:
+        receiver.expect("attached")
+    senders = [client(f"{family}_send", router.url, *named, messages=[text("one")]) for _ in range(2)]
+    for program in (*senders, *receivers):
+        program.finish()
+    assert [sender.of("outcome")[0]["outcome"] for sender in senders] == ["accepted", "accepted"]

@@ -445,17 +445,6 @@ def test_a_copy_receivers_drain_is_answered_when_its_copies_are_sent() -> None:
     assert receiver.credit == 0, f"holds {receiver.credit}, drain never answered"
 
 
-def test_lowered_handles_of_a_dead_container_id_are_forgotten() -> None:
-    network = Network()
-    for k in range(3):
-        a, b = network.client(f"same{k}"), network.client(f"same{k}")
-        for each in (a, b, a, b):
-            each.receiver("q", name="x")
-    network.advance(3600)
-    network.client("other").receiver("q")
-    assert not network.core.attaching._twins, "remembered for 10 min, kept for ever"
-
-
 def test_a_drain_leaves_the_credit_that_a_delivery_on_its_way_needs() -> None:
     network = Network(AddressConfig(pattern="q", distribution=Distribution.MULTICAST))
     network.listener = ListenerConfig(url="amqp://127.0.0.1:0", idle_time_out=0.0, output_backlog=1)
@@ -510,17 +499,6 @@ def test_states_of_one_receiver_of_a_multicast_are_not_the_senders() -> None:
     arrival.dispose(Received(section_number=1, section_offset=1), settled=False)
     network.run()
     assert sent.said == []
-    network.leave()
-
-
-def test_thefts_long_ago_do_not_make_twins() -> None:
-    network = Network()
-    one, two = network.client("same"), network.client("same")
-    links = []
-    for thief in (one, two, one, two, one):
-        links.append(thief.sender("q", name="x"))
-        network.advance(6.0)
-    assert [link.is_attached for link in links] == [False, False, False, False, True]
     network.leave()
 
 

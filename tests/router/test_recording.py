@@ -442,7 +442,9 @@ def test_what_happens_to_links() -> None:
     network.advance(3.0)
     consumer = network.client()
     consumer.receiver("orders", name="in")
+    client.stopped = True
     thief.sender("orders", name="out")
+    network.advance(0.3)
     consumer.sender("there", name="elsewhere")
     consumer.sender("$management/x", name="forbidden")
     consumer.lose()

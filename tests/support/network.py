@@ -17,6 +17,7 @@ from amqpmesh.router.amqp.session import Session
 from amqpmesh.router.amqp.terminus import Terminus
 from amqpmesh.router.amqp.types import Symbol
 from amqpmesh.router.config import AddressConfig, ListenerConfig, RouterConfig
+from amqpmesh.router.connections import ConnectionRecord
 from amqpmesh.router.core import Core
 from amqpmesh.router.kernel.relay import Delivery, dispose
 
@@ -274,6 +275,7 @@ class Network:
         self.now = 100.0
         config = RouterConfig(id=router, addresses=addresses, **settings)  # type: ignore[arg-type]  # names are the tests'
         self.core = Core(config, self.now)
+        self.core.is_acknowledged = self._is_acknowledged
         self.clients: list[Client] = []
         self.arrived: list[Arrival] = []
 
@@ -296,6 +298,11 @@ class Network:
         self.clients.append(client)
         self.run()
         return client
+
+    def _is_acknowledged(self, record: ConnectionRecord) -> bool:
+        """As sockets can tell: the client's system has all that was written."""
+        client = next(each for each in self.clients if each.record is record)
+        return not client.stopped and not record.unwritten
 
     def run(self) -> None:
         """Carry bytes to and fro until nobody has any."""

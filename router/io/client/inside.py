@@ -119,6 +119,11 @@ class Inside(Attacher):
 
     # ------------------------------------------------------------------------------------------------------- the bytes
 
+    @property
+    def is_acknowledged(self) -> bool:
+        """As of `Outlet`: what is let out is read at once."""
+        return True
+
     def flush(self, now: float) -> None:
         """Hand over what the core has to send. Never raises, never waits."""
         assert self._driver is not None

@@ -11,11 +11,12 @@ from pathlib import Path
 import pytest
 import trio
 import trustme
+from trio.testing import wait_all_tasks_blocked
 
 from amqpmesh.router.amqp.definitions import Role
 from amqpmesh.router.amqp.frames import EMPTY_FRAME
-from amqpmesh.router.amqp.performatives import Close, Detach, Open, Transfer
-from amqpmesh.router.config import ListenerConfig, TlsConfig
+from amqpmesh.router.amqp.performatives import Attach, Begin, Close, Detach, Flow, Open, Transfer
+from amqpmesh.router.config import ListenerConfig, RouterConfig, TlsConfig
 from amqpmesh.router.connections import ConnectionRecord
 from amqpmesh.router.core import Core
 from amqpmesh.router.io import transport
@@ -23,6 +24,7 @@ from amqpmesh.router.io.node import Router
 from amqpmesh.router.io.streams import READ_SIZE
 from amqpmesh.router.io.tls import client_context
 from tests.support.peer import AMQP, TLS, Peer, attached, begun, connect, credit, frame
+from tests.support.script import transferred
 from tests.support.stopwatches import measure
 
 LOOPBACK = "amqp://127.0.0.1:0"
@@ -315,4 +317,52 @@ async def test_a_peer_in_tls_that_does_not_read_misses_nothing(authority: Author
                 assert stalled.payload.endswith(body)
         for peer in (stalled, flooding):
             await peer.close()
+    assert router.statistics().is_empty
+
+
+async def claiming(router: Router, credit_of: int) -> Peer:
+    """A connection of the container `same` that attaches the link `x`."""
+    peer = await opened(router, "same")
+    await peer.write(begun(), attached(Role.RECEIVER, "q", name="x"), credit(credit_of))
+    await peer.expect(Begin)
+    return peer
+
+
+async def test_a_peer_whose_system_acknowledges_has_its_link_still() -> None:
+    async with Router(RouterConfig(theft_wait=20.0, listeners=(ListenerConfig(url=LOOPBACK),))) as router:
+        first = await claiming(router, 1)
+        await first.expect(Attach)
+        second = await claiming(router, 1)
+        await second.expect(Attach)
+        assert router.statistics().router.stolen == 0
+        for peer in (first, second):
+            await peer.write(Close())
+            await peer.expect(Close)
+            await peer.stream.aclose()
+    assert router.statistics().is_empty
+
+
+async def test_a_peer_whose_system_takes_nothing_more_loses_it() -> None:
+    async with Router(RouterConfig(theft_wait=0.05, listeners=(ListenerConfig(url=LOOPBACK),))) as router:
+        silent = await claiming(router, 1000)
+        await silent.expect(Attach)
+        sender = await opened(router, "other")
+        await sender.write(begun(), attached(Role.SENDER, "q"))
+        await sender.expect(Begin)
+        await sender.expect(Attach)
+        await sender.expect(Flow)
+        (record,) = (each for each in router._driver.core.connections if each.peer.container_id == "same")
+        number = 0
+        while not record.is_congested():  # it reads nothing, and its buffers are full
+            await sender.write(frame(transferred(number, settled=True), bytes(30_000)))
+            number += 1
+            await wait_all_tasks_blocked()
+        second = await claiming(router, 1)
+        await second.expect(Attach)
+        assert router.statistics().router.stolen == 1
+        for peer in (silent, sender, second):
+            await peer.stream.aclose()
+        with trio.fail_after(5.0):
+            while router.statistics().connections:
+                await trio.lowlevel.checkpoint()
     assert router.statistics().is_empty
