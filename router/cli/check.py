@@ -1,11 +1,14 @@
 """`amqpmesh check CONFIG`: is it right, and what does it come to."""
 
 import argparse
+import sys
 from pathlib import Path
 
 from amqpmesh.router.cli import configuration
 from amqpmesh.router.cli.exits import EPILOG, Exit
+from amqpmesh.router.cli.terminal import printable
 from amqpmesh.router.config import lines
+from amqpmesh.router.io.segmentfiles import why_unusable
 
 
 def declare(command: argparse.ArgumentParser) -> None:
@@ -19,8 +22,13 @@ def declare(command: argparse.ArgumentParser) -> None:
 
 
 def check(given: argparse.Namespace) -> int:
-    """Returns: 0. Raises: ConfigError: where it is wrong."""
+    """Returns: 0. Raises: ConfigError: where it is wrong: what `run` refuses, ports excepted."""
     config = configuration.effective(given)
+    if config.telemetry is not None and (reason := why_unusable(config.telemetry.directory)) is not None:
+        said = (
+            f"{given.config}: telemetry.directory: {reason}: the router runs, and records nothing until that is mended"
+        )
+        print(f"amqpmesh: {printable(said)}", file=sys.stderr)
     if given.print:
         print("\n".join(lines(config)))
     return Exit.DONE

@@ -8,6 +8,9 @@ from amqpmesh.router.amqp.errors import ConfigError
 from amqpmesh.router.config import DEFAULT_URL, RouterConfig, load
 from amqpmesh.router.io.credentials import ConnectorCredentials, Credentials
 
+MOST_WORKERS = 64
+"""Each of them is connected to each other one."""
+
 
 def add_options(command: argparse.ArgumentParser) -> None:
     """Declare what may be said besides the file."""
@@ -18,17 +21,33 @@ def add_options(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--trace-frames", action="store_true", help="log every frame, decoded, without bodies and passwords"
     )
+    command.add_argument(
+        "--workers",
+        metavar="N",
+        type=_workers,
+        help="it is run as N processes behind the same ports: the routers ID.1 to ID.N of one mesh",
+    )
+
+
+def _workers(text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and 1 <= int(text) <= MOST_WORKERS):
+        raise argparse.ArgumentTypeError(f"must be a number from 1 to {MOST_WORKERS}: {text!r}")
+    return int(text)
 
 
 def effective(given: argparse.Namespace) -> RouterConfig:
     """What the arguments come to, with at least one listener: on the default port of loopback if there is no other.
 
+    All that keeps a router from running is found here, but for ports and hosts that cannot be listened at.
     Raises: ConfigError: the file, the key and the reason.
     """
     config = _read(given.config)
     if given.id is not None:
         config = replace(config, id=given.id)
     config = _listening(config, tuple(given.listen))
+    _try_mesh(config, given.config)
+    if given.workers is not None:
+        _try_workers(config, given.workers)
     return _traced(config) if given.trace_frames else config
 
 
@@ -45,6 +64,26 @@ def _read(file: Path | None) -> RouterConfig:
     except ConfigError as error:
         raise ConfigError(str(file), error.key, error.reason) from None
     return config
+
+
+def _try_mesh(config: RouterConfig, file: Path | None) -> None:
+    """Raises: ConfigError: a certificate, a key or an authority is none, or the certificate is another router's."""
+    if config.mesh is None:
+        return
+    from amqpmesh.router.io.membership import membership  # here: a router in no mesh need not read what makes one
+
+    try:
+        membership(config)
+    except ConfigError as error:
+        raise ConfigError(str(file), error.key, error.reason) from None
+
+
+def _try_workers(config: RouterConfig, count: int) -> None:
+    """Raises: ConfigError: the router cannot be several."""
+    from amqpmesh.router.workers import worker_config
+
+    for number in range(1, count + 1):
+        worker_config(config, number, count, Path("/"))
 
 
 def _listening(config: RouterConfig, urls: tuple[str, ...]) -> RouterConfig:

@@ -29,9 +29,6 @@ if TYPE_CHECKING:
 
 log = logs.EventLog("amqpmesh.run")
 
-MOST_WORKERS = 64
-"""Each of them is connected to each other one."""
-
 ENDING = frozenset({signal.SIGTERM, signal.SIGINT})
 
 
@@ -60,19 +57,7 @@ def declare(command: argparse.ArgumentParser) -> None:
     command.epilog = EPILOG
     command.add_argument("config", metavar="CONFIG", nargs="?", type=Path, help="a TOML file")
     configuration.add_options(command)
-    command.add_argument(
-        "--workers",
-        metavar="N",
-        type=_workers,
-        help="run it as N processes behind the same ports: the routers ID.1 to ID.N of one mesh",
-    )
     command.set_defaults(command=run)
-
-
-def _workers(text: str) -> int:
-    if not (text.isascii() and text.isdecimal() and 1 <= int(text) <= MOST_WORKERS):
-        raise argparse.ArgumentTypeError(f"must be a number from 1 to {MOST_WORKERS}: {text!r}")
-    return int(text)
 
 
 def run(given: argparse.Namespace) -> int:

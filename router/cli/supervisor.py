@@ -306,11 +306,9 @@ def supervise(config: RouterConfig, count: int, work: Work, begun: Begun) -> int
     """Run a router in so many processes.
 
     Returns: 0 once all have ended as they should, else 1, or what the first of them ended with that could not begin.
-    Raises: ConfigError: no workers can have this configuration. OSError: a listener cannot be bound, or there is
-        nowhere to put sockets.
+    Args: config: one that workers can have. Raises: OSError: a listener cannot be bound, or there is nowhere to put
+        sockets.
     """
-    for number in range(1, count + 1):
-        worker_config(config, number, count, Path("/"))
     with ExitStack() as stack:
         apart: list[socket.socket] = []
         listeners = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,7 +21,7 @@ AT_ONCE: Final = 1_000
 
 class SegmentFiles:
     """What one life of a router writes. Every method may raise OSError; what was written of a block then is taken back
-    when the next one is.
+    when the next one is. A directory that is not there, or is no longer, is made with each segment.
     """
 
     def __init__(self, config: TelemetryConfig, router: str, epoch: int, sample: int) -> None:
@@ -45,16 +46,22 @@ class SegmentFiles:
         #: Of hop records, in this life of the router: those that there was no room for, and that the disk did not take.
         self.dropped = 0
         self.refused = 0
+        #: Of records that are maps, those that the disk did not take.
+        self.unwritten = 0
+        self._has_begun = False
 
     def begin(self, now: int) -> None:
         """Make the directory, and close what a life before this one has left open. Args: now: ns since 1970."""
         directory = self._config.directory
         directory.mkdir(parents=True, exist_ok=True)
+        if self._has_begun:
+            return
         for each in directory.glob(f"*{OPEN}"):
             name = Name.of(each.name)
             if name is not None and name.router == self._router and name.epoch < self._epoch:
                 each.rename(each.with_suffix(SUFFIX))
         self._remove_old(now)
+        self._has_begun = True
 
     @property
     def is_due(self) -> bool:
@@ -69,12 +76,19 @@ class SegmentFiles:
         first = self._written.get(kind, 0)
         # Numbered before they are written: of what cannot be, a gap tells.
         self.lose(kind, len(records))
-        if self._file is None:
-            self._open(now)
-            if kind is Kind.LINK:  # among those that a segment begins with
-                return
-        for at, count, body in bodies(records):
-            self._append(kind, first + at, count, body)
+        written = 0
+        try:
+            if self._file is None:
+                self._open(now)
+                if kind is Kind.LINK:  # among those that a segment begins with
+                    return
+            for at, count, body in bodies(records):
+                self._append(kind, first + at, count, body)
+                written += count
+        except OSError:
+            if kind is not Kind.LINK:  # the next segment begins with those
+                self.unwritten += len(records) - written
+            raise
 
     def lose(self, kind: Kind, count: int) -> None:
         """So many records that are maps have a number each, and are not written."""
@@ -114,6 +128,7 @@ class SegmentFiles:
         self.number += 1
         self._path = self._config.directory / Name(self._router, self._epoch, self.number).file(OPEN)
         try:
+            self.begin(now)
             self._file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o640)
         except OSError:
             self._let_go()
@@ -178,6 +193,16 @@ class SegmentFiles:
                 return
             path.unlink(missing_ok=True)
             size -= stat.st_size
+
+
+def why_unusable(directory: Path) -> str | None:
+    """Why no segment could be written there, as far as looking tells; None: one could. Nothing is made."""
+    there = next((each for each in (directory, *directory.parents) if os.path.lexists(each)), directory)
+    if not there.is_dir():
+        return f"{there}: {os.strerror(errno.ENOTDIR)}"
+    if not os.access(there, os.W_OK | os.X_OK):
+        return f"{there}: {os.strerror(errno.EACCES)}"
+    return None
 
 
 def bodies(records: Sequence[dict[str, Any]], most: int = AT_ONCE) -> Iterator[tuple[int, int, bytes]]:

@@ -1,7 +1,8 @@
 """What a router records, from the loop to the disk: a thread writes, and the loop never waits for it.
 
 The loop fills blocks of hop records, the thread empties them; where it does not keep up there is no block to fill, and
-records are lost and counted. A disk that fails is told once in the log, and tried again.
+records are lost and counted. A disk that fails, or a directory that cannot be made, is told in the log now and then,
+and tried again: it keeps no router from relaying.
 """
 
 from __future__ import annotations
@@ -17,7 +18,6 @@ from typing import TYPE_CHECKING, Any, Final
 import trio
 
 from amqpmesh.router import logs
-from amqpmesh.router.amqp.errors import ConfigError
 from amqpmesh.router.io.segmentfiles import SegmentFiles
 from amqpmesh.router.kernel.relay import Recorder
 from amqpmesh.router.recording import ALL, Recording
@@ -86,11 +86,8 @@ class Telemetry:
         self._failure: str | None = None
 
     def begin(self, core: Core) -> None:
-        """Record from now on. Raises: ConfigError: the directory is no good."""
-        try:
-            self._files.begin(self._now())
-        except OSError as error:
-            raise ConfigError("TelemetryConfig", "telemetry.directory", f"{error.filename}: {error.strerror}") from None
+        """Record from now on."""
+        self._do(self._now(), self._files.begin)  # here: what a life before has left is closed once this one listens
         clock = trio.lowlevel.current_clock()
         # Trio's own clock is the performance counter, shifted: read directly, it costs a third.
         shift = getattr(clock, "offset", None)
@@ -104,7 +101,8 @@ class Telemetry:
 
     async def run(self) -> None:
         """Hand over what there is, again and again, until `end`."""
-        began_at = counted_at = told_at = trio.current_time()
+        began_at = counted_at = trio.current_time()
+        told_at = -math.inf
         segment = lost = 0
         while True:
             await trio.sleep(self._config.flush)
@@ -127,7 +125,7 @@ class Telemetry:
             if now - began_at >= self._config.segment_time:
                 self._wait_for(self._files.close)
             self._filled.set()
-            so_far = self._recorder.lost + self._files.refused + self._lost
+            so_far = self._recorder.lost + self._files.refused + self._files.unwritten + self._lost
             if (so_far != lost or self._failure) and now - told_at >= TOLD:
                 told_at = now
                 log.warning("telemetry is lost", records=so_far - lost, reason=self._failure or "no room")

@@ -82,6 +82,50 @@ def test_an_option_is_checked_too(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert "--listen: must begin with amqp://" in capsys.readouterr().err
 
 
+def test_a_telemetry_directory_that_cannot_be_used_is_told_and_keeps_no_router_from_running(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("")
+    file = write(tmp_path, "[telemetry]\ndirectory = 'file/events'\n")
+    assert main(["check", str(file)]) == 0
+    assert capsys.readouterr().err == (
+        f"amqpmesh: {file}: telemetry.directory: {tmp_path}/file: Not a directory: "
+        "the router runs, and records nothing until that is mended\n"
+    )
+    assert main(["check", str(write(tmp_path, "[telemetry]\ndirectory = 'a/b/events'\n"))]) == 0
+    assert capsys.readouterr().err == ""
+    assert not (tmp_path / "a").exists()
+
+
+def refused_alike(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
+    """What `check` says, and `run` with the same words and the same status."""
+    told = []
+    for command in ("check", "run"):
+        assert main([command, *arguments]) == 2
+        told.append(capsys.readouterr().err)
+    assert told[0] == told[1]
+    return told[0]
+
+
+def test_the_certificate_of_another_router_is_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments in (["init", "--mesh", "m"], ["issue", "A"]):
+        assert main(["ca", *arguments, "--directory", str(tmp_path)]) == 0
+    mesh = "[mesh]\ncertificate = 'A.pem'\nkey = 'A.key'\ntrust = 'mesh-ca.pem'\n"
+    file = write(tmp_path, f"[router]\nid = 'A'\n{mesh}")
+    assert main(["check", str(file), "--workers", "2"]) == 0
+    capsys.readouterr()
+    said = refused_alike([str(file), "--id", "B"], capsys)
+    assert said == f"amqpmesh: {file}: mesh.certificate: is the certificate of 'A', and this is 'B'\n"
+    (tmp_path / "mesh-ca.pem").write_text("no authority")
+    assert refused_alike([str(file)], capsys).startswith(f"amqpmesh: {file}: mesh.trust: ")
+
+
+def test_what_cannot_be_several_is_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = write(tmp_path, f"[router]\nid = '{'A' * 255}'\n")
+    assert main(["check", str(file)]) == 0
+    assert "must be at most 255 characters" in refused_alike([str(file), "--workers", "2"], capsys)
+
+
 MESH = "[mesh]\ncertificate = 'a.pem'\nkey = 'b.key'\ntrust = 'a.pem'\n"
 BROKER = "[[connector]]\nrole = 'container'\nurl = 'amqps://b.example'\n"
 

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
 import threading
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import trio
 import trio.testing
 
-from amqpmesh import ConfigError, Receiver, Sender, connect
+from amqpmesh import Receiver, Sender, connect
 from amqpmesh.router.config import TelemetryConfig
 from amqpmesh.router.io import telemetry
 from amqpmesh.router.io.node import Router
 from amqpmesh.router.io.segmentfiles import SegmentFiles
-from amqpmesh.router.logs import event_of
+from amqpmesh.router.logs import event_of, fields_of
 from amqpmesh.router.segments import Damage, Name, read
 from amqpmesh.router.telemetry import Kind, Outcome
 from tests.support.records import blocks, hops_in
@@ -105,13 +108,46 @@ async def test_a_router_that_records_nothing_new_writes_nothing(
         assert list(tmp_path.iterdir()) == before
 
 
-async def test_a_directory_that_is_none_is_told_before_the_router_runs(tmp_path: Path) -> None:
-    file = tmp_path / "file"
-    file.write_text("")
-    router = Router(listeners=[LOOPBACK], telemetry=TelemetryConfig(directory=file / "events"))
-    with pytest.raises(ConfigError, match="telemetry.directory"):
-        async with router:
-            pass
+async def until(condition: Callable[[], object]) -> None:
+    """Until it is so; the thread that writes is none of Trio's, and comes to it when it comes to it."""
+    while not condition():
+        await trio.sleep(0.1)
+        time.sleep(0)  # its turn
+
+
+@pytest.mark.parametrize("way", ["never there", "taken away"])
+async def test_without_its_directory_a_router_relays_and_records_again_once_there_is_one(
+    way: str, tmp_path: Path, caplog: pytest.LogCaptureFixture, autojump_clock: trio.testing.MockClock
+) -> None:
+    parent = tmp_path / "parent"
+    config = TelemetryConfig(directory=parent / "events", segment_time=5.0)
+
+    def told() -> list[object]:
+        return [fields_of(each)["reason"] for each in caplog.records if event_of(each) == "telemetry is lost"]
+
+    def hops() -> list[dict[str, int]]:
+        files = sorted(config.directory.glob("*.events"))
+        return [hop for each in files for hop in hops_in(list(read(each.read_bytes(), Damage())))]
+
+    if way == "never there":
+        parent.write_text("")
+    async with (
+        Router(id="A", telemetry=config) as router,
+        router.receiver("orders", credit=10) as receiver,
+        router.sender("orders") as sender,
+    ):
+        if way == "taken away":
+            await until(lambda: list(config.directory.glob("*.open")))
+            shutil.rmtree(parent)
+            parent.write_text("")
+        await one(receiver, sender)
+        await until(told)
+        assert all(str(parent) in str(reason) for reason in told())
+        parent.unlink()
+        await until(lambda: list(config.directory.glob("*.events")))
+        before = len(hops())
+        await one(receiver, sender)
+        await until(lambda: len(hops()) > before)
 
 
 async def test_a_disk_that_fails_is_told_and_messages_go_on(
