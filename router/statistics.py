@@ -141,7 +141,7 @@ class ContainerLinkState(StrEnum):
     """What a link to a node of another container does."""
 
     DISCONNECTED = "no connection"
-    """Its connector has none; it says why."""
+    """Its connector has none."""
     ATTACHING = "attaching"
     """The other container has not answered yet."""
     ATTACHED = "attached"
@@ -177,7 +177,8 @@ class ContainerLinkStatistics:
     retry_at: float | None
     """When it is attached again; None: with the next connection, or it is attached."""
     reason: str | None
-    """Why it is not attached; None: it is, or nothing was tried yet."""
+    """Why it is not attached, the connector's reason where there is no connection; None: it is, or nothing was tried
+    yet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
@@ -19,6 +19,7 @@ from amqpmesh.router.amqp.errors import CommandError, shown
 from amqpmesh.router.config import ConnectorConfig, LinkConfig, ListenerConfig, RouterConfig, load
 from amqpmesh.router.core import Core
 from amqpmesh.router.io import poller
+from amqpmesh.router.io.client.arguments import demand_trio
 from amqpmesh.router.io.client.attacher import Attacher
 from amqpmesh.router.io.client.backoff import Backoff
 from amqpmesh.router.io.client.dialing import Opener
@@ -38,7 +39,7 @@ from amqpmesh.router.io.servers import LookUp, look_up
 from amqpmesh.router.io.streamed import StreamTransport
 from amqpmesh.router.io.streams import DirectStream, TcpStream
 from amqpmesh.router.io.surroundings import surroundings
-from amqpmesh.router.statistics import Statistics
+from amqpmesh.router.statistics import ConnectorStatistics, ContainerLinkState, ContainerLinkStatistics, Statistics
 from amqpmesh.router.steps import Steps, at_once
 from amqpmesh.router.survey import survey
 from amqpmesh.router.tables import differing
@@ -143,8 +144,9 @@ class Router(Doors):
         """Listen, then serve.
 
         Raises: OSError: a listener could not be bound; with its URL. ConfigError: a certificate or the users are no
-            good. CommandError: it has run before.
+            good. CommandError: it has run before, or this is not inside `trio.run`.
         """
+        demand_trio()
         if self._core is not None:
             raise CommandError("a router runs once")
         await trio.lowlevel.checkpoint()
@@ -290,12 +292,12 @@ class Router(Doors):
     def _survey(self) -> Steps[Statistics]:
         core = self._started()
         told = yield from survey(core)
+        connectors = tuple(each.statistics(core.cost_of(each.config)) for each in (*self.connectors, *self._on_demand))
         return replace(
             told,
             listeners=tuple(each.statistics(core.cost_of(each.config)) for each in self.listeners),
-            connectors=tuple(
-                each.statistics(core.cost_of(each.config)) for each in (*self.connectors, *self._on_demand)
-            ),
+            connectors=connectors,
+            container_links=tuple(_explained(each, connectors) for each in told.container_links),
         )
 
     @property
@@ -458,6 +460,17 @@ class Router(Doors):
         while self._serving:
             self._idle = trio.Event()
             await self._idle.wait()
+
+
+def _explained(link: ContainerLinkStatistics, connectors: Iterable[ConnectorStatistics]) -> ContainerLinkStatistics:
+    """The same with the reason of its connector, if that has no connection."""
+    if link.state is not ContainerLinkState.DISCONNECTED:
+        return link
+    connector = next((each for each in connectors if each.name == link.connector), None)
+    if connector is None:
+        return link
+    reason = f"connector {connector.name} is {connector.state}" + (f": {connector.reason}" if connector.reason else "")
+    return replace(link, reason=reason)
 
 
 def held_by(router: Router) -> Held:

@@ -38,7 +38,7 @@ def pieces() -> list[tuple[Block, str]]:
 
 
 def is_program(text: str) -> bool:
-    return "trio.run(" in text
+    return "trio.run(" in text or "asyncio.run(" in text
 
 
 def is_test(text: str) -> bool:

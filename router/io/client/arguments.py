@@ -2,7 +2,20 @@
 
 from __future__ import annotations
 
+import trio
+
 from amqpmesh.router.amqp.errors import CommandError, shown
+
+
+def demand_trio() -> None:
+    """Raises: CommandError: this is no task of Trio's, so nothing here would work."""
+    try:
+        trio.lowlevel.current_task()
+    except RuntimeError:
+        raise CommandError(
+            'amqpmesh runs on Trio: run this inside `trio.run`; in asyncio see "In an asyncio program" in '
+            "docs/embedding.md"
+        ) from None
 
 
 def whole(name: str, value: int, largest: int | None = None) -> int:

@@ -10,6 +10,7 @@ import trio
 from amqpmesh.policies.redirect import Following, Place, pattern_refusal
 from amqpmesh.router.amqp.errors import CommandError
 from amqpmesh.router.io.client.approach import Approach
+from amqpmesh.router.io.client.arguments import demand_trio
 from amqpmesh.router.io.client.attacher import ANONYMOUS_RELAY
 from amqpmesh.router.io.client.backoff import Backoff
 from amqpmesh.router.io.client.dialer import Dialer
@@ -46,8 +47,9 @@ class Connection(Doors):
         """Connect. With `reconnect`, as long as it takes, but for refusals that trying again would not change.
 
         Raises: ConnectionClosedError: no connection came about. SaslError: the peer does not let us in. CommandError:
-            it was entered before.
+            it was entered before, or not inside `trio.run`.
         """
+        demand_trio()
         await self._dialer.enter()
         return self
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from dataclasses import fields, replace
+from typing import TYPE_CHECKING, Any, Final
 
 import trio
 
@@ -28,6 +28,9 @@ WHY_MAX: Final = 200
 """Characters of a description: part of it may be a peer's, and it has to go into a frame."""
 
 
+_OF_MESSAGES: Final = frozenset(item.name for item in fields(Message))
+
+
 class DeliveryAbortedError(AmqpMeshError):
     """The sender dropped the delivery in the middle of it (§2.6.14); nothing is left to decide."""
 
@@ -44,6 +47,15 @@ class Delivery:
     def __init__(self, receiver: ReceiverEnd, incoming: Incoming) -> None:
         self._receiver = receiver
         self._incoming = incoming
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """Tell those who look for a field of the message where it is."""
+            said = f"{type(self).__name__!r} object has no attribute {name!r}"
+            if name in _OF_MESSAGES:
+                said += f": the message has it, delivery.message.{name}"
+            raise AttributeError(said, name=name, obj=self)
 
     def __repr__(self) -> str:
         return f"<Delivery {self._incoming.described()} from {shown(self._receiver.address)}>"

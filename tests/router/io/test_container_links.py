@@ -62,6 +62,23 @@ async def test_links_go_to_a_connector_that_is_given_beside_them(nursery: trio.N
     assert {each.state for each in told(near)} == {S.DISCONNECTED}
 
 
+async def test_a_link_whose_connector_has_no_connection_tells_the_connectors_reason(
+    nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
+    async with two(nursery, FEEDS) as (near, far, roads):
+        assert [each.reason for each in told(near)] == [None]
+        roads.close()
+        await roads.cut()
+        await until(lambda: [each.state for each in told(near)] == [S.DISCONNECTED])
+        await trio.sleep(60)
+        (connector,) = near.statistics().connectors
+        assert connector.reason is not None
+        assert "refused" in connector.reason
+        assert [each.reason for each in told(near)] == [f"connector other is waiting: {connector.reason}"]
+        roads.lead_to(far)
+        await until(lambda: [each.reason for each in told(near)] == [None])
+
+
 def test_a_link_without_its_connector_is_an_error() -> None:
     with pytest.raises(ConfigError, match="there is no connector 'other'"):
         Router(container_links=[FEEDS])

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from amqpmesh.router.amqp.errors import CommandError
+from amqpmesh.router.io.client.connection import connect
+from amqpmesh.router.io.node import Router
 
 if TYPE_CHECKING:
     from trio.testing import MockClock
@@ -52,3 +55,13 @@ async def test_any_buffer_makes_a_window(buffer: int, doors: Doors, autojump_clo
     async with doors.receiver("q", buffer=buffer) as receiver, doors.sender("q") as sender:
         await sender.transfer(b"", settled=True)
         (await receiver.receive()).accept()
+
+
+@pytest.mark.parametrize("made", [Router, lambda: connect("amqp://127.0.0.1:1")], ids=["router", "connection"])
+def test_asyncio_is_told_in_one_error_where_to_look(made: Any) -> None:
+    async def enter() -> None:
+        async with made():
+            raise AssertionError("it runs on Trio alone")
+
+    with pytest.raises(CommandError, match=r"inside `trio\.run`; in asyncio see .* in docs/embedding\.md"):
+        asyncio.run(enter())

@@ -28,6 +28,19 @@ class BodyError(Exception):
     """What a program raises."""
 
 
+async def test_a_field_of_the_message_that_is_asked_of_the_delivery_is_shown_the_way(
+    doors: Doors, autojump_clock: MockClock
+) -> None:
+    async with doors.receiver("q") as receiver, doors.sender("q") as sender:
+        await sender.transfer("x", settled=True)
+        delivery: Any = await receiver.receive()
+        for name in ("body", "subject", "application_properties"):
+            with pytest.raises(AttributeError, match=rf"the message has it, delivery\.message\.{name}$"):
+                getattr(delivery, name)
+        with pytest.raises(AttributeError, match="^'Delivery' object has no attribute 'other'$"):
+            delivery.other  # noqa: B018 - that it is asked for is the test
+
+
 # ---------------------------------------------------------------------------------------------------------------- exits
 
 
