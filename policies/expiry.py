@@ -1,4 +1,6 @@
-"""What the ttl leaves: how long a message may still live after its time here."""
+"""How long a message may still live: by its ttl, and by its absolute-expiry-time."""
+
+from math import inf
 
 
 def remaining_ttl(ttl_ms: int, elapsed_seconds: float) -> int | None:
@@ -13,3 +15,12 @@ def remaining_ttl(ttl_ms: int, elapsed_seconds: float) -> int | None:
     if elapsed_ms >= ttl_ms:
         return None
     return ttl_ms - int(elapsed_ms)  # rounded up: a message that is still alive never leaves with 0
+
+
+def seconds_left(expiry_ms: int, wall_clock: float) -> float:
+    """How long a message may live by its absolute-expiry-time (§3.2.4); not above 0: it has expired.
+
+    Args: expiry_ms: milliseconds since 1970. 0 lives for ever: clients write it where they mean none.
+        wall_clock: seconds since 1970.
+    """
+    return inf if expiry_ms == 0 else expiry_ms / 1000 - wall_clock

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from amqpmesh.policies.expiry import seconds_left
 from amqpmesh.router import heads
 from amqpmesh.router.accounts import close_if_done, drop_kept
 from amqpmesh.router.amqp.definitions import AmqpCondition, Error
@@ -24,6 +25,7 @@ from amqpmesh.router.kernel.relay import (
     Incomplete,
     Relay,
     Violation,
+    read_expiry,
     read_head,
     read_to,
     state_kind,
@@ -34,7 +36,7 @@ from amqpmesh.router.leaving import abort, abort_leg, give_copy, keep, pump
 from amqpmesh.router.links import IncomingLink, OutgoingLink
 from amqpmesh.router.refusing import end_link, refuse
 from amqpmesh.router.sayings import rejected, unknown_transaction
-from amqpmesh.router.waiting import enqueue
+from amqpmesh.router.waiting import config_of, enqueue
 
 if TYPE_CHECKING:
     from collections import deque
@@ -194,9 +196,11 @@ def _route(core: Core, relay: Relay) -> None:
     ):
         core.settlement.undelivered(relay, address)
         return
-    relay.address = address
     if anonymous and lane is None:
         relay.to = to
+    if core.honours_expiry and not _note_expiry(core, relay, address, data):
+        return
+    relay.address = address
     if lane is not None and lane.kind is LaneKind.ANYCAST:
         read(core, relay, data, address)
         if is_excluded(relay, address):
@@ -204,6 +208,23 @@ def _route(core: Core, relay: Relay) -> None:
             return
     if address.waiting.size or not send_on(core, relay, address):
         enqueue(core, relay, address, incoming)
+
+
+def _note_expiry(core: Core, relay: Relay, address: Address, data: bytes) -> bool:
+    """Note when a message expires, where its address honours that; whether as much of it has come as that takes."""
+    head, source = relay.head, relay.source
+    assert isinstance(source, IncomingLink)
+    if head is None or not config_of(core, relay, address).absolute_expiry:
+        return True
+    try:
+        expiry = read_expiry(data, head.bare_at)
+    except Violation:
+        return True  # what is malformed says nothing of it, and is the receiver's affair
+    except Incomplete:
+        return relay.complete or len(data) > source.connection.limits.head_max
+    if expiry is not None:
+        relay.expires = core.now + seconds_left(expiry, core.wall_clock())
+    return True
 
 
 def _joined(chunks: deque[Chunk]) -> bytes:

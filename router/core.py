@@ -7,6 +7,7 @@ One `Core` is one container. It is driven by whoever owns sockets and clock: `re
 from __future__ import annotations
 
 import secrets
+import time
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -73,11 +74,20 @@ class _Errand:
 class Core:
     """One router: its connections, links, addresses and relays."""
 
-    def __init__(self, config: RouterConfig, now: float, token: Callable[[int], str] = secrets.token_hex) -> None:
-        """Args: token: so many octets that nobody can guess, in hexadecimal digits."""
+    def __init__(
+        self,
+        config: RouterConfig,
+        now: float,
+        token: Callable[[int], str] = secrets.token_hex,
+        wall_clock: Callable[[], float] = time.time,
+    ) -> None:
+        """Args: token: so many octets that nobody can guess, in hexadecimal digits. wall_clock: seconds since 1970."""
         self.config = config
         self.id = config.id
         self.token = token
+        self.wall_clock = wall_clock
+        #: Some pattern has messages expire by the wall clock.
+        self.honours_expiry = any(each.absolute_expiry for each in config.addresses)
         #: Seconds, as the last call told.
         self.now = now
         self.log = EventLog("amqpmesh.router")

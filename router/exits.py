@@ -78,7 +78,14 @@ def _decide(core: Core, address: Address) -> None:
             return
     config = address.config
     distribution = node.config.distribution
-    if node.waiting.size or node.copies or config.redeliver or address.far is not None or node.far is not None:
+    if (
+        node.waiting.size
+        or node.copies
+        or config.redeliver
+        or config.absolute_expiry
+        or address.far is not None
+        or node.far is not None
+    ):
         return
     if address.is_multicast or node.is_multicast or distribution not in _ORDER:
         return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import isfinite
 from typing import TYPE_CHECKING
 
 from amqpmesh.policies.annotations import MESH_PREFIX, DeliveryAnnotationsRule, must_be_understood, passing
@@ -26,15 +27,16 @@ _ANNOTATIONS: Registry[DeliveryAnnotations | MessageAnnotations] = Registry(Deli
 
 
 def expires_at(relay: Relay) -> float | None:
-    """When the message may no longer be delivered, seconds; None: never.
+    """When the message may no longer be delivered, seconds; None: never. It is its ttl or its address that says so.
 
     A ttl of 0 lives for ever: clients that know no other way to say "none" write it, and a message that has expired
     before it was sent is of no use to anybody.
     """
     head = relay.head
-    if head is None or head.ttl <= 0:
-        return None
-    return relay.arrived + head.ttl / 1000
+    at = relay.expires
+    if head is not None and head.ttl > 0:
+        at = min(at, relay.arrived + head.ttl / 1000)
+    return at if isfinite(at) else None
 
 
 def strict_refusal(data: bytes, head: Head) -> Error | None:
@@ -83,6 +85,8 @@ def leaving(
             return None
         if remaining != head.ttl:
             data = patch_ttl(data, head, remaining)
+    if relay.expires <= now:
+        return None
     start, end = head.delivery_annotations
     if ours or (end and (rule is DeliveryAnnotationsRule.DROP or _MESH_PREFIX in data[start:end])):
         if not end:

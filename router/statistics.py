@@ -76,7 +76,7 @@ class RouterStatistics(Outcomes):
     undelivered: int
     """Deliveries that went back or were dropped because nobody was there to take them."""
     expired: int
-    """Deliveries whose ttl ended here."""
+    """Deliveries whose ttl, or absolute-expiry-time, ended here."""
     stolen: int
     """Links that were attached again elsewhere."""
     irregular: int

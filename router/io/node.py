@@ -160,7 +160,7 @@ class Router(Doors):
             for listener in self.config.listeners:
                 bound.append(await Listener.bind(listener, shared=self.config.worker is not None))
                 undoing.callback(bound[-1].close)
-            core = Core(self.config, trio.current_time(), surroundings().token)
+            core = Core(self.config, trio.current_time(), surroundings().token, self._wall)
             core.places.on_connect = self._on_demand.connect
             core.places.on_disconnect = self._on_demand.disconnect
             if member is not None:

@@ -248,7 +248,7 @@ cdef class Relay:
     cdef public bint settled, second, complete, dropped, waiting, answered, failed, closed, presettled, recorded
     cdef public list legs
     cdef public bytes key, tag
-    cdef public double arrived, came
+    cdef public double arrived, came, expires
 
 @cython.final
 cdef class Exits:

@@ -1538,6 +1538,9 @@ class Leg:
         self.done = False
 
 
+_NEVER: Final = float("inf")
+
+
 class Relay:
     """One delivery's journey through this router: one incoming delivery, one or more legs."""
 
@@ -1553,6 +1556,7 @@ class Relay:
         "counter",
         "dropped",
         "excluded",
+        "expires",
         "failed",
         "first",
         "head",
@@ -1598,6 +1602,8 @@ class Relay:
         self.to: str | None = None
         #: When its first frame came, seconds.
         self.arrived = arrived
+        #: When its absolute-expiry-time is over, seconds; infinite: never, or its address does not honour that.
+        self.expires = _NEVER
         self.priority = 4
         #: Its last frame has come.
         self.complete = False
@@ -3691,9 +3697,10 @@ def patch_ttl(data: bytes, head: Head, ttl: int) -> bytes:
     return data[:at] + ttl.to_bytes(width, "big") + data[at + width :]
 
 
-def read_to(data: bytes, at: int) -> str | None:
-    """The `to` of the properties section, if the bare message that begins at `at` starts with one (§3.2.4).
+def _property(data: bytes, at: int, number: int) -> tuple[int, int] | None:
+    """Where a field of the properties section lies, if the bare message that begins at `at` starts with one (§3.2.4).
 
+    Args: number: of the field, from 0. Returns: (start, end); None if there are not so many fields.
     Raises: Incomplete: the bytes end before it is known. Violation: a malformed section.
     """
     end = len(data)
@@ -3713,16 +3720,28 @@ def read_to(data: bytes, at: int) -> str | None:
     if item > end:
         raise Incomplete
     list_end = value_at + 1 + width + int.from_bytes(data[value_at + 1 : value_at + 1 + width], "big")
-    if int.from_bytes(data[item - width : item], "big") < 3:
+    if int.from_bytes(data[item - width : item], "big") <= number:
         return None
     known = min(end, list_end)
     try:
-        item = skip(data, skip(data, item, known), known)
-        after = skip(data, item, known)
+        for _ in range(number):
+            item = skip(data, item, known)
+        return item, skip(data, item, known)
     except Incomplete:
         if list_end <= end:
             raise Violation(LINK, "amqp:decode-error", "the properties are shorter than their fields") from None
         raise
+
+
+def read_to(data: bytes, at: int) -> str | None:
+    """The `to` of the properties section, if the bare message that begins at `at` starts with one (§3.2.4).
+
+    Raises: Incomplete: the bytes end before it is known. Violation: a malformed section.
+    """
+    found = _property(data, at, 2)
+    if found is None:
+        return None
+    item, after = found
     code = data[item]
     if code == 0x40:
         return None
@@ -3732,3 +3751,19 @@ def read_to(data: bytes, at: int) -> str | None:
         return data[item + (2 if code == 0xA1 else 5) : after].decode()
     except UnicodeDecodeError:
         raise Violation(LINK, "amqp:decode-error", "`to` is not UTF-8") from None
+
+
+def read_expiry(data: bytes, at: int) -> int | None:
+    """The absolute-expiry-time of the bare message that begins at `at`, milliseconds since 1970; None: it has none.
+
+    Raises: as `read_to`.
+    """
+    found = _property(data, at, 8)
+    if found is None:
+        return None
+    item, after = found
+    if data[item] == 0x40:
+        return None
+    if data[item] != 0x83:
+        raise Violation(LINK, "amqp:decode-error", "the absolute-expiry-time is not a timestamp")
+    return int.from_bytes(data[item + 1 : after], "big", signed=True)

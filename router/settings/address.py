@@ -47,6 +47,7 @@ class AddressConfig(Table):
     redeliver_max: int = setting(default=64 * 2**10, low=1)
     attempts: int = setting(default=3, low=1, high=UINT_MAX)
     dead_letter: str | None = setting(default=None, check=_dead_letter_refusal)
+    absolute_expiry: bool = setting(default=False)
     delivery_annotations: DeliveryAnnotationsRule = setting(default=DeliveryAnnotationsRule.PASS)
     redirect: RedirectConfig | None = setting(default=None)
     alias: str | None = setting(default=None, check=refusal)

@@ -133,6 +133,10 @@ def _circles(config: RouterConfig) -> Iterator[tuple[str, str]]:
     for position, address in enumerate(config.addresses):
         if address.redirect is not None and comes_back(address.redirect.place, rule, is_here):
             yield f"address[{position}].redirect", "leads back to this router, and there to itself"
+        dead = table.lookup(split(address.dead_letter)[0]) if address.dead_letter is not None else None
+        if dead is not None and dead.absolute_expiry:
+            reason = f"has absolute_expiry, by the pattern {dead.pattern!r}: what has expired would do so again"
+            yield f"address[{position}].dead_letter", reason
         if _stands_for_itself(address, table, config.id):
             yield f"address[{position}].alias", "stands for itself in the end"
 

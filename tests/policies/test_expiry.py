@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amqpmesh.policies.expiry import remaining_ttl
+from amqpmesh.policies.expiry import remaining_ttl, seconds_left
 
 UINT = st.integers(0, 2**32 - 1)
 
@@ -37,3 +37,8 @@ def test_what_is_left_is_alive_and_never_more_than_it_was(ttl_ms: int, elapsed_s
 def test_who_stays_longer_has_less_left(ttl_ms: int, one: float, other: float) -> None:
     short, long = sorted((one, other))
     assert (remaining_ttl(ttl_ms, short) or 0) >= (remaining_ttl(ttl_ms, long) or 0)
+
+
+@pytest.mark.parametrize(("expiry_ms", "left"), [(1_000_500, 0.5), (999_000, -1.0), (-1, -1000.001), (0, float("inf"))])
+def test_an_absolute_expiry_is_compared_with_the_wall_clock_and_0_is_none(expiry_ms: int, left: float) -> None:
+    assert seconds_left(expiry_ms, 1000.0) == left

@@ -210,6 +210,11 @@ def test_every_key_is_read() -> None:
         ("[[address]]\npattern = 'a'\nattempts = 0", "address[0].attempts", "must be at least 1"),
         ("[[address]]\npattern = 'a'\noverflow = 'drop'", "address[0].overflow", "does nothing"),
         ("[[address]]\npattern = 'a'\ndead_letter = 'a'", "address[0].dead_letter", "own address"),
+        (
+            "[[address]]\npattern = 'a'\ndead_letter = 'd/a'\n[[address]]\npattern = 'd/#'\nabsolute_expiry = true",
+            "address[0].dead_letter",
+            "has absolute_expiry, by the pattern 'd/#'",
+        ),
         ("[[address]]\npattern = 'a'\ndead_letter = ''", "address[0].dead_letter", "must not be empty"),
         ("[[address]]\npattern = 'a'\nforward = 'b'", "address[0].forward", "unknown key"),
         ("[[address]]\npattern = 'a/#'\n[[address]]\npattern = 'a/#'", "address", "'a/#' is given twice"),

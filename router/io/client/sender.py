@@ -39,7 +39,7 @@ class Sender(Attached[SenderEnd]):
         return self._end.unsettled
 
     async def send(self, message: Message | Value, *, settled: bool = False) -> None:
-        """Send a message, and wait until it is accepted.
+        """Send a message, and wait until it is accepted: of a multicast by one receiver at least, and rejected by none.
 
         Args: message: a `Message`, or the body of one. settled: at most once: no outcome is waited for.
         Raises: RejectedError, ReleasedError, ModifiedError: it was not accepted. InDoubtError: the link was lost before

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from amqpmesh.router.amqp.composite import decode_composite, encode_composite
 from amqpmesh.router.amqp.errors import ProtocolError
 from amqpmesh.router.amqp.messaging import AmqpValue, Header, Properties
-from amqpmesh.router.amqp.types import ULong
-from amqpmesh.router.kernel.relay import Head, Incomplete, Violation, patch_ttl, read_head, read_to
+from amqpmesh.router.amqp.types import Timestamp, ULong
+from amqpmesh.router.kernel.relay import Head, Incomplete, Violation, patch_ttl, read_expiry, read_head, read_to
 from tests.support import encodings as wire
 from tests.support.messages import (
     DELIVERY_ANNOTATIONS,
@@ -227,6 +227,29 @@ def test_a_message_without_properties_has_no_to() -> None:
     assert read_to(encode_composite(Properties(subject="s")), 0) is None
     with pytest.raises(Incomplete):
         read_to(b"", 0)
+
+
+# ----------------------------------------------------------------------------------------------------------- expiry
+
+
+@given(st.integers(-(2**63), 2**63 - 1), st.none() | st.text(max_size=300), st.data())
+def test_an_absolute_expiry_is_read_as_soon_as_it_has_come(at: int, subject: str | None, data: st.DataObject) -> None:
+    section = encode_composite(Properties(subject=subject, absolute_expiry_time=Timestamp(at), group_id="g"))
+    end = data.draw(st.integers(0, len(section)))
+    try:
+        assert read_expiry(section[:end], 0) == at
+    except Incomplete:
+        assert end < len(section) - 3, "what comes behind it is not waited for"
+    assert read_expiry(section, 0) == at
+
+
+def test_properties_of_fewer_fields_have_no_expiry_and_are_not_read() -> None:
+    broken = bytes.fromhex("005373 c0ff08 ff")
+    assert read_expiry(broken, 0) is None
+    assert read_expiry(encode_composite(Properties(group_id="g")), 0) is None
+    assert read_expiry(encode_composite(AmqpValue(value="x")), 0) is None
+    with pytest.raises(Violation):
+        read_expiry(bytes.fromhex("005373 c00a09 4040404040404040 43"), 0)
 
 
 # ---------------------------------------------------------------------------------------------------------- hostile
