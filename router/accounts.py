@@ -107,10 +107,10 @@ def begin_keeping(core: Core, relay: Relay) -> None:
 def drop_kept(core: Core, relay: Relay) -> None:
     """The message will not be sent again."""
     if relay.kept is not None:
-        core.budget.add(-len(relay.kept))
-        relay.kept = None
         address = chosen_at(core, relay)
         assert address is not None
+        address.account.add(-len(relay.kept))
+        relay.kept = None
         address.returning -= 1
         if not address.returning:
             core.touch(address)

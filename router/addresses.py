@@ -107,10 +107,6 @@ class Waiting:
 NOBODY: Final = Waiting()
 NOTHING: Final = Tally()
 
-#: An address may hold this part of the memory when there is none left. Those that hold less go on then: they are not
-#: the cause.
-SHARE: Final = 16
-
 
 class Address:
     """One address of this router: a node that deliveries come to and leave from.
@@ -121,7 +117,7 @@ class Address:
 
     __slots__ = (
         "__weakref__",
-        "_budget",
+        "_memory",
         "_pool",
         "borrowers",
         "config",
@@ -161,8 +157,8 @@ class Address:
         maker: ConnectionRecord | None = None,
         lane: Lane | None = None,
     ) -> None:
-        #: The whole memory, until it has a share of it.
-        self._budget = memory
+        #: The whole memory, until something has waited here: then a part of it.
+        self._memory = memory
         self._pool: Pool | None = None
         #: Its senders are given no credit, for want of memory or because the router drains.
         self.suspended = False
@@ -236,16 +232,16 @@ class Address:
         return until if at is None or (until is not None and until < at) else at
 
     @property
-    def budget(self) -> Budget:
-        """Octets of its deliveries that wait here, and its share of the memory. Made when one has come."""
-        if self._budget.whole is None:
-            self._budget = Budget(self._budget.limit // SHARE, self._budget)
-        return self._budget
+    def account(self) -> Budget:
+        """Octets of its deliveries that wait here. Made when one has to."""
+        if self._memory.whole is None:
+            self._memory = Budget(self._memory.limit, self._memory)
+        return self._memory
 
     @property
     def buffered(self) -> int:
         """Octets of its deliveries that wait here."""
-        return 0 if self._budget.whole is None else self._budget.used
+        return 0 if self._memory.whole is None else self._memory.used
 
     @property
     def demand(self) -> int:

@@ -34,6 +34,7 @@ from amqpmesh.router.kernel.relay import (
 from amqpmesh.router.lanes import LaneKind, next_tag
 from amqpmesh.router.leaving import abort, abort_leg, give_copy, keep, pump
 from amqpmesh.router.links import IncomingLink, OutgoingLink
+from amqpmesh.router.memory import begun_on
 from amqpmesh.router.refusing import end_link, refuse
 from amqpmesh.router.sayings import rejected, unknown_transaction
 from amqpmesh.router.waiting import config_of, enqueue
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
     from amqpmesh.router.addresses import Address
     from amqpmesh.router.amqp.events import TransferReceived
     from amqpmesh.router.core import Core
-    from amqpmesh.router.kernel.relay import SessionFlow
+    from amqpmesh.router.kernel.relay import Budget, SessionFlow
 
 
 def transfer_received(core: Core, event: TransferReceived) -> None:
@@ -101,13 +102,13 @@ def _append(core: Core, relay: Relay, payload: bytes, session: SessionFlow) -> N
     """Take the next payload of a relay, on to its legs or into its queue."""
     source = relay.source
     assert isinstance(source, IncomingLink)
-    budget = source.address.budget if source.address is not None else core.budget
+    account = _account(relay, source)
     if source.lane is not None and relay.complete and not relay.legs and not relay.chunks:
         # All lanes of a neighbour share its session: what is whole and waits must not close the window for others.
         session.release(1)
-        chunk = Chunk(payload, None, budget)
+        chunk = Chunk(payload, None, account)
     else:
-        chunk = Chunk(payload, session, budget)
+        chunk = Chunk(payload, session, account)
     if not relay.legs:
         relay.chunks.append(chunk)
         if relay.address is None:
@@ -131,6 +132,17 @@ def _append(core: Core, relay: Relay, payload: bytes, session: SessionFlow) -> N
     # Until here we have held it ourselves, so that none of those was the last while others were still to come.
     chunk.release()
     close_if_done(core, relay)
+
+
+def _account(relay: Relay, source: IncomingLink) -> Budget:
+    """Where the next payload of a relay counts: with what came before, or at its sender while its way is not known."""
+    if relay.chunks:
+        return relay.chunks[0].account
+    for leg in relay.legs:
+        if not leg.copy:
+            assert isinstance(leg.branch, OutgoingLink)
+            return begun_on(relay, leg.branch)
+    return source.connection.account
 
 
 def _route(core: Core, relay: Relay) -> None:

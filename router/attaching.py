@@ -244,7 +244,7 @@ class Attaching:
             record, link, address, pool, number=self.next_number(), now=core.now, to=to, container=container
         )
         if isinstance(pool, FixedWindow):
-            pool.set_suspended(core.suspended or core.lookup.is_cut_off(incoming))
+            pool.set_suspended(core.draining or core.lookup.is_cut_off(incoming))
         record.incoming[incoming] = None
         if address is not None:
             address.incoming = including(address.incoming, incoming)
@@ -380,7 +380,7 @@ class Attaching:
         pool: Pool | FixedWindow
         if way is None or lane.kind is LaneKind.TRANSIT:
             pool = FixedWindow(record.limits.anonymous_window)
-            pool.set_suspended(core.suspended)
+            pool.set_suspended(core.draining)
         else:
             pool = way.pool
         link.attach(

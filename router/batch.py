@@ -5,11 +5,11 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from amqpmesh.router.amqp.definitions import AmqpCondition, Error
 from amqpmesh.router.exits import catch_up, reopen, stay_quiet
 from amqpmesh.router.few import excluding, including
 from amqpmesh.router.forwarding import dispatch
 from amqpmesh.router.links import IncomingLink
+from amqpmesh.router.memory import check, check_node, count_output
 from amqpmesh.router.patience import take_back, watch
 from amqpmesh.router.shares import Share
 from amqpmesh.router.windows import FixedWindow
@@ -27,7 +27,7 @@ def finish_batch(core: Core) -> None:
     """Send what can go, and divide the credit that there is."""
     if core.flow_state.touched:
         catch_up(core)
-    _check_budget(core)
+    check(core)
     while core.touched or core.touched_windows:
         addresses, core.touched = core.touched, {}
         for address in addresses:
@@ -37,7 +37,7 @@ def finish_batch(core: Core) -> None:
         for each in outgoing:
             _update_branch(core, each)
         for address in addresses:
-            _check_share(core, address)
+            check_node(core, address)
             if address.has_pool:
                 _grant(core, address.pool.grants(core.now))
                 stay_quiet(address)
@@ -64,6 +64,8 @@ def _update_branch(core: Core, outgoing: OutgoingLink) -> None:
         if core.recording is not None:
             core.recording.may_have_waited(outgoing)
         outgoing.time_credit(core.now)
+        if flow_state.session.wire.sending:
+            count_output(core, outgoing.connection)
         withdrawn = flow_state.lowered and flow_state.link_credit == 0
         usable = outgoing.usable
         if outgoing.left_out and usable:
@@ -123,49 +125,10 @@ def _answer_drains(core: Core, address: Address) -> None:
             core.touch_outgoing(outgoing)
 
 
-def _check_budget(core: Core) -> None:
-    """Once the memory is used up, those that hold much of it get no credit, until a tenth of it is free again."""
-    used, limit = core.budget.used, core.budget.limit
-    if used > 2 * limit:
-        _close_the_largest(core)
-    suspended = used > limit or (core.suspended and used > limit * 0.9) or core.draining
-    if suspended != core.suspended:
-        core.suspended = suspended
-        if suspended and not core.draining:
-            core.log.warning("memory used up", octets=used, limit=limit, consequence="senders get no credit")
-        for address in core.addresses.values():
-            core.touch(address)
-        limit_windows(core)
-
-
 def limit_windows(core: Core) -> None:
-    """Memory is used up or free again, or other routers are out of reach or within: see who may have a window."""
+    """The router drains, or other routers are out of reach or within: see which senders may have a window."""
     for record in core.connections:
         for incoming in record.incoming:
             if isinstance(incoming.pool, FixedWindow):
-                incoming.pool.set_suspended(core.suspended or core.lookup.is_cut_off(incoming))
+                incoming.pool.set_suspended(core.draining or core.lookup.is_cut_off(incoming))
                 core.touch_input(incoming)
-
-
-def _close_the_largest(core: Core) -> None:
-    """Withholding credit was not enough: the connection whose frames fill the memory makes room for the others."""
-    largest = max(
-        (record for record in core.connections if not record.lost),
-        key=lambda record: record.held_frames,
-        default=None,
-    )
-    if largest is not None and largest.engine.can_send and not largest.own:
-        error = Error(
-            condition=AmqpCondition.RESOURCE_LIMIT_EXCEEDED, description="too much of the router's memory is held"
-        )
-        core.log.warning("connection closed for its memory", connection=largest.number, peer=largest.host)
-        core.close(largest, error)
-
-
-def _check_share(core: Core, address: Address) -> None:
-    """Whether this address is one of those."""
-    suspended = core.suspended and (core.draining or address.buffered > address.budget.limit)
-    if suspended != address.suspended:
-        address.suspended = suspended
-        if address.has_pool:
-            address.pool.set_suspended(suspended)

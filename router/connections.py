@@ -35,6 +35,8 @@ class ConnectionRecord:
         "connected_at",
         "connector",
         "cost",
+        "counted",
+        "cut",
         "engine",
         "held",
         "host",
@@ -48,6 +50,7 @@ class ConnectionRecord:
         "octets_in",
         "octets_out",
         "outgoing",
+        "output_backlog",
         "own",
         "peer",
         "remembered",
@@ -109,9 +112,11 @@ class ConnectionRecord:
         self.cipher: str | None = None
         #: Seconds.
         self.connected_at = now
-        #: Octets that the router holds for the peer; and those of them that its names take.
+        #: Octets that the router holds for the peer; of them those that its names take, and those that wait to be
+        #: written.
         self.account = Budget(memory.limit, memory)
         self.remembered = 0
+        self.counted = 0
         #: What was read and what was taken to be sent, inside TLS.
         self.octets_in = 0
         self.octets_out = 0
@@ -127,6 +132,8 @@ class ConnectionRecord:
         self.closed: ConnectionClosed | None = None
         #: Its links are let go of.
         self.lost = False
+        #: It has ended, and its peer hears no farewell: it does not read what it was sent before.
+        self.cut = False
         #: It was closed because the same neighbour's own connection is used.
         self.stands_by = False
         #: What a batch had too much work for.
@@ -138,7 +145,7 @@ class ConnectionRecord:
         #: Detached without being closed: their deliveries live until the session ends (§2.7.6).
         self.lingering: dict[IncomingLink | OutgoingLink, None] = {}
 
-        engine.flow_state.backlog = config.output_backlog
+        self.limit_output(config.output_backlog)
 
     @property
     def origin(self) -> dict[str, str]:
@@ -158,6 +165,10 @@ class ConnectionRecord:
         """Octets that wait to be written."""
         flow_state = self.engine.flow_state
         return flow_state.sending + len(flow_state.out)
+
+    def limit_output(self, octets: int) -> None:
+        """So many may wait to be written before its links are given no more deliveries."""
+        self.output_backlog = self.engine.flow_state.backlog = octets
 
     def is_congested(self, part: int = 1) -> bool:
         """More waits to be written than should. Args: part: 1 / n of it is too much for who asks."""

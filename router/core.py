@@ -16,7 +16,7 @@ from amqpmesh.router.amqp import events
 from amqpmesh.router.amqp.definitions import Error
 from amqpmesh.router.amqp.negotiation import Negotiation
 from amqpmesh.router.attaching import Attaching
-from amqpmesh.router.batch import finish_batch
+from amqpmesh.router.batch import finish_batch, limit_windows
 from amqpmesh.router.connections import ConnectionRecord
 from amqpmesh.router.containers import Containers
 from amqpmesh.router.costs import set_cost
@@ -24,12 +24,13 @@ from amqpmesh.router.departures import connection_gone
 from amqpmesh.router.elsewhere import Elsewhere
 from amqpmesh.router.exits import catch_up, close, reopen, unfolded
 from amqpmesh.router.handlers import handle
-from amqpmesh.router.kernel.relay import Budget, Relay, RouterFlow, serial_distance
+from amqpmesh.router.kernel.relay import Relay, RouterFlow, serial_distance
 from amqpmesh.router.leaving import go_on
 from amqpmesh.router.links import IncomingLink, OutgoingLink
 from amqpmesh.router.logins import Logins
 from amqpmesh.router.logs import EventLog
 from amqpmesh.router.lookup import Lookup
+from amqpmesh.router.memory import Memory, count_output, forget_output, nodes
 from amqpmesh.router.opening import client_sasl, endpoint, server_sasl
 from amqpmesh.router.places import Places
 from amqpmesh.router.remembered import forget
@@ -97,7 +98,8 @@ class Core:
         #: Set by the owner, if it can tell: the system of a connection's peer has acknowledged all that was written.
         self.is_acknowledged: Callable[[ConnectionRecord], bool] = lambda _: False
         self.connections: dict[ConnectionRecord, None] = {}
-        self.budget = Budget(config.memory)
+        self.memory = Memory(config.memory)
+        self.budget = self.memory.budget
         self.addresses = AddressTable(config.address_table(), self.budget)
         self.settlement = Settlement(self)
         self.attaching = Attaching(self)
@@ -124,8 +126,6 @@ class Core:
         #: Deliveries that found no way on, and those that may not make another hop.
         self.no_path = 0
         self.no_hops = 0
-        #: No credit is given: memory is used up, or the router drains.
-        self.suspended = False
         self._numbers = 0
         self._timers: Timers[ConnectionRecord | Address | _Errand] = Timers()
         #: What the batch has touched.
@@ -291,6 +291,8 @@ class Core:
                 break
             if self.closed:
                 reopen(self)
+        if flow_state.sending:
+            count_output(self, record)
         finish_batch(self)
         return record.unfinished is None and flow_state.waits_for is None
 
@@ -307,6 +309,7 @@ class Core:
             handle(self, record, event)
         connection_gone(self, record)
         forget(record, record)
+        forget_output(record)
         self.connections.pop(record, None)
         record.unfinished = None
         self.forget_timer(record)
@@ -322,9 +325,15 @@ class Core:
         self.octets_out += size
         return data
 
+    def unsent(self, record: ConnectionRecord) -> None:
+        """Not all that was taken to be sent can be written now: until it is `sent`, it counts as held."""
+        count_output(self, record)
+
     def sent(self, record: ConnectionRecord, now: float) -> None:
         """What was taken to be sent is written."""
         record.engine.flow_state.sending = 0
+        if record.counted:
+            forget_output(record)
         if record.congested:
             self._begin(now)
             record.congested = False
@@ -393,10 +402,16 @@ class Core:
     def start_drain(self, now: float) -> None:
         """Take nothing new: producers get no more credit, and unused credit is taken back."""
         self._begin(now)
-        self.draining = True
+        self._give_no_credit()
         if self.mesh is not None:
             self.mesh.drain()
         finish_batch(self)
+
+    def _give_no_credit(self) -> None:
+        self.draining = True
+        for node in nodes(self):
+            self.touch(node)
+        limit_windows(self)
 
     @property
     def is_quiet(self) -> bool:
@@ -416,10 +431,17 @@ class Core:
         connection_gone(self, record)
         self.set_timer(record, record.engine.next_timer())
 
+    def cut(self, record: ConnectionRecord) -> None:
+        """End a connection whose peer does not read: what it was to be sent is dropped, and nothing is waited for."""
+        record.cut = record.engine.finished = True
+        connection_gone(self, record)
+        forget_output(record)
+        self.on_output(record)
+
     def close_all(self, now: float, error: Error) -> None:
         """Send `close` with `error` on every connection; nothing new is begun."""
         self._begin(now)
-        self.draining = True
+        self._give_no_credit()
         for record in list(self.connections):
             if record.engine.can_send:
                 record.engine.close(error)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from amqpmesh.policies.distribution import choose
 from amqpmesh.router.leaving import start
 from amqpmesh.router.links import IncomingLink
-from amqpmesh.router.waiting import deadline, forwarded, unqueue
+from amqpmesh.router.waiting import forwarded, unqueue, wait
 
 if TYPE_CHECKING:
     from amqpmesh.router.addresses import Address
@@ -73,7 +73,7 @@ def _give(core: Core, relay: Relay, share: Share) -> None:
     core.touch(node)
     core.touch(share.ingress)
     if node.waiting.size or not send_on(core, relay, node):
-        node.wait(relay, deadline(core, relay, node))
+        wait(core, relay, node)
 
 
 def _choose(core: Core, address: Address, relay: Relay) -> list[OutgoingLink]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from amqpmesh.router import heads
 from amqpmesh.router.accounts import (
     begin_keeping,
+    chosen_at,
     close_if_done,
     drop_chunks,
     drop_kept,
@@ -20,6 +21,7 @@ from amqpmesh.router.exclusions import listed
 from amqpmesh.router.kernel.relay import Chunk, Leg, read_head
 from amqpmesh.router.lanes import LaneKind
 from amqpmesh.router.links import IncomingLink, OutgoingLink
+from amqpmesh.router.memory import hold
 from amqpmesh.router.sayings import senders_state
 from amqpmesh.router.waiting import forwarded, unqueue
 
@@ -38,7 +40,7 @@ def start(core: Core, relay: Relay, address: Address, taken: list[OutgoingLink])
     chunks = relay.chunks
     if not chunks:
         # All that had come was empty, and left by a leg that is gone.
-        chunks.append(Chunk(b"", None, address.budget))
+        chunks.append(Chunk(b"", None, address.account))
     first = chunks[0]
     lane = address.lane
     if lane is not None and relay.key is None:
@@ -119,7 +121,7 @@ def give_copy(core: Core, leg: Leg, data: bytes) -> bool:
     assert isinstance(outgoing, OutgoingLink)
     budget = outgoing.copies
     assert budget is not None, "it sees copies"
-    if budget.used + len(data) > budget.limit or core.suspended:
+    if budget.used + len(data) > budget.limit or core.memory.is_over(outgoing.connection.account):
         outgoing.missed += 1
         for chunk in leg.chunks:
             chunk.release()
@@ -132,11 +134,11 @@ def give_copy(core: Core, leg: Leg, data: bytes) -> bool:
 def keep(core: Core, relay: Relay, payload: bytes) -> None:
     """Keep the message for a redelivery, while it is small enough for one."""
     assert relay.kept is not None
-    budget = core.budget
+    address = chosen_at(core, relay)
+    assert address is not None
     relay.kept += payload
-    budget.add(len(payload))
-    address = core.address_of(relay)
-    if address is None or len(relay.kept) > address.config.redeliver_max or budget.used > budget.limit:
+    address.account.add(len(payload))
+    if len(relay.kept) > address.config.redeliver_max or core.memory.is_over(address.account):
         drop_kept(core, relay)
 
 
@@ -176,6 +178,7 @@ def pump(core: Core, outgoing: OutgoingLink) -> None:
                 outgoing.link.drained()
             return
         if not _write(core, outgoing, leg):
+            hold(core, leg)
             return
         outgoing.current = None
         may_pass(leg)

@@ -216,7 +216,7 @@ class OutgoingLink:
         #: Copies that wait for credit.
         self.backlog: deque[kernel.Leg] = deque() if copy else _NO_BACKLOG
         #: Octets of copies that wait, if it sees copies.
-        self.copies = kernel.Budget(address.config.copy_backlog, address.budget) if copy else None
+        self.copies = kernel.Budget(address.config.copy_backlog, connection.account) if copy else None
         #: Copies that it did not see, because its backlog was full.
         self.missed = 0
         #: Until when its drain waits for the senders, seconds, if it has asked for one.

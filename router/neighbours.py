@@ -60,7 +60,7 @@ class Neighbour:
     def __init__(self, record: ConnectionRecord, now: float, config: MeshConfig) -> None:
         """Args: now: seconds. config: what it may send in sessions for lanes before it waits, and what we may."""
         self.record = record
-        record.engine.flow_state.backlog = config.output_backlog
+        record.limit_output(config.output_backlog)
         self._config = config
         #: When it became up, or ceased to be; seconds.
         self.since = now

@@ -150,13 +150,10 @@ def _first(reasons: Iterable[Reason | None]) -> Reason | None:
     return next((reason for reason in _ORDER if reason in found), None)
 
 
-def why_incoming(
-    incoming: IncomingLink, of_address: Reason | None, *, draining: bool, suspended: bool
-) -> Reason | None:
+def why_incoming(incoming: IncomingLink, of_address: Reason | None, *, draining: bool) -> Reason | None:
     """Why a sender may send nothing; None: it may.
 
-    Args: of_address: `why_address` of its own. draining: the router takes nothing new. suspended: it gives anonymous
-        senders no credit.
+    Args: of_address: `why_address` of its own. draining: the router takes nothing new.
     """
     link = incoming.link
     if not link.is_attached:
@@ -165,6 +162,4 @@ def why_incoming(
         return Reason.HELD if link.session.flow_state.incoming_window <= 0 else None
     if incoming.address is not None and not isinstance(incoming.pool, FixedWindow):
         return of_address or Reason.OTHERS
-    if suspended:
-        return Reason.DRAINING if draining else Reason.MEMORY
-    return Reason.HELD
+    return Reason.DRAINING if draining else Reason.HELD

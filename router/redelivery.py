@@ -27,7 +27,7 @@ from amqpmesh.router.kernel.relay import (
 )
 from amqpmesh.router.leaving import uncount_or_abort
 from amqpmesh.router.links import OutgoingLink
-from amqpmesh.router.waiting import config_of, requeue
+from amqpmesh.router.waiting import config_of, requeue, wait
 
 if TYPE_CHECKING:
     from amqpmesh.router.addresses import Address
@@ -78,10 +78,10 @@ def redeliver(core: Core, relay: Relay, outcome: bytes) -> bytes | None:
     relay.failed = relay.failed or failed
     # Copies go on by themselves; a browser sees the message once, however often it is tried.
     relay.legs = [each for each in relay.legs if each.copy and not each.done]
-    core.budget.add(len(data) - len(relay.kept))
+    waits_at.account.add(len(data) - len(relay.kept))
     relay.kept = bytearray(data)
     relay.head = read_head(data, complete=True)
-    relay.chunks.append(Chunk(data, None, core.budget))
+    relay.chunks.append(Chunk(data, None, waits_at.account))
     # A neighbour may hear of the next try before it hears that this one is settled: they are two deliveries.
     relay.key = None
     requeue(core, relay, address)
@@ -95,7 +95,7 @@ def dead_letter(core: Core, relay: Relay, data: bytes) -> None:
     if address is None or name is None or relay.message_format != 0:
         return
     dead, name = core.lookup.of_copy(address.tenant, name)
-    if dead is None or not dead.has_consumers or core.budget.used + len(data) > core.budget.limit:
+    if dead is None or not dead.has_consumers or core.memory.is_over(dead.account):
         count_undelivered(core, dead)
         return
     _send_copy(core, dead, name, relay.message_format, heads.without_ttl(data))
@@ -111,7 +111,7 @@ def _send_copy(core: Core, address: Address, to: str, message_format: int, data:
     relay.to = to
     # Not settled: at least once, as far as it goes. Its legs are orphans from the start.
     relay.settled = False
-    relay.chunks.append(Chunk(data, None, core.budget))
+    relay.chunks.append(Chunk(data, None, address.account))
     core.relays += 1
-    address.wait(relay)
+    wait(core, relay, address)
     core.touch(address)

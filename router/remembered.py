@@ -16,6 +16,7 @@ from amqpmesh.router.amqp.definitions import Role
 from amqpmesh.router.amqp.messaging import Source, Target
 from amqpmesh.router.amqp.performatives import Attach, Begin, Open
 from amqpmesh.router.amqp.types import Extension, Symbol
+from amqpmesh.router.memory import SHARES
 from amqpmesh.router.neighbours import LARGE, WHOLE
 from amqpmesh.router.opening import REDIRECT
 from amqpmesh.router.sayings import OUTCOMES
@@ -29,10 +30,6 @@ if TYPE_CHECKING:
 
 FREE: Final = 512
 """Octets of what a link or a connection is called that do not count: it takes more itself."""
-
-SHARES: Final = 16
-"""What peers are called may take this part of the memory for each of them, 1 / n, and less where there are more peers
-than that and nothing is left of it."""
 
 
 def of_open(opened: Open) -> Open:
@@ -140,6 +137,6 @@ def forget(record: ConnectionRecord, taken: IncomingLink | OutgoingLink | Connec
 def is_too_much(core: Core, record: ConnectionRecord, octets: int) -> bool:
     """Whether a peer may not have so many octets more."""
     budget, would_hold = core.budget, record.account.used + octets
-    if not octets or would_hold <= budget.limit // max(SHARES, len(core.connections)):
+    if not octets or would_hold <= core.memory.share:
         return False
     return would_hold > budget.limit // SHARES or budget.used + octets > budget.limit

@@ -160,12 +160,18 @@ class Settlement:
 
     def too_large(self, leg: Leg, limit: int) -> None:
         """The receiver takes no message of that size (§2.7.3, max-message-size)."""
-        core = self._core
         description = f"the receiver takes messages of at most {limit} octets"
         error = Error(condition=LinkCondition.MESSAGE_SIZE_EXCEEDED, description=description)
-        leg.outcome = encode_composite(Rejected(error=error))
+        self._break_off(leg, encode_composite(Rejected(error=error)))
+
+    def give_up(self, leg: Leg) -> None:
+        """No more of it is sent, though its receiver may be able to take it one day: it stands in the way of others."""
+        self._break_off(leg, FAILED_STATE)
+
+    def _break_off(self, leg: Leg, outcome: bytes) -> None:
+        core, relay = self._core, leg.relay
+        leg.outcome = outcome
         leg.said = core.now
-        relay = leg.relay
         abort_leg(core, leg)
         if not leg.copy:
             answer(core, relay)

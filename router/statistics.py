@@ -64,7 +64,7 @@ class RouterStatistics(Outcomes):
     memory: int
     """Octets that may wait before senders get less credit."""
     memory_used_up: bool
-    """Addresses that hold much of the memory give no credit for want of it."""
+    """So many wait: addresses above their share give no credit."""
     deliveries_in: int
     """Deliveries that have come."""
     deliveries_out: int

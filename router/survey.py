@@ -111,7 +111,7 @@ def survey(core: Core) -> Steps[Statistics]:
             relays=core.relays,
             buffered=core.budget.used,
             memory=core.budget.limit,
-            memory_used_up=core.suspended and not core.draining,
+            memory_used_up=core.memory.used_up,
             deliveries_in=total.deliveries_in,
             deliveries_out=total.deliveries_out,
             octets_in=core.octets_in,
@@ -174,7 +174,7 @@ def _incoming(core: Core, incoming: IncomingLink, why: Mapping[Address, Reason |
         of_address = why.get(seen_as(core, address))
     else:  # it is for receivers at this router alone: what others there are is of no use to it
         of_address = why_node(address, draining=core.draining)
-    reason = why_incoming(incoming, of_address, draining=core.draining, suspended=core.suspended)
+    reason = why_incoming(incoming, of_address, draining=core.draining)
     if core.lookup.is_cut_off(incoming):
         reason = Reason.NO_PATH
     return _link(
@@ -263,7 +263,7 @@ def _lane(core: Core, taken: IncomingLink | OutgoingLink) -> LaneStatistics:
         lane, direction, bulk, retired = taken.lane, Direction.INCOMING, taken.input.large, False
         waiting = taken.input.waiting + sum(taken.waiting.values())
         of_node = why_node(node, draining=core.draining) if node is not None else None
-        reason = why_incoming(taken, of_node, draining=core.draining, suspended=core.suspended)
+        reason = why_incoming(taken, of_node, draining=core.draining)
     else:
         lane, direction, bulk, retired = taken.lane, Direction.OUTGOING, taken.bulk, taken.retired
         waiting = taken.address.waiting.size

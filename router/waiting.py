@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from amqpmesh.router import heads
 from amqpmesh.router.lanes import LaneKind
 from amqpmesh.router.links import IncomingLink
+from amqpmesh.router.memory import waiting_at
 from amqpmesh.router.shares import Share
 
 if TYPE_CHECKING:
@@ -20,14 +21,22 @@ def enqueue(core: Core, relay: Relay, address: Address, incoming: IncomingLink) 
     """Nobody can take it now: it waits, from an anonymous sender not for long."""
     if incoming.address is None:
         waiting = incoming.waiting.get(address, 0)
-        if waiting >= address.config.window:
+        if waiting >= address.config.window or core.memory.is_over(waiting_at(core, relay, address)):
             core.settlement.undelivered(relay, address)
             return
         incoming.waiting[address] = waiting + 1
         # Waiting for one address must not hold up the others of the link.
         forwarded(core, relay)
-    address.wait(relay, deadline(core, relay, address))
+    wait(core, relay, address)
     core.touch(address)
+
+
+def wait(core: Core, relay: Relay, address: Address) -> None:
+    """It waits at this node from now on, and counts there."""
+    account = waiting_at(core, relay, address)
+    for chunk in relay.chunks:
+        chunk.move(account)
+    address.wait(relay, deadline(core, relay, address))
 
 
 def deadline(core: Core, relay: Relay, address: Address) -> float | None:
@@ -64,7 +73,7 @@ def requeue(core: Core, relay: Relay, address: Address) -> None:
     incoming = relay.source
     if isinstance(incoming, IncomingLink) and incoming.address is None:
         incoming.waiting[address] = incoming.waiting.get(address, 0) + 1
-    address.wait(relay, deadline(core, relay, address))
+    wait(core, relay, address)
     core.touch(address)
 
 

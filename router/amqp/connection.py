@@ -356,6 +356,9 @@ class Connection:
 
     def receive_eof(self) -> tuple[Event, ...]:
         """The transport has ended: nothing more will come, and nothing can be sent."""
+        self._reader.take_rest()
+        self.flow_state.out = bytearray()
+        self.flow_state.sending = 0
         return self._end(None, by_peer=True)
 
     def flush(self) -> None:

@@ -56,6 +56,8 @@ class Driver:
         #: Who waits for which output, and since when; and whether that is looked at soon.
         self._waiting: dict[ConnectionFlow, tuple[float, list[Waiter]]] = {}
         self._looks = False
+        #: Octets that were read of connections, and that the core was not told of yet.
+        self.unread = 0
         self._stopwatch = surroundings().stopwatch
         core.on_output = self._ready.setdefault
         core.on_timer = self._has_timer

@@ -9,7 +9,7 @@ from amqpmesh.router.io.credentials import Credentials
 from amqpmesh.router.io.driver import Driver
 from amqpmesh.router.io.poller import READABLE, WRITABLE, Poller
 from amqpmesh.router.io.streams import READ_SIZE, DirectStream
-from amqpmesh.router.io.transport import Transport
+from amqpmesh.router.io.transport import LEAST_SLICE, Transport
 
 LARGEST_READ: Final = 2**19
 """Octets that are read at once at most, from a peer that always has more than was read. For twice as many the system
@@ -18,6 +18,13 @@ clears fresh memory each time, page by page: messages of 1 MiB then cost half as
 LARGEST_READ_IN_MESH: Final = 2**18
 """The same for a router of a mesh: to a neighbour what is large leaves in smaller pieces, so that more at once saves
 little, and others wait longer."""
+
+UNREAD: Final = 2**23
+"""Octets of all connections that may be read before the core is told of them. A turn may be over before all that was
+read is told: with many turns to come less is read at once."""
+
+PART_OF_UNREAD: Final = 8
+"""What one read takes at most of what may be read yet, 1 / n."""
 
 SMALL_READS: Final = 8
 """Reads that came to less than half of what they might, after which less is read at once: what comes in waves is read
@@ -102,8 +109,10 @@ class PolledTransport(Transport):
         elif self._is_writing and self._is_congested:
             return False
         else:
+            room = (UNREAD - self._driver.unread) // PART_OF_UNREAD
+            size = min(self._read_size, max(LEAST_SLICE, room))
             try:
-                data = stream.receive_nowait(self._read_size)
+                data = stream.receive_nowait(size)
             except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
                 self._read_failed(error)
                 data = b""
@@ -113,7 +122,9 @@ class PolledTransport(Transport):
                 self._end()
                 return False
             # The next is as large as these suggest.
-            if len(data) == self._read_size:
+            if size < self._read_size:
+                pass
+            elif len(data) == self._read_size:
                 self._read_size = min(self._largest_read, 2 * self._read_size)
                 self._small_reads = 0
             elif self._read_size > READ_SIZE and len(data) < self._read_size // 2:
@@ -165,6 +176,7 @@ class PolledTransport(Transport):
             self._driver.core.sent(self._record, now)
         else:
             self._leave_rest(memoryview(data)[sent:])
+            self._driver.core.unsent(self._record)
             self._look()
 
     def _write_on(self, rest: memoryview) -> None:

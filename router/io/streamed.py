@@ -70,6 +70,7 @@ class StreamTransport(Transport):
                 self._driver.core.sent(self._record, now)
                 return
             rest = memoryview(data)[sent:]
+        self._driver.core.unsent(self._record)
         self._is_writing = True
         self._writing = trio.CancelScope(shield=True)  # it ends with the connection, not before
         self._start(self._write_on, rest)
@@ -84,6 +85,8 @@ class StreamTransport(Transport):
                     await self._stream.send_all(data)
                     driver.core.sent(record, self._now())
                     data = driver.core.data_to_send(record, self._now())
+                    if data:
+                        driver.core.unsent(record)
                     if self._tracer is not None:
                         self._tracer.sent(data)
                     self._written.set()

@@ -88,6 +88,7 @@ class Transport(ABC):
             self._fault(error)
         finally:
             self._stop_writing()
+            self._all_told()
             await self._driver.turn()
             self._driver.lost(self._record)
 
@@ -148,7 +149,12 @@ class Transport(ABC):
             self._has_work = not self._driver.core.receive(self._record, data, self._now())
             return not self._has_work
         self._unread, self._told = data, 0
+        self._driver.unread += len(data)
         return self._go_on(until)
+
+    def _all_told(self) -> None:
+        self._driver.unread -= len(self._unread)
+        self._unread, self._told = b"", 0
 
     def _go_on(self, until: float) -> bool:
         """Tell the core more. Once it is told, look whether the connection has ended, or `_pauses`.
@@ -169,7 +175,7 @@ class Transport(ABC):
             ended = stopwatch()
             self._measure(len(part), ended - began)
             if self._told == len(self._unread):
-                self._unread, self._told = b"", 0
+                self._all_told()
                 return True
             if record.engine.finished or self._pauses:
                 return True
@@ -218,7 +224,7 @@ class Transport(ABC):
         assert credentials.context is not None, "TLS is offered only where there is a certificate"
         assert record.tls_requested is not None, "it was asked for"
         read = record.tls_requested + self._unread[self._told :]
-        self._unread, self._told = b"", 0
+        self._all_told()
         await self._until_written()  # our protocol header is the last that goes in clear
         self._held = True
         secured = await secure(self._stream, credentials.context, record.host, self._driver.core.logins, read=read)
@@ -285,7 +291,9 @@ class Transport(ABC):
 
     async def _take_leave(self) -> None:
         """The connection has ended by the standard: see to it that the peer hears so."""
-        if self._is_writing:  # a deadline that is not needed would be kept by Trio until it has passed
+        if (
+            self._is_writing and not self._record.cut
+        ):  # a deadline that is not needed would be kept by Trio until it has passed
             with trio.move_on_after(WRITE_TIME_OUT):
                 await self._until_written()
         if self._is_writing or self._held or self._broken:

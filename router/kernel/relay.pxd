@@ -195,8 +195,9 @@ cdef class LinkFlow:
 
 @cython.final
 cdef class Budget:
-    cdef public long limit, used, most
+    cdef public long limit, used, most, holders
     cdef public Budget whole
+    @cython.locals(before=long)
     cpdef void add(self, long octets) except *
 
 @cython.final
@@ -205,7 +206,8 @@ cdef class Chunk:
     cdef public long holders
     cdef SessionFlow _session
     cdef long _size
-    cdef Budget _budget
+    cdef public Budget account
+    cpdef void move(self, Budget account) except *
     cpdef void absorb(self, Chunk other) except *
     cpdef void release(self) except *
 

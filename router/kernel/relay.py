@@ -1120,32 +1120,39 @@ OVERHEAD: Final = 512
 class Budget:
     """Octets that wait in some part of this router, against what may; what counts here counts in the whole, too.
 
-    Attributes: `most`: the most that waited at once, since this was set to fewer.
+    Attributes: `most`: the most that waited at once, since this was set to fewer. `holders`: parts of it in which
+    something waits.
     """
 
-    __slots__ = ("limit", "most", "used", "whole")
+    __slots__ = ("holders", "limit", "most", "used", "whole")
 
     def __init__(self, limit: int, whole: Budget | None = None) -> None:
         self.limit = limit
         self.used = 0
         self.most = 0
+        self.holders = 0
         self.whole = whole
 
     def add(self, octets: int) -> None:
         """So many more wait, or (negative) fewer."""
+        before = self.used
         self.used += octets
         if self.used > self.most:
             self.most = self.used
         if self.whole is not None:
+            if before == 0:
+                self.whole.holders += 1
+            if self.used == 0:
+                self.whole.holders -= 1
             self.whole.add(octets)
 
 
 class Chunk:
-    """Payload that waits here. It holds a frame of its session's window, and its octets count against the budget."""
+    """Payload that waits here. It holds a frame of its session's window, and its octets count in an account."""
 
-    __slots__ = ("_budget", "_session", "_size", "data", "holders")
+    __slots__ = ("_session", "_size", "account", "data", "holders")
 
-    def __init__(self, data: bytes, session: SessionFlow | None, budget: Budget) -> None:
+    def __init__(self, data: bytes, session: SessionFlow | None, account: Budget) -> None:
         """Args: session: whose window one frame of is held until the chunk is released; None: no frame brought it."""
         self.data = data
         #: How many still have to send it.
@@ -1153,14 +1160,20 @@ class Chunk:
         self._session = session
         # What holds the octets costs more than a few of them: empty messages are not free.
         self._size = len(data) + OVERHEAD
-        self._budget = budget
-        budget.add(self._size)
+        self.account = account
+        account.add(self._size)
+
+    def move(self, account: Budget) -> None:
+        """It counts there from now on."""
+        self.account.add(-self._size)
+        self.account = account
+        account.add(self._size)
 
     def absorb(self, other: Chunk) -> None:
         """Take the place of `other` too. It holds one frame as before; its data is the caller's to join."""
         self._size += other._size
-        self._budget.add(other._size)
-        other._budget.add(-other._size)
+        self.account.add(other._size)
+        other.account.add(-other._size)
         if other._session is not None:
             other._session.release(1)
 
@@ -1168,7 +1181,7 @@ class Chunk:
         """One holder has sent it, or will not."""
         self.holders -= 1
         if self.holders == 0:
-            self._budget.add(-self._size)
+            self.account.add(-self._size)
             if self._session is not None:
                 self._session.release(1)
 
@@ -2176,6 +2189,8 @@ def _count_relayed(router: RouterFlow, link: LinkFlow, out: LinkFlow) -> None:
         router.touch(link)
     if not out.touched:
         router.touch(out)
+        if out.session.wire.sending:  # its peer does not read on: what waits for it is to be counted
+            router.due = True
 
 
 def _relay_first(
@@ -2291,6 +2306,9 @@ def _relay_next(
     payload = memoryview(data)[payload_at:end]
     send_transfer(out, wire.out, left, payload, frame.more, False, None, wire.remote_max_frame_size)
     session.release(1)
+    if wire.sending and not out.touched:  # as of a first frame
+        router.touch(out)
+        router.due = True
     if not target.woken:
         target.stir()
     if last:

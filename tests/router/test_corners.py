@@ -502,50 +502,6 @@ def test_states_of_one_receiver_of_a_multicast_are_not_the_senders() -> None:
     network.leave()
 
 
-def test_one_connection_that_fills_the_memory_twice_is_closed_and_the_others_go_on() -> None:
-    network = Network(memory=2**20)
-    network.listener = ListenerConfig(url="amqp://127.0.0.1:0", idle_time_out=0.0)
-    hog, stopped, consumer, producer = (network.client(window=1) for _ in range(4))
-    stopped.stopped = True
-    link = producer.sender("fine")
-    consumer.receiver("fine", credit=1000)
-    for number in range(8):
-        if not hog.engine.can_send:
-            break
-        stopped.stopped = False
-        stopped.receiver(f"heavy {number}", credit=10)
-        stopped.stopped = True
-        heavy = hog.sender(f"heavy {number}", session=hog.engine.begin())
-        heavy.transfer(heavy.delivery(b"1"), message(b"x" * 4_000_000), more=True)
-        network.run()
-    assert not hog.engine.can_send
-    assert network.core.budget.used <= 2 * 2**20
-    sent = producer.send(link)
-    consumer.take(1)[0].accept()
-    network.run()
-    assert sent.outcome == Accepted()
-    stopped.stopped = False
-    network.run()
-    network.leave()
-
-
-def test_the_routers_own_connection_is_not_closed_for_memory() -> None:
-    network = Network(memory=2**20)
-    own, stopped = network.client(window=1), network.client(window=1)
-    own.record.own = True
-    stopped.receiver("q")
-    stopped.stopped = True
-    link = own.sender("q")
-    link.transfer(link.delivery(b"1"), message(b"x" * 4_000_000), more=True)
-    network.run()
-    assert network.core.budget.used > 2 * 2**20
-    assert own.engine.can_send
-    assert stopped.engine.can_send
-    stopped.stopped = False
-    own.lose()
-    network.leave()
-
-
 def test_receivers_that_left_with_credit_are_forgotten_while_others_stay() -> None:
     network = Network()
     steady, passing = network.client(), network.client()

@@ -590,30 +590,6 @@ def test_order_holds_from_one_sender_to_one_receiver(mode: ReceiverSettleMode) -
     network.leave()
 
 
-def test_over_the_memory_budget_those_who_cause_it_get_no_credit_until_some_of_it_is_free() -> None:
-    network = Network(memory=2**20)
-    consumer, producer, other = (network.client() for _ in range(3))
-    consumer.receiver("q", credit=100)
-    consumer.stopped = True
-    link = producer.sender("q")
-    delivery = link.delivery(b"big")
-    part = message(b"x" * 1_000_000)
-    while network.core.budget.used <= 2**20:
-        link.transfer(delivery, part, more=True)
-        network.run()
-    late = other.sender("q")
-    assert late.credit == 0
-    anonymous = other.sender(None)
-    assert anonymous.credit == 0, "it could send to anybody"
-    other.receiver("p", credit=10)
-    assert other.sender("p").credit == 10, "an address that holds nothing goes on"
-    consumer.stopped = False
-    network.run()
-    assert late.credit > 0
-    assert anonymous.credit > 0
-    network.leave()
-
-
 def test_a_copy_receiver_without_credit_holds_up_nobody_and_sees_what_its_backlog_takes() -> None:
     network = Network(AddressConfig(pattern="q", copy_backlog=100_000))
     consumer, browser, producer = (network.client() for _ in range(3))

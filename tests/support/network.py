@@ -107,6 +107,8 @@ class Client:
         self.detached: dict[Link, Error | None] = {}
         #: Bytes are not read while this is set: a client that has stopped.
         self.stopped = False
+        #: What the router would write meanwhile.
+        self.unread = bytearray()
         self.is_lost = False
         #: A sender that is asked to drain says at once that it has nothing; else a test says when.
         self.drains = True
@@ -316,11 +318,17 @@ class Network:
                     moved = True
                     while not self.core.receive(client.record, upstream, self.now):
                         upstream = b""
-                if client.stopped:
-                    continue
-                downstream = self.core.data_to_send(client.record, self.now)
-                if downstream:
+                downstream = client.unread or self.core.data_to_send(client.record, self.now)
+                if client.record.cut:
+                    moved = client.is_lost = True
+                    self.core.receive_eof(client.record, self.now)
+                elif client.stopped:
+                    if downstream and not client.unread:
+                        client.unread = downstream
+                        self.core.unsent(client.record)
+                elif downstream:
                     moved = True
+                    client.unread = bytearray()
                     self.core.sent(client.record, self.now)
                     client.read(downstream)
                 elif client.record.engine.finished and client.engine.finished:

@@ -1,0 +1,241 @@
+"""The router's memory: the holders it counts for, each one's share, and what gives way when it is used up.
+
+A holder is an account of the one budget, and what waits counts where it cannot leave:
+
+- at a node, while no receiver of the node can take it;
+- at a peer, once it is begun or written to the peer and the peer does not read on. A lane's peer is a router that many
+  use, and a multicast has many peers: there it stays at the node;
+- at the peer that sends, until it is known where it goes.
+
+A holder's *share* is a sixteenth of the budget, less where there are more than sixteen holders: with
+
+    share = limit / max(16, holders)
+
+all shares together are the budget once more. So when that is used up, holders below their share go on as if nothing
+had happened; nothing is added to others: a node's senders get no credit, messages for it that need no credit go back,
+and a peer's output is cut to its share. What was under way may still come: at twice the budget the largest holders make
+room. They hold more than a share, since all together hold twice as much as all shares.
+
+The router's own answers, and requests to its own nodes, count in a reserve, which no other holder uses up.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from amqpmesh.router.amqp.definitions import AmqpCondition, Error
+from amqpmesh.router.connections import ConnectionRecord
+from amqpmesh.router.kernel.relay import Budget
+from amqpmesh.router.links import IncomingLink, OutgoingLink
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from amqpmesh.router.addresses import Address
+    from amqpmesh.router.core import Core
+    from amqpmesh.router.kernel.relay import Leg, Relay
+
+#: A holder's share is this part of the memory, 1 / n, while there are no more holders than that.
+SHARES: Final = 16
+
+#: The reserve is this part of the memory, 1 / n.
+RESERVE: Final = 16
+
+#: Nodes without credit that each batch looks at again: the share grows as others leave.
+LOOKED_AT: Final = 8
+
+
+class Memory:
+    """The budget of a router, and whether it is used up."""
+
+    __slots__ = ("budget", "reserve", "used_up", "withheld")
+
+    def __init__(self, limit: int) -> None:
+        """Args: limit: octets that may wait before holders above their share get no more."""
+        self.budget = Budget(limit)
+        #: For the router's own answers and requests.
+        self.reserve = Budget(limit // RESERVE, self.budget)
+        #: More waits than may, or did so and less than a tenth is free again.
+        self.used_up = False
+        #: Nodes whose senders get no credit for want of memory.
+        self.withheld: dict[Address, None] = {}
+
+    @property
+    def share(self) -> int:
+        """Octets that each holder may hold when the memory is used up."""
+        budget = self.budget
+        return budget.limit // max(SHARES, budget.holders)
+
+    def is_over(self, account: Budget) -> bool:
+        """Whether nothing may be added to what a holder has."""
+        budget = self.budget
+        if account is self.reserve or not (self.used_up or budget.used > budget.limit):
+            return False
+        return account.used > self.share
+
+
+def waiting_at(core: Core, relay: Relay, address: Address) -> Budget:
+    """The account of what waits at a node for a receiver.
+
+    A message of the router's own, or to it, uses the reserve while there is some left.
+    """
+    source, reserve = relay.source, core.memory.reserve
+    is_own = address.kept or (isinstance(source, IncomingLink) and source.connection.own)
+    return reserve if is_own and reserve.used < reserve.limit else address.account
+
+
+def begun_on(relay: Relay, outgoing: OutgoingLink) -> Budget:
+    """The account of what is left of a message that was begun on a link."""
+    if outgoing.lane is None and not outgoing.address.is_multicast:
+        return outgoing.connection.account
+    return _node(relay, outgoing).account
+
+
+def _node(relay: Relay, outgoing: OutgoingLink) -> Address:
+    # Legs of one multicast are of several nodes where consumers are attached here and elsewhere; its octets are at one.
+    return relay.address or outgoing.address  # type: ignore[return-value]  # the kernel knows no addresses
+
+
+def hold(core: Core, leg: Leg) -> None:
+    """A link cannot go on with what it was given: that counts where it stands."""
+    outgoing = leg.branch
+    assert isinstance(outgoing, OutgoingLink)
+    if outgoing.connection.engine.flow_state.sending:
+        count_output(core, outgoing.connection)
+    if leg.copy:
+        return
+    account = begun_on(leg.relay, outgoing)
+    for chunk in reversed(leg.chunks):
+        if chunk.account is account:
+            break
+        chunk.move(account)
+
+
+def count_output(core: Core, record: ConnectionRecord) -> None:
+    """Something waits to be written to a peer that does not read on: it counts, and above its share no more comes."""
+    memory, flow_state = core.memory, record.engine.flow_state
+    unwritten = record.unwritten
+    record.account.add(unwritten - record.counted)
+    record.counted = unwritten
+    most = record.output_backlog
+    flow_state.backlog = min(most, memory.share) if memory.is_over(record.account) else most
+
+
+def forget_output(record: ConnectionRecord) -> None:
+    """All was written, or never will be."""
+    record.account.add(-record.counted)
+    record.counted = 0
+    record.engine.flow_state.backlog = record.output_backlog
+
+
+def check(core: Core) -> None:
+    """See whether memory is used up, or free again: until a tenth of it is, it counts as used up."""
+    memory, budget = core.memory, core.budget
+    if budget.used > 2 * budget.limit:
+        _make_room(core)
+    used_up = budget.used > (0.9 if memory.used_up else 1.0) * budget.limit
+    withheld = memory.withheld
+    if used_up != memory.used_up:
+        memory.used_up = used_up
+        if used_up:
+            largest = max(_holders(core), key=_used)
+            core.log.warning(
+                "memory used up",
+                octets=budget.used,
+                limit=budget.limit,
+                holders=budget.holders,
+                share=memory.share,
+                largest=_name(largest),
+                consequence="holders of more than a share get no more",
+            )
+        for node in tuple(withheld):
+            core.touch(node)
+    elif withheld:
+        for node in [node for node, _ in zip(withheld, range(LOOKED_AT), strict=False)]:
+            del withheld[node]
+            withheld[node] = None
+            core.touch(node)
+
+
+def check_node(core: Core, address: Address) -> None:
+    """Whether a node's senders may have credit."""
+    memory = core.memory
+    is_over = address.buffered > 0 and memory.is_over(address.account)
+    if is_over:
+        memory.withheld[address] = None
+    elif memory.withheld:
+        memory.withheld.pop(address, None)
+    suspended = is_over or core.draining
+    if suspended != address.suspended:
+        address.suspended = suspended
+        if address.has_pool:
+            address.pool.set_suspended(suspended)
+
+
+def nodes(core: Core) -> Iterator[Address]:
+    """All nodes of the router: of addresses, of producers in a mesh, and of lanes."""
+    for address in core.addresses.values():
+        yield address
+        if address.ingress is not None:
+            yield address.ingress
+    if core.mesh is not None:
+        yield from core.mesh.ways.nodes()
+
+
+def _holders(core: Core) -> Iterator[Address | ConnectionRecord]:
+    yield from (record for record in core.connections if not (record.lost or record.own))
+    yield from (address for address in nodes(core) if address.buffered)
+
+
+def _used(holder: Address | ConnectionRecord) -> int:
+    return holder.account.used
+
+
+def _name(holder: Address | ConnectionRecord) -> str:
+    return f"connection {holder.number}" if isinstance(holder, ConnectionRecord) else f"address {holder.name!r}"
+
+
+def _make_room(core: Core) -> None:
+    """To give nothing more was not enough: the largest holders make room for the others."""
+    most = 1.5 * core.budget.limit
+    returned: dict[str, int] = {}
+    for holder in sorted(_holders(core), key=_used, reverse=True):
+        if core.budget.used <= most or not _used(holder):
+            break
+        if isinstance(holder, ConnectionRecord):
+            _close(core, holder)
+        else:
+            returned[holder.name] = _used(holder)
+            _return(core, holder)
+    if returned:
+        core.log.warning(
+            "messages returned for their memory",
+            addresses=len(returned),
+            largest=next(iter(returned)),
+            octets=sum(returned.values()),
+        )
+
+
+def _close(core: Core, record: ConnectionRecord) -> None:
+    if record.lost:  # with another holder's messages
+        return
+    core.log.warning(
+        "connection closed for its memory", connection=record.number, peer=record.host, octets=record.account.used
+    )
+    if record.counted:
+        core.cut(record)
+        return
+    error = Error(
+        condition=AmqpCondition.RESOURCE_LIMIT_EXCEEDED, description="too much of the router's memory is held"
+    )
+    core.close(record, error)
+
+
+def _return(core: Core, address: Address) -> None:
+    """What waits at a node goes back to its senders, and what is begun there is aborted."""
+    for relay in address.waiting.relays():
+        core.settlement.undelivered(relay, address)
+    begun: Iterable[Leg | None] = [each.current for each in address.outgoing]
+    for leg in begun:
+        if leg is not None and any(chunk.account is address.account for chunk in leg.chunks):
+            core.settlement.give_up(leg)
