@@ -49,8 +49,6 @@ class View:
     lower: Way
     done: int
     total: int
-    seconds: float
-    """Since the first message; 0: none was sent."""
 
 
 class Stage:
@@ -121,7 +119,13 @@ def bar(view: View) -> str:
     """How far it is."""
     from tqdm import tqdm  # here, since runs without a terminal show none
 
+    # No rate: what is sent waits for the story, so a mean of it says nothing of routers.
     text: str = tqdm.format_meter(
-        view.done, view.total, view.seconds, ncols=WIDTH - 3, prefix="accepted", unit="", initial=0
+        view.done,
+        view.total,
+        0.0,
+        ncols=WIDTH - 3,
+        prefix="accepted",
+        bar_format=f"{{l_bar}}{{bar}}| {view.done:,} of {view.total:,}",
     )
     return text

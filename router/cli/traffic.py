@@ -1,4 +1,4 @@
-"""Numbered messages from a sender to a receiver, and what became of each."""
+"""Numbered messages from a sender to a receiver, which drops those that it has had, and what became of each."""
 
 from collections import Counter, deque
 from functools import partial
@@ -10,7 +10,7 @@ from amqpmesh.router.amqp.delivery_states import Accepted, Modified, Rejected
 from amqpmesh.router.io.client.outgoing import Outgoing
 from amqpmesh.router.io.client.receiver import Receiver
 from amqpmesh.router.io.client.sender import Sender, end_of
-from amqpmesh.router.message import encode_message
+from amqpmesh.router.message import Message, encode_message
 
 IN_FLIGHT: Final = 2_000
 """Messages that may be on their way at a time."""
@@ -25,7 +25,8 @@ class Traffic:
     """So many messages, each sent until it is accepted, and looked for where it should arrive.
 
     What was not accepted is sent again: a router that dies takes with it who had what. Only of those whose outcome
-    nobody knows a second one may arrive; any other that does is irregular.
+    nobody knows a second one may arrive; any other that does is irregular. The receiver knows both by the message-id
+    (§3.2.4), and hands the first one alone to its application.
     """
 
     def __init__(self, count: int) -> None:
@@ -35,13 +36,15 @@ class Traffic:
         self.rejected = 0
         #: How often one was sent again, by the outcome that it had had.
         self.again: Counter[str] = Counter()
-        #: How often one arrived that had arrived before, although it may have been sent twice; and although not.
-        self.twice = 0
+        #: How often one arrived and was dropped, since one of its message-id had; it may have been sent twice, or not.
+        self.dropped = 0
         self.irregular = 0
-        #: The longest time in which nothing arrived and something should have, in seconds; and that since `mark`.
+        #: How often the application was handed one that it had had.
+        self.twice = 0
+        #: The longest time in which nothing arrived and something should have, in seconds.
         self.longest_pause = 0.0
-        self.pause = 0.0
         self.arrived = 0
+        self._ids: set[object] = set()
         self._came = bytearray(count)
         self._told = bytearray(count)
         self._doubtful: set[int] = set()
@@ -75,12 +78,8 @@ class Traffic:
 
     @property
     def is_sound(self) -> bool:
-        """Nothing is lost, and nothing arrived twice but what was in doubt."""
-        return not self.lost and not self.irregular
-
-    def mark(self) -> None:
-        """`pause` is the longest from now on."""
-        self.pause = 0.0
+        """Nothing is lost, nothing arrived twice but what was in doubt, and the application has had nothing twice."""
+        return not (self.lost or self.irregular or self.twice)
 
     def allow(self, limit: int) -> None:
         """Send so many, and no more until it is said."""
@@ -97,7 +96,9 @@ class Traffic:
                 self._wake = trio.Event()
                 await self._wake.wait()
                 continue
-            outgoing = end.submit(encode_message(str(number)), watch=partial(self._decided, number))
+            outgoing = end.submit(
+                encode_message(Message(str(number), message_id=number)), watch=partial(self._decided, number)
+            )
             if not outgoing.done.is_set():
                 await outgoing.done.wait()
             if outgoing.failure is not None or trio.current_time() > batch_ends:
@@ -107,7 +108,7 @@ class Traffic:
     async def receive(self, receiver: Receiver) -> None:
         """Accept what comes. Raises: as `Receiver.receive`."""
         async for delivery in receiver:
-            self._arrived(int(delivery.message.body))
+            self._arrived(delivery.message)
             delivery.accept()
 
     def _take(self) -> int | None:
@@ -123,16 +124,19 @@ class Traffic:
         self._next += 1
         return self._next - 1
 
-    def _arrived(self, number: int) -> None:
+    def _arrived(self, message: Message) -> None:
         now = trio.current_time()
         pause = now - self._waiting_since if self.arrived else 0.0  # before the first, a way was looked for
         self._waiting_since = now
-        self.pause, self.longest_pause = max(self.pause, pause), max(self.longest_pause, pause)
+        self.longest_pause = max(self.longest_pause, pause)
         self.arrived += 1
-        if not self._came[number]:
+        number, name = int(message.body), message.message_id
+        if name is None or name not in self._ids:
+            self._ids.add(name)
+            self.twice += self._came[number]
             self._came[number] = 1
         elif number in self._doubtful:
-            self.twice += 1
+            self.dropped += 1
         else:
             self.irregular += 1
 

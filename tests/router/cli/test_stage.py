@@ -9,7 +9,7 @@ import pytest
 
 from amqpmesh.router.cli.stage import WIDTH, Stage, View, Way, picture
 
-VIEW = View(Way("B", "killed", 6_712), Way("C", "", 13_288, 2_104.4), done=9_000, total=20_000, seconds=4.5)
+VIEW = View(Way("B", "killed", 6_712), Way("C", "", 13_288, 2_104.4), done=9_000, total=20_000)
 
 
 class Terminal(io.StringIO):
@@ -34,14 +34,13 @@ def test_the_picture_shows_both_ways_and_what_goes_by_each() -> None:
     assert lines[1] == "               ╭── B ──╮              6,712 relayed  killed"
     assert lines[2] == "   sender ─ A ─┤       ├─ D ─ E ─ receiver"
     assert lines[3] == "               ╰── C ──╯             13,288 relayed  2,104/s"
-    assert re.fullmatch(r"   accepted:  45%\|█+.? +\| 9000/20000 \[00:04<00:05, 2000\.00/s\]", lines[5])
+    assert re.fullmatch(r"   accepted:  45%\|█+.? +\| 9,000 of 20,000", lines[5])
 
 
-@pytest.mark.parametrize("seconds", [0.0, 0.1, 10_000.0])
 @pytest.mark.parametrize("done", [0, 1, 10**12])
-def test_the_picture_is_never_wider_than_it_may_be(done: int, seconds: float) -> None:
+def test_the_picture_is_never_wider_than_it_may_be(done: int) -> None:
     ways = Way("B", "starts", 10**9), Way("C", "", 10**9, 10**6)
-    assert max(len(text) for text, _ in picture(View(*ways, done, 10**12, seconds))) <= WIDTH
+    assert max(len(text) for text, _ in picture(View(*ways, done, 10**12))) <= WIDTH
 
 
 @pytest.mark.parametrize(
@@ -49,7 +48,7 @@ def test_the_picture_is_never_wider_than_it_may_be(done: int, seconds: float) ->
     [(Way("B"), "faint"), (Way("B", "", 5, 0.9), "faint"), (Way("B", "", 5, 1.0), "good"), (Way("B", "killed"), "bad")],
 )
 def test_a_way_is_drawn_as_it_stands(way: Way, style: str) -> None:
-    view = View(way, Way("C"), 0, 1, 0.0)
+    view = View(way, Way("C"), 0, 1)
     assert dict(picture(view))[next(text for text, _ in picture(view) if " B " in text)] == style
 
 

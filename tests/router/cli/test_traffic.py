@@ -57,7 +57,7 @@ async def carried(relay: Relay, count: int = COUNT, limits: tuple[int, ...] = ()
 
 
 async def pass_on(_: int, delivery: Delivery, out: Sender) -> None:
-    await out.send(delivery.message.body)
+    await out.send(delivery.message)
     delivery.accept()
 
 
@@ -69,18 +69,32 @@ async def test_what_arrives_once_and_is_accepted_is_sound(autojump_clock: MockCl
     assert traffic.is_sound
 
 
-async def test_what_was_in_doubt_is_sent_again_and_may_arrive_twice(autojump_clock: MockClock) -> None:
+async def test_what_was_in_doubt_is_sent_again_and_dropped_if_it_arrives_twice(autojump_clock: MockClock) -> None:
     async def relay(times: int, delivery: Delivery, out: Sender) -> None:
         if times == 1:
-            await out.send(delivery.message.body)
+            await out.send(delivery.message)
             delivery.modify(delivery_failed=True)
         else:
             await pass_on(times, delivery, out)
 
     traffic = await carried(relay)
     assert traffic.again == {"in doubt": COUNT}
-    assert (traffic.accepted, traffic.lost, traffic.twice, traffic.irregular) == (COUNT, 0, COUNT, 0)
+    assert (traffic.accepted, traffic.lost, traffic.dropped, traffic.irregular) == (COUNT, 0, COUNT, 0)
+    assert traffic.twice == 0
     assert traffic.is_sound
+
+
+async def test_what_arrives_twice_without_its_message_id_is_twice_to_the_application(autojump_clock: MockClock) -> None:
+    async def relay(times: int, delivery: Delivery, out: Sender) -> None:
+        await out.send(delivery.message.body)
+        if times == 1:
+            delivery.modify(delivery_failed=True)
+        else:
+            delivery.accept()
+
+    traffic = await carried(relay)
+    assert (traffic.lost, traffic.twice, traffic.dropped) == (0, COUNT, 0)
+    assert not traffic.is_sound
 
 
 async def test_what_was_released_is_sent_again_and_counts_as_not_accepted(autojump_clock: MockClock) -> None:
@@ -98,7 +112,7 @@ async def test_what_was_released_is_sent_again_and_counts_as_not_accepted(autoju
 
 async def test_what_was_released_and_arrives_twice_is_irregular(autojump_clock: MockClock) -> None:
     async def relay(times: int, delivery: Delivery, out: Sender) -> None:
-        await out.send(delivery.message.body)
+        await out.send(delivery.message)
         if times == 1:
             delivery.release()
         else:
