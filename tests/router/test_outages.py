@@ -1,9 +1,12 @@
 """Routers that are out of reach for a moment: what led to them is kept until they are back, or for long enough."""
 
+import logging
+from string import ascii_uppercase
+
 import pytest
 
 from amqpmesh.router.amqp.delivery_states import Accepted, Released
-from amqpmesh.router.outages import PATIENCE
+from amqpmesh.router.outages import LINES, PATIENCE
 from tests.support.meshes import World
 from tests.support.network import message
 
@@ -157,4 +160,52 @@ def test_a_way_that_another_link_has_led_already_is_not_the_only_one_for_those_w
         producer.send(link, message(number))
         mesh.advance(0.1)
     assert len(consumer.take()) == 2
+    mesh.leave()
+
+
+def routes(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """What was logged of routes, in order of the letters."""
+    told = sorted(message for message in caplog.messages if message.startswith("route "))
+    caplog.clear()
+    return told
+
+
+def test_every_router_logs_whom_no_path_leads_to_for_long_and_when_one_does_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO)
+    mesh = World("ABC", LINE)
+    mesh.cut(*mesh.between("B", "C"))
+    mesh.advance(PATIENCE / 2)
+    mesh.join("B", "C")
+    mesh.advance(2 * PATIENCE)
+    assert routes(caplog) == []  # it was away for a moment
+    mesh.cut(*mesh.between("B", "C"))
+    mesh.advance(PATIENCE + 0.1)
+    # A and B of C, and C of both of them.
+    lost = ["route lost router=A", "route lost router=B", "route lost router=C", "route lost router=C"]
+    assert routes(caplog) == [f"{each} seconds={PATIENCE}" for each in lost]
+    mesh.join("B", "C")
+    mesh.advance(0.5)
+    assert routes(caplog) == [each.replace("lost", "found") for each in lost]
+    mesh.leave()
+
+
+def test_of_many_routers_that_are_lost_at_once_some_have_a_line_and_the_others_a_count(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO)
+    names = ascii_uppercase[: LINES + 4]  # A, and beyond B all others
+    mesh = World(names, [("A", "B"), *(("B", each) for each in names[2:])])
+    mesh.cut(*mesh.between("A", "B"))
+    mesh.advance(PATIENCE + 0.1)
+    told = routes(caplog)
+    assert told.count(f"route lost router=A seconds={PATIENCE}") == LINES + 3  # by each of the others
+    assert [line for line in told if "router=A" not in line] == [
+        f"route lost count=3 seconds={PATIENCE}",
+        *(f"route lost router={each} seconds={PATIENCE}" for each in names[1 : LINES + 1]),
+    ]
+    mesh.join("A", "B")
+    mesh.advance(0.5)
+    assert "route found count=3" in routes(caplog)
     mesh.leave()
