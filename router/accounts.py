@@ -67,7 +67,7 @@ def close_if_done(core: Core, relay: Relay) -> None:
     relay.closed = True
     core.relays -= 1
     if isinstance(relay.source, IncomingLink):
-        _let_linger(core, relay.source)
+        let_linger(core, relay.source)
     drop_kept(core, relay)
     if core.recording is not None:
         core.recording.over(relay)
@@ -76,13 +76,13 @@ def close_if_done(core: Core, relay: Relay) -> None:
         if leg.delivery is not None:
             leg.delivery.leg = None
         if isinstance(leg.branch, OutgoingLink):
-            _let_linger(core, leg.branch)
+            let_linger(core, leg.branch)
     if relay.incoming is not None:
         relay.incoming.relay = None
     relay.legs = []
 
 
-def _let_linger(core: Core, taken: IncomingLink | OutgoingLink) -> None:
+def let_linger(core: Core, taken: IncomingLink | OutgoingLink) -> None:
     """The last live delivery of a link that was detached without being closed may be settled now."""
     if taken in taken.connection.lingering and not taken.link.terminus.unsettled:
         no_longer_lingers(core, taken)

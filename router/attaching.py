@@ -43,6 +43,7 @@ from amqpmesh.router.links import IncomingLink, LinkKey, OutgoingLink
 from amqpmesh.router.neighbours import LARGE
 from amqpmesh.router.opening import REDIRECT
 from amqpmesh.router.outlook import why_unasked
+from amqpmesh.router.reattaching import bring, end_undecided, in_common, states
 from amqpmesh.router.redirects import info
 from amqpmesh.router.remembered import forget, is_too_much, size_of_attach
 from amqpmesh.router.sayings import OUTCOMES
@@ -137,8 +138,8 @@ class Attaching:
             if is_too_much(self._core, record, octets):
                 raise RefusedError(AmqpCondition.RESOURCE_LIMIT_EXCEEDED, "names and addresses are too long")
             if attach.incomplete_unsettled:
-                # Nothing new may be sent until both maps are complete, and ours is empty: it is to try again (§2.7.3).
-                link.attach(source=attach.source, target=attach.target, unsettled={})
+                # Nothing new may be sent until both maps are complete: it is to try again (§2.7.3).
+                link.attach(source=attach.source, target=attach.target, unsettled=self._unsettled(record, link, attach))
                 link.detach(closed=False)
                 return
             if len(record.incoming) + len(record.outgoing) + len(record.lingering) >= record.limits.links:
@@ -169,6 +170,13 @@ class Attaching:
                 self._tell_shared(record, holder)
         taken.key = key
         self.links[key] = including(self.links.get(key, ()), taken)
+
+    def _unsettled(self, record: ConnectionRecord, link: Link, attach: Attach) -> Mapping[bytes, object]:
+        """What answers an incomplete unsettled map."""
+        if isinstance(link, Receiver):
+            return states(in_common(self._core, record, link, attach))
+        end_undecided(self._core, record, link, attach)
+        return {}
 
     def refused(self, record: ConnectionRecord, link: Link, error: Error) -> None:
         """A peer's attach was answered with an error: tell it. Raises: as `attached`."""
@@ -227,6 +235,7 @@ class Attaching:
             pool = FixedWindow(record.limits.anonymous_window)
         else:
             pool = address.pool
+        both = in_common(core, record, link, attach)
         link.attach(
             source=attach.source,
             target=Target(
@@ -238,11 +247,12 @@ class Attaching:
             snd_settle_mode=attach.snd_settle_mode,
             rcv_settle_mode=attach.rcv_settle_mode,
             max_message_size=record.limits.max_message_size or None,
-            unsettled=None if attach.unsettled is None else {},
+            unsettled=None if attach.unsettled is None else states(both),
         )
         incoming = IncomingLink(
             record, link, address, pool, number=self.next_number(), now=core.now, to=to, container=container
         )
+        bring(core, both, incoming)
         if isinstance(pool, FixedWindow):
             pool.set_suspended(core.draining or core.lookup.is_cut_off(incoming))
         record.incoming[incoming] = None
@@ -287,6 +297,7 @@ class Attaching:
         if default is not None and (not is_terminal(default) or state_kind(default) == ACCEPTED):
             # Accepted is said by receivers only: a router never says it in the place of one that is gone.
             default = None
+        end_undecided(core, record, link, attach)
         link.attach(
             source=Source(
                 address=named,

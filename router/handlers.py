@@ -224,6 +224,10 @@ def _ignored(core: Core, _record: ConnectionRecord, event: events.DeliveryIgnore
         core.touch_input(incoming)
 
 
+def _resumed(core: Core, _record: ConnectionRecord, event: events.DeliveryResumed) -> None:
+    core.settlement.resumed(event.delivery)
+
+
 def _disposed(core: Core, _record: ConnectionRecord, event: events.DispositionReceived) -> None:
     core.settlement.disposition_received(event)
 
@@ -292,6 +296,7 @@ _HANDLERS: Final[dict[type, Callable[..., None]]] = {
     events.LinkDetached: _detached,
     events.TransferReceived: _transferred,
     events.DeliveryIgnored: _ignored,
+    events.DeliveryResumed: _resumed,
     events.DispositionReceived: _disposed,
     events.CreditChanged: _credited,
     events.DrainRequested: _drain_requested,

@@ -34,6 +34,7 @@ from amqpmesh.router.kernel.relay import (
     Leg,
     Relay,
     dispose,
+    forget,
     is_terminal,
     state_kind,
 )
@@ -115,6 +116,30 @@ class Settlement:
                         dispose(leg.delivery, _own(leg) or state, False)
             return
         dispose(delivery, None, True)
+        self._sender_settled(relay, delivery)
+
+    def resumed(self, delivery: Delivery) -> None:
+        """The sender went on with a delivery after its link was detached: it hears what it was not told meanwhile."""
+        relay = delivery.relay
+        assert relay is not None
+        relay.second = delivery.second
+        if delivery.remote_settled:
+            forget(delivery)
+            delivery.settled = True
+            self._sender_settled(relay, delivery)
+            return
+        if is_outcome(delivery.remote_state):
+            self._sender_said(relay, delivery, delivery.remote_state, settled=False)
+        if relay.answered:
+            dispose(delivery, delivery.state, not relay.second)
+            if not relay.second:
+                self._sender_settled(relay, delivery)
+
+    def _sender_settled(self, relay: Relay, delivery: Delivery) -> None:
+        """The sender's end of a delivery is settled: so are the receivers' (§2.6.12)."""
+        core = self._core
+        source = relay.source
+        assert isinstance(source, IncomingLink)
         if relay.answered:
             source.owed -= 1
         relay.incoming = None

@@ -120,6 +120,14 @@ class DeliveryIgnored:
 
 
 @dataclass(slots=True)
+class DeliveryResumed:
+    """The sender went on with a delivery that our unsettled map has: it has a delivery-id again (§2.6.13)."""
+
+    link: Receiver
+    delivery: Delivery
+
+
+@dataclass(slots=True)
 class DispositionReceived:
     """The peer told the state of live deliveries of ours, or settled them (§2.7.6); `state` is encoded."""
 
@@ -172,6 +180,7 @@ Event = (
     | TransferReceived
     | DeliveriesGathered
     | DeliveryIgnored
+    | DeliveryResumed
     | DispositionReceived
     | CreditChanged
     | DrainRequested

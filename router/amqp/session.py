@@ -9,6 +9,7 @@ from amqpmesh.router.amqp.errors import CommandError, ProtocolError, Scope
 from amqpmesh.router.amqp.events import (
     CreditChanged,
     DeliveryIgnored,
+    DeliveryResumed,
     DispositionReceived,
     DrainRequested,
     Event,
@@ -312,7 +313,10 @@ class Session:
             return self.fail_link(link, violation.condition, violation.description)
         if delivery.ignored:
             self.flow_state.release(1)
-            return (DeliveryIgnored(link),) if first else ()
+            events: tuple[Event, ...] = (DeliveryIgnored(link),) if first else ()
+            if delivery.relay is not None and flow_state.current is None:
+                events = (*events, DeliveryResumed(link, delivery))
+            return events
         return (TransferReceived(link, delivery, b"" if frame.aborted else payload, first),)
 
     def receive_disposition(self, frame: kernel.DispositionFrame) -> Iterator[Event]:

@@ -212,6 +212,7 @@ cdef class Chunk:
     cpdef void release(self) except *
 
 cpdef Delivery receive_transfer(LinkFlow link, TransferFrame frame, long payload_size)
+cdef Delivery _resume(SessionFlow session, LinkFlow link, TransferFrame frame, Delivery delivery)
 @cython.locals(settled=bint, second=bint, message_format=long)
 cdef Delivery _first_transfer(SessionFlow session, LinkFlow link, TransferFrame frame, long payload_size)
 cdef bint _check_first_transfer(SessionFlow session, LinkFlow link, TransferFrame frame, long payload_size) except -1

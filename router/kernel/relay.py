@@ -146,7 +146,7 @@ class Delivery:
         #: Its last frame was read or written.
         self.complete = False
         self.aborted = False
-        #: A resumed delivery that we do not know: its frames are read and dropped.
+        #: A resumed delivery, of which we have all or know nothing: its frames are read and dropped.
         self.ignored = False
         #: Payload bytes so far.
         self.size = 0
@@ -1240,6 +1240,10 @@ def receive_transfer(link: LinkFlow, frame: TransferFrame, payload_size: int) ->
 
 def _first_transfer(session: SessionFlow, link: LinkFlow, frame: TransferFrame, payload_size: int) -> Delivery:
     """The first frame of a delivery: it needs an id and a tag of its own, and credit."""
+    if frame.resume:
+        known = None if frame.delivery_tag is None else link.unsettled.get(frame.delivery_tag)
+        if isinstance(known, Delivery) and known.delivery_id == -1:
+            return _resume(session, link, frame, known)
     _check_first_transfer(session, link, frame, payload_size)
     if frame.aborted:
         payload_size = 0
@@ -1271,6 +1275,32 @@ def _first_transfer(session: SessionFlow, link: LinkFlow, frame: TransferFrame, 
         link.current = delivery
     else:
         delivery.complete = True
+    return delivery
+
+
+def _resume(session: SessionFlow, link: LinkFlow, frame: TransferFrame, delivery: Delivery) -> Delivery:
+    """The sender goes on with a delivery that its new link has and that has come whole: what it sends is dropped."""
+    del link.unsettled[delivery.tag]
+    try:
+        _check_first_transfer(session, link, frame, 0)
+    finally:
+        link.unsettled[delivery.tag] = delivery
+    _count_first_transfer(session, link, False, 0)
+    session.held += 1
+    if session.next_incoming_id == session.incoming_limit:
+        session.look()
+    delivery.delivery_id = frame.delivery_id
+    delivery.second = link.second and frame.rcv_settle_mode != 0
+    delivery.ignored = True
+    delivery.size = 0
+    if frame.state is not None:
+        delivery.remote_state = frame.state
+    if frame.settled == 1 or frame.aborted:
+        delivery.remote_settled = True
+    else:
+        session.incoming.put(delivery.delivery_id, delivery)
+    if frame.more and not frame.aborted:
+        link.current = delivery
     return delivery
 
 
