@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 #: Seconds before a reason that has not changed is told again.
 REPEAT_TIME: Final = 60.0
 
+#: Characters of what a peer gives as its reason that are kept, of the condition and of the description.
+REASON: Final = 256
+
 #: What a source is asked with for a part of its messages: an SQL-like condition, as brokers understand it.
 SELECTOR: Final = Symbol("apache.org:selector-filter:string")
 
@@ -227,4 +230,4 @@ def because(error: Error | None) -> str:
     """What an error says, for people: to be put behind what it was said of."""
     if error is None:
         return ""
-    return f" ({error.condition})" + (f": {error.description}" if error.description else "")
+    return f" ({error.condition[:REASON]})" + (f": {error.description[:REASON]}" if error.description else "")

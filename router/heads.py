@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 from math import isfinite
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from amqpmesh.policies.annotations import MESH_PREFIX, DeliveryAnnotationsRule, must_be_understood, passing
 from amqpmesh.policies.expiry import remaining_ttl
 from amqpmesh.router.amqp.composite import Registry, decode_composite, encode_composite
+from amqpmesh.router.amqp.counting import FEW_VALUES, refuse_values
 from amqpmesh.router.amqp.definitions import AmqpCondition, Error
 from amqpmesh.router.amqp.errors import ProtocolError
 from amqpmesh.router.amqp.messaging import DeliveryAnnotations, Header, MessageAnnotations, Modified
@@ -23,7 +24,15 @@ FINAL_ADDRESS = Symbol(f"{MESH_PREFIX}to")
 
 _MESH_PREFIX = MESH_PREFIX.encode()
 _UINT_MAX = 2**32 - 1
+
+T = TypeVar("T")
 _ANNOTATIONS: Registry[DeliveryAnnotations | MessageAnnotations] = Registry(DeliveryAnnotations, MessageAnnotations)
+
+
+def _decoded(expected: type[T] | Registry[T], section: bytes) -> T:
+    """A head section. Raises: ProtocolError: it is malformed, or holds too many values to be read while others wait."""
+    refuse_values(section, FEW_VALUES)
+    return decode_composite(expected, section)[0]
 
 
 def expires_at(relay: Relay) -> float | None:
@@ -50,9 +59,9 @@ def strict_refusal(data: bytes, head: Head) -> Error | None:
         if not end:
             continue
         try:
-            annotations, _ = decode_composite(_ANNOTATIONS, data[start:end])
+            annotations = _decoded(_ANNOTATIONS, data[start:end])
         except ProtocolError as error:
-            return Error(condition=AmqpCondition.DECODE_ERROR, description=str(error))
+            return Error(condition=error.condition, description=str(error))
         strange = next((key for key in annotations.value if must_be_understood(key)), None)
         if strange is not None:
             return Error(
@@ -104,9 +113,9 @@ def _passing_annotations(
     kept: dict[Symbol | ULong, Value] = {}
     if section and (rule is DeliveryAnnotationsRule.PASS or within_mesh):
         try:
-            annotations, _ = decode_composite(DeliveryAnnotations, section)
+            annotations = _decoded(DeliveryAnnotations, section)
         except ProtocolError:
-            # Malformed, and it names the mesh's own keys, or would hide one: it is not let through.
+            # Malformed, or too many, and it names the mesh's own keys, or would hide one: it is not let through.
             pass
         else:
             kept = passing(annotations.value, rule, within_mesh=within_mesh)
@@ -115,11 +124,11 @@ def _passing_annotations(
 
 
 def delivery_annotations(section: bytes) -> Mapping[Symbol | ULong, Value]:
-    """What a delivery-annotations section holds; nothing if it is empty or malformed."""
+    """What a delivery-annotations section holds; nothing if it is empty, malformed, or holds too many values."""
     if not section:
         return {}
     try:
-        return decode_composite(DeliveryAnnotations, section)[0].value
+        return _decoded(DeliveryAnnotations, section).value
     except ProtocolError:
         return {}
 
@@ -149,12 +158,12 @@ def redelivered(data: bytes, *, failed: bool, modified: Modified | None) -> byte
     try:
         start, end = head.header
         if end:
-            header = decode_composite(Header, data[start:end])[0]
+            header = _decoded(Header, data[start:end])
         start, end = head.message_annotations
         annotations = data[start:end]
         if modified is not None and modified.message_annotations:
             if end:
-                merged.update(decode_composite(MessageAnnotations, annotations)[0].value)
+                merged.update(_decoded(MessageAnnotations, annotations).value)
             merged.update(modified.message_annotations.items())
             annotations = encode_composite(MessageAnnotations(value=merged))
     except ProtocolError:
@@ -172,7 +181,7 @@ def without_ttl(data: bytes) -> bytes:
         return data
     start, end = head.header
     try:
-        header = replace(decode_composite(Header, data[start:end])[0], ttl=None)
+        header = replace(_decoded(Header, data[start:end]), ttl=None)
     except ProtocolError:
         return data
     return data[:start] + encode_composite(header) + data[end:]

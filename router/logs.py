@@ -165,7 +165,7 @@ class RepeatFilter(logging.Filter):
         fields: dict[str, object] = getattr(record, _FIELDS, {})
         event = event_of(record)
         if event in OF_ROUTERS:
-            key = (str(fields.get("router")), f"{event} {fields.get('reason')}")
+            key = (_shortened(fields.get("router")), f"{event} {_shortened(fields.get('reason'))}")
         elif record.name == LOGINS or fields.get("peer") is None or fields.get("connector") is not None:
             return True
         else:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from amqpmesh.router import heads
 from amqpmesh.router.accounts import chosen_at, count_undelivered, drop_kept
 from amqpmesh.router.amqp.composite import decode_composite, encode_composite
+from amqpmesh.router.amqp.counting import bounded
 from amqpmesh.router.amqp.messaging import Modified
 from amqpmesh.router.exclusions import exclude, is_excluded, without_ours
 from amqpmesh.router.kernel.relay import (
@@ -53,7 +54,7 @@ def redeliver(core: Core, relay: Relay, outcome: bytes) -> bytes | None:
         return outcome
     modified = None
     if kind == MODIFIED:
-        said = decode_composite(Modified, outcome)[0]
+        said = decode_composite(Modified, bounded(outcome))[0]
         if said.undeliverable_here and not exclude(relay, address, leg, said):
             relay.attempts -= 1
         modified = without_ours(said)

@@ -107,8 +107,12 @@ def takes_rejected(source: IncomingLink) -> bool:
     return not isinstance(terminus, Source) or not terminus.outcomes or _SYMBOLS[REJECTED] in terminus.outcomes
 
 
+#: Format codes of symbols.
+_SYMBOLIC: Final = (0xA3, 0xB3)
+
+
 def _may_be_listed(state: bytes, outcomes: Sequence[Symbol]) -> bool:
     """Whether a list of outcomes may mean this state of an extension: it has its name, or names some extension's, where
     this state has only a number."""
-    descriptor = decode(state, 1)[0]
+    descriptor = decode(state, 1)[0] if state[1] in _SYMBOLIC else None
     return descriptor in outcomes if isinstance(descriptor, Symbol) else not OUTCOMES.issuperset(outcomes)

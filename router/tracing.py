@@ -11,12 +11,14 @@ from enum import Enum
 from typing import TYPE_CHECKING, Final
 
 from amqpmesh.router.amqp.composite import Composite, Registry, declaration, decode_composite
+from amqpmesh.router.amqp.counting import FEW_VALUES
 from amqpmesh.router.amqp.errors import ProtocolError
 from amqpmesh.router.amqp.frames import SASL_FRAME, Frame, FrameReader
-from amqpmesh.router.amqp.performatives import decode_performative
+from amqpmesh.router.amqp.maps import Entries
+from amqpmesh.router.amqp.performatives import decode_abridged, decode_performative, is_overfull
 from amqpmesh.router.amqp.plans import DECLARED
 from amqpmesh.router.amqp.sasl import SaslChallenge, SaslInit, SaslMechanisms, SaslOutcome, SaslResponse
-from amqpmesh.router.logs import EventLog
+from amqpmesh.router.logs import MAX_VALUE_CHARACTERS, EventLog
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -118,13 +120,14 @@ class _Way:
         return True
 
     def _performative(self, frame: Frame) -> None:
-        performative, payload_at = decode_performative(frame.body)
-        payload = len(frame.body) - payload_at
+        if is_overfull(frame.body, FEW_VALUES):
+            performative = decode_abridged(frame.body)
+            more: dict[str, object] = {"values": f"more than {FEW_VALUES}"}
+        else:
+            performative, payload_at = decode_performative(frame.body)
+            more = {"payload": len(frame.body) - payload_at or None}
         self._write(
-            channel=frame.channel,
-            frame=_label(performative),
-            **dict(_fields(performative, secret=False)),
-            payload=payload if payload else None,
+            channel=frame.channel, frame=_label(performative), **dict(_fields(performative, secret=False)), **more
         )
 
     def _write(self, **fields: object) -> None:
@@ -152,7 +155,9 @@ def _shown(value: object) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, bytes):
-        return f"0x{value.hex()}"
+        return f"0x{value[:MAX_VALUE_CHARACTERS].hex()}"
+    if isinstance(value, Entries):
+        return f"{len(value)} entries"
     if isinstance(value, (list, tuple)):
         return f"[{', '.join(map(_shown, value))}]"
     if isinstance(value, dict):

@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from amqpmesh.router.amqp.channels import Channels
+from amqpmesh.router.amqp.counting import FEW_VALUES
 from amqpmesh.router.amqp.definitions import AmqpCondition, ConnectionCondition, Error, LinkCondition, SessionCondition
 from amqpmesh.router.amqp.errors import CommandError, ProtocolError, Scope
 from amqpmesh.router.amqp.events import (
@@ -105,7 +106,7 @@ class Connection:
         minimum_idle_time_out: float = 0.1,
         close_time_out: float = 5.0,
         open_time_out: float = 10.0,
-        max_values: int = 256,
+        max_values: int = FEW_VALUES,
         properties: Mapping[Symbol, Value] | None = None,
         offered_capabilities: Sequence[Symbol] = (),
         desired_capabilities: Sequence[Symbol] = (),

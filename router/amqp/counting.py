@@ -16,6 +16,9 @@ MAX_VALUES: Final = 20_000
 """How many values a message may hold, if the program says nothing else: as many take 10 to 70 ms to decode, depending
 on what they are."""
 
+FEW_VALUES: Final = 256
+"""How many values a performative may hold, or what else a router decodes while others wait, if nothing else is said."""
+
 # By format code: octets of a value that has always as many, its format code included; else 0.
 _WIDTHS: Final = [0] * 0x40 + [1 + MIN_WIDTHS[code >> 4] if code < 0xA0 else 0 for code in range(0x40, 0x100)]
 
@@ -56,6 +59,15 @@ def refuse_values(payload: Buffer, most: int) -> None:
         ) from None
     except (*MALFORMED, KeyError):
         return
+
+
+def bounded(described: bytes, most: int = FEW_VALUES) -> bytes:
+    """A described list as it came, or, if it holds more values than `most`, without them: `abridged`."""
+    try:
+        refuse_values(described, most)
+    except ProtocolError:
+        return abridged(described)
+    return described
 
 
 def exceeds(performative: Buffer, most: int, apart: int = -1) -> bool:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Final
 
 from amqpmesh.router.amqp.composite import decode_composite, encode_composite
+from amqpmesh.router.amqp.counting import bounded
 from amqpmesh.router.amqp.definitions import AmqpCondition, Error
 from amqpmesh.router.amqp.delivery_states import (
     STATES,
@@ -44,7 +45,7 @@ def short_state(state: bytes) -> bytes | None:
 
     Returns: None: it is of an extension, and what of it must be said is not known here.
     """
-    value = decode_composite(STATES, state)[0]
+    value = decode_composite(STATES, bounded(state))[0]
     return None if isinstance(value, Extension) else encode_composite(_short(value))
 
 

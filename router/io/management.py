@@ -6,6 +6,7 @@ from typing import TypeVar
 import trio
 
 from amqpmesh.router import logs, management
+from amqpmesh.router.amqp.counting import FEW_VALUES
 from amqpmesh.router.amqp.errors import AmqpMeshError
 from amqpmesh.router.config import ListenerConfig
 from amqpmesh.router.connections import brought_by
@@ -27,7 +28,7 @@ CREDIT = 4
 """Requests that may wait here; those that ask more wait at home, and whoever comes anew is behind so many only."""
 
 MAX_REQUEST_SIZE = 8 * 2**10
-"""Octets: a request says little, and all of it is decoded at once."""
+"""Octets: a request says little, and all of it is decoded at once, if it holds no more than `FEW_VALUES`."""
 
 SURVEY_TIME = 0.2
 """Seconds for which all are told what was found out for one."""
@@ -88,7 +89,9 @@ class ManagementNode(Doors):
                     await trio.sleep(FAULT_PAUSE)
 
     async def _serve_link(self) -> None:
-        async with self.receiver(management.ADDRESS, credit=CREDIT, max_message_size=MAX_REQUEST_SIZE) as requests:
+        async with self.receiver(
+            management.ADDRESS, credit=CREDIT, max_message_size=MAX_REQUEST_SIZE, max_values=FEW_VALUES
+        ) as requests:
             async for delivery in requests:
                 await self._answer(delivery)
 

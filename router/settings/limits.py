@@ -1,5 +1,6 @@
 """What one connection may take, whoever opened it."""
 
+from amqpmesh.router.amqp.counting import FEW_VALUES
 from amqpmesh.router.tables import Table, declared, setting, table
 
 USHORT_MAX = 2**16 - 1
@@ -23,7 +24,7 @@ class Limits(Table):
     anonymous_window: int = setting(default=64, low=1, high=2**31 - 1)
     max_owed: int = setting(default=5000, low=1, high=2**31 - 1)
     output_backlog: int = setting(default=256 * 2**10, low=1)
-    max_values: int = setting(default=256, low=64)
+    max_values: int = setting(default=FEW_VALUES, low=64)
     head_max: int = setting(default=64 * 2**10, low=1)
     open_time_out: float = setting(default=10.0, low=0.0, high=3600.0)
     close_time_out: float = setting(default=5.0, low=0.0, high=3600.0)
