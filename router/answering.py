@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 from amqpmesh.router.accounts import close_if_done, drop_chunks, drop_kept
 from amqpmesh.router.amqp.composite import decode_composite, encode_composite
 from amqpmesh.router.amqp.definitions import AmqpCondition, Error
+from amqpmesh.router.amqp.fitting import told_state
 from amqpmesh.router.amqp.messaging import Received
 from amqpmesh.router.departures import fail_link
 from amqpmesh.router.exclusions import passed_up
@@ -72,6 +73,7 @@ def tell(core: Core, relay: Relay, outcome: bytes) -> None:
     if relay.second:
         relay.answered = True
         dispose(incoming, permitted, False)
+        _shorten(relay)
         source.owed += 1
         limit = source.connection.limits.max_owed
         # On a lane it is many senders who owe, each of them bounded where it is attached.
@@ -97,6 +99,16 @@ def tell(core: Core, relay: Relay, outcome: bytes) -> None:
             if not leg.done:
                 abort_leg(core, leg)
     close_if_done(core, relay)
+
+
+def _shorten(relay: Relay) -> None:
+    """What was said of a delivery is on its way, and stays until the sender settles: of what is long, which it was."""
+    assert relay.incoming is not None
+    relay.incoming.state = told_state(relay.incoming.state)
+    for leg in relay.legs:
+        leg.outcome = told_state(leg.outcome)
+        if leg.delivery is not None:
+            leg.delivery.remote_state = told_state(leg.delivery.remote_state)
 
 
 def settle_orphan(core: Core, relay: Relay) -> None:

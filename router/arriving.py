@@ -12,6 +12,7 @@ from amqpmesh.policies.expiry import seconds_left
 from amqpmesh.router import heads
 from amqpmesh.router.accounts import close_if_done, drop_kept
 from amqpmesh.router.amqp.definitions import AmqpCondition, Error
+from amqpmesh.router.amqp.fitting import lasting_state
 from amqpmesh.router.attaching import RefusedError
 from amqpmesh.router.departures import fail_link
 from amqpmesh.router.exclusions import is_excluded, nobody_else, read
@@ -57,6 +58,7 @@ def transfer_received(core: Core, event: TransferReceived) -> None:
         # The attach is not answered yet, or the link is being refused: accounted by the engine, of no use.
         session.release(1)
         return
+    delivery.remote_state = lasting_state(delivery.remote_state)
     if state_kind(delivery.remote_state) in (TRANSACTIONAL, DECLARED):
         session.release(1)
         fail_link(core, incoming, unknown_transaction())

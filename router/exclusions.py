@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from amqpmesh.policies.annotations import MESH_PREFIX
 from amqpmesh.router.amqp.composite import decode_composite, encode_composite
+from amqpmesh.router.amqp.counting import bounded
 from amqpmesh.router.amqp.messaging import Modified
 from amqpmesh.router.amqp.types import Symbol
 from amqpmesh.router.heads import delivery_annotations
@@ -107,7 +108,7 @@ def passed_up(core: Core, relay: Relay, outcome: bytes) -> bytes:
         return outcome
     if source.lane is not None and address.lane is not None:
         return outcome  # a router on the way
-    modified = decode_composite(Modified, outcome)[0]
+    modified = decode_composite(Modified, bounded(outcome))[0]
     legs = [leg for leg in relay.legs if not leg.copy]
     by = None
     if modified.undeliverable_here and source.lane is not None and len(legs) == 1:

@@ -20,6 +20,7 @@ from amqpmesh.router.accounts import (
 )
 from amqpmesh.router.amqp.composite import encode_composite
 from amqpmesh.router.amqp.definitions import Error, LinkCondition
+from amqpmesh.router.amqp.fitting import lasting_state
 from amqpmesh.router.amqp.messaging import Rejected
 from amqpmesh.router.answering import answer, pass_up, settle_orphan, tell
 from amqpmesh.router.departures import fail_link
@@ -61,12 +62,17 @@ class Settlement:
     # ---------------------------------------------------------------------------------------------------- what they say
 
     def disposition_received(self, event: DispositionReceived) -> None:
-        """A peer told the state of deliveries, or settled them."""
+        """A peer told the state of deliveries, or settled them. What it does not settle it may never."""
+        state, settled = event.state, event.settled
+        if not settled:
+            state = lasting_state(state)
         for delivery in event.deliveries:
+            if state is not event.state:
+                delivery.remote_state = state
             if delivery.leg is not None:
-                self._receiver_said(delivery.leg, delivery, event.state, event.settled)
+                self._receiver_said(delivery.leg, delivery, state, settled)
             elif delivery.relay is not None:
-                self._sender_said(delivery.relay, delivery, event.state, event.settled)
+                self._sender_said(delivery.relay, delivery, state, settled)
 
     def _receiver_said(self, leg: Leg, delivery: Delivery, state: bytes | None, settled: bool) -> None:
         core = self._core

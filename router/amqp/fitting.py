@@ -20,10 +20,14 @@ from amqpmesh.router.amqp.delivery_states import (
 )
 from amqpmesh.router.amqp.performatives import Close, Detach, End
 from amqpmesh.router.amqp.types import Extension
+from amqpmesh.router.kernel.relay import EXTENSION, LONG_STATE
 
 #: Characters, of 4 octets at most: with all that is around them they fit into 512 octets, and so does a condition.
 _DESCRIPTION: Final = 60
 _CONDITION: Final = 80
+
+#: A state of some extension.
+_UNKNOWN: Final = bytes((0x00, 0x53, EXTENSION, 0x45))
 
 
 def short_error(error: Error | None) -> Error | None:
@@ -47,6 +51,16 @@ def short_state(state: bytes) -> bytes | None:
     """
     value = decode_composite(STATES, bounded(state))[0]
     return None if isinstance(value, Extension) else encode_composite(_short(value))
+
+
+def lasting_state(state: bytes | None) -> bytes | None:
+    """What is passed on of a state that stays as long as its delivery: of a long one the short form, if it has one."""
+    return state if state is None or len(state) <= LONG_STATE else short_state(state)
+
+
+def told_state(state: bytes | None) -> bytes | None:
+    """What stays of a state that was passed on until its delivery is settled: of a long one, which it was."""
+    return state if state is None or len(state) <= LONG_STATE else short_state(state) or _UNKNOWN
 
 
 def _short(state: DeliveryState) -> DeliveryState:

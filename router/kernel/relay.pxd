@@ -13,6 +13,7 @@ cdef long _COPIED
 cdef double _BESIDE, _PATIENCE, _PACE
 cdef long _SHORT
 cdef long _MAX_TAG
+cdef long _LONG_STATE
 cdef long _HEADER
 cdef long _DELIVERY_ANNOTATIONS
 cdef long _MESSAGE_ANNOTATIONS

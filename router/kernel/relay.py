@@ -50,6 +50,8 @@ UNDELIVERABLE_STATE: Final = b"\x00\x53\x27\xc0\x03\x02\x41\x41"
 
 #: The longest delivery-tag (§2.8.7).
 MAX_TAG: Final = 32
+#: Octets of a delivery state that may stay as it came until the delivery is settled.
+LONG_STATE: Final = 4096
 #: More than there will be of anything that is counted.
 MANY: Final = 0x7FFFFFFF
 
@@ -68,6 +70,7 @@ _RELEASED: Final = RELEASED
 _MODIFIED: Final = MODIFIED
 _ACCEPTED_STATE: Final = ACCEPTED_STATE
 _MAX_TAG: Final = MAX_TAG
+_LONG_STATE: Final = LONG_STATE
 
 
 class SessionOwner(Protocol):
@@ -2801,7 +2804,7 @@ def _receiver_said(router: RouterFlow, passage: Passage, state: bytes | None, se
         return False
     if incoming.lane != outgoing.lane and state_kind(state) == _MODIFIED:
         return False  # neighbours are told who it was that gave it back
-    if passage.second and incoming.outstanding >= incoming.max_outstanding:
+    if passage.second and (incoming.outstanding >= incoming.max_outstanding or len(state) > _LONG_STATE):
         return False
     outgoing.count_outcome(state)
     incoming.count_outcome(state)
