@@ -39,6 +39,9 @@ class Daemon:
         )
         frame = (len(body) + 8).to_bytes(4, "big") + bytes((2, SASL_FRAME, 0, 0)) + body
         self.core.receive(record, protocol_header(SASL_ID) + frame, now)
+        assert record.login is not None
+        record.login.do()
+        self.core.logged_in(record, now)
         self.core.data_to_send(record, now)
         self.core.receive_eof(record, now)
 
