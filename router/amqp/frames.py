@@ -15,6 +15,9 @@ SASL_FRAME: Final = 0x01
 #: Octets of a protocol header, and of a frame header without extension.
 HEADER_SIZE: Final = 8
 
+#: Octets that were handed out and are kept all the same, with what comes behind them.
+_LITTLE: Final = 4 * 2**10
+
 #: A frame without body: traffic against an idle time-out (§2.4.5).
 EMPTY_FRAME: Final = b"\x00\x00\x00\x08\x02\x00\x00\x00"
 
@@ -56,7 +59,8 @@ class FrameReader:
         if not data:
             return
         if self.is_empty:
-            self._data, self._at = bytes(data), at
+            self._data = bytes(data)
+            self._move(at)
             return
         if not self._begun:
             rest = memoryview(self._data)[self._at :]
@@ -97,9 +101,13 @@ class FrameReader:
 
     def _move(self, at: int) -> None:
         """What comes before `at` was handed out."""
+        size = len(self._data)
         self._at = at
-        if at == len(self._data) and self._behind:
-            self._data, self._at, self._behind = self._behind, self._behind_at, b""
+        if at == size:
+            self._data, self._at, self._behind, self._behind_at = self._behind, self._behind_at, b"", 0
+        elif at > _LITTLE and 2 * at > size:
+            # The begin of a frame that comes later does not keep what came before it.
+            self._data, self._at = self._data[at:], 0
 
     def starts_with(self, data: bytes) -> bool:
         """Whether what was not handed out yet begins so."""

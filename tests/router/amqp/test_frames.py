@@ -1,5 +1,6 @@
 """A byte stream cut into headers and frames (§2.2, §2.3), whatever the chunks."""
 
+import tracemalloc
 from collections.abc import Iterator
 from itertools import pairwise
 
@@ -150,3 +151,21 @@ def test_what_belongs_to_no_frame_can_be_taken_out_for_another_layer() -> None:
     assert reader.take_rest() == b""
     reader.feed(protocol_header(0))
     assert reader.next_header() == protocol_header(0)
+
+
+@pytest.mark.parametrize("relayed", [0.0, 0.9], ids=["handed out", "relayed before it was fed"])
+def test_the_begin_of_a_frame_keeps_nothing_that_came_before_it(relayed: float) -> None:
+    data = EMPTY_FRAME * 2**16 + framed(b"x" * 100)[:50]
+    reader = FrameReader(512)
+    tracemalloc.start()
+    try:
+        before, _ = tracemalloc.get_traced_memory()
+        reader.feed(bytearray(data), int(2**16 * relayed) * len(EMPTY_FRAME))
+        while reader.next_frame() is not None:
+            pass
+        after, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert after - before < 16 * 2**10
+    reader.feed(framed(b"x" * 100)[50:])
+    assert read(reader) == [Frame(AMQP_FRAME, 0, b"x" * 100)]
