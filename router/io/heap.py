@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import resource
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple, Never
 
 import trio
@@ -18,6 +20,9 @@ if TYPE_CHECKING:
 LOOK: Final = 1.0  # seconds
 FEW: Final = 100  # connections that may leave before anything is done about it
 LITTLE: Final = 1 << 20  # octets of deliveries that may be gone before
+MUCH: Final = 32 << 20  # octets that may be free in the process, beside what is held
+CONNECTION: Final = 50 << 10  # octets of a connection, about
+STATM: Final = Path("/proc/self/statm")
 
 
 class Peaks(NamedTuple):
@@ -66,23 +71,55 @@ class Height:
         return True
 
 
+class Slack:
+    """How much more memory the process has than is held, beyond what it has for itself."""
+
+    def __init__(self) -> None:
+        self._least: int | None = None
+        self._stays = 0
+
+    def is_wide(self, resident: int, now: Peaks) -> bool:
+        """Whether much is free that was not when what is free was `given_back`."""
+        slack = self._slack(resident, now)
+        self._stays = min(self._stays, slack)
+        return slack - self._stays > MUCH
+
+    def given_back(self, resident: int, now: Peaks) -> None:
+        """What is there yet is in pieces that nobody can give back."""
+        self._stays = self._slack(resident, now)
+
+    def _slack(self, resident: int, now: Peaks) -> int:
+        more = resident - now.octets - now.connections * CONNECTION
+        self._least = more if self._least is None else min(self._least, more)
+        return more - self._least
+
+
 async def give_back(held: Held) -> Never:
-    """Give what is free to the system, once less is there than has gone since most was.
+    """Give what is free to the system, once less is there than has gone since most was, or much is free anyway.
 
     What was a connection refers to itself in parts, and is found as garbage at some time; the C library keeps what is
     free. Looking takes as long as there is much to look at, and what is given back is had anew when it comes again: so
     it must be worth that, and waits as long as much leaves.
     """
-    connections, octets = Height(FEW), Height(LITTLE)
+    connections, octets, slack = Height(FEW), Height(LITTLE), Slack()
     while True:
         await trio.sleep(LOOK)
         now = held.peaks()
         left, settled = connections.has_fallen(now.connections), octets.has_fallen(now.octets)
         if left:
             gc.collect()
-        if left or settled:
+        if left or settled or slack.is_wide(resident(), now):
             held.compact()
             trim()
+            slack.given_back(resident(), now)
+
+
+def resident() -> int:
+    """Octets of memory that the process has now; 0 where the system does not say."""
+    try:
+        return int(STATM.read_text().split()[1]) * resource.getpagesize()
+    except OSError:
+        return 0
 
 
 def trim() -> bool:

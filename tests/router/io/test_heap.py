@@ -110,6 +110,35 @@ async def test_nobody_looks_for_garbage_when_deliveries_are_gone_since_they_leav
     assert await looked(Remembered(*(Peaks(5_000, each) for each in octets)), monkeypatch) == given_back
 
 
+@pytest.mark.parametrize(
+    ("resident", "given_back"),
+    [
+        ([40, 72, 72, 72], []),
+        ([40, 73, 50, 50, 50], [2]),
+        ([40, 80, 80, 80, 80], [2]),  # what is in pieces stays, and is not looked for again
+        ([40, 80, 60, 93, 93], [2, 4]),
+        ([40, 80, 60, 92, 92], [2]),
+    ],
+)
+async def test_it_is_looked_for_when_much_more_is_there_than_is_held(
+    resident: list[int], given_back: list[int], autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left = [each * MIB + 1 for each in resident]
+    monkeypatch.setattr(heap, "resident", lambda: left[0] if len(left) == 1 else left.pop(0))
+
+    class Steady(Remembered):
+        def compact(self) -> None:
+            super().compact()
+            left.insert(0, left[0] if left else 0)  # asked for once more, when it was given back
+
+    held = Steady(*[Peaks(10, MIB)] * len(resident))
+    assert await looked(held, monkeypatch) == given_back
+
+
+def test_what_a_process_has_is_known_where_the_system_says_it() -> None:
+    assert (heap.resident() > 10 * MIB) == sys.platform.startswith("linux")
+
+
 async def test_a_router_says_what_it_had_at_most_and_lets_go_of_the_room_of_what_is_gone() -> None:
     count = 200
     async with Router(listeners=["amqp://127.0.0.1:0"]) as router:
