@@ -10,14 +10,15 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 
 import pytest
 
-from benchmarks import wire
+from benchmarks import processes, wire
 from benchmarks.generator import generate
 from benchmarks.processes import cpu_seconds
+from tests.slow.conftest import Soaked
 
 pytestmark = pytest.mark.slow
 
@@ -276,3 +277,39 @@ def test_a_consumer_that_takes_and_never_settles_stops_its_producer_and_memory_s
         # Whatever the limit of unsettled deliveries is, the credit given was two thousand times as much.
         assert 100 < taken < ENDLESS / 100
         assert soaked.peak() - before < taken * 4096  # bytes, for each delivery that is unsettled
+
+
+READERS = 200
+MEMORY = 16 * MIB
+CONNECTION = 50 << 10
+SPARE = 56 * MIB  # what was read and is not handled, and what may be free; without the process itself
+
+
+def test_the_memory_of_a_router_is_what_the_operations_page_says_while_200_receivers_do_not_read(tmp_path):
+    config = tmp_path / "router.toml"
+    config.write_text(f'[router]\nid = "A"\nmemory = {MEMORY}\n[[listener]]\nurl = "amqp://127.0.0.1:0"\n')
+    with processes.server("amqpmesh", "run", str(config)) as (url, pid), ExitStack() as stack:
+        soaked = Soaked(url, pid)
+        consumers = []
+        for number in range(READERS):
+            stream = soaked.connect(receive_buffer=1 << 12)
+            stack.callback(stream.socket.close)
+            attach = wire.attach("consumer", f"unread-{number}", receiver=True, settled=False)
+            stream.socket.sendall(wire.opening(f"reader {number}") + attach + wire.flow(0, 0, 0, ENDLESS))
+            while wire.ATTACH not in [code for code, *_ in stream.read()]:
+                pass
+            consumers.append(stream)
+        before = soaked.resident()
+        soaked.forget_peak()
+        produce = ["--url", url, "--address", "unread-%", "--connections", str(READERS), "--size", "28000"]
+        with generate("send", *produce, "--count", str(ENDLESS)) as sender:
+            deadline = time.monotonic() + 10
+            while time.monotonic() < deadline:
+                for each in consumers:
+                    with suppress(OSError):  # it held most
+                        each.beat()
+                time.sleep(0.5)
+            assert sender.process.poll() is None, "no sender is closed for what others do not read"
+            assert soaked.peak() - before < 2 * MEMORY + SPARE + 2 * READERS * CONNECTION
+            ask = [sys.executable, "-m", "amqpmesh", "status", "--url", url]
+            assert "buffered" in subprocess.run(ask, capture_output=True, text=True, timeout=20, check=True).stdout

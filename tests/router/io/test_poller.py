@@ -16,11 +16,12 @@ from amqpmesh.router.amqp.frames import EMPTY_FRAME
 from amqpmesh.router.amqp.performatives import Open, Transfer
 from amqpmesh.router.connections import ConnectionRecord
 from amqpmesh.router.core import Core
-from amqpmesh.router.io import poller
+from amqpmesh.router.io import polled, poller
 from amqpmesh.router.io.driver import Driver
 from amqpmesh.router.io.node import Router
 from amqpmesh.router.io.polled import SMALL_READS, PolledTransport
 from amqpmesh.router.io.streams import READ_SIZE, TcpStream
+from amqpmesh.router.io.transport import LEAST_SLICE
 from tests.support.peer import AMQP, Peer, attached, begun, connect, credit, frame
 from tests.support.stopwatches import measure
 
@@ -194,6 +195,36 @@ async def test_it_reads_less_at_once_only_after_several_small_reads(monkeypatch:
     assert sizes[-1] == READ_SIZE
     assert sizes == sorted(sizes, reverse=True)
     assert all(sizes.count(size) == SMALL_READS for size in set(sizes[SMALL_READS:]) - {READ_SIZE})
+    assert router.statistics().is_empty
+
+
+async def test_the_more_is_not_told_yet_the_less_is_read_at_once(work: Work, monkeypatch: pytest.MonkeyPatch) -> None:
+    unread = list[int]()
+    receive = Core.receive
+
+    def noted(core: Core, record: ConnectionRecord, data: bytes, now: float) -> bool:
+        assert router._driver is not None
+        unread.append(router._driver.unread)
+        return receive(core, record, data, now)
+
+    measure(lambda: work.seconds)
+    monkeypatch.setattr(polled, "UNREAD", 2**17)
+    much = EMPTY_FRAME * (2**18 // len(EMPTY_FRAME))
+    async with Router(listeners=[LOOPBACK]) as router:
+        senders = [await connect(router) for _ in range(SENDERS)]
+        for each in senders:
+            await each.open()
+        monkeypatch.setattr(Core, "receive", noted)
+        work.takes = 0.01
+        async with trio.open_nursery() as nursery:
+            for each in senders:
+                nursery.start_soon(each.write, much)
+        while router.statistics().router.octets_in < SENDERS * len(much):
+            await trio.lowlevel.checkpoint()
+        work.takes = 0.0
+        for each in senders:
+            await each.close()
+    assert 2**16 < max(unread) <= 2**17 + SENDERS * LEAST_SLICE
     assert router.statistics().is_empty
 
 
