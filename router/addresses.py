@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from heapq import heapify, heappop, heappush
+from heapq import heapify, heappop, heappush, heapreplace
 from itertools import count
+from math import inf
 from typing import TYPE_CHECKING, Final
 
 from amqpmesh.policies.access import RESERVED
@@ -90,6 +91,11 @@ class Waiting:
         deadline = self.next_deadline()
         return self._deadlines[0][2] if deadline is not None and deadline <= now else None
 
+    def put_off(self, deadline: float) -> None:
+        """The one that is due next waits on, until then."""
+        _, ticket, relay = self._deadlines[0]
+        heapreplace(self._deadlines, (deadline, ticket, relay))
+
     def remove(self, relay: Relay) -> None:
         """It waits no longer, wherever in the line it stood."""
         if relay.queued:
@@ -134,6 +140,7 @@ class Address:
         "is_ingress",
         "kept",
         "lane",
+        "left_at",
         "lenders",
         "lifetime",
         "maker",
@@ -204,6 +211,8 @@ class Address:
         self.draining: Few[OutgoingLink] = ()
         #: What links that are gone have counted: to be read; see `count`.
         self.past = NOTHING
+        #: When one left that was not relayed without a decision, seconds.
+        self.left_at = -inf
         #: Deliveries that went to nobody.
         self.undelivered = 0
         #: Deliveries whose octets are kept: they have left from here, and may come back to be sent again.

@@ -23,9 +23,10 @@ from amqpmesh.router.kernel.relay import (
     state_kind,
 )
 from amqpmesh.router.leaving import abort_leg, uncount_or_abort
-from amqpmesh.router.links import IncomingLink
+from amqpmesh.router.links import IncomingLink, OutgoingLink
 from amqpmesh.router.redelivery import redeliver
 from amqpmesh.router.sayings import permissible
+from amqpmesh.router.waiting import LEFT, WAITS, forwarded, waits_there
 
 if TYPE_CHECKING:
     from amqpmesh.router.core import Core
@@ -123,6 +124,9 @@ def pass_up(core: Core, leg: Leg, state: bytes | None) -> None:
     """A state that is no outcome goes up as it came; `received` counts the sections as they were sent to us."""
     relay = leg.relay
     incoming = relay.incoming
+    if state in (WAITS, LEFT):
+        _heard_of(core, leg, state)
+        return
     if state is None or incoming is None or leg.copy or relay.answered or len(relay.legs) > 1:
         return
     if state_kind(state) == RECEIVED and relay.section_shift:
@@ -136,6 +140,21 @@ def pass_up(core: Core, leg: Leg, state: bytes | None) -> None:
             received = Received(section_number=number + relay.section_shift, section_offset=received.section_offset)
         state = encode_composite(received)
     dispose(incoming, state, False)
+
+
+def _heard_of(core: Core, leg: Leg, state: bytes) -> None:
+    """A router says whether a delivery waits there: it concerns the one where that came in. Nobody else may say so."""
+    relay, outgoing = leg.relay, leg.branch
+    source = relay.source
+    if not (isinstance(outgoing, OutgoingLink) and outgoing.lane is not None and isinstance(source, IncomingLink)):
+        return
+    if source.lane is None:
+        if state == WAITS:
+            waits_there(core, relay)
+        else:
+            forwarded(core, relay)
+    elif relay.incoming is not None:
+        dispose(relay.incoming, state, False)
 
 
 def _head_sections(relay: Relay) -> int:

@@ -38,7 +38,7 @@ from amqpmesh.router.links import IncomingLink, OutgoingLink
 from amqpmesh.router.memory import begun_on
 from amqpmesh.router.refusing import end_link, refuse
 from amqpmesh.router.sayings import rejected, unknown_transaction
-from amqpmesh.router.waiting import config_of, enqueue
+from amqpmesh.router.waiting import config_of, enqueue, is_full
 
 if TYPE_CHECKING:
     from collections import deque
@@ -182,6 +182,8 @@ def _route(core: Core, relay: Relay) -> None:
             core.irregular_heads += 1
         relay.head = head
         relay.priority = head.priority
+        if anonymous and lane is not None and heads.is_presettled(data, head):
+            relay.presettled = True
         if core.recording is not None and head.header[1]:
             relay.told = told(data, *head.header)
     elif anonymous:
@@ -215,6 +217,9 @@ def _route(core: Core, relay: Relay) -> None:
     if core.honours_expiry and not _note_expiry(core, relay, address, data):
         return
     relay.address = address
+    if anonymous and lane is None and is_full(core, relay, address, incoming):
+        core.settlement.undelivered(relay, address)
+        return
     if lane is not None and lane.kind is LaneKind.ANYCAST:
         read(core, relay, data, address)
         if is_excluded(relay, address):

@@ -43,6 +43,7 @@ from amqpmesh.router.links import IncomingLink, LinkKey, OutgoingLink
 from amqpmesh.router.neighbours import LARGE
 from amqpmesh.router.opening import REDIRECT
 from amqpmesh.router.outlook import why_unasked
+from amqpmesh.router.portions import SharedWindow
 from amqpmesh.router.reattaching import bring, end_undecided, in_common, states
 from amqpmesh.router.redirects import info
 from amqpmesh.router.remembered import forget, is_too_much, size_of_attach
@@ -232,7 +233,7 @@ class Attaching:
                 to, container = place.address if place.name else None, place.container
         pool: Pool | FixedWindow
         if address is None:
-            pool = FixedWindow(record.limits.anonymous_window)
+            pool = SharedWindow(record.limits.anonymous_window)
         else:
             pool = address.pool
         both = in_common(core, record, link, attach)

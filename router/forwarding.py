@@ -66,6 +66,7 @@ def _way(address: Address, relay: Relay) -> Share | None:
 def _give(core: Core, relay: Relay, share: Share) -> None:
     """It leaves its ingress by this way: at once, or it waits there."""
     forwarded(core, relay)
+    share.ingress.left_at = core.now
     share.take(core.now)
     relay.share = share
     relay.waiting = True

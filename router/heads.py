@@ -22,7 +22,11 @@ if TYPE_CHECKING:
 FINAL_ADDRESS = Symbol(f"{MESH_PREFIX}to")
 """The delivery annotation that carries a message's final address over transit lanes."""
 
+PRESETTLED = Symbol(f"{MESH_PREFIX}settled")
+"""The delivery annotation of what is unsettled on a transit lane alone: its sender has settled it."""
+
 _MESH_PREFIX = MESH_PREFIX.encode()
+_PRESETTLED = PRESETTLED.encode()
 _UINT_MAX = 2**32 - 1
 
 T = TypeVar("T")
@@ -141,6 +145,13 @@ def final_address(data: bytes, head: Head) -> str | None:
     start, end = head.delivery_annotations
     to = delivery_annotations(data[start:end]).get(FINAL_ADDRESS)
     return to if isinstance(to, str) and not isinstance(to, Symbol) else None
+
+
+def is_presettled(data: bytes, head: Head) -> bool:
+    """Whether a neighbour says that the sender of a message has settled it (on transit lanes). Args: as above."""
+    start, end = head.delivery_annotations
+    section = data[start:end]
+    return _PRESETTLED in section and delivery_annotations(section).get(PRESETTLED) is True
 
 
 def redelivered(data: bytes, *, failed: bool, modified: Modified | None) -> bytes:

@@ -45,19 +45,21 @@ def start(core: Core, relay: Relay, address: Address, taken: list[OutgoingLink])
     lane = address.lane
     if lane is not None and relay.key is None:
         relay.key = core.new_key(lane)
+    came_in = isinstance(relay.source, IncomingLink) and relay.source.lane is None
+    # Of what is settled no router could say that it waits, and its sender would never wait.
+    tracked = relay.settled and came_in and lane is not None and lane.kind is LaneKind.TRANSIT
     data = heads.leaving(
         relay,
         first.data,
         address.config.delivery_annotations,
         core.now,
-        ours=_for_routers(relay, lane, taken),
+        ours=_for_routers(relay, lane, taken, tracked=tracked),
         within_mesh=_is_on_its_way(relay, taken),
     )
     if data is None:
         core.settlement.expired(relay)
         return
     # Where a message came in, it is sent again: else every router on its way would. Of the router's own none is.
-    came_in = isinstance(relay.source, IncomingLink) and relay.source.lane is None
     if address.config.redeliver and not (relay.settled or relay.attempts) and not address.is_multicast and came_in:
         begin_keeping(core, relay)
         for chunk in chunks:
@@ -70,6 +72,7 @@ def start(core: Core, relay: Relay, address: Address, taken: list[OutgoingLink])
             relay.head = read_head(data, complete=True)
             relay.arrived = core.now
     relay.attempts += 1
+    address.left_at = core.now
     forwarded(core, relay)
     watchers = list(address.copies)
     for share in address.shares:
@@ -81,6 +84,7 @@ def start(core: Core, relay: Relay, address: Address, taken: list[OutgoingLink])
     for chunk in chunks:
         chunk.holders = len(legs)
     for leg in legs:
+        leg.tracked = tracked
         leg.chunks.extend(chunks)
     if relay.attempts == 1:
         for each in watchers:
@@ -98,10 +102,15 @@ def start(core: Core, relay: Relay, address: Address, taken: list[OutgoingLink])
             _begin_leg(core, outgoing, leg)
 
 
-def _for_routers(relay: Relay, lane: Lane | None, taken: list[OutgoingLink]) -> dict[Symbol | ULong, Value]:
-    """What a message says to the next router. Args: lane: of the node that it leaves from. taken: the links."""
+def _for_routers(
+    relay: Relay, lane: Lane | None, taken: list[OutgoingLink], *, tracked: bool
+) -> dict[Symbol | ULong, Value]:
+    """What a message says to the next router.
+
+    Args: lane: of the node that it leaves from. taken: the links. tracked: as of its legs.
+    """
     if lane is not None and lane.kind is LaneKind.TRANSIT and relay.to is not None:
-        return {heads.FINAL_ADDRESS: relay.to}
+        return {heads.FINAL_ADDRESS: relay.to, **({heads.PRESETTLED: True} if tracked else {})}
     return listed(relay, taken)
 
 
@@ -147,17 +156,18 @@ def _begin_leg(core: Core, outgoing: OutgoingLink, leg: Leg) -> None:
     if relay.key is None and outgoing.lane is not None:
         # A consumer of an address here, which is at another router: wherever it came from, it begins its way there.
         relay.key = core.new_key(outgoing.lane)
+    settled = (relay.settled or relay.presettled) and not leg.tracked
     leg.delivery = outgoing.link.delivery(
-        outgoing.next_tag(relay.key), message_format=relay.message_format, settled=relay.settled
+        outgoing.next_tag(relay.key), message_format=relay.message_format, settled=settled
     )
-    if outgoing.lane is not None and not relay.second:
+    if outgoing.lane is not None and (leg.tracked or not relay.second):
         # Lanes are of mode second, for those that need it (§2.7.5).
         leg.delivery.rcv_settle_mode = ReceiverSettleMode.FIRST.value
     leg.delivery.leg = leg
     outgoing.current = leg
     if outgoing.bulk and isinstance(relay.source, IncomingLink):
         relay.source.begin_bulk(outgoing.address, leg)
-    if not relay.settled:
+    if not settled:
         leg.counted = True
         outgoing.unsettled += 1
     core.touch_outgoing(outgoing)
@@ -184,6 +194,8 @@ def pump(core: Core, outgoing: OutgoingLink) -> None:
         may_pass(leg)
         core.touch_outgoing(outgoing)
         leg_sent(core, leg)
+        if leg.relay.presettled and not leg.relay.settled and not leg.copy:
+            core.settlement.handed_on(leg)
 
 
 def go_on(core: Core, stalled: Iterable[OutgoingLink]) -> None:
@@ -244,7 +256,7 @@ def _write(core: Core, outgoing: OutgoingLink, leg: Leg) -> bool:
         if outgoing.is_held_up:
             outgoing.stall()
             return False
-        settles = relay.settled and not delivery.settled
+        settles = relay.settled and not delivery.settled and not leg.tracked
         # What the sender had said of it goes with the first frame (§2.7.5, state).
         said = senders_state(relay.incoming) if relay.incoming is not None and not leg.started else None
         taken = sender.transfer(delivery, data, more=not last, settled=settles, state=said)
@@ -266,7 +278,7 @@ def _write(core: Core, outgoing: OutgoingLink, leg: Leg) -> bool:
 def abort(core: Core, relay: Relay) -> None:
     """The sender aborted it, or is gone in the middle of it: so do its legs (§2.7.5, aborted)."""
     unqueue(core, relay)
-    forwarded(core, relay)
+    forwarded(core, relay, left=False)
     relay.dropped = True
     relay.complete = True
     relay.incoming = None

@@ -28,7 +28,6 @@ LinkKey = tuple[str, str, str, str, bool]
 #: What most links have in common; nothing is ever in it.
 _NO_BACKLOG: Final[deque[kernel.Leg]] = deque(maxlen=0)
 _NOTHING_LARGE: Final[dict[Address, kernel.Leg]] = {}
-_NOTHING_WAITS: Final[dict[Address, int]] = {}
 
 #: Large deliveries between routers fill this part of what may wait to be written, 1 / n.
 BULK_PART: Final = 2
@@ -97,8 +96,8 @@ class IncomingLink:
         self.bulk: dict[Address, kernel.Leg] = _NOTHING_LARGE
         #: A tree's lane of a neighbour that is not the parent any more: what still comes would come twice.
         self.stranger = False
-        #: Anonymous: how many deliveries wait, by address.
-        self.waiting: dict[Address, int] = {} if address is None else _NOTHING_WAITS
+        #: Of a transit lane: deliveries that wait here, and for which it was given credit again.
+        self.waiting = 0
         self.key: LinkKey | None = None
         #: Octets of what the peer has called it that count against the peer.
         self.remembered = 0

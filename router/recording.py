@@ -128,7 +128,8 @@ class Recording:
         key = self._key(relay, delivery.tag if outgoing.lane is not None else None)
         if key is None:
             return
-        outcome = outcome_of(leg.outcome)
+        # Of what its sender settled routers tell each other that it has left.
+        outcome = Outcome.NONE if relay.presettled else outcome_of(leg.outcome)
         if outcome is Outcome.NONE and leg.aborting:
             outcome = Outcome.ABORTED
         flags = Flag.COPY if leg.copy else 0

@@ -26,6 +26,7 @@ from amqpmesh.router.answering import answer, pass_up, settle_orphan, tell
 from amqpmesh.router.departures import fail_link
 from amqpmesh.router.exclusions import is_excluded, nobody_else
 from amqpmesh.router.kernel.relay import (
+    ACCEPTED_STATE,
     DECLARED,
     FAILED_STATE,
     RELEASED_STATE,
@@ -45,7 +46,7 @@ from amqpmesh.router.recording import outcome_of
 from amqpmesh.router.redelivery import dead_letter
 from amqpmesh.router.sayings import is_outcome, senders_state, unknown_transaction
 from amqpmesh.router.telemetry import Outcome
-from amqpmesh.router.waiting import forwarded, requeue, unqueue
+from amqpmesh.router.waiting import decided_there, forwarded, requeue, unqueue
 
 if TYPE_CHECKING:
     from amqpmesh.router.addresses import Address
@@ -93,6 +94,7 @@ class Settlement:
             leg.said = core.now
             outgoing.link.flow_state.count_outcome(leg.outcome)
             answers = not leg.copy
+            decided_there(core, leg.relay, leg.outcome)
         else:
             # It is known, and cannot change (§2.6.12): only that it is settled may be new.
             answers = False
@@ -151,6 +153,8 @@ class Settlement:
         relay.incoming = None
         relay.settled = True
         drop_kept(core, relay)
+        if relay.legs:
+            forwarded(core, relay, left=False)
         for leg in relay.legs:
             # Where frames are still to be written, the next one says that it is settled.
             if not leg.done and leg.delivery is not None and leg.delivery.complete:
@@ -169,7 +173,7 @@ class Settlement:
         if core.recording is not None:
             core.recording.unsent(relay, why if why is not None else outcome_of(state), state)
         unqueue(core, relay)
-        forwarded(core, relay)
+        forwarded(core, relay, left=False)
         drop_chunks(relay)
         relay.dropped = True
         if relay.incoming is not None and not relay.settled:
@@ -208,6 +212,11 @@ class Settlement:
             answer(core, relay)
         close_if_done(core, relay)
 
+    def handed_on(self, leg: Leg) -> None:
+        """A leg has left whose sender has settled it: the router where it came in is told, and nobody else."""
+        leg.outcome = leg.outcome or ACCEPTED_STATE
+        answer(self._core, leg.relay)
+
     # ---------------------------------------------------------------------------------------------- when a side is gone
 
     def hop_lost(self, leg: Leg) -> None:
@@ -219,6 +228,8 @@ class Settlement:
         if leg.done:
             return
         may_pass(leg)
+        if leg.started and not leg.copy:
+            forwarded(core, relay, left=False)  # it may have waited at another router
         if not leg.started and not leg.copy and len(relay.legs) == 1 and not leg.aborting:
             self.unsend(leg)
             return
@@ -272,10 +283,11 @@ class Settlement:
         drop_kept(core, relay)
         if not relay.legs:
             unqueue(core, relay)
-            forwarded(core, relay)
+            forwarded(core, relay, left=False)
             drop_chunks(relay)
             relay.complete = True
         else:
+            forwarded(core, relay, left=False)
             settle_orphan(core, relay)
         close_if_done(core, relay)
 

@@ -181,7 +181,7 @@ def _incoming(core: Core, incoming: IncomingLink, why: Mapping[Address, Reason |
         incoming,
         Direction.INCOMING,
         copy=False,
-        undelivered=incoming.input.waiting + sum(incoming.waiting.values()),
+        undelivered=incoming.input.waiting + incoming.waiting,
         missed=0,
         reason=reason,
     )
@@ -261,7 +261,7 @@ def _lane(core: Core, taken: IncomingLink | OutgoingLink) -> LaneStatistics:
     reason: Reason | None
     if isinstance(taken, IncomingLink):
         lane, direction, bulk, retired = taken.lane, Direction.INCOMING, taken.input.large, False
-        waiting = taken.input.waiting + sum(taken.waiting.values())
+        waiting = taken.input.waiting + taken.waiting
         of_node = why_node(node, draining=core.draining) if node is not None else None
         reason = why_incoming(taken, of_node, draining=core.draining)
     else:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from amqpmesh.router import heads
+from amqpmesh.router.amqp.composite import encode_composite
+from amqpmesh.router.amqp.messaging import Received
+from amqpmesh.router.kernel.relay import RELEASED, dispose, state_kind
 from amqpmesh.router.lanes import LaneKind
 from amqpmesh.router.links import IncomingLink
 from amqpmesh.router.memory import waiting_at
+from amqpmesh.router.portions import Portion, SharedWindow
+from amqpmesh.router.settings.limits import UINT_MAX
 from amqpmesh.router.shares import Share
 
 if TYPE_CHECKING:
@@ -17,16 +22,22 @@ if TYPE_CHECKING:
     from amqpmesh.router.kernel.relay import Relay
 
 
+#: What a router says of a delivery that came by a transit lane: that it waits for a receiver's credit, and that it has
+#: left. No receiver says so: there is no section of that number.
+WAITS: Final = encode_composite(Received(section_number=UINT_MAX, section_offset=0))
+LEFT: Final = encode_composite(Received(section_number=UINT_MAX, section_offset=1))
+
+#: Stands for the portion of a delivery whose ingress router has been told that it waits.
+_TOLD: Final = object()
+
+
 def enqueue(core: Core, relay: Relay, address: Address, incoming: IncomingLink) -> None:
     """Nobody can take it now: it waits, from an anonymous sender not for long."""
     if incoming.address is None:
-        waiting = incoming.waiting.get(address, 0)
-        if waiting >= address.config.window or core.memory.is_over(waiting_at(core, relay, address)):
+        if core.memory.is_over(waiting_at(core, relay, address)):
             core.settlement.undelivered(relay, address)
             return
-        incoming.waiting[address] = waiting + 1
-        # Waiting for one address must not hold up the others of the link.
-        forwarded(core, relay)
+        _hold(core, relay, incoming)
     wait(core, relay, address)
     core.touch(address)
 
@@ -37,6 +48,56 @@ def wait(core: Core, relay: Relay, address: Address) -> None:
     for chunk in relay.chunks:
         chunk.move(account)
     address.wait(relay, deadline(core, relay, address))
+
+
+def is_full(core: Core, relay: Relay, address: Address, incoming: IncomingLink) -> bool:
+    """Whether an anonymous sender's message may not wait, should it have to. Args: address: where it would."""
+    pool = incoming.pool
+    if not (isinstance(pool, SharedWindow) and relay.to is not None and pool.has_portion(relay.to)):
+        return False
+    return pool.is_full(relay.to, config_of(core, relay, address).window)
+
+
+def _hold(core: Core, relay: Relay, incoming: IncomingLink) -> None:
+    """A delivery without an address of its link's waits: its sender is to wait, too, wherever that is attached."""
+    pool = incoming.pool
+    if incoming.lane is not None:
+        # The lane is for others, too. The router where it came in knows its sender.
+        forwarded(core, relay)
+        incoming.waiting += 1
+        relay.portion = _TOLD
+        if relay.incoming is not None:
+            dispose(relay.incoming, WAITS, False)
+    elif isinstance(pool, SharedWindow) and relay.to is not None:
+        if not relay.waiting:
+            relay.waiting = True
+            pool.take_back(incoming.input)
+        relay.portion = pool.hold(incoming.input, relay.to)
+        if relay.complete:
+            for chunk in relay.chunks:
+                chunk.free_window()  # the sender's own window bounds what waits: other links of the session go on
+
+
+def waits_there(core: Core, relay: Relay) -> None:
+    """A delivery that left by a transit lane waits at the router where that ends."""
+    source = relay.source
+    if isinstance(source, IncomingLink) and source.address is None and relay.portion is None and relay.share is None:
+        _hold(core, relay, source)
+
+
+def decided_there(core: Core, relay: Relay, outcome: bytes) -> None:
+    """A delivery that left has an outcome, where it waits if it has waited since."""
+    if relay.portion is not None:
+        if state_kind(outcome) == RELEASED:
+            _give_up(relay)
+        forwarded(core, relay, left=False)
+
+
+def _give_up(relay: Relay) -> None:
+    """It has waited as long as it may."""
+    portion, source = relay.portion, relay.source
+    if isinstance(portion, Portion) and isinstance(source, IncomingLink) and isinstance(source.pool, SharedWindow):
+        source.pool.give_up(portion)
 
 
 def deadline(core: Core, relay: Relay, address: Address) -> float | None:
@@ -72,7 +133,7 @@ def requeue(core: Core, relay: Relay, address: Address) -> None:
         relay.address = address = share.ingress
     incoming = relay.source
     if isinstance(incoming, IncomingLink) and incoming.address is None:
-        incoming.waiting[address] = incoming.waiting.get(address, 0) + 1
+        _hold(core, relay, incoming)
     wait(core, relay, address)
     core.touch(address)
 
@@ -84,8 +145,13 @@ def end_waiting(core: Core, address: Address) -> None:
         expires_at = heads.expires_at(relay)
         if expires_at is not None and expires_at <= now:
             core.settlement.expired(relay)
-        else:
-            core.settlement.undelivered(relay, address)
+            continue
+        until = address.left_at + config_of(core, relay, address).anonymous_wait
+        if until > now:  # what is before it leaves: its turn comes
+            address.waiting.put_off(until if expires_at is None else min(until, expires_at))
+            continue
+        _give_up(relay)
+        core.settlement.undelivered(relay, address)
 
 
 def unqueue(core: Core, relay: Relay) -> None:
@@ -93,19 +159,20 @@ def unqueue(core: Core, relay: Relay) -> None:
     address = core.address_of(relay)
     if relay.queued and address is not None:
         address.waiting.remove(relay)
-        incoming = relay.source
-        if isinstance(incoming, IncomingLink) and incoming.address is None and relay.share is None:
-            incoming.waiting[address] -= 1
-            if not incoming.waiting[address]:
-                del incoming.waiting[address]
         core.touch(address)
 
 
-def forwarded(core: Core, relay: Relay) -> None:
+def forwarded(core: Core, relay: Relay, *, left: bool = True) -> None:
     """Its first frame has left, or never will: its input may be given credit for it again."""
+    holder, portion = relay.share or relay.source, relay.portion
+    if portion is not None:
+        relay.portion = None
+        if portion is _TOLD and isinstance(relay.source, IncomingLink):
+            relay.source.waiting -= 1
+            if left and relay.incoming is not None:
+                dispose(relay.incoming, LEFT, False)
     if not relay.waiting:
         return
-    holder = relay.share or relay.source
     if isinstance(holder, Share):
         relay.waiting = False
         holder.pool.forwarded(holder.input, core.now)
@@ -113,5 +180,11 @@ def forwarded(core: Core, relay: Relay) -> None:
         core.touch(holder.ingress)
     elif isinstance(holder, IncomingLink):
         relay.waiting = False
-        holder.pool.forwarded(holder.input, core.now)
+        pool = holder.pool
+        if not isinstance(pool, SharedWindow):
+            pool.forwarded(holder.input, core.now)
+        elif isinstance(portion, Portion):
+            pool.end(holder.input, portion, left=left)
+        else:
+            pool.passed(holder.input, relay.to)
         core.touch_input(holder)

@@ -113,6 +113,8 @@ class FixedWindow:
 
     def __init__(self, window: int = 64) -> None:
         self.window = window
+        self.capacity = window
+        """Deliveries that may be granted or wait; of them no more than the window are granted."""
         self._suspended = False
         self._inputs: dict[Input, None] = {}
         self._renewing: dict[Input, None] = {}
@@ -146,16 +148,18 @@ class FixedWindow:
         if not i.waiting:
             raise CommandError("forwarded: no delivery of this input waits")
         i.waiting -= 1
-        if i in self._inputs and ((i.granted + i.waiting) * 2 <= self.window or not i.granted):
-            self._renewing[i] = None
+        self._look(i)
+
+    def held(self, i: Input) -> int:
+        """Deliveries that have come, and that the window waits for."""
+        return i.waiting
 
     def relayed(self, i: Input, count: int, now: float) -> None:  # noqa: ARG002 - as a pool's
         """As `Pool.relayed`."""
         i.delivery_count = (i.delivery_count + count) & SERIAL
         i.available = max(0, i.available - count)
         i.granted = max(0, i.granted - count)
-        if i in self._inputs and ((i.granted + i.waiting) * 2 <= self.window or not i.granted):
-            self._renewing[i] = None
+        self._look(i)
 
     def quiet(self, i: Input) -> int:
         """As `Pool.quiet`."""
@@ -197,10 +201,15 @@ class FixedWindow:
                 flows.append(Grant(i, i.announce(), i.draining, not i.firm))
             return flows
         for i in self._renewing:
-            room = max(0, self.window - i.granted - i.waiting)
+            room = max(0, min(self.window, self.capacity - self.held(i)) - i.granted)
             if room or i.draining:
                 i.granted += room
                 i.draining = False
                 flows.append(Grant(i, i.announce(), False, False))
         self._renewing.clear()
         return flows
+
+    def _look(self, i: Input) -> None:
+        """Whether it may be due credit: half of the window is free, or it has none."""
+        if i in self._inputs and ((i.granted + self.held(i)) * 2 <= self.window or not i.granted):
+            self._renewing[i] = None

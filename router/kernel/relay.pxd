@@ -210,6 +210,7 @@ cdef class Chunk:
     cdef public Budget account
     cpdef void move(self, Budget account) except *
     cpdef void absorb(self, Chunk other) except *
+    cpdef void free_window(self) except *
     cpdef void release(self) except *
 
 cpdef Delivery receive_transfer(LinkFlow link, TransferFrame frame, long payload_size)
@@ -239,14 +240,14 @@ cpdef void forget(Delivery delivery) except *
 cdef class Leg:
     cdef public Relay relay
     cdef public object branch, chunks
-    cdef public bint copy, started, aborting, counted, done
+    cdef public bint copy, started, aborting, counted, done, tracked
     cdef public Delivery delivery
     cdef public long offset
     cdef public bytes outcome
     cdef public double left, said
 
 cdef class Relay:
-    cdef public object source, head, address, share, chunks, to, kept, excluded
+    cdef public object source, head, address, share, chunks, portion, to, kept, excluded
     cdef public Delivery incoming
     cdef public long message_format, priority, queued, section_shift, attempts, counter, first, told
     cdef public bint settled, second, complete, dropped, waiting, answered, failed, closed, presettled, recorded

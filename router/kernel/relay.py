@@ -1180,6 +1180,12 @@ class Chunk:
         if other._session is not None:
             other._session.release(1)
 
+    def free_window(self) -> None:
+        """It holds no frame of its session's window any more."""
+        if self._session is not None:
+            self._session.release(1)
+            self._session = None
+
     def release(self) -> None:
         """One holder has sent it, or will not."""
         self.holders -= 1
@@ -1557,6 +1563,7 @@ class Leg:
         "relay",
         "said",
         "started",
+        "tracked",
     )
 
     def __init__(self, relay: Relay, branch: object, copy: bool) -> None:
@@ -1565,6 +1572,8 @@ class Leg:
         self.branch = branch
         #: A `copy` receiver's: its outcome counts for nobody.
         self.copy = copy
+        #: The sender has settled it, and the router where its lane ends says when it has left there.
+        self.tracked = False
         self.delivery: Delivery | None = None
         #: What came and has not left, and how much of the first of it has.
         self.chunks: deque[Chunk] = deque()
@@ -1611,6 +1620,7 @@ class Relay:
         "key",
         "legs",
         "message_format",
+        "portion",
         "presettled",
         "priority",
         "queued",
@@ -1659,6 +1669,8 @@ class Relay:
         self.queued = 0
         #: It counts as waiting in the pool of its input.
         self.waiting = True
+        #: Of an anonymous sender's: its portion of that sender's window while it waits, here or at another router.
+        self.portion: object = None
         #: The sender has been told an outcome, and is to settle it (mode second).
         self.answered = False
         #: How many sections fewer than came were sent on.

@@ -38,7 +38,7 @@ class AddressConfig(Table):
     max_credit: int = setting(default=500, low=1, high=2**31 - 1)
     max_unsettled: int = setting(default=5000, low=1, high=2**31 - 1)
     drain_time: float = setting(default=0.25, low=0.0, high=60.0)
-    window: int = setting(default=64, low=1, high=2**31 - 1)
+    window: int = setting(default=500, low=1, high=2**31 - 1)
     anonymous_wait: float = setting(default=1.0, low=0.0, high=3600.0)
     overflow: Overflow = setting(default=Overflow.HOLD)
     overflow_time: float = setting(default=1.0, low=0.0, high=3600.0)

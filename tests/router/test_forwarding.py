@@ -254,17 +254,23 @@ def test_an_anonymous_message_waits_a_while_for_credit_and_holds_up_no_other_add
     receiver.flow(0)
     quick.receiver("quick", credit=100)
     link = producer.sender(None)
-    waiting = [producer.send(link, message(to="slow")) for _ in range(4)]
-    assert waiting[3].outcome == Released(), "no more than the window of the address may wait"
-    quick_one = producer.send(link, message(to="quick"))
+    waiting = [producer.send(link, message(to="slow")) for _ in range(17)]
+    assert not any(each.said for each in waiting), "nobody else goes on: the sender is to wait"
+    quick_ones = [producer.send(link, message(to="quick")) for _ in range(16)]
+    for arrival in quick.take(16):
+        arrival.accept()
+    waiting.append(producer.send(link, message(to="slow")))
+    assert waiting[-1].outcome == Released(), "no more than a part of the sender's window may wait"
+    quick_ones.append(producer.send(link, message(to="quick")))
     quick.take(1)[0].accept()
-    network.run()
-    assert quick_one.outcome == Accepted()
     receiver.flow(1)
     network.run()
     slow.take(1)[0].accept()
-    network.advance(1.1)
-    assert [each.outcome for each in waiting] == [Accepted(), Released(), Released(), Released()]
+    network.advance(0.9)
+    assert [each.outcome for each in waiting[:-1]] == [Accepted()] + [None] * 16
+    network.advance(0.2)
+    assert [each.outcome for each in waiting[:-1]] == [Accepted()] + [Released()] * 16
+    assert {each.outcome for each in quick_ones} == {Accepted()}
     network.leave()
 
 

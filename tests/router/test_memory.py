@@ -214,10 +214,14 @@ AT_ONCE = 50  # messages in one batch
 
 
 def crowd(memory: int) -> Network:
-    """A network each of whose clients may have thousands of links."""
+    """A network each of whose clients may have thousands of links, and of messages that wait."""
     network = Network(memory=memory)
     network.listener = ListenerConfig(
-        url="amqp://127.0.0.1:0", idle_time_out=0.0, session_window=2**16, connection_window=2**16
+        url="amqp://127.0.0.1:0",
+        idle_time_out=0.0,
+        session_window=2**16,
+        connection_window=2**16,
+        anonymous_window=2**16,
     )
     return network
 

@@ -241,7 +241,7 @@ def test_copies_are_seen_where_a_message_is_delivered_and_nowhere_else() -> None
 
 
 def test_what_waits_for_one_address_holds_up_no_other_of_an_anonymous_sender_three_routers_away() -> None:
-    mesh = World("ABCD", LINE)
+    mesh = World("ABCD", LINE, AddressConfig(pattern="slow", window=64))
     slow, fast, producer = mesh["D"].client(), mesh["D"].client(), mesh["A"].client()
     slow.receiver("slow", credit=1)
     fast.receiver("fast", credit=1000)

@@ -1,0 +1,168 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from amqpmesh.router.amqp.errors import CommandError
+from amqpmesh.router.portions import Portion, SharedWindow
+from amqpmesh.router.windows import Input
+
+
+def granted(window: SharedWindow, i: Input) -> int:
+    """What its sender may send now."""
+    window.grants(0.0)
+    return i.granted
+
+
+def wait(window: SharedWindow, i: Input, to: str, count: int = 1) -> Portion:
+    """So many messages come for an address, and wait."""
+    for _ in range(count):
+        window.received(i, 0.0)
+        portion = window.hold(i, to)
+    return portion
+
+
+def go_on(window: SharedWindow, i: Input, count: int) -> None:
+    """So many messages come for another address, and leave."""
+    for _ in range(count):
+        window.received(i, 0.0)
+        window.passed(i, "another")
+
+
+def begun(size: int) -> tuple[SharedWindow, Input]:
+    window = SharedWindow(size)
+    i = window.add_input(0)
+    assert granted(window, i) == size
+    return window, i
+
+
+def test_what_waits_for_the_only_address_holds_all_of_the_window() -> None:
+    window, i = begun(64)
+    portion = wait(window, i, "q", 64)
+    assert granted(window, i) == 0
+    assert not window.is_full("q", 1), "its sender waits, and nothing is given back"
+    window.end(i, portion, left=True)
+    assert granted(window, i) == 1
+
+
+def test_an_address_that_takes_nothing_holds_a_part_that_is_not_counted_while_others_go_on() -> None:
+    window, i = begun(64)
+    wait(window, i, "q", 40)
+    go_on(window, i, 15)
+    assert window.held(i) == 40
+    go_on(window, i, 1)
+    assert window.held(i) == 0
+    assert granted(window, i) == 64
+    assert not window.is_full("q", 41)
+    assert window.is_full("q", 40)
+
+
+def test_a_second_such_address_holds_its_part() -> None:
+    window, i = begun(64)
+    wait(window, i, "one", 40)
+    go_on(window, i, 16)
+    wait(window, i, "other", 40)
+    go_on(window, i, 16)
+    assert window.held(i) == 16
+
+
+def test_an_address_that_takes_as_much_as_others_holds_what_waits_for_it_again() -> None:
+    window, i = begun(64)
+    portion = wait(window, i, "q", 40)
+    go_on(window, i, 16)
+    for taken in range(1, 13):
+        window.end(i, portion, left=True)
+        assert portion.most == 15 + taken, "others went on before the first of them alone"
+    assert window.held(i) == 27
+    assert not window.is_full("q", 1)
+
+
+def test_an_address_for_which_others_left_more_than_for_it_holds_no_more_than_its_part() -> None:
+    window, i = begun(64)
+    portion = wait(window, i, "q", 40)
+    for _ in range(20):
+        go_on(window, i, 16)
+        window.end(i, portion, left=True)
+    assert (portion.waiting, portion.most) == (20, 16)
+
+
+def test_one_that_has_waited_in_vain_shows_that_no_more_than_a_part_need_to_wait() -> None:
+    window, i = begun(64)
+    portion = wait(window, i, "q", 40)
+    window.give_up(portion)
+    assert portion.most == 64, "nobody else goes on: its sender is to wait"
+    go_on(window, i, 16)
+    window.give_up(portion)
+    window.end(i, portion, left=False)
+    assert (portion.most, window.is_full("q", 500)) == (1, True)
+    window.end(i, portion, left=True)
+    assert window.is_full("q", 500) is False
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_one_address_does_not_hold_all_of_a_small_window(size: int) -> None:
+    window, i = begun(size)
+    wait(window, i, "q")
+    assert granted(window, i) > 0
+    go_on(window, i, 1)
+    assert granted(window, i) == size
+    wait(window, i, "q")
+    go_on(window, i, 1)
+    assert granted(window, i) == size
+
+
+def test_what_left_may_wait_after_all() -> None:
+    window, i = begun(4)
+    for _ in range(4):
+        window.received(i, 0.0)
+        window.passed(i, "q")
+    window.take_back(i)
+    portion = window.hold(i, "q")
+    assert granted(window, i) == 3
+    for _ in range(9):
+        window.received(i, 0.0)
+        window.passed(i, "q")
+    assert portion.most == 4, "those for its own address do not go on without it"
+
+
+def test_nothing_ends_that_does_not_wait() -> None:
+    window, i = begun(4)
+    portion = wait(window, i, "q")
+    window.end(i, portion, left=False)
+    with pytest.raises(CommandError):
+        window.end(i, portion, left=False)
+
+
+@given(
+    st.integers(1, 100),
+    st.lists(st.tuples(st.sampled_from("abcde"), st.sampled_from(["wait", "leave", "end", "drop", "up"]))),
+)
+def test_what_is_held_is_the_sum_of_the_portions_and_the_sender_gets_the_rest(
+    size: int, steps: list[tuple[str, str]]
+) -> None:
+    window, i = begun(size)
+    portions: dict[str, Portion] = {}
+    for to, step in steps:
+        portion = portions.get(to)
+        if step == "wait":
+            portions[to] = wait(window, i, to)
+        elif step == "leave":
+            window.received(i, 0.0)
+            window.passed(i, to)
+        elif portion is not None and step == "up":
+            window.give_up(portion)
+        elif portion is not None:
+            window.end(i, portion, left=step == "end")
+            if not portion.waiting:
+                del portions[to]
+        aside = sum(each.held for each in portions.values() if each.most <= window.part)
+        held = sum(each.held for each in portions.values())
+        assert window.held(i) == held - min(window.part, aside) >= 0
+        assert i.waiting == sum(each.waiting for each in portions.values())
+        if not i.granted:
+            assert granted(window, i) == max(0, min(size, window.capacity - window.held(i)))
+    for portion in portions.values():
+        while portion.waiting:
+            window.end(i, portion, left=True)
+    assert (window.held(i), granted(window, i) * 2 >= size) == (0, True)
