@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 class Outgoing:
     """What becomes of one delivery that a program sends."""
 
+    #: The payload is whole, or this is its last piece.
+    is_last: bool = True
+
     __slots__ = (
         "aborting",
         "at",
@@ -28,17 +31,12 @@ class Outgoing:
         "delivery",
         "done",
         "doubt",
-        "ended",
         "failure",
-        "length",
         "outcome",
         "outdated",
         "payload",
         "prepare",
-        "reading",
         "settled",
-        "size",
-        "taken",
         "watch",
     )
 
@@ -49,24 +47,11 @@ class Outgoing:
         settled: bool,
         prepare: Callable[[], bytes] | None = None,
         watch: Callable[[Outgoing], None] | None = None,
-        reading: trio.CancelScope | None = None,
-        length: int | None = None,
     ) -> None:
         """Args: prepare: makes the payload when its first frame can be sent, where it depends on the connection.
-        watch: called when the outcome is known, or that it will not be. reading: the payload is the first piece of one
-        that streams: `feed` adds the others; cancelled when no more are wanted. length: octets of the whole payload
-        that streams; None: not known.
+        watch: called when the outcome is known, or that it will not be.
         """
-        #: All of it, or the piece that is being sent.
         self.payload: bytes | memoryview = payload
-        self.reading = reading
-        self.length = length
-        #: Octets of all pieces so far.
-        self.size = len(payload)
-        #: There is no other piece.
-        self.ended = reading is None
-        #: Set when the piece is in frames, or will never be.
-        self.taken = trio.Event()
         self.settled = settled
         self.prepare = prepare
         self.watch = watch
@@ -96,48 +81,27 @@ class Outgoing:
         return outcome_error(self.outcome)
 
     @property
-    def streams(self) -> bool:
-        """Whether the payload comes in pieces."""
-        return self.reading is not None
-
-    @property
-    def is_hungry(self) -> bool:
-        """Whether nothing can be sent before the next piece comes."""
-        return self.taken.is_set() and not self.ended
-
-    def feed(self, piece: bytes | memoryview, *, ended: bool) -> None:
-        """The next piece of a payload that streams, once the one before is taken. Args: ended: it is the last."""
-        self.payload, self.at, self.ended = piece, 0, ended
-        self.size += len(piece)
-        self.taken = trio.Event()
+    def length(self) -> int:
+        """Octets of the whole payload, or as many as it has at least."""
+        return len(self.payload)
 
     def sent(self) -> None:
         """Its last frame is written: the octets are needed no more."""
         self.payload, self.prepare = b"", None
-        self._over()
+        self.done.set()
 
     def fail(self, error: AmqpMeshError) -> None:
         """It will not be sent."""
         self.failure = error
-        self._over()
+        self.done.set()
 
     def decide(self, outcome: Outcome | None, doubt: AmqpMeshError | None = None) -> None:
         """The outcome is known, or why there is none."""
         self.outcome, self.doubt = outcome, doubt
         self.decided.set()
-        self._stop_reading()
         watch, self.watch = self.watch, None
         if watch is not None:
             watch(self)
-
-    def _over(self) -> None:
-        self.taken.set()
-        self.done.set()
-        self._stop_reading()
-
-    def _stop_reading(self) -> None:
-        if self.reading is not None:
-            self.reading.cancel()
 
     async def until_decided(self) -> Outcome:
         """Wait for the outcome. Raises: InDoubtError: there is none."""
@@ -149,3 +113,52 @@ class Outgoing:
             raise again(self.doubt)
         assert self.outcome is not None
         return self.outcome
+
+
+class OutgoingStream(Outgoing):
+    """A delivery whose payload comes in pieces: one is here at a time, and parts of those before cannot be had again.
+
+    Attributes: `reading`: of the task that makes the pieces, cancelled when no more are wanted. `taken`: set when the
+    piece that is here is in frames, or will never be.
+    """
+
+    __slots__ = ("_announced", "_fed", "is_last", "reading", "taken")
+
+    def __init__(self, first: bytes, announced: int | None, *, settled: bool) -> None:
+        """Args: first: piece. announced: octets of the whole payload; None: not known."""
+        super().__init__(first, settled=settled)
+        self.reading = trio.CancelScope()
+        self.taken = trio.Event()
+        self.is_last = False
+        self._announced = announced
+        self._fed = len(first)
+
+    @property
+    def length(self) -> int:
+        """Octets of the whole payload, or as many as there were so far."""
+        return max(self._announced or 0, self._fed)
+
+    def feed(self, piece: bytes | memoryview, *, is_last: bool) -> None:
+        """The next piece, once the one before is taken."""
+        self.payload, self.at, self.is_last = piece, 0, is_last
+        self._fed += len(piece)
+        self.taken = trio.Event()
+
+    def sent(self) -> None:
+        """Its last frame is written."""
+        super().sent()
+        self._stop()
+
+    def fail(self, error: AmqpMeshError) -> None:
+        """It will not be sent, or not to its end."""
+        super().fail(error)
+        self._stop()
+
+    def decide(self, outcome: Outcome | None, doubt: AmqpMeshError | None = None) -> None:
+        """The outcome is known, maybe before all of it was sent, or why there is none."""
+        super().decide(outcome, doubt)
+        self._stop()
+
+    def _stop(self) -> None:
+        self.taken.set()
+        self.reading.cancel()

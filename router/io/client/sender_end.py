@@ -20,7 +20,7 @@ from amqpmesh.router.amqp.states import LinkEndpointState
 from amqpmesh.router.amqp.terminus import Terminus
 from amqpmesh.router.io.client.link import again
 from amqpmesh.router.io.client.movable import MovableEnd, moved
-from amqpmesh.router.io.client.outgoing import Outgoing
+from amqpmesh.router.io.client.outgoing import Outgoing, OutgoingStream
 from amqpmesh.router.kernel import relay as kernel
 from amqpmesh.router.outcomes import NOTHING_SAID, outcome_of
 
@@ -119,19 +119,19 @@ class SenderEnd(MovableEnd):
     async def stream(self, sections: Sections, parts: AsyncIterable[bytes], *, settled: bool) -> Outgoing:
         """Send a message whose body comes in parts, each as soon as it comes. Raises: as `Sender.transfer_parts`."""
         await trio.lowlevel.checkpoint_if_cancelled()
-        reading = trio.CancelScope()
-        outgoing = Outgoing(sections.head, settled=self._settles(settled), reading=reading, length=sections.length)
+        outgoing = OutgoingStream(sections.head, sections.length, settled=self._settles(settled))
         self._waiting[outgoing] = None
         self._pump()
         try:
-            with reading:
+            with outgoing.reading:
                 await outgoing.taken.wait()
                 iterator = aiter(parts)
                 async with aclosing(iterator) if isinstance(iterator, AsyncGenerator) else nullcontext():
                     async for octets in iterator:
                         for piece in sections.part(octets):
-                            await self._feed(outgoing, piece)
-                await self._feed(outgoing, sections.finish(), ended=True)
+                            self._feed(outgoing, piece)
+                            await outgoing.taken.wait()
+                self._feed(outgoing, sections.finish(), is_last=True)
         except BaseException:
             self._withdraw(outgoing)
             raise
@@ -141,18 +141,11 @@ class SenderEnd(MovableEnd):
             await self.until_sent(outgoing)
         return outgoing
 
-    async def _feed(self, outgoing: Outgoing, piece: bytes | memoryview, *, ended: bool = False) -> None:
-        """Send a piece of a message that streams, and wait until it is in frames. Raises: CommandError: the message
-        becomes larger than the peer takes.
-        """
-        if self._largest and outgoing.size + len(piece) > self._largest:
-            raise CommandError(f"a message of more than {self._largest} octets: the peer takes no more")
-        outgoing.feed(piece, ended=ended)
+    def _feed(self, outgoing: OutgoingStream, piece: bytes | memoryview, *, is_last: bool = False) -> None:
+        """Send the next piece of a stream. Raises: CommandError: with it, it is larger than the peer takes."""
+        outgoing.feed(piece, is_last=is_last)
+        self._check_size(outgoing)
         self._pump()
-        if outgoing.taken.is_set():
-            await trio.lowlevel.checkpoint()
-        else:
-            await outgoing.taken.wait()
 
     def _settles(self, settled: bool) -> bool:
         """Whether a delivery is sent settled. Raises: CommandError: it cannot be; as `check`."""
@@ -239,9 +232,10 @@ class SenderEnd(MovableEnd):
             self._abort(first)
             # Its last frame was never sent, so nobody can have taken it: it can begin anew, if all of it is here.
             first.delivery, first.at, first.outdated = None, 0, False
-            if first.streams and not first.aborting:
+            is_stream = isinstance(first, OutgoingStream)
+            if is_stream and not first.aborting:
                 first.fail(error)
-            if first.streams or first.aborting:
+            if is_stream or first.aborting:
                 del self._waiting[first]
         if final:
             self.give_up(error)
@@ -279,8 +273,8 @@ class SenderEnd(MovableEnd):
             # It is in the middle of its frames, and looked at when those are sent. The rest of a stream that is refused
             # is not even asked for.
             first = self._in_delivery()
-            streams = first is not None and first.delivery is delivery and first.streams
-            if first is not None and streams and outcome is not None and not isinstance(outcome, Accepted):
+            is_refused = outcome is not None and not isinstance(outcome, Accepted)
+            if is_refused and isinstance(first, OutgoingStream) and first.delivery is delivery:
                 first.decide(outcome)
             return
         if outcome is None:
@@ -362,21 +356,22 @@ class SenderEnd(MovableEnd):
                 return delivery.complete
             outgoing.delivery, outgoing.at, outgoing.outdated = None, 0, False
             return self._may_send() and self._advance(outgoing)
-        if outgoing.is_hungry:
-            return False
+        if isinstance(outgoing, OutgoingStream) and outgoing.taken.is_set():
+            return False  # the next piece has not come
         payload = memoryview(outgoing.payload)
         while not delivery.complete:
             if conversation.stall(self):
                 return False
             part = payload[outgoing.at : outgoing.at + PIECE]
             end = outgoing.at + len(part)
-            more = end < len(payload) or not outgoing.ended
+            more = end < len(payload) or not outgoing.is_last
             outgoing.at += link.transfer(delivery, part, more=more)
             if delivery.delivery_id != -1:
                 outgoing.delivery = delivery
             if outgoing.at < end or delivery.delivery_id == -1 or not (more or delivery.complete):
                 return False  # the session's window is used up
             if end == len(payload) and more:
+                assert isinstance(outgoing, OutgoingStream), "else it was the last piece"
                 outgoing.taken.set()
                 return False
         if not delivery.settled:
@@ -388,9 +383,8 @@ class SenderEnd(MovableEnd):
         return True
 
     def _check_size(self, outgoing: Outgoing) -> None:
-        size = len(outgoing.payload) if outgoing.length is None else outgoing.length
-        if self._largest and size > self._largest:
-            raise CommandError(f"a message of {size} octets: the peer takes {self._largest}")
+        if self._largest and outgoing.length > self._largest:
+            raise CommandError(f"a message of {outgoing.length} octets: the peer takes {self._largest}")
 
     def _withdraw(self, outgoing: Outgoing) -> None:
         """Whoever waited for `outgoing` was cancelled."""
