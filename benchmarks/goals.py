@@ -63,6 +63,11 @@ def kept(case: str, name: str) -> Take:
     return lambda results: results["memory"][case]["router"][f"kept_{name}"] / results["memory"][case]["router"][name]
 
 
+def most(part: str, name: str) -> Take:
+    """The router's, in the case where it is the most."""
+    return lambda results: max(case["router"][name] for case in results[part].values())
+
+
 def _all() -> Iterator[Goal]:
     for shape, limits in (("100 B", (1.0, 1.5, 2.5)), ("400 B", (1.2, 1.8, 3.0))):
         for mode, limit in zip(("settled", "unsettled", "second"), limits, strict=True):
@@ -89,6 +94,8 @@ def _all() -> Iterator[Goal]:
     yield Goal("unsettled message of 100 B", 400, "B", figure("memory", "unsettled message", "octets"))
     yield Goal("... what stays of it when it is settled", 0.1, "", kept("unsettled message", "octets"))
     yield Goal("1,000 connections at once", 3.0, "s", figure("storm", "1,000 at once", "seconds"))
+    yield Goal("wait of a bystander of hostile peers", 0.1, "s", most("hostile", "seconds"))
+    yield Goal("resident memory more for hostile peers", 65_536, "KiB", most("hostile", "kib"))
     yield Goal("CPU of a message, 500 connections, of one's", 2.0, "", growth_over_connections)
     take = figure("uncompiled", "100 B unsettled", "messages_per_second")
     yield Goal("uncompiled, one pair, 100 B unsettled", 50_000, "/s", take, at_least=True)

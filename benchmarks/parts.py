@@ -7,6 +7,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 
 from benchmarks.bench import Bench, progress
+from benchmarks.hostile import hostile
 from benchmarks.memory import memory, storm
 from benchmarks.processes import Failed
 from benchmarks.tables import Figures, table
@@ -244,6 +245,7 @@ PARTS: dict[str, Callable[[Bench], None]] = {
     "hops": hops,
     "memory": memory,
     "storm": storm,
+    "hostile": hostile,
     "recorded": recorded,
     "uncompiled": uncompiled,
 }

@@ -160,8 +160,9 @@ class Attaching:
             self.refused(record, link, refusal.error)
             return
         link.context = taken
-        taken.remembered = octets
-        record.account.add(octets)
+        if octets:
+            taken.remembered = octets
+            record.account.add(octets)
         if self._core.recording is not None:
             self._core.recording.up(taken)
         for holder in list(self.links.get(key, ())):
@@ -201,7 +202,9 @@ class Attaching:
 
         Raises: ProtocolError(SESSION, resource-limit-exceeded): it has let as many stay as it may have links, and more.
         """
-        handles = sum(len(each.links) for each in record.engine.channels.incoming.values())
+        handles = 0
+        for each in record.engine.channels.incoming.values():
+            handles += len(each.links)
         if handles > 2 * record.limits.links:
             description = f"more than {record.limits.links} links are not detached"
             raise ProtocolError(Scope.SESSION, AmqpCondition.RESOURCE_LIMIT_EXCEEDED, description)

@@ -7,12 +7,13 @@ against the peer and the router's memory, and are refused where that is used up.
 
 from __future__ import annotations
 
-import sys
 from functools import lru_cache
+from sys import getsizeof
 from typing import TYPE_CHECKING, Final
 
 from amqpmesh.router.amqp.composite import encode_composite
 from amqpmesh.router.amqp.definitions import Role
+from amqpmesh.router.amqp.delivery_states import Accepted, Modified, Outcome, Rejected, Released
 from amqpmesh.router.amqp.messaging import Source, Target
 from amqpmesh.router.amqp.performatives import Attach, Begin, Open
 from amqpmesh.router.amqp.types import Extension, Symbol
@@ -56,37 +57,40 @@ def of_begin(begun: Begin) -> Begin:
 
 
 def of_attach(attach: Attach) -> Attach:
-    """What is asked for later of a peer's `attach`: most of them are the same for all links."""
+    """What is asked for later of a peer's `attach`: the same for nearly all links."""
     source, target = attach.source, attach.target
-    makes_source = isinstance(source, Source) and source.dynamic
-    makes_target = isinstance(target, Target) and target.dynamic
+    dynamic = isinstance(source, Source) and source.dynamic, isinstance(target, Target) and target.dynamic
+    outcomes: tuple[Symbol, ...] = ()
+    default: Outcome | None = None
+    if isinstance(source, Source) and source.outcomes and attach.role is Role.SENDER:
+        # Which outcomes a sender's source permits, and the one that stands for others (§3.5.3).
+        outcomes, default = source.outcomes, source.default_outcome
+        if len(outcomes) > len(OUTCOMES):
+            outcomes = tuple(dict.fromkeys(outcomes))
     redirects = REDIRECT in attach.desired_capabilities
-    outcomes, default = _outcomes(attach)
-    if len(default) <= _PLAIN and OUTCOMES.issuperset(outcomes):
-        return _alike(makes_source, makes_target, redirects, outcomes, default)
-    return _made(makes_source, makes_target, redirects, outcomes, default)
+    if default is not None and not _is_plain(default):
+        return _made(*dynamic, redirects, outcomes, Extension(encode_composite(default)))
+    made = _alike if OUTCOMES.issuperset(outcomes) else _made
+    return made(*dynamic, redirects, outcomes, default)
 
 
-#: Octets of a default outcome that says nothing beside what it is, at most.
-_PLAIN: Final = 8
-
-
-def _outcomes(attach: Attach) -> tuple[tuple[Symbol, ...], bytes]:
-    """Which outcomes a sender's source permits, and the encoded one that stands for others (§3.5.3)."""
-    source = attach.source
-    if attach.role is Role.RECEIVER or not isinstance(source, Source) or not source.outcomes:
-        return (), b""
-    return source.outcomes, b"" if source.default_outcome is None else encode_composite(source.default_outcome)
+def _is_plain(outcome: Outcome) -> bool:
+    """Whether an outcome says nothing but what it is."""
+    if isinstance(outcome, Modified):
+        return outcome.message_annotations is None
+    if isinstance(outcome, Rejected):
+        return outcome.error is None
+    return isinstance(outcome, Accepted | Released)
 
 
 def _made(
-    makes_source: bool, makes_target: bool, redirects: bool, outcomes: tuple[Symbol, ...], default: bytes
+    makes_source: bool, makes_target: bool, redirects: bool, outcomes: tuple[Symbol, ...], default: Outcome | None
 ) -> Attach:
     return Attach(
         name="",
         handle=0,
         role=Role.SENDER,
-        source=Source(dynamic=makes_source, outcomes=outcomes, default_outcome=Extension(default) if default else None),
+        source=Source(dynamic=makes_source, outcomes=outcomes, default_outcome=default),
         target=Target(dynamic=makes_target),
         desired_capabilities=(REDIRECT,) if redirects else (),
     )
@@ -102,21 +106,22 @@ def _known(capabilities: Iterable[Symbol], *known: Symbol) -> tuple[Symbol, ...]
 
 def size_of_open(opened: Open) -> int:
     """Octets that the names of a container take, as far as they count."""
-    return _counted(opened.container_id, opened.hostname)
+    return max(0, getsizeof(opened.container_id) + getsizeof(opened.hostname) - FREE)
 
 
 def size_of_attach(attach: Attach) -> int:
     """Octets that stay of an `attach`, as far as they count."""
-    termini = (attach.source, attach.target)
-    addresses = [each.address for each in termini if isinstance(each, Source | Target)]
-    outcomes, default = _outcomes(attach)
-    if attach.role is Role.RECEIVER and isinstance(attach.source, Source) and attach.source.default_outcome is not None:
-        default = encode_composite(attach.source.default_outcome)
-    return _counted(attach.name, *addresses, *outcomes, default)
-
-
-def _counted(*kept: str | bytes | None) -> int:
-    return max(0, sum(sys.getsizeof(each) for each in kept if each) - FREE)
+    source, target = attach.source, attach.target
+    octets = getsizeof(attach.name)
+    if isinstance(target, Target):
+        octets += getsizeof(target.address)
+    if isinstance(source, Source):
+        octets += getsizeof(source.address)
+        if source.default_outcome is not None and not _is_plain(source.default_outcome):
+            octets += len(encode_composite(source.default_outcome))
+        if source.outcomes and not OUTCOMES.issuperset(source.outcomes):
+            octets += sum(map(getsizeof, source.outcomes))
+    return octets - FREE if octets > FREE else 0
 
 
 def remember(core: Core, record: ConnectionRecord, octets: int) -> bool:
@@ -136,7 +141,9 @@ def forget(record: ConnectionRecord, taken: IncomingLink | OutgoingLink | Connec
 
 def is_too_much(core: Core, record: ConnectionRecord, octets: int) -> bool:
     """Whether a peer may not have so many octets more."""
+    if not octets:
+        return False
     budget, would_hold = core.budget, record.account.used + octets
-    if not octets or would_hold <= core.memory.share:
+    if would_hold <= core.memory.share:
         return False
     return would_hold > budget.limit // SHARES or budget.used + octets > budget.limit
