@@ -5,6 +5,9 @@ from dataclasses import dataclass
 RESERVED: str = "$"
 """What addresses of the router itself begin with: its management node, dynamic nodes."""
 
+PREFIXES: tuple[str, ...] = (RESERVED, "amqp$")
+"""What no address of anybody else begins with. `amqp$` is kept for nodes of standards, of which there are none here."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Peer:
@@ -28,9 +31,14 @@ class Peer:
     """The first part of the key of every address that it names."""
 
 
+def is_reserved(address: str) -> bool:
+    """Whether an address is the router's own, or would be."""
+    return address.startswith(PREFIXES)
+
+
 def may_consume(address: str) -> bool:
     """Whether a client may take deliveries from an address by naming it.
 
     Nobody may from the router's own. The maker of a dynamic node is not asked: it names no address (§3.5.3).
     """
-    return not address.startswith(RESERVED)
+    return not is_reserved(address)

@@ -7,7 +7,7 @@ from itertools import count
 from math import inf
 from typing import TYPE_CHECKING, Final
 
-from amqpmesh.policies.access import RESERVED
+from amqpmesh.policies.access import is_reserved
 from amqpmesh.policies.distribution import Distribution
 from amqpmesh.router.amqp.messaging import DeleteOnClose, LifetimePolicy
 from amqpmesh.router.config import AddressConfig
@@ -138,6 +138,7 @@ class Address:
         "ingress",
         "is_advertised",
         "is_ingress",
+        "is_open",
         "kept",
         "lane",
         "left_at",
@@ -174,6 +175,8 @@ class Address:
         self.config = config
         #: The connection that made this dynamic node and alone may consume it; None for other addresses (§3.5.3).
         self.maker = maker
+        #: Of a dynamic node: others may receive from it, too, if its maker tells them its name.
+        self.is_open = False
         #: What leaves from here goes by this lane; None: to consumers of this router, or by `shares`.
         self.lane = lane
         #: Where the producers of this address are attached, in a mesh.
@@ -312,7 +315,7 @@ class AddressTable:
         """What the most specific pattern says of an address, whichever container has it. Patterns say nothing of the
         router's own.
         """
-        return (None if name.startswith(RESERVED) else self.patterns.lookup(split(name)[0])) or self._default
+        return (None if is_reserved(name) else self.patterns.lookup(split(name)[0])) or self._default
 
     def find(self, tenant: str, name: str) -> Address | None:
         """The address, if somebody uses it."""

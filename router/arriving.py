@@ -170,7 +170,7 @@ def _route(core: Core, relay: Relay) -> None:
         if head is None:
             limit = incoming.connection.limits.head_max
             if len(data) > limit:
-                state = rejected(AmqpCondition.DECODE_ERROR, f"head sections of more than {limit} octets")
+                state = rejected(AmqpCondition.RESOURCE_LIMIT_EXCEEDED, f"head sections of more than {limit} octets")
                 core.settlement.end_unsent(relay, state)
             return
         if incoming.connection.strict_annotations:

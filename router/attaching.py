@@ -33,7 +33,7 @@ from amqpmesh.router.amqp.messaging import (
 from amqpmesh.router.amqp.plans import is_of_the_standard
 from amqpmesh.router.amqp.terminus import Terminus
 from amqpmesh.router.amqp.transactions import Coordinator
-from amqpmesh.router.amqp.types import Described, Symbol
+from amqpmesh.router.amqp.types import Array, Described, Primitive, Symbol
 from amqpmesh.router.claims import Claim, Claims
 from amqpmesh.router.departures import fail_link
 from amqpmesh.router.few import excluding, including
@@ -74,6 +74,8 @@ TOLD_TIME: Final = 600.0
 TOLD: Final = 1000
 
 LIFETIME_POLICY: Final = Symbol("lifetime-policy")
+DISTRIBUTION_MODES: Final = Symbol("supported-dist-modes")
+_MODES: Final = Array(Primitive.SYMBOL, tuple(Symbol(mode.value) for mode in DistributionMode))
 DYNAMIC: Final = "$dynamic"
 
 
@@ -246,7 +248,7 @@ class Attaching:
                 address=named,
                 expiry_policy=TerminusExpiryPolicy.LINK_DETACH,
                 dynamic=target.dynamic,
-                dynamic_node_properties={LIFETIME_POLICY: address.lifetime} if target.dynamic and address else None,
+                dynamic_node_properties=_properties(address) if target.dynamic and address else None,
             ),
             snd_settle_mode=attach.snd_settle_mode,
             rcv_settle_mode=attach.rcv_settle_mode,
@@ -292,10 +294,11 @@ class Attaching:
             named = source.address
             place = core.lookup.place(named)
             address = core.lookup.source(record, attach, place)
-            if address.maker is not None and address.maker is not record:
-                raise RefusedError(AmqpCondition.UNAUTHORIZED_ACCESS, "only its maker may consume a dynamic node")
+            if address.maker not in (None, record) and not address.is_open:
+                description = "only its maker may receive from the node of a dynamic source"
+                raise RefusedError(AmqpCondition.UNAUTHORIZED_ACCESS, description)
             if address.maker is None and not (may_consume(place.name) or record.own):
-                raise RefusedError(AmqpCondition.UNAUTHORIZED_ACCESS, "addresses that begin with $ are the router's")
+                raise RefusedError(AmqpCondition.UNAUTHORIZED_ACCESS, "this address is a router's own")
         copy = source.distribution_mode is DistributionMode.COPY
         default = encode_composite(source.default_outcome) if source.default_outcome is not None else None
         if default is not None and (not is_terminal(default) or state_kind(default) == ACCEPTED):
@@ -307,7 +310,7 @@ class Attaching:
                 address=named,
                 expiry_policy=TerminusExpiryPolicy.LINK_DETACH,
                 dynamic=source.dynamic,
-                dynamic_node_properties={LIFETIME_POLICY: address.lifetime} if source.dynamic else None,
+                dynamic_node_properties=_properties(address) if source.dynamic else None,
                 distribution_mode=DistributionMode.COPY if copy else DistributionMode.MOVE,
                 default_outcome=source.default_outcome if default is not None else None,
                 # What is no outcome cannot be one of those that are chosen from (§3.5.3, outcomes).
@@ -425,10 +428,11 @@ class Attaching:
     # ----------------------------------------------------------------------------------------------------- addresses
 
     def _make_dynamic(self, record: ConnectionRecord, link: Link, properties: NodeProperties | None) -> Address:
-        """A node for this link alone to consume, or to consume from over the same connection (§3.5.3, dynamic).
+        """A node for this link (§3.5.3, §3.5.4, dynamic).
 
-        Args: properties: as asked for; of them we know the lifetime policy.
-        One of an extension is not in force: our attach has the one that is.
+        Of a dynamic source only the connection that made it receives, and others send. Of a dynamic target others
+        receive, too, if its maker tells them its name: for whom else would it send?
+        Args: properties: as asked for; of them we know the lifetime policy. One of an extension is not in force.
         Raises: RefusedError: it is of a type that is no lifetime policy.
         """
         made_for = f"{_traceable(record.peer.container_id)}/{_traceable(link.name)}"
@@ -438,6 +442,7 @@ class Attaching:
         if not (is_extension or isinstance(lifetime, LifetimePolicy | None)):
             raise RefusedError(AmqpCondition.INVALID_FIELD, "the lifetime-policy is none (§3.5.9)")
         address = self._core.addresses.use(record.peer.tenant, name, record)
+        address.is_open = isinstance(link, Receiver)
         # Should the link not come about after all, nobody uses it.
         self._core.touch(address)
         if isinstance(lifetime, LifetimePolicy):
@@ -509,6 +514,11 @@ class Attaching:
             self.links[key] = left
         else:
             self.links.pop(key, None)
+
+
+def _properties(address: Address) -> NodeProperties:
+    """What a dynamic node is (§3.5.9)."""
+    return {LIFETIME_POLICY: address.lifetime, DISTRIBUTION_MODES: _MODES}
 
 
 def _traceable(text: str) -> str:

@@ -178,6 +178,8 @@ def _attached(core: Core, record: ConnectionRecord, event: events.LinkAttached) 
     elif isinstance(taken, Neighbour) or (core.mesh is not None and core.mesh.takes(record, event)):
         assert core.mesh is not None
         core.mesh.attached(record, event)
+    elif core.mesh is not None and record in core.mesh.neighbours:
+        core.mesh.refuse_client(record)
     else:
         core.attaching.attached(record, link, event.attach)
     if link.remote is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from amqpmesh.policies.access import RESERVED
+from amqpmesh.policies.access import is_reserved
 from amqpmesh.policies.distribution import Distribution
 from amqpmesh.router.addresses import Address
 from amqpmesh.router.departures import send_back
@@ -55,7 +55,7 @@ class Ingresses:
 
     def of(self, address: Address) -> Address:
         """Where producers of an address are attached: here, or a node that leads to other routers, too."""
-        if address.maker is not None or address.name.startswith(RESERVED):
+        if address.maker is not None or is_reserved(address.name):
             return address
         if address.ingress is None:
             core, config, lane = self._core, address.config, None

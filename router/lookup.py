@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from amqpmesh.policies.access import RESERVED
+from amqpmesh.policies.access import is_reserved
 from amqpmesh.policies.distribution import Distribution
 from amqpmesh.router.amqp.definitions import AmqpCondition
 from amqpmesh.router.attaching import RefusedError, check_here, follows
@@ -47,7 +47,7 @@ class Place(NamedTuple):
     @property
     def is_reserved(self) -> bool:
         """It is one of a router's own."""
-        return self.name.startswith(RESERVED)
+        return is_reserved(self.name)
 
     @property
     def is_available(self) -> bool:
@@ -137,7 +137,7 @@ class Lookup:
             return self._local(record, attach, place)
         if self._is_router(container):
             if place.is_reserved:
-                raise RefusedError(AmqpCondition.UNAUTHORIZED_ACCESS, "addresses that begin with $ are the router's")
+                raise RefusedError(AmqpCondition.UNAUTHORIZED_ACCESS, "this address is a router's own")
             return self._use(tenant, place, place.address)
         address = self._core.elsewhere.node(tenant, place.name, container)
         if address is None:

@@ -190,6 +190,11 @@ class Mesh:
             return
         self.ways.take(neighbour, link, event.attach, lane)
 
+    def refuse_client(self, record: ConnectionRecord) -> None:
+        """A peer that came as a router attaches a client's link: nobody else but routers may come so."""
+        reason = "only routers of the mesh may connect here; clients use a listener of role normal"
+        self._refuse(record, AmqpCondition.NOT_ALLOWED, reason)
+
     def detached(self, neighbour: Neighbour) -> None:
         """A control link is gone: without it a connection is of no use."""
         self._close(neighbour, Error(condition=AmqpCondition.NOT_ALLOWED, description="the control link was detached"))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from amqpmesh.policies.access import RESERVED
+from amqpmesh.policies.access import is_reserved
 from amqpmesh.policies.distribution import Distribution
 from amqpmesh.router.accounts import seen_as
 from amqpmesh.router.amqp.messaging import (
@@ -348,7 +348,7 @@ def _demand(address: Address) -> int:
 
 def _nodes(address: Address) -> Iterator[NodeStatistics]:
     """The node that an address is, if it is one of the router's own."""
-    if address.name.startswith(RESERVED):
+    if is_reserved(address.name):
         maker = address.maker
         yield NodeStatistics(
             name=address.name,

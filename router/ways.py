@@ -12,7 +12,7 @@ from itertools import islice
 from math import inf
 from typing import TYPE_CHECKING, Final
 
-from amqpmesh.policies.access import RESERVED
+from amqpmesh.policies.access import is_reserved
 from amqpmesh.policies.distribution import Distribution
 from amqpmesh.router.addresses import Address
 from amqpmesh.router.amqp.definitions import AmqpCondition, Error
@@ -101,7 +101,7 @@ class Ways:
         is_one = members == (container,)
         if is_one and not config.redeliver:
             return self.transit(tenant, container)
-        if name.startswith(RESERVED):
+        if is_reserved(name):
             # Any of them will do, and the nearest does.
             near = [(cost, each) for each in members if (cost := self._topology.distance(each)) is not None]
             return self.transit(tenant, min(near)[1]) if near else None
@@ -116,7 +116,7 @@ class Ways:
         """Where a message goes that no link brought to its address; None: nobody serves that."""
         core = self._core
         local = core.addresses.find(tenant, name)
-        if name.startswith(RESERVED) or (local is not None and local.maker is not None):
+        if is_reserved(name) or (local is not None and local.maker is not None):
             return local
         distribution = config.distribution
         if distribution is Distribution.MULTICAST:
@@ -235,7 +235,7 @@ class Ways:
 
     def consumers_changed(self, address: Address) -> None:
         """A consumer of an address has come here, or is gone."""
-        if address.maker is not None or address.far is not None or address.name.startswith(RESERVED):
+        if address.maker is not None or address.far is not None or is_reserved(address.name):
             return
         there_are = bool(address.outgoing)
         if address.is_advertised is not there_are:

@@ -256,8 +256,8 @@ class SaslServer(_Exchange[ClientFrame]):
         conversation = mechanism.server(self.mechanism, self._side)
         self._tell = conversation.send
         challenge = next(conversation)
-        if mechanism.speaks and not frame.initial_response:
-            return challenge
+        if mechanism.speaks and frame.initial_response is None:
+            return challenge  # an empty one is a response, and is told (§5.3.3.2)
         return self._tell(frame.initial_response or b"")
 
     def _end(self, code: SaslCode, reason: str, additional_data: bytes | None = None) -> list[bytes]:

@@ -3,7 +3,7 @@
 from enum import StrEnum
 from typing import ClassVar
 
-from amqpmesh.policies.access import RESERVED
+from amqpmesh.policies.access import PREFIXES, is_reserved
 from amqpmesh.policies.annotations import DeliveryAnnotationsRule
 from amqpmesh.policies.distribution import Distribution
 from amqpmesh.router.names import refusal
@@ -20,8 +20,8 @@ class Overflow(StrEnum):
 
 
 def _pattern_refusal(pattern: str) -> str | None:
-    if pattern.startswith(RESERVED):
-        return f"addresses that begin with {RESERVED} are the router's own"
+    if is_reserved(pattern):
+        return f"addresses that begin with {' or '.join(PREFIXES)} are the router's own"
     return emptiness(pattern)
 
 

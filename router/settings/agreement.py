@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
-from amqpmesh.policies.access import RESERVED
+from amqpmesh.policies.access import is_reserved
 from amqpmesh.policies.distribution import Distribution
 from amqpmesh.policies.redirect import comes_back
 from amqpmesh.router.names import split
@@ -151,7 +151,7 @@ def _stands_for_itself(address: AddressConfig, table: PatternTable[AddressConfig
             return True
         met.add(name)
         found = table.lookup(name) if container in (None, here) and name else None
-        alias = None if found is None or name.startswith(RESERVED) else found.alias
+        alias = None if found is None or is_reserved(name) else found.alias
     return False
 
 

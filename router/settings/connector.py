@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 from typing import ClassVar, Literal
 
-from amqpmesh.policies.access import RESERVED
+from amqpmesh.policies.access import PREFIXES, is_reserved
 from amqpmesh.policies.redirect import Following, pattern_refusal
 from amqpmesh.router.amqp.messaging import DistributionMode, TerminusExpiryPolicy
 from amqpmesh.router.names import split
@@ -33,8 +33,8 @@ def _url_refusal(url: str | tuple[str, ...]) -> str | None:
 
 
 def _address_refusal(address: str) -> str | None:
-    if address.startswith(RESERVED):
-        return f"addresses that begin with {RESERVED} are the router's own"
+    if is_reserved(address):
+        return f"addresses that begin with {' or '.join(PREFIXES)} are the router's own"
     if split(address)[1] is not None:
         return "names a container: it is an address of the whole mesh"
     return emptiness(address)

@@ -23,9 +23,12 @@ from amqpmesh.router.amqp.messaging import (
 )
 from amqpmesh.router.amqp.terminus import Terminus
 from amqpmesh.router.amqp.transactions import Coordinator
-from amqpmesh.router.amqp.types import Described, Symbol, ULong
+from amqpmesh.router.amqp.types import Array, Described, Primitive, Symbol, ULong
 from amqpmesh.router.config import AddressConfig
 from tests.support.network import Client, Network, message
+
+#: What every dynamic node can do (§3.5.9).
+MODES = {"supported-dist-modes": Array(Primitive.SYMBOL, (Symbol("move"), Symbol("copy")))}
 
 
 def _condition(client: Client, link: Link) -> str:
@@ -107,6 +110,7 @@ def test_a_source_says_how_it_distributes_and_which_outcomes_it_takes() -> None:
     [
         (Coordinator(), "amqp:not-implemented"),
         (Target(address="$management"), "amqp:not-found"),
+        (Target(address="amqp$transfer"), "amqp:not-found"),
         (Target(address="q@B"), "amqp:not-found"),
     ],
 )
@@ -129,6 +133,7 @@ def test_an_attach_that_cannot_be_served_is_refused_as_the_standard_asks(
     ("source", "condition"),
     [
         (Source(address="$anything"), "amqp:not-found"),
+        (Source(address="amqp$anything"), "amqp:not-found"),
         (Source(address="q@B"), "amqp:not-found"),
         (Source(), "amqp:invalid-field"),
     ],
@@ -173,7 +178,7 @@ def test_a_dynamic_node_carries_replies_and_goes_with_its_link() -> None:
     source = replies.remote.source
     assert source is not None
     assert source.dynamic
-    assert source.dynamic_node_properties == {"lifetime-policy": DeleteOnClose()}
+    assert source.dynamic_node_properties == {"lifetime-policy": DeleteOnClose()} | MODES
     address = source.address
     assert address is not None
     assert address.startswith("$dynamic/a%20client%2F1/my%20replies/")
@@ -218,7 +223,7 @@ def test_a_dynamic_node_lives_as_long_as_its_policy_says(policy: type) -> None:
     replies = client.receiver(None, source=Source(dynamic=True, dynamic_node_properties=wanted))
     assert replies.remote is not None
     assert replies.remote.source is not None
-    assert replies.remote.source.dynamic_node_properties == wanted
+    assert replies.remote.source.dynamic_node_properties == wanted | MODES
     address = replies.remote.source.address
     link = service.sender(address)
     replies.detach()
@@ -245,7 +250,7 @@ def test_a_lifetime_policy_that_is_none_is_refused_and_one_of_an_extension_is_no
             continue
         assert link.remote is not None
         assert isinstance(link.remote.source, Source)
-        assert link.remote.source.dynamic_node_properties == {"lifetime-policy": DeleteOnClose()}
+        assert link.remote.source.dynamic_node_properties == {"lifetime-policy": DeleteOnClose()} | MODES
     network.leave()
 
 
@@ -261,24 +266,30 @@ def test_nobody_else_consumes_a_dynamic_node() -> None:
     network.leave()
 
 
-def test_a_dynamic_target_is_consumed_over_the_connection_that_made_it() -> None:
+def test_a_dynamic_target_is_consumed_by_whoever_knows_its_name() -> None:
     network = Network()
-    client = network.client("a client/1")
+    client, other = network.client("a client/1"), network.client()
     link = client.sender(None, name="my node", target=Target(dynamic=True))
     assert link.remote is not None
     assert isinstance(link.remote.target, Target)
     assert link.remote.target.dynamic
-    assert link.remote.target.dynamic_node_properties == {"lifetime-policy": DeleteOnClose()}
+    assert link.remote.target.dynamic_node_properties == {"lifetime-policy": DeleteOnClose()} | MODES
     address = link.remote.target.address
     assert address is not None
     assert address.startswith("$dynamic/a%20client%2F1/my%20node/")
     assert address.endswith("@A")
-    consumer = client.receiver(address)
-    client.send(link)
-    client.take(1)[0].accept()
+    for each in (client, other):
+        consumer = each.receiver(address)
+        client.send(link)
+        each.take(1)[0].accept()
+        network.run()
+        consumer.detach()
+        network.run()
+    consumer = other.receiver(address)
     link.detach()
     network.run()
-    assert _condition(client, consumer) == "amqp:resource-deleted"
+    assert _condition(other, consumer) == "amqp:resource-deleted"
+    assert _condition(other, other.receiver(address)) == "amqp:not-found"
     network.leave()
 
 

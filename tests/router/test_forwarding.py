@@ -6,7 +6,7 @@ import pytest
 
 from amqpmesh.policies.distribution import Distribution
 from amqpmesh.router.amqp.composite import decode_composite, encode_composite
-from amqpmesh.router.amqp.definitions import Error, ReceiverSettleMode
+from amqpmesh.router.amqp.definitions import AmqpCondition, Error, ReceiverSettleMode
 from amqpmesh.router.amqp.delivery_states import Accepted, Modified, Rejected, Released
 from amqpmesh.router.amqp.messaging import AmqpValue, DeliveryAnnotations, Header, MessageAnnotations, Properties
 from amqpmesh.router.amqp.types import Symbol
@@ -715,4 +715,17 @@ def test_a_receiver_that_wants_less_than_it_has_been_sent_is_a_consumer_all_the_
     other = network.client().sender("q")
     network.advance(3.0)
     assert other.credit == 1
+    network.leave()
+
+
+def test_a_head_of_more_octets_than_are_collected_is_beyond_a_limit() -> None:
+    network = Network()
+    network.listener = replace(network.listener, head_max=600)
+    client = network.client(max_frame_size=512)
+    network.client().receiver("q")
+    endless = b"\x00\x53\x72\xd1\x00\x00\x10\x00\x00\x00\x00\x02" + b"x" * 700
+    sent = client.send(client.sender("q"), endless, more=True)
+    assert isinstance(sent.outcome, Rejected)
+    assert sent.outcome.error is not None
+    assert sent.outcome.error.condition == AmqpCondition.RESOURCE_LIMIT_EXCEEDED
     network.leave()

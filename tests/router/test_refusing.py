@@ -20,7 +20,19 @@ WITHOUT = {
     "another format": (message(1, to="q"), 1, AmqpCondition.NOT_IMPLEMENTED),
     "a to that is none": (b"\x00\x53\x73\xc0\x05\x03\x40\x40\x52\x07", 0, AmqpCondition.DECODE_ERROR),
 }
-REFUSED = ["no", "no@A", "q@X", "q@", "@A", "@X", "$none", "$none@A", "$dynamic/a/b/c@A", "elsewhere/a"]
+REFUSED = [
+    "no",
+    "no@A",
+    "q@X",
+    "q@",
+    "@A",
+    "@X",
+    "$none",
+    "$none@A",
+    "amqp$transfer",
+    "$dynamic/a/b/c@A",
+    "elsewhere/a",
+]
 
 
 def network() -> Network:

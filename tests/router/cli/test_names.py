@@ -91,7 +91,7 @@ def test_who_waits_for_a_name_at_another_router_is_told_so(pair: Pair, command: 
         ("receive", "@B", "amqp:not-implemented: the whole of a container can be sent to, and not received from"),
         ("send", "q@", "amqp:invalid-field: the address must name a container behind its @"),
         ("receive", "@", "amqp:invalid-field: the address must name a container behind its @"),
-        ("receive", "$management@B", "amqp:unauthorized-access: addresses that begin with $ are the router's"),
+        ("receive", "$management@B", "amqp:unauthorized-access: this address is a router's own"),
     ],
 )
 def test_an_address_that_cannot_be_is_refused_with_the_reason(
