@@ -47,7 +47,7 @@ def effective(given: argparse.Namespace) -> RouterConfig:
     config = _listening(config, tuple(given.listen))
     _try_mesh(config, given.config)
     if given.workers is not None:
-        _try_workers(config, given.workers)
+        _try_workers(config, given.workers, given.config)
     return _traced(config) if given.trace_frames else config
 
 
@@ -78,12 +78,15 @@ def _try_mesh(config: RouterConfig, file: Path | None) -> None:
         raise ConfigError(str(file), error.key, error.reason) from None
 
 
-def _try_workers(config: RouterConfig, count: int) -> None:
+def _try_workers(config: RouterConfig, count: int, file: Path | None) -> None:
     """Raises: ConfigError: the router cannot be several."""
-    from amqpmesh.router.workers import worker_config
+    from amqpmesh.router.workers import worker_config  # here: one process needs none of it
 
-    for number in range(1, count + 1):
-        worker_config(config, number, count, Path("/"))
+    try:
+        for number in range(1, count + 1):
+            worker_config(config, number, count, Path("/"))
+    except ConfigError as error:
+        raise ConfigError("command line" if file is None else str(file), error.key, error.reason) from None
 
 
 def _listening(config: RouterConfig, urls: tuple[str, ...]) -> RouterConfig:

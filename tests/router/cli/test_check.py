@@ -124,6 +124,9 @@ def test_what_cannot_be_several_is_found(tmp_path: Path, capsys: pytest.CaptureF
     file = write(tmp_path, f"[router]\nid = '{'A' * 255}'\n")
     assert main(["check", str(file)]) == 0
     assert "must be at most 255 characters" in refused_alike([str(file), "--workers", "2"], capsys)
+    file = write(tmp_path, "[[listener]]\nurl = 'amqp://127.0.0.1:0'\nname = 'workers'\n")
+    said = refused_alike([str(file), "--workers", "2"], capsys)
+    assert said == f"amqpmesh: {file}: listener: two listeners are named 'workers'\n"
 
 
 MESH = "[mesh]\ncertificate = 'a.pem'\nkey = 'b.key'\ntrust = 'a.pem'\n"
