@@ -247,7 +247,7 @@ def test_dead_letters_may_go_there() -> None:
     sent = client.send(client.sender("dying"))
     client.take(1)[0].dispose(Rejected(), settled=True)
     n.run()
-    assert sent.outcome == Modified(delivery_failed=True, undeliverable_here=True)
+    assert sent.outcome == Rejected()
     broker.take(1)[0].accept()
     assert client.take() == []
     n.leave()

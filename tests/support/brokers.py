@@ -55,6 +55,7 @@ class Broker(Client):
         self.events = []
         self.detached = {}
         self.stopped = False
+        self.unread = bytearray()
         self.is_lost = False
         self._names = count()
         self._tags = count(1)
