@@ -12,7 +12,7 @@ import pyarrow as pa
 from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812 - everybody calls it so
 
-from amqpmesh.pipeline.addresses import summed_up
+from amqpmesh.pipeline.addresses import of_applications, summed_up
 from amqpmesh.pipeline.deliveries import between
 from amqpmesh.pipeline.deviations import MEASURES, SEASON, Episode, Judged, episodes, judge
 from amqpmesh.pipeline.events import Column, arrow_schema, spark_schema, table
@@ -89,7 +89,7 @@ _JUDGED: Final = (
 
 
 def _number(value: float) -> str:
-    return f"{value:,.0f}" if value >= 10 else f"{value:,.1f}"
+    return f"{value:,.0f}"
 
 
 _SENTENCES: Final[Mapping[str, tuple[str, Callable[[float], str]]]] = {
@@ -123,7 +123,7 @@ def series(
 def _of_addresses(attempts: DataFrame, window: int) -> DataFrame:
     failed = "if(settled or outcome is null, null, double(outcome <> 'accepted'))"
     told = (
-        summed_up(attempts)
+        of_applications(summed_up(attempts))
         .where("not coalesce(copy, false)")
         .selectExpr(
             "address",
@@ -152,7 +152,9 @@ def _of_addresses(attempts: DataFrame, window: int) -> DataFrame:
 
 def _of_links(counts: DataFrame, routers: DataFrame, window: int) -> DataFrame:
     """What links between routers carry, from one telling to the next."""
-    lanes = counts.where("direction = 'outgoing'").join(routers.selectExpr("router as peer"), "peer", "left_semi")
+    lanes = counts.where("direction = 'outgoing' and peer <> router").join(
+        routers.selectExpr("router as peer"), "peer", "left_semi"
+    )
     link = Window.partitionBy("router", "epoch", "number").orderBy("time", "deliveries")
     more = lanes.select(
         "router",

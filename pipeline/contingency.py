@@ -19,7 +19,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from amqpmesh.pipeline.addresses import DYNAMIC
+from amqpmesh.pipeline.addresses import DYNAMIC, of_applications
 from amqpmesh.pipeline.deliveries import between
 from amqpmesh.pipeline.events import Column, spark_schema, table
 from amqpmesh.pipeline.graphs import Graph, recorded
@@ -289,7 +289,7 @@ def job(work: Work) -> Done:
             (
                 each["failure"],
                 each["addresses_cut_off"],
-                each["lost_messages"],
+                round(each["lost_messages"]),
                 each["stretch"],
                 each["most_loaded"],
                 each["use"],
@@ -310,12 +310,17 @@ def job(work: Work) -> Done:
 
 
 def flows(traffic: DataFrame) -> list[Flow]:
-    """What went from where to where in all windows of the table `traffic`; what has not left the mesh has no egress."""
+    """What went from where to where in all windows of the table `traffic`; what has not left the mesh has no egress.
+
+    What routers were asked is left out.
+    """
     from pyspark.sql import functions as F  # noqa: N812
 
     known = traffic.where(F.col("ingress").isNotNull() & F.col("egress").isNotNull() & F.col("address").isNotNull())
     tenant = F.coalesce("tenant", F.lit("")) if "tenant" in traffic.columns else F.lit("")
-    summed = known.groupBy(tenant.alias("tenant"), "address", "ingress", "egress").agg(
-        F.sum("messages").cast("double").alias("messages"), F.sum("bytes").cast("double").alias("bytes")
+    summed = (
+        of_applications(known)
+        .groupBy(tenant.alias("tenant"), "address", "ingress", "egress")
+        .agg(F.sum("messages").cast("double").alias("messages"), F.sum("bytes").cast("double").alias("bytes"))
     )
     return sorted(Flow(*row) for row in summed.collect())

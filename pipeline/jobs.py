@@ -18,7 +18,8 @@ RUN: Final = "run"
 class Job:
     """A module of this room that is named after it; its function `job` takes a `Work`, and returns what it has `Done`.
 
-    Args: name: as it is called, and its result's directory. answers: the question, in a line.
+    Args: name: as it is called, and its result's directory. answers: the question, in a line. title: what the report
+        calls it; empty: its name.
         needs: jobs whose results it reads.
         module: where it is, if not here.
     """
@@ -27,6 +28,7 @@ class Job:
     answers: str
     needs: tuple[str, ...] = ()
     module: str = ""
+    title: str = ""
 
     def load(self) -> Callable[[Work], Done]:
         """The function. Raises: ModuleNotFoundError: for Spark, and what else the extra installs."""
@@ -49,14 +51,39 @@ def _named(*jobs: Job) -> Mapping[str, Job]:
 
 
 JOBS: Final = _named(
-    Job("ingest", "what routers have recorded, as tables"),
-    Job("deliveries", "which way each delivery took, and how it ended", ("ingest",)),
-    Job("traffic", "who sends how much to whom, and what each link carries", ("ingest", "deliveries")),
-    Job("latency", "how long deliveries take, where they spend it, and how far clocks are apart", ("deliveries",)),
-    Job("losses", "which deliveries were lost, went round or were tried too often, and who is slow", ("deliveries",)),
-    Job("anomalies", "when the mesh was not as its own history says", ("deliveries",)),
-    Job("contingency", "what breaks if a link or a router fails", ("ingest", "traffic")),
-    Job("plan", "which other costs of links would have the most used one used less", ("ingest", "traffic")),
+    Job("ingest", "what routers have recorded, as tables", title="What was recorded"),
+    Job("deliveries", "which way each delivery took, and how it ended", ("ingest",), title="How deliveries ended"),
+    Job(
+        "traffic",
+        "who sends how much to whom, and what each link carries",
+        ("ingest", "deliveries"),
+        title="Who sends to whom",
+    ),
+    Job(
+        "latency",
+        "how long deliveries take, where they spend it, and how far clocks are apart",
+        ("deliveries",),
+        title="How long deliveries take",
+    ),
+    Job(
+        "losses",
+        "which deliveries were lost or not accepted, went round or were tried too often, and who is slow",
+        ("deliveries",),
+        title="What went wrong",
+    ),
+    Job("anomalies", "when the mesh was not as its own history says", ("deliveries",), title="What was not as usual"),
+    Job(
+        "contingency",
+        "what breaks if a link or a router fails",
+        ("ingest", "traffic"),
+        title="What a failure would break",
+    ),
+    Job(
+        "plan",
+        "which other costs of links would have the most used one used less",
+        ("ingest", "traffic"),
+        title="Other costs of links",
+    ),
 )
 """In the order in which they are done: each after those that it needs."""
 

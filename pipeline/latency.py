@@ -10,7 +10,7 @@ import pyarrow as pa
 from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812 - everybody calls it so
 
-from amqpmesh.pipeline.addresses import summed_up
+from amqpmesh.pipeline.addresses import of_applications, summed_up
 from amqpmesh.pipeline.events import Column, arrow_schema, spark_schema
 from amqpmesh.pipeline.skew import Bound
 from amqpmesh.pipeline.skew import clocks as located
@@ -500,17 +500,21 @@ def job(work: Work) -> Done:
 
 
 def _tables(work: Work) -> Iterable[Table]:
-    slow = work.read("latency/addresses").orderBy(F.desc_nulls_last("p99_ns"), "address", "tenant").limit(TOP)
+    slow = (
+        of_applications(work.read("latency/addresses"))
+        .orderBy(F.desc_nulls_last("p99_ns"), "address", "tenant")
+        .limit(TOP)
+    )
     yield Table(
         f"slowest addresses, at most {TOP} (ms)",
-        ("address", "deliveries", "p50", "p99", "outcome p99", "error"),
+        ("address", "deliveries", "half within", "99 of 100 within", "outcome of 99 of 100 within", "give or take"),
         tuple(
             (row["address"], row["deliveries"], *_ms(row, "p50_ns", "p99_ns", "outcome_p99_ns", "error_ns"))
             for row in slow.collect()
         ),
     )
     where = (
-        work.read("latency/shares")
+        of_applications(work.read("latency/shares"))
         .groupBy("part", "from_router", "to_router")
         .agg(F.sum(F.col("total_ns").cast("double")).alias("ns"))
     )
@@ -534,7 +538,7 @@ def _tables(work: Work) -> Iterable[Table]:
     )
     yield Table(
         f"clocks that are furthest apart, at most {TOP} (ms, at last)",
-        ("router", "against", "ahead", "error"),
+        ("router", "compared with", "ahead by", "give or take"),
         tuple(
             (row["router"], row["against"], *_ms(row, "offset_ns", "error_ns"))
             for row in furthest.orderBy(F.abs("offset_ns").desc_nulls_last(), "router").limit(TOP).collect()

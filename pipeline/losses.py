@@ -476,5 +476,5 @@ def job(work: Work) -> Done:
     return Done(
         count + shown,
         {"findings": count, **figures, "not to be judged": unjudged.count()},
-        (Table(title, ("finding", "kind", "sentence"), rows),),
+        (Table(title, ("number", "kind", "what was found"), rows),),
     )

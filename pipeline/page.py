@@ -98,9 +98,10 @@ class Told:
 
 @dataclass(frozen=True)
 class Section:
-    """Of a job. Args: id: its name. place: where its result is."""
+    """Of a job. Args: id: its name. title: what it is called. place: where its result is."""
 
     id: str
+    title: str
     question: str
     answer: str
     place: str
@@ -110,12 +111,15 @@ class Section:
 
 @dataclass(frozen=True)
 class Report:
-    """All that stands in the page. Args: facts: what it is of, and when it was made. told: what the figures rest on."""
+    """All that stands in the page. Args: facts: what it is of, and when it was made. told: what the figures rest on.
+    found: what was found, in short.
+    """
 
     title: str
     facts: Sequence[tuple[str, str]]
     told: Sequence[Told]
     sections: Sequence[Section] = field(default_factory=tuple)
+    found: Sequence[Told] = field(default_factory=tuple)
 
 
 def page(report: Report) -> str:
@@ -135,28 +139,43 @@ def _page(report: Report) -> Iterator[str]:
         f"<title>{_text(report.title)}</title>\n<style>{_STYLE}</style>\n</head>\n<body>\n"
     )
     yield f"<header>\n<h1>{_text(report.title)}</h1>\n</header>\n"
-    links = "".join(f'<li><a href="#{_id(each)}">{_text(each)}</a></li>' for each in _names(report))
+    links = "".join(f'<li><a href="#{_id(name)}">{_text(title)}</a></li>' for name, title in _titles(report))
     yield f"<nav><ul>{links}</ul></nav>\n<main>\n"
-    yield f'<section id="{_id(BASIS)}">\n<h2>What the figures rest on</h2>\n<dl>\n'
+    if report.found:
+        yield f'<section id="{_id(FINDINGS)}">\n<h2>{_TITLES[FINDINGS]}</h2>\n'
+        yield from _list(report.found)
+        yield "</section>\n"
+    yield f'<section id="{_id(BASIS)}">\n<h2>{_TITLES[BASIS]}</h2>\n<dl>\n'
     for term, value in report.facts:
         yield f"<dt>{_text(term)}</dt><dd>{_text(value, None)}</dd>\n"
-    yield '</dl>\n<ul class="told">\n'
-    for each in report.told:
-        kind = ' class="warn"' if each.is_warning else ""
-        yield f"<li{kind}>{_text(each.sentence, None)}</li>\n"
-    yield "</ul>\n</section>\n"
+    yield "</dl>\n"
+    yield from _list(report.told)
+    yield "</section>\n"
     for section in report.sections:
         yield from _section(section)
     yield "</main>\n<footer>Times are UTC. All rows are in the Parquet that each part names.</footer>\n"
     yield "</body>\n</html>\n"
 
 
+FINDINGS: Final = "findings"
 BASIS: Final = "basis"
-"""The first part, before those of jobs."""
+"""The first two parts, before those of jobs."""
+
+_TITLES: Final = {FINDINGS: "What was found", BASIS: "What the figures rest on"}
 
 
-def _names(report: Report) -> Iterable[str]:
-    return (BASIS, *(each.id for each in report.sections))
+def _titles(report: Report) -> Iterable[tuple[str, str]]:
+    """Of all parts, what they are called, by their names."""
+    first = [name for name in _TITLES if name != FINDINGS or report.found]
+    return (*((name, _TITLES[name]) for name in first), *((each.id, each.title) for each in report.sections))
+
+
+def _list(told: Iterable[Told]) -> Iterator[str]:
+    yield '<ul class="told">\n'
+    for each in told:
+        kind = ' class="warn"' if each.is_warning else ""
+        yield f"<li{kind}>{_text(each.sentence, None)}</li>\n"
+    yield "</ul>\n"
 
 
 def _id(name: str) -> str:
@@ -164,7 +183,7 @@ def _id(name: str) -> str:
 
 
 def _section(section: Section) -> Iterator[str]:
-    yield f'<section id="{_id(section.id)}">\n<h2>{_text(section.id)}</h2>\n'
+    yield f'<section id="{_id(section.id)}">\n<h2>{_text(section.title)}</h2>\n'
     yield f'<p class="question">{_text(section.question)}</p>\n<p class="answer">{_text(section.answer, None)}</p>\n'
     for each in section.shown:
         data = base64.b64encode(each.png).decode()
@@ -174,10 +193,11 @@ def _section(section: Section) -> Iterator[str]:
             f'<figure><img width="{width}" height="{height}" alt="{_text(each.alt, None)}" '
             f'src="data:image/png;base64,{data}"><figcaption>{_text(each.caption, None)}</figcaption></figure>\n'
         )
-    yield '<div class="tables">\n'
-    for table in section.tables:
-        yield from _table(table)
-    yield "</div>\n"
+    if any(table.rows for table in section.tables):
+        yield '<div class="tables">\n'
+        for table in section.tables:
+            yield from _table(table)
+        yield "</div>\n"
     yield f'<p class="where">All rows, as Parquet: {_text(section.place, None)}</p>\n</section>\n'
 
 

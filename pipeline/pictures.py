@@ -7,9 +7,10 @@ there is nothing to show, the picture says so. Times are UTC.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from itertools import combinations
 from typing import Any, Final, NamedTuple
 
 import networkx as nx
@@ -192,12 +193,45 @@ def _places(routers: Sequence[str], links: Sequence[tuple[str, str]]) -> Mapping
     graph.add_edges_from(sorted(links))
     if len(graph) == 1:
         return dict.fromkeys(graph, (0.0, 0.0))
-    # What is better to look at takes the cube of the number, and has no idea of what is not connected.
-    if len(graph) <= LABELLED and nx.is_connected(graph):
-        found = nx.kamada_kawai_layout(graph)
-    else:
-        found = nx.spring_layout(graph, seed=1, k=1.6 / math.sqrt(len(graph)), iterations=100, method="force")
-    return {each: (float(x), float(y)) for each, (x, y) in found.items()}
+    if len(graph) > LABELLED:
+        return _placed(_spread(graph))
+    is_planar, embedding = nx.check_planarity(graph)
+    begins = [nx.circular_layout([*nx.dfs_preorder_nodes(graph)]) if nx.is_connected(graph) else _spread(graph)]
+    if is_planar:
+        flat = nx.combinatorial_embedding_to_pos(embedding)
+        begins.append(nx.rescale_layout_dict({each: np.array(at, float) for each, at in flat.items()}))
+    # It is better to look at, has no idea of what is not connected, and takes the cube of the number. What it begins
+    # with decides which links cross; where all of that crosses, what has no crossings is good enough.
+    found = [nx.kamada_kawai_layout(graph, pos=each) for each in begins] if nx.is_connected(graph) else []
+    found += begins[-1:] if found and is_planar else begins
+    return _placed(min(found, key=lambda places: _crossings(graph.edges, places)) if is_planar else found[0])
+
+
+def _spread(graph: nx.Graph) -> Mapping[str, Any]:
+    places: Mapping[str, Any] = nx.spring_layout(
+        graph, seed=1, k=1.6 / math.sqrt(len(graph)), iterations=100, method="force"
+    )
+    return places
+
+
+def _placed(places: Mapping[str, Any]) -> Mapping[str, tuple[float, float]]:
+    return {each: (float(x), float(y)) for each, (x, y) in places.items()}
+
+
+def _crossings(links: Iterable[tuple[str, str]], places: Mapping[str, Any]) -> int:
+    """How many pairs of links cross each other."""
+
+    def side(one: str, other: str, third: str) -> float:
+        """On which side of the line through two the third one is."""
+        (ax, ay), (bx, by), (cx, cy) = (places[each] for each in (one, other, third))
+        turn: float = (bx - ax) * (cy - ay) - (by - ay) * (cx - ax)
+        return turn
+
+    return sum(
+        side(a, b, c) * side(a, b, d) < 0 and side(c, d, a) * side(c, d, b) < 0
+        for (a, b), (c, d) in combinations(links, 2)
+        if len({a, b, c, d}) == 4
+    )
 
 
 def _label(

@@ -11,6 +11,7 @@ from uuid import uuid4
 from matplotlib.figure import Figure
 
 from amqpmesh.pipeline import excerpts, pictures
+from amqpmesh.pipeline.addresses import MANAGEMENT
 from amqpmesh.pipeline.drawing import octets, png, printable, seconds
 from amqpmesh.pipeline.excerpts import Basis
 from amqpmesh.pipeline.files import ordinary
@@ -70,13 +71,33 @@ def _report(work: Work, accounts: Sequence[Account], folder: Path) -> Report:
         name = account.job.name
         shown = []
         for each in DRAWN.get(name, ()):
-            data = png(each.drawn(work))
-            _write(folder / f"{each.name}{_PNG}", data)
+            figure = each.drawn(work)
+            file = folder / f"{each.name}{_PNG}"
+            if not figure.axes:  # there is nothing to show: the answer says so
+                file.unlink(missing_ok=True)
+                continue
+            data = png(figure)
+            _write(file, data)
             shown.append(Shown(each.name, each.caption, each.alt, data))
         answer = ANSWERS.get(name, _plain)(work, account.done)
         question = f"{account.job.answers[:1].upper()}{account.job.answers[1:]}"
-        sections.append(Section(name, question, answer, account.place, shown, account.done.tables))
-    return Report("What the mesh has recorded", list(_facts(work, basis)), list(_told(basis, done)), sections)
+        title = account.job.title or name
+        sections.append(Section(name, title, question, answer, account.place, shown, account.done.tables))
+    found = list(_found(done, {each.id: each.answer for each in sections}))
+    facts, told = list(_facts(work, basis)), list(_told(basis, done))
+    return Report("What the mesh has recorded", facts, told, sections, found)
+
+
+def _found(done: Mapping[str, Done], answers: Mapping[str, str]) -> Iterator[Told]:
+    """What was found, the worst first, a sentence each."""
+    losses = done["losses"].tables[0].rows if "losses" in done and done["losses"].tables else ()
+    for _, _, sentence in losses[: excerpts.FOUND]:
+        yield Told(f"{sentence}.", is_warning=True)
+    if "losses" in answers and len(losses) != 1:
+        yield Told(answers["losses"])
+    for name in ("anomalies", "contingency", "plan"):
+        if name in answers:
+            yield Told(answers[name])
 
 
 # ----------------------------------------------------------------------------------------------------------- the basis
@@ -188,6 +209,11 @@ def _traffic(work: Work, done: Done) -> str:
     if not figures["messages"]:
         return "No traffic was recorded."
     sentences = [f"{figures['messages']:,} messages with {octets(figures['bytes'])} of payload."]
+    if own := figures["of the routers' own"]:
+        sentences.append(
+            f"{own:,} of them are questions to routers ({MANAGEMENT}) and answers to those: they are in the Parquet, "
+            "and not among the addresses that are shown."
+        )
     links = done.tables[-1].rows
     if links:
         sentences.append(

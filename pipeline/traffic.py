@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
-from amqpmesh.pipeline.addresses import summed_up
+from amqpmesh.pipeline.addresses import of_applications, summed_up
 from amqpmesh.pipeline.deliveries import between, ns
 from amqpmesh.pipeline.events import Column, table
 from amqpmesh.pipeline.packed import LARGEST
@@ -267,7 +267,13 @@ def job(work: Work) -> Done:
     work.write("traffic/links", links(hops, counts, segments, windows))
     told = work.read("traffic/matrix")
     total = told.agg(F.sum("messages"), F.sum("bytes"), F.sum(F.expr("int(basis != 'recorded')"))).collect()[0]
-    figures = {"messages": round(total[0] or 0), "bytes": round(total[1] or 0), "rows not exact": int(total[2] or 0)}
+    own = (total[0] or 0) - (of_applications(told).agg(F.sum("messages")).collect()[0][0] or 0)
+    figures = {
+        "messages": round(total[0] or 0),
+        "bytes": round(total[1] or 0),
+        "of the routers' own": round(own),
+        "rows not exact": int(total[2] or 0),
+    }
     return Done(rows, figures, (*_top_talkers(work), _top_links(work)))
 
 
@@ -276,12 +282,13 @@ def _top_talkers(work: Work) -> list[Table]:
 
     tables = []
     for role in ("sender", "receiver"):
-        shown = work.read("traffic/talkers").where(F.col("role") == role).orderBy(F.desc("bytes"), "peer").limit(TOP)
+        talking = of_applications(work.read("traffic/talkers")).where(F.col("role") == role)
+        shown = talking.orderBy(F.desc("bytes"), "peer").limit(TOP)
         rows = [
             (row["peer"], row["router"], row["address"], round(row["messages"]), round(row["bytes"]))
             for row in shown.collect()
         ]
-        tables.append(Table(f"top {role}s", (role, "router", "address", "messages", "bytes"), tuple(rows)))
+        tables.append(Table(f"busiest {role}s", (role, "router", "address", "messages", "bytes"), tuple(rows)))
     return tables
 
 

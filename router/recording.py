@@ -251,24 +251,24 @@ class Recording:
 
     def up(self, taken: IncomingLink | OutgoingLink) -> None:
         """A link is attached."""
-        self._writer.take(Kind.LINK, [_explained(taken)])
-        self._happened(Happening.UP, _told(taken))
+        self._writer.take(Kind.LINK, [self._explained(taken)])
+        self._happened(Happening.UP, self._told(taken))
 
     def _tell_again(self, gone: IncomingLink) -> None:
         """A link is gone, and what came by it went on for so long that its number may mean nothing any more."""
         if gone.number not in self._told_again:
             self._told_again.add(gone.number)
-            self._writer.take(Kind.LINK, [_explained(gone)])
+            self._writer.take(Kind.LINK, [self._explained(gone)])
             self._writer.gone(gone.number)
 
     def down(self, taken: IncomingLink | OutgoingLink) -> None:
         """A link is gone."""
-        self._happened(Happening.DOWN, _told(taken))
+        self._happened(Happening.DOWN, self._told(taken))
         self._writer.gone(taken.number)
 
     def stolen(self, taken: IncomingLink | OutgoingLink) -> None:
         """A link was attached again elsewhere, and is about to go."""
-        self._happened(Happening.STOLEN, _told(taken))
+        self._happened(Happening.STOLEN, self._told(taken))
 
     def refused(self, link: Link, record: ConnectionRecord, error: Error) -> None:
         """A link was not attached."""
@@ -284,7 +284,7 @@ class Recording:
         if since is not None and taken.link.flow_state.link_credit:
             waited = self._core.now - since
             if waited >= self._credit_wait:
-                self._happened(Happening.CREDIT, _told(taken), waited=round(waited * 1e9))
+                self._happened(Happening.CREDIT, self._told(taken), waited=round(waited * 1e9))
 
     def _happened(self, happening: Happening, told: Mapping[str, Any], **more: Any) -> None:
         event = {"time": self._time(), "happening": happening.value, **told, "error": None, "waited": None, **more}
@@ -314,7 +314,7 @@ class Recording:
                 "time": time,
                 "since": since,
                 "number": taken.number,
-                **_told(taken),
+                **self._told(taken),
                 "from_router": taken.lane is not None,
                 "deliveries": counted.received,
                 "octets": counted.octets,
@@ -326,6 +326,24 @@ class Recording:
                 "unsettled": counted.outstanding if counted.sender else len(counted.unsettled),
                 "credit": counted.link_credit,
             }
+
+    def _explained(self, taken: IncomingLink | OutgoingLink) -> dict[str, Any]:
+        """What the number of a link means."""
+        told = self._told(taken)
+        name = told.pop("link")
+        return {"number": taken.number, "name": name, **told, "from_router": taken.lane is not None}
+
+    def _told(self, taken: IncomingLink | OutgoingLink) -> dict[str, Any]:
+        """Which link it is, to those who read records."""
+        named = taken.lane if taken.lane is not None else taken.address
+        connection = taken.connection
+        return {
+            "link": taken.link.name,
+            "direction": "incoming" if isinstance(taken, IncomingLink) else "outgoing",
+            "peer": self._core.id if connection.own else connection.peer.container_id or None,
+            "address": (without_secret(named.name) or None) if named is not None else None,
+            "tenant": named.tenant if named is not None else None,
+        }
 
     # ----------------------------------------------------------------------------------------------------------- graph
 
@@ -403,22 +421,3 @@ def _first_field(data: bytes, at: int) -> int:
 
 def _counter(tag: bytes) -> int:
     return int.from_bytes(tag[KEY_OCTETS - 6 : KEY_OCTETS], "big")
-
-
-def _explained(taken: IncomingLink | OutgoingLink) -> dict[str, Any]:
-    """What the number of a link means."""
-    told = _told(taken)
-    name = told.pop("link")
-    return {"number": taken.number, "name": name, **told, "from_router": taken.lane is not None}
-
-
-def _told(taken: IncomingLink | OutgoingLink) -> dict[str, Any]:
-    """Which link it is, to those who read records."""
-    named = taken.lane if taken.lane is not None else taken.address
-    return {
-        "link": taken.link.name,
-        "direction": "incoming" if isinstance(taken, IncomingLink) else "outgoing",
-        "peer": taken.connection.peer.container_id or None,
-        "address": (without_secret(named.name) or None) if named is not None else None,
-        "tenant": named.tenant if named is not None else None,
-    }

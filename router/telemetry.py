@@ -214,7 +214,7 @@ LINK: Final = (
         Type.STRING,
         "incoming, outgoing; or no link: address, that deliveries go to; condition, that they are rejected with",
     ),
-    Field("peer", Type.STRING, "the container-id at the other end", optional=True),
+    Field("peer", Type.STRING, "the container-id at the other end; of the router's own links, its id", optional=True),
     Field("from_router", Type.BOOLEAN, "that is a router of the mesh: it is a lane"),
     Field("address", Type.STRING, "where its deliveries go; null: each says so itself", optional=True),
     Field("tenant", Type.STRING, "whose address that is", optional=True),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from amqpmesh.pipeline.addresses import DYNAMIC, summed_up
+from amqpmesh.pipeline.addresses import DYNAMIC, MANAGEMENT, of_applications, summed_up
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -17,3 +17,10 @@ def test_addresses_of_dynamic_nodes_are_one_and_all_others_are_as_they_were(spar
     )
     found = [row.address for row in summed_up(rows).collect()]
     assert found == [*others, DYNAMIC, DYNAMIC]
+
+
+def test_what_routers_are_asked_and_answer_is_apart(spark: SparkSession) -> None:
+    sent = [("$management", "tool", "A"), ("$dynamic/c/l", "A", "A"), ("$dynamic/c/l", "shop", "A"), (None, None, "A")]
+    rows = summed_up(spark.createDataFrame(sent, "address string, sender string, ingress string"))
+    assert [row.address for row in rows.collect()] == [MANAGEMENT, MANAGEMENT, DYNAMIC, None]
+    assert [row.address for row in of_applications(rows).collect()] == [DYNAMIC, None]

@@ -118,7 +118,7 @@ def test_an_episode_is_explained_with_figures(result: Result) -> None:
     assert silent["usual"] == pytest.approx(40, rel=0.2)
     begin, end = "2026-05-01 03:26:00", "2026-05-01 03:31:00"
     assert silent["sentence"] == (
-        f"messages to silent in 60 s fell to 0.0, usually {silent['usual']:.0f}, between {begin} and {end} UTC"
+        f"messages to silent in 60 s fell to 0, usually {silent['usual']:.0f}, between {begin} and {end} UTC"
     )
     assert by_measure["p50"]["value"] == pytest.approx(200 * MS, rel=0.4)
     assert by_measure["p50"]["usual"] == pytest.approx(20 * MS, rel=0.3)

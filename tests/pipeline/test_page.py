@@ -19,7 +19,7 @@ PNG = png(picture(nothing)())
 def report(name: str) -> Report:
     """With a name wherever one can stand."""
     table = Table(name, ("address", name, "messages", "share"), ((name, None, 12_345, 0.5), (None, name, 1, None)))
-    section = Section(name, name, name, name, (Shown("p", name, name, PNG),), (table, Table("empty", ("a",), ())))
+    section = Section(name, name, name, name, name, (Shown("p", name, name, PNG),), (table, Table("empty", ("a",), ())))
     return Report(name, [(name, name)], [Told(name), Told(name, is_warning=True)], [section])
 
 
@@ -76,6 +76,12 @@ def test_a_table_without_rows_is_none() -> None:
 def test_what_is_missing_is_marked() -> None:
     read = whole(page(report("orders")))
     assert [each.get("class") for each in read.all("li")][-2:] == [None, "warn"]
+
+
+def test_what_was_found_stands_before_what_it_rests_on() -> None:
+    read = whole(page(Report("found", [], [Told("rests")], [], [Told("is lost", is_warning=True)])))
+    assert read.texts["h2"] == ["What was found", "What the figures rest on"]
+    assert [each for each in read.texts["li"] if each in ("rests", "is lost")] == ["is lost", "rests"]
 
 
 def test_a_page_without_jobs_is_a_page() -> None:

@@ -7,8 +7,10 @@ import re
 import warnings
 from collections.abc import Callable
 from datetime import UTC, datetime
-from itertools import pairwise
+from itertools import combinations, pairwise
+from typing import Any
 
+import networkx as nx
 import numpy as np
 import pytest
 from matplotlib.collections import PathCollection
@@ -21,6 +23,7 @@ from amqpmesh.pipeline import pictures
 from amqpmesh.pipeline.drawing import png
 from amqpmesh.pipeline.pictures import ALL_OTHERS, Carried, Clock, Failed, Moved, Percentiles, Strange
 
+Point = np.ndarray[Any, np.dtype[np.float64]]
 MS = 1e6
 BEGAN = datetime(2026, 5, 1, 1, 46, tzinfo=UTC).timestamp()
 MINUTES = [BEGAN + 60 * each for each in range(5)]
@@ -123,6 +126,36 @@ def test_the_mesh_has_its_routers_and_what_the_busiest_links_carry_both_ways() -
 
 def test_a_router_alone_is_a_mesh() -> None:
     assert "A" in texts(pictures.mesh(["A"], []))
+
+
+@pytest.mark.parametrize(
+    "links",
+    [
+        [("A", "C"), ("C", "B"), ("B", "D"), ("D", "A")],  # a ring, whose order is not that of its names
+        [(str(at * 7 % 24), str((at + 1) * 7 % 24)) for at in range(24)],
+        [("A", "B"), ("B", "C"), ("C", "D"), ("D", "A"), ("C", "E")],
+        [(str(one), str(other)) for one, other in nx.wheel_graph(9).edges],
+        [(str(one), str(other)) for one, other in nx.grid_2d_graph(4, 5).edges],
+        [*pairwise("abcda"), *pairwise("12341")],  # two, which are not connected
+    ],
+)
+def test_what_can_be_drawn_without_crossing_links_is(links: list[tuple[str, str]]) -> None:
+    names = sorted({each for link in links for each in link}, key=lambda each: each[::-1])
+    figure = pictures.mesh(names, [Carried(one, other, 1.0) for one, other in links])
+    lines = [np.asarray(line.get_xydata(), float) for line in figure.axes[0].lines]
+    assert len(lines) == len(links)
+    for (a, b), (c, d) in combinations(lines, 2):
+        ends = {tuple(np.round(each, 9)) for each in (a, b, c, d)}
+        assert len(ends) < 4 or not crosses(a, b, c, d)
+
+
+def crosses(a: Point, b: Point, c: Point, d: Point) -> bool:
+    """Whether the line from a to b and that from c to d have a point in common."""
+    try:
+        along = np.linalg.solve(np.column_stack((b - a, c - d)), c - a)
+    except np.linalg.LinAlgError:  # they are parallel
+        return False
+    return bool(((along > 0) & (along < 1)).all())
 
 
 def test_of_many_routers_only_those_at_the_busiest_links_are_named() -> None:

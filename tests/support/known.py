@@ -135,7 +135,7 @@ class Known:
     def _link(self, router: str, direction: str, peer: str, delivery: Delivery) -> int:
         key = router, direction, peer, delivery.address + "\0" + delivery.tenant
         if key not in self._links:
-            lane = peer in self.routers
+            lane = peer in self.routers and peer != router
             name = direction if self.alike else f"{direction}-{peer}-{delivery.address}-{delivery.tenant}"
             self._links[key] = self.recorders[router].link(
                 name, direction, peer or None, lane=lane, address=delivery.address, tenant=delivery.tenant
