@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 #: What a router says of a delivery that came by a transit lane: that it waits for a receiver's credit, and that it has
 #: left. No receiver says so: there is no section of that number.
-WAITS: Final = encode_composite(Received(section_number=UINT_MAX, section_offset=0))
-LEFT: Final = encode_composite(Received(section_number=UINT_MAX, section_offset=1))
+WAITS: Final = encode_composite(Received(section_number=UINT_MAX, section_offset=1))
+LEFT: Final = encode_composite(Received(section_number=UINT_MAX, section_offset=2))
 
 #: Stands for the portion of a delivery whose ingress router has been told that it waits.
 _TOLD: Final = object()

@@ -30,7 +30,7 @@ from amqpmesh.router.amqp.types import Extension
 from amqpmesh.router.kernel import relay as kernel
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from amqpmesh.router.amqp.connection import Connection
     from amqpmesh.router.amqp.performatives import Performative
@@ -219,8 +219,8 @@ class Session:
             return
         if flow_state.progress:
             if flow_state.channel != -1:
-                for (receiver, delivery_id), state in flow_state.progress.items():
-                    self._write_disposition(kernel.DispositionRun(receiver, delivery_id, False, state))
+                for run in _joined(flow_state.progress):
+                    self._write_disposition(run)
             flow_state.progress.clear()
         if flow_state.dispositions:
             if flow_state.channel != -1:
@@ -523,3 +523,17 @@ class Session:
         # Our own `end` frees it (§2.5.2). But the peer's `begin` may be still to come, which names it; and RabbitMQ 3
         # answers on the channel of the same number, with the next session's `begin` before the last one's `end`.
         self.connection.channels.free(self._ended_channel)
+
+
+def _joined(progress: Mapping[tuple[bool, int], bytes]) -> Iterator[kernel.DispositionRun]:
+    """States that are no outcome, by (whether we receive, delivery-id): a run where consecutive ids have the same."""
+    run: kernel.DispositionRun | None = None
+    for (receiver, delivery_id), state in progress.items():
+        if run is not None and run.receiver == receiver and run.state == state and run.last + 1 == delivery_id:
+            run.last = delivery_id
+            continue
+        if run is not None:
+            yield run
+        run = kernel.DispositionRun(receiver, delivery_id, False, state)
+    if run is not None:
+        yield run

@@ -195,6 +195,20 @@ def test_an_anonymous_sender_reaches_a_name_at_a_router_by_to(sending, receiving
     ], "its `to` is as it was sent"
 
 
+@pytest.mark.parametrize("settled", [False, True], ids=["unsettled", "pre-settled"])
+@pytest.mark.parametrize("way", ["by a link to it", "by `to`"])
+def test_three_hundred_replies_reach_a_receiver_with_ten_credits_at_the_other_end(way, settled, line, client):
+    receiver = client("proton_receive", line["C"].url, "--dynamic", "--credit", "10", "--count", "300")
+    reply_to = receiver.expect("attached")["address"]
+    target = ("--address", reply_to) if way == "by a link to it" else ()
+    mode = ("--settled",) if settled else ()
+    sender = client("proton_send", line["A"].url, *target, *mode, messages=[addressed(reply_to)] * 300)
+    sender.finish()
+    receiver.finish()
+    assert len(receiver.of("message")) == 300
+    assert [event["outcome"] for event in sender.of("outcome")] == ["accepted"] * (0 if settled else 300)
+
+
 @pairs
 def test_a_sender_to_a_whole_router_reaches_names_there_by_to(sending, receiving, line, client):
     name = f"whole/{sending}/{receiving}"

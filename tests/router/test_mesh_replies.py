@@ -221,6 +221,17 @@ def test_receivers_with_credit_cost_no_frame_more() -> None:
     traffic.leave()
 
 
+def test_what_waits_costs_few_frames_more() -> None:
+    traffic = Traffic("AB", [10])
+    link = traffic.sender(None)
+    before = traffic.frames
+    sents = traffic.flood(link, [0] * 300)
+    # A transfer each; and for each ten that the receiver takes an outcome, a flow, and that they wait and leave.
+    assert traffic.frames - before <= 300 + 5 * 30
+    assert said(sents) == {ACCEPTED: 300}
+    traffic.leave()
+
+
 def test_a_message_waits_as_long_as_others_leave_before_it_and_once_none_does_for_its_time() -> None:
     traffic = Traffic("AB", [1])
     (mailbox,) = traffic.mailboxes
@@ -340,7 +351,7 @@ def test_a_receiver_that_says_what_routers_tell_each_other_is_not_believed() -> 
     sents = [traffic.client.send(link, message(to=mailbox.address)) for _ in range(64)]
     arrivals = mailbox.client.take(64)
     for arrival in arrivals:
-        arrival.dispose(Received(section_number=UINT_MAX, section_offset=0), settled=False)
+        arrival.dispose(Received(section_number=UINT_MAX, section_offset=1), settled=False)
     traffic.mesh.run()
     assert link.credit == 64
     assert said(sents) == {"[]": 64}

@@ -157,7 +157,7 @@ class History(Correspondence):
             letter.aborted = True
             if link.is_attached and self._room(letter.client) > 0:
                 letter.client.go_on(letter.sent, aborted=True)
-            else:
+            elif letter.client in self.clients:  # links of it are not attached any more: more than one may be so
                 self.clients.pop(letter.client)
                 letter.client.lose()
                 self._forget_all(letter.client)

@@ -5,7 +5,7 @@ import pytest
 from amqpmesh.router.amqp import events
 from amqpmesh.router.amqp.composite import encode_composite
 from amqpmesh.router.amqp.definitions import Error, Role
-from amqpmesh.router.amqp.delivery_states import Accepted, Modified, Rejected, TransactionalState
+from amqpmesh.router.amqp.delivery_states import Accepted, Modified, Received, Rejected, TransactionalState
 from amqpmesh.router.amqp.performatives import (
     Disposition,
     End,
@@ -96,6 +96,21 @@ def test_with_an_end_what_was_disposed_is_said_before() -> None:
     dispose(deliveries[0], ACCEPTED_STATE, settled=True)
     scripted.session().end()
     scripted.peer.expect_all(Disposition, End)
+
+
+def test_states_that_are_no_outcome_are_one_frame_where_they_say_the_same_of_consecutive_deliveries() -> None:
+    scripted, deliveries = delivered(7)
+    begun_with, gone_on = Received(section_number=0, section_offset=0), Received(section_number=1, section_offset=0)
+    for number in (0, 1, 2, 4, 5, 6):
+        dispose(deliveries[number], encode_composite(gone_on if number == 6 else begun_with), settled=False)
+    dispose(deliveries[1], encode_composite(gone_on), settled=False)
+    dispose(deliveries[2], encode_composite(gone_on), settled=False)
+    assert [each.performative for each in scripted.peer.hear()] == [
+        Disposition(role=Role.RECEIVER, first=0, state=begun_with),
+        Disposition(role=Role.RECEIVER, first=1, last=2, state=gone_on),
+        Disposition(role=Role.RECEIVER, first=4, last=5, state=begun_with),
+        Disposition(role=Role.RECEIVER, first=6, state=gone_on),
+    ], "of each its latest"
 
 
 def test_after_an_end_nothing_is_said() -> None:
