@@ -25,7 +25,7 @@ def leg_sent(core: Core, leg: Leg) -> None:
 def finish(core: Core, leg: Leg) -> None:
     """Nothing will be sent or heard of a leg any more."""
     uncount(core, leg)
-    leg.done = True
+    leg.end()
     end_lane(core, leg)
     close_if_done(core, leg.relay)
 
@@ -58,11 +58,7 @@ def close_if_done(core: Core, relay: Relay) -> None:
         return
     if relay.incoming is not None and not relay.incoming.settled:
         return
-    if relay.legs:
-        for leg in relay.legs:
-            if not leg.done:
-                return
-    elif relay.chunks:
+    if relay.open or (relay.chunks and not relay.legs):
         return
     relay.closed = True
     core.relays -= 1
@@ -71,6 +67,7 @@ def close_if_done(core: Core, relay: Relay) -> None:
     drop_kept(core, relay)
     if core.recording is not None:
         core.recording.over(relay)
+    core.legs_seen += max(0, len(relay.legs) - 1)
     # Relays and deliveries refer to each other: the circles end here.
     for leg in relay.legs:
         if leg.delivery is not None:
@@ -86,6 +83,7 @@ def let_linger(core: Core, taken: IncomingLink | OutgoingLink) -> None:
     """The last live delivery of a link that was detached without being closed may be settled now."""
     if taken in taken.connection.lingering and not taken.link.terminus.unsettled:
         no_longer_lingers(core, taken)
+        keep_count(core, taken)
 
 
 def drop_chunks(relay: Relay) -> None:
@@ -125,7 +123,7 @@ def keep_count(core: Core, taken: IncomingLink | OutgoingLink) -> None:
     """A link is gone: what it has counted stays, once."""
     if core.recording is not None:
         core.recording.last_counts(taken)
-    if not taken.link.flow_state.received:
+    if not taken.link.flow_state.has_counted:
         return
     core.past.add(taken)
     if taken.address is not None:
@@ -133,20 +131,18 @@ def keep_count(core: Core, taken: IncomingLink | OutgoingLink) -> None:
     taken.link.flow_state.reset_counters()
 
 
-def no_longer_lingers(core: Core, taken: IncomingLink | OutgoingLink) -> None:
-    """A link that was detached without being closed has no live delivery any more."""
+def no_longer_lingers(core: Core, taken: IncomingLink | OutgoingLink) -> bool:
+    """A link that was detached without being closed has no live delivery any more, or is over. Returns: whether it was
+    one."""
     record = taken.connection
     if record.lingering.pop(taken, 0) == 0:
-        return
-    keep_count(core, taken)
-    if not isinstance(taken, OutgoingLink):
-        return
-    held = record.held.pop(taken.address, 0) - taken.unsettled
-    if held > 0:
-        record.held[taken.address] = held
-    for outgoing in record.outgoing:
-        if outgoing.address is taken.address:
-            core.touch_outgoing(outgoing)
+        return False
+    if isinstance(taken, OutgoingLink):
+        held = record.held.pop(taken.address, 0) - taken.unsettled
+        if held > 0:
+            record.held[taken.address] = held
+        core.relieved.setdefault(record, set()).add(taken.address)
+    return True
 
 
 def count_undelivered(core: Core, address: Address | None) -> None:

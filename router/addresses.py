@@ -109,8 +109,9 @@ class Waiting:
                 heapify(self._deadlines)
 
 
-#: Where nothing waits; and what links have counted, where none has gone.
+#: Where nothing waits, and nobody is waited for; and what links have counted, where none has gone.
 NOBODY: Final = Waiting()
+NOBODY_AWAITED: Final[list[OutgoingLink]] = []
 NOTHING: Final = Tally()
 
 
@@ -125,6 +126,7 @@ class Address:
         "__weakref__",
         "_memory",
         "_pool",
+        "awaited",
         "borrowers",
         "config",
         "copies",
@@ -210,6 +212,9 @@ class Address:
         self.copies: Few[OutgoingLink] = ()
         #: To be read; see `wait`.
         self.waiting = NOBODY
+        #: Of a multicast that waits: receivers that could not take it. None is looked at again before it is the last
+        #: of them: else thousands would be, whenever one of them gives credit.
+        self.awaited = NOBODY_AWAITED
         #: Consumers whose drain is not answered yet.
         self.draining: Few[OutgoingLink] = ()
         #: What links that are gone have counted: to be read; see `count`.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from amqpmesh.router.accounts import close_if_done, drop_chunks, drop_kept
 from amqpmesh.router.amqp.composite import decode_composite, encode_composite
@@ -12,12 +12,8 @@ from amqpmesh.router.amqp.messaging import Received
 from amqpmesh.router.departures import fail_link
 from amqpmesh.router.exclusions import passed_up
 from amqpmesh.router.kernel.relay import (
-    ACCEPTED,
-    EXTENSION,
     FAILED_STATE,
-    MODIFIED,
     RECEIVED,
-    REJECTED,
     RELEASED,
     dispose,
     state_kind,
@@ -32,25 +28,16 @@ if TYPE_CHECKING:
     from amqpmesh.router.core import Core
     from amqpmesh.router.kernel.relay import Leg, Relay
 
-#: The strongest outcome of a multicast goes up. One of an extension is known to its sender alone.
-_STRENGTH: Final = {EXTENSION: 4, REJECTED: 3, ACCEPTED: 2, MODIFIED: 1, RELEASED: 0}
 
-
-def answer(core: Core, relay: Relay) -> None:
-    """Outcomes of legs have come: tell the sender, once all are known."""
+def answer(core: Core, leg: Leg) -> None:
+    """The outcome of a leg has come: tell the sender, once those of all are known."""
+    relay = leg.relay
     if relay.settled or relay.incoming is None:
-        settle_orphan(core, relay)
+        _settle_unheard(core, leg)
         return
-    if relay.answered:
+    if relay.answered or relay.unanswered or relay.strongest is None:
         return
-    legs = [leg for leg in relay.legs if not leg.copy]
-    outcome: bytes | None = None
-    for leg in legs:
-        if leg.outcome is None:
-            return
-        if outcome is None or _STRENGTH[state_kind(leg.outcome)] > _STRENGTH[state_kind(outcome)]:
-            outcome = leg.outcome
-    final = None if outcome is None else redeliver(core, relay, outcome)
+    final = redeliver(core, relay, relay.strongest)
     if final is not None:
         tell(core, relay, passed_up(core, relay, final))
 
@@ -88,7 +75,8 @@ def tell(core: Core, relay: Relay, outcome: bytes) -> None:
     else:
         relay.incoming = None
         dispose(incoming, permitted, True)
-        for leg in relay.legs:
+        core.legs_seen += max(0, relay.open - 1)
+        for leg in relay.legs if relay.open else ():
             if not leg.done and leg.outcome is not None and leg.delivery is not None:
                 dispose(leg.delivery, leg.outcome, True)
                 uncount_or_abort(core, leg)
@@ -114,10 +102,15 @@ def _shorten(relay: Relay) -> None:
 
 def settle_orphan(core: Core, relay: Relay) -> None:
     """Nobody above waits for it: what receivers say ends here, settled without a state of anybody's."""
+    core.legs_seen += max(0, len(relay.legs) - 1)
     for leg in relay.legs:
-        if leg.outcome is not None and not leg.done and leg.delivery is not None:
-            dispose(leg.delivery, None, True)
-            uncount_or_abort(core, leg)
+        _settle_unheard(core, leg)
+
+
+def _settle_unheard(core: Core, leg: Leg) -> None:
+    if leg.outcome is not None and not leg.done and leg.delivery is not None:
+        dispose(leg.delivery, None, True)
+        uncount_or_abort(core, leg)
 
 
 def pass_up(core: Core, leg: Leg, state: bytes | None) -> None:

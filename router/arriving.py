@@ -118,6 +118,7 @@ def _append(core: Core, relay: Relay, payload: bytes, session: SessionFlow) -> N
         return
     if relay.kept is not None:
         keep(core, relay, payload)
+    core.legs_seen += max(0, len(relay.legs) - 1)
     for leg in [leg for leg in relay.legs if not leg.done and not leg.aborting]:
         if not leg.copy:
             chunk.holders += 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
+from amqpmesh.router.addresses import NOBODY_AWAITED
 from amqpmesh.router.exits import catch_up, reopen, stay_quiet
 from amqpmesh.router.few import excluding, including
 from amqpmesh.router.forwarding import dispatch
@@ -28,11 +29,18 @@ def finish_batch(core: Core) -> None:
     if core.flow_state.touched:
         catch_up(core)
     check(core)
+    if core.relieved:
+        _relieve(core)
     while core.touched or core.touched_windows:
+        deserted, core.deserted = core.deserted, {}
+        for address in deserted:
+            core.settlement.end_excluded(address)
         addresses, core.touched = core.touched, {}
         for address in addresses:
             if address.waiting.size:
                 dispatch(core, address)
+            elif address.awaited:
+                address.awaited = NOBODY_AWAITED
         outgoing, core.touched_outgoing = core.touched_outgoing, {}
         for each in outgoing:
             _update_branch(core, each)
@@ -57,7 +65,18 @@ def finish_batch(core: Core) -> None:
         reopen(core)
 
 
+def _relieve(core: Core) -> None:
+    """What links that are detached had unsettled counts no longer against others of the same connection and address."""
+    relieved, core.relieved = core.relieved, {}
+    for record, addresses in relieved.items():
+        for outgoing in record.outgoing:
+            if outgoing.address in addresses:
+                core.touch_outgoing(outgoing)
+
+
 def _update_branch(core: Core, outgoing: OutgoingLink) -> None:
+    if outgoing.retired and core.mesh is not None:
+        core.mesh.ways.lanes_out.end_if_done(outgoing)
     branch = outgoing.branch
     if branch is not None and not outgoing.gone:
         flow_state = outgoing.link.flow_state
@@ -115,14 +134,18 @@ def _answer_drains(core: Core, address: Address) -> None:
             address.lenders = excluding(address.lenders, share)
             share.drained(core.now)
             core.touch(share.node)
-    for outgoing in list(address.draining):
+    answered = []
+    for outgoing in address.draining:
+        if not over and core.now < outgoing.drain_by:
+            break  # those behind it have asked later
         # What waits may wait for others, as a multicast does for its slowest: nobody is kept longer for that.
         # But a delivery that was given to it, and of which nothing is sent yet, needs one of the credit.
-        unsent = outgoing.current is not None and not outgoing.current.started
-        if not unsent and (over or core.now >= outgoing.drain_by):
-            address.draining = excluding(address.draining, outgoing)
-            outgoing.link.drained()
-            core.touch_outgoing(outgoing)
+        if outgoing.current is None or outgoing.current.started:
+            answered.append(outgoing)
+    for outgoing in answered:
+        address.draining = excluding(address.draining, outgoing)
+        outgoing.link.drained()
+        core.touch_outgoing(outgoing)
 
 
 def limit_windows(core: Core) -> None:

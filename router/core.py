@@ -9,6 +9,7 @@ from __future__ import annotations
 import secrets
 import time
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 from amqpmesh.router.addresses import Address, AddressTable
@@ -17,6 +18,7 @@ from amqpmesh.router.amqp.definitions import Error
 from amqpmesh.router.amqp.negotiation import Negotiation
 from amqpmesh.router.attaching import Attaching
 from amqpmesh.router.batch import finish_batch, limit_windows
+from amqpmesh.router.chores import Chores
 from amqpmesh.router.connections import ConnectionRecord
 from amqpmesh.router.containers import Containers
 from amqpmesh.router.costs import set_cost
@@ -26,6 +28,7 @@ from amqpmesh.router.exits import catch_up, close, reopen, unfolded
 from amqpmesh.router.handlers import handle
 from amqpmesh.router.kernel.relay import Relay, RouterFlow, serial_distance
 from amqpmesh.router.leaving import go_on
+from amqpmesh.router.leftovers import Leftovers
 from amqpmesh.router.links import IncomingLink, OutgoingLink
 from amqpmesh.router.logins import Logins
 from amqpmesh.router.logs import EventLog
@@ -51,6 +54,7 @@ if TYPE_CHECKING:
     from amqpmesh.router.mesh import Mesh
     from amqpmesh.router.recording import Recording
     from amqpmesh.router.statistics import Statistics
+    from amqpmesh.router.steps import Steps
     from amqpmesh.router.users import Users
 
 #: Deliveries that are looked at before other connections come first: a frame of 20 octets can speak of thousands.
@@ -98,10 +102,15 @@ class Core:
         #: Set by the owner, if it can tell: the system of a connection's peer has acknowledged all that was written.
         self.is_acknowledged: Callable[[ConnectionRecord], bool] = lambda _: False
         self.connections: dict[ConnectionRecord, None] = {}
+        #: Those that are lost, while what was on them is being ended.
+        self.leaving: dict[ConnectionRecord, None] = {}
         self.memory = Memory(config.memory)
         self.budget = self.memory.budget
         self.addresses = AddressTable(config.address_table(), self.budget)
         self.settlement = Settlement(self)
+        #: What is too much for one turn; and what of that are deliveries of links that are over.
+        self.chores = Chores()
+        self.leftovers = Leftovers(self)
         self.attaching = Attaching(self)
         self.lookup = Lookup(self)
         self.logins = Logins(self)
@@ -126,14 +135,22 @@ class Core:
         #: Deliveries that found no way on, and those that may not make another hop.
         self.no_path = 0
         self.no_hops = 0
+        #: Legs that were looked at in this turn, beside one of each delivery: it costs as much as so many deliveries.
+        self.legs_seen = 0
         self._numbers = 0
         self._timers: Timers[ConnectionRecord | Address | _Errand] = Timers()
         #: What the batch has touched.
         self.touched: dict[Address, None] = {}
+        #: Connections where fewer deliveries are unsettled on links that are detached, and of which addresses.
+        self.relieved: dict[ConnectionRecord, set[Address]] = {}
+        #: Those that a receiver has left while others stay: what waits there may not be for those.
+        self.deserted: dict[Address, None] = {}
         #: Where deliveries were relayed without a decision, until something changed.
         self.closed: dict[Address, None] = {}
         self.touched_outgoing: dict[OutgoingLink, None] = {}
         self.touched_windows: dict[FixedWindow, None] = {}
+        #: Where more could be sent on than there was time for.
+        self.postponed: dict[Address, None] = {}
 
     # ------------------------------------------------------------------------------------------------- connections
 
@@ -264,6 +281,7 @@ class Core:
             is to be written first: then call again, without data.
         """
         self.now = self.flow_state.now = now
+        self._begin_turn()
         size = len(data)
         record.octets_in += size
         self.octets_in += size
@@ -284,13 +302,19 @@ class Core:
         for event in unfinished:
             if self.flow_state.touched:
                 catch_up(self)
-            handle(self, record, event)
             flow_state.work -= len(event.deliveries) if isinstance(event, events.DispositionReceived) else 1
+            handle(self, record, event)
+            if self.legs_seen:
+                flow_state.work -= self.legs_seen
+                if isinstance(event, events.DispositionReceived) and event.deliveries:
+                    record.unfinished = chain((event,), unfinished)
+                    break
+                self.legs_seen = 0
             if flow_state.work <= 0:
                 record.unfinished = unfinished
                 break
             if self.closed:
-                reopen(self)
+                reopen(self, amid=True)
         if flow_state.sending:
             count_output(self, record)
         finish_batch(self)
@@ -299,8 +323,24 @@ class Core:
     def _begin(self, now: float) -> None:
         """Something is to be done: all know what was relayed before it."""
         self.now = self.flow_state.now = now
+        self._begin_turn()
         if self.flow_state.touched:
             catch_up(self)
+
+    def _begin_turn(self) -> None:
+        self.chores.begin_turn()
+        self.legs_seen = 0
+
+    def work(self, now: float, enough: Callable[[], bool]) -> None:
+        """Do more of what was too much for one turn (`chores`). After a fault of ours in some of it, which is raised,
+        the next call does the rest. Args: enough: whether others should have their turn.
+        """
+        self._begin(now)
+        try:
+            while self.chores and not enough():
+                self.chores.step()
+        finally:
+            finish_batch(self)
 
     def receive_eof(self, record: ConnectionRecord, now: float) -> None:
         """The transport is gone."""
@@ -415,8 +455,8 @@ class Core:
 
     @property
     def is_quiet(self) -> bool:
-        """No delivery is on its way or waits for an outcome."""
-        return self.relays == 0
+        """No delivery is on its way or waits for an outcome, and all that is gone is let go of."""
+        return self.relays == 0 and not self.chores
 
     @property
     def has_credit_out(self) -> bool:
@@ -492,6 +532,17 @@ class Core:
             catch_up(self)
         self.touched[address] = None
         close(self, address)
+
+    def postpone(self, address: Address) -> None:
+        """More is to be sent on from there, once others have had their turn."""
+        if address not in self.postponed:
+            self.postponed[address] = None
+            self.chores.put_off(self._touch_again(address))
+
+    def _touch_again(self, address: Address) -> Steps[None]:
+        del self.postponed[address]
+        self.touch(address)
+        yield
 
     def touch_outgoing(self, outgoing: OutgoingLink) -> None:
         """What an outgoing link can take has changed."""

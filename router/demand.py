@@ -1,10 +1,10 @@
 """What the places that deliveries leave to can take, together."""
 
 from collections.abc import Iterable
+from heapq import heappop, heappush
 from typing import Final
 
 from amqpmesh.policies.distribution import Distribution
-from amqpmesh.router.few import Few, excluding, including
 
 
 class _Group:
@@ -17,6 +17,41 @@ class _Group:
         self.size = 0
         self.usable = 0
         self.open = 0
+
+
+class _Least:
+    """Numbers that come and go, and the least of them, for O(log n) each."""
+
+    __slots__ = ("_counts", "_heap", "_heaped")
+
+    def __init__(self) -> None:
+        self._counts: dict[int, int] = {}
+        #: Each number once that is there, and some that are not there any more.
+        self._heap: list[int] = []
+        self._heaped: set[int] = set()
+
+    def add(self, number: int) -> None:
+        """One more."""
+        self._counts[number] = self._counts.get(number, 0) + 1
+        if number not in self._heaped:
+            self._heaped.add(number)
+            heappush(self._heap, number)
+
+    def remove(self, number: int) -> None:
+        """One less, which is there."""
+        left = self._counts[number] - 1
+        if left:
+            self._counts[number] = left
+        else:
+            del self._counts[number]
+
+    @property
+    def number(self) -> int:
+        """The least; 0: there is none."""
+        heap = self._heap
+        while heap and heap[0] not in self._counts:
+            self._heaped.discard(heappop(heap))
+        return heap[0] if heap else 0
 
 
 #: No branch is there.
@@ -43,45 +78,39 @@ class Demand:
     """How many deliveries the branches that count can take now.
 
     `balanced`: all of them together. `closest`: the cheapest together. `multicast`: as many as the one that
-    can take least, since every delivery goes to all. Kept up to date by difference, O(1) per change; only the least of
-    a multicast is looked for again when it rises, once per time it is asked for.
+    can take least, since every delivery goes to all. Kept up to date by difference: no change looks at all branches.
     """
 
-    __slots__ = ("_branches", "_by_cost", "_groups", "_least", "_multicast", "_near", "_none")
+    __slots__ = ("_by_cost", "_groups", "_least", "_near", "_none")
 
     def __init__(self, distribution: Distribution) -> None:
         self._none = distribution is Distribution.UNAVAILABLE
-        self._multicast = distribution is Distribution.MULTICAST
         self._by_cost = distribution is Distribution.CLOSEST
-        self._branches: Few[Branch] = ()  # of a multicast: those that count
         self._groups: tuple[_Group, ...] = ()  # where that matters: by cost, the cheapest first
         self._near = _NONE  # the group that is used
-        self._least: int | None = None
+        #: Of a multicast: what those that count can take.
+        self._least = _Least() if distribution is Distribution.MULTICAST else None
 
     @property
     def credit(self) -> int:
         """How many deliveries can leave now."""
-        if not self._multicast:
-            return self._near.usable
-        if self._least is None:
-            self._least = min((branch.usable for branch in self._branches), default=0)
-        return self._least
+        return self._near.usable if self._least is None else self._least.number
 
     @property
     def open(self) -> bool:
         """Whether there is a consumer, though its credit may be spent; for a multicast, whether all are consumers."""
         near = self._near
-        return near.open == near.size > 0 if self._multicast else near.open > 0
+        return near.open > 0 if self._least is None else near.open == near.size > 0
 
     def add(self, branch: Branch) -> None:
         """A branch, with what it can take now."""
         if not branch.counts or self._none:
             return
-        if self._multicast:
-            self._branches = including(self._branches, branch)
         group = branch._group = self._group(branch.cost)
         group.size += 1
         usable, branch.usable = branch.usable, 0
+        if self._least is not None:
+            self._least.add(0)
         self.set_usable(branch, usable, False)
 
     def remove(self, branch: Branch) -> None:
@@ -90,9 +119,9 @@ class Demand:
         if group is None:
             return
         self.set_usable(branch, 0, True)
-        self._branches = excluding(self._branches, branch)
         branch._group = None
-        self._least = None
+        if self._least is not None:
+            self._least.remove(0)
         group.size -= 1
         if not group.size and self._by_cost:
             self._set_groups(each for each in self._groups if each is not group)
@@ -104,11 +133,9 @@ class Demand:
         if group is None:
             return
         group.usable += usable - before
-        if self._multicast and self._least is not None:
-            if usable < self._least:
-                self._least = usable
-            elif before == self._least < usable:
-                self._least = None
+        if self._least is not None and usable != before:
+            self._least.add(usable)
+            self._least.remove(before)
         if branch._open:
             if withdrawn and not usable:
                 branch._open = False

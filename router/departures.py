@@ -8,16 +8,18 @@ from amqpmesh.router.accounts import keep_count, no_longer_lingers
 from amqpmesh.router.amqp.definitions import AmqpCondition, Error
 from amqpmesh.router.amqp.messaging import DeleteOnClose, DeleteOnNoMessages, Source, Target
 from amqpmesh.router.few import excluding
-from amqpmesh.router.kernel.relay import Delivery, forget, recall, unfold_link
+from amqpmesh.router.kernel.relay import end_link, recall, unfold_link
 from amqpmesh.router.leaving import abort
 from amqpmesh.router.links import OutgoingLink
 from amqpmesh.router.waiting import unqueue
 
 if TYPE_CHECKING:
     from amqpmesh.router.addresses import Address
+    from amqpmesh.router.amqp.session import Session
     from amqpmesh.router.connections import ConnectionRecord
     from amqpmesh.router.core import Core
     from amqpmesh.router.links import IncomingLink
+    from amqpmesh.router.steps import Steps
 
 
 def fail_link(core: Core, taken: IncomingLink | OutgoingLink, error: Error) -> None:
@@ -32,21 +34,54 @@ def fail_link(core: Core, taken: IncomingLink | OutgoingLink, error: Error) -> N
 
 def connection_gone(core: Core, record: ConnectionRecord) -> None:
     """A connection carries nothing any more, even if its transport is still there: all links on it are over."""
-    if core.mesh is not None and not record.lost:
+    if record.lost:
+        return
+    if core.mesh is not None:
         core.mesh.lost(record)
     core.containers.lost(record)
     record.lost = True
-    for table in (record.outgoing, record.lingering, record.incoming):
-        for each in list(table):
-            link_over(core, each)
+    for session in record.engine.channels.sessions:
+        session.flow_state.channel = -1  # nothing leaves by its links, though they are not all let go of at once
+    core.leaving[record] = None
+    core.chores.do(_leave(core, record))
+
+
+def _leave(core: Core, record: ConnectionRecord) -> Steps[None]:
+    yield from links_over(core, [*record.outgoing, *record.lingering, *record.incoming])
     for session in record.engine.channels.sessions:
         session.flow_state.compact()
+    del core.leaving[record]
+
+
+def session_over(core: Core, record: ConnectionRecord, session: Session) -> None:
+    """A session is over, and with it all links in it."""
+    # Those that we send on first: then nothing tries to send on them what others leave behind.
+    tables = (record.outgoing, record.lingering, record.incoming)
+    links = [each for table in tables for each in table if each.link.session is session]
+    for each in links:
+        if isinstance(each, OutgoingLink) and each.lane is not None:
+            assert core.mesh is not None
+            core.mesh.ways.refused(each)
+    core.chores.do(links_over(core, links))
+
+
+def links_over(core: Core, links: list[IncomingLink | OutgoingLink]) -> Steps[None]:
+    """Links are over: they take and give nothing from here on, then each is let go of, then what was on them."""
+    for each in links:
+        core.attaching.forget(each)
+        end_link(each.link.flow_state)
+    for each in links:
+        _let_go(core, each)
+        yield
+    yield from core.leftovers.end(links)
 
 
 def suspend(core: Core, record: ConnectionRecord, taken: IncomingLink | OutgoingLink) -> None:
     """Detached, not closed: nothing more is sent, but what was sent lives until the session ends (§2.7.6)."""
     unfold_link(taken.link.flow_state)
     _withdraw(core, taken)
+    if isinstance(taken, OutgoingLink):
+        core.chores.do(core.leftovers.end_unsent(taken))
     if taken.link.terminus.unsettled:
         record.lingering[taken] = None
         if isinstance(taken, OutgoingLink):
@@ -57,32 +92,28 @@ def suspend(core: Core, record: ConnectionRecord, taken: IncomingLink | Outgoing
 
 def link_over(core: Core, taken: IncomingLink | OutgoingLink) -> None:
     """A link is over: each of its deliveries ends with what is true of it."""
-    unfold_link(taken.link.flow_state)
-    _withdraw(core, taken)
-    no_longer_lingers(core, taken)
-    unsettled = [each for each in taken.link.terminus.unsettled.values() if isinstance(each, Delivery)]
-    if isinstance(taken, OutgoingLink):
-        for delivery in unsettled:
-            if delivery.leg is not None:
-                core.settlement.hop_lost(delivery.leg)
-    else:
-        for delivery in unsettled:
-            if delivery.relay is not None:
-                core.settlement.sender_gone(delivery.relay, delivery)
-    for delivery in unsettled:
-        forget(delivery)
-    taken.link.flow_state.compact()  # what it is part of may wait to be found as garbage for long
-    keep_count(core, taken)
+    end_link(taken.link.flow_state)
+    _let_go(core, taken)
+    core.chores.do(core.leftovers.end([taken]))
 
 
-def _withdraw(core: Core, taken: IncomingLink | OutgoingLink) -> None:
-    """A link takes part in nothing new, and what is in the middle of its frames is given up."""
+def _let_go(core: Core, taken: IncomingLink | OutgoingLink) -> None:
+    """A link is none of this router's any more; its deliveries still are, and count as the link's."""
+    if _withdraw(core, taken) | no_longer_lingers(core, taken):
+        core.leftovers.add(taken)
+
+
+def _withdraw(core: Core, taken: IncomingLink | OutgoingLink) -> bool:
+    """A link takes part in nothing new, and what is in the middle of its frames is given up.
+
+    Returns: whether it took part in something.
+    """
     core.attaching.forget(taken)
     recall(taken.link.flow_state)
     record = taken.connection
     if isinstance(taken, OutgoingLink):
         if taken.gone:
-            return
+            return False
         taken.gone = True
         record.outgoing.pop(taken, None)
         if core.recording is not None:
@@ -97,16 +128,14 @@ def _withdraw(core: Core, taken: IncomingLink | OutgoingLink) -> None:
         current, taken.current = taken.current, None
         if current is not None:
             core.settlement.hop_lost(current)
-        while taken.backlog:
-            core.settlement.hop_lost(taken.backlog.popleft())
         if not address.outgoing:
             if not taken.retired:
                 nobody_left(core, address)
         elif address.config.redeliver:
-            core.settlement.end_excluded(address)
+            core.deserted[address] = None
     else:
         if record.incoming.pop(taken, 0) == 0:
-            return
+            return False
         if core.recording is not None:
             core.recording.down(taken)
         if taken.current is not None:
@@ -120,6 +149,7 @@ def _withdraw(core: Core, taken: IncomingLink | OutgoingLink) -> None:
         core.touch(address)
         if address.maker is record and _made(taken):
             _maker_gone(core, address)
+    return True
 
 
 def nobody_left(core: Core, address: Address) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from amqpmesh.policies.annotations import DeliveryAnnotationsRule
 from amqpmesh.policies.distribution import Distribution
+from amqpmesh.router.few import first
 from amqpmesh.router.forwarding import room
 from amqpmesh.router.kernel import relay as kernel
 from amqpmesh.router.lanes import LaneKind
@@ -21,6 +22,10 @@ if TYPE_CHECKING:
     from amqpmesh.router.core import Core
 
 _ORDER: Final = {Distribution.BALANCED: kernel.LEAST, Distribution.CLOSEST: kernel.TURNS}
+
+#: Receivers of a node that are looked at whenever something has changed there. Where there are more it waits until one
+#: more delivery has come.
+FEW: Final = 64
 
 
 def close(core: Core, address: Address) -> None:
@@ -36,20 +41,39 @@ def close(core: Core, address: Address) -> None:
             core.closed[share.ingress] = None
 
 
-def reopen(core: Core) -> None:
-    """Decide anew where something has changed."""
+def reopen(core: Core, *, amid: bool = False) -> None:
+    """Decide anew where something has changed.
+
+    Args: amid: more of the batch is to be handled. Where there are many receivers, that is waited for: else all of
+        them are looked at as often as one of them says something.
+    """
     closed, core.closed = core.closed, {}
     for address in closed:
-        _decide(core, address)
+        exits = address.exits
+        assert exits is not None, "else nothing was closed"
+        if _receivers(address) <= FEW or (exits.wanted and not amid):
+            exits.wanted = False
+            _decide(core, address)
+        elif exits.wanted:
+            core.closed[address] = None
+
+
+def _receivers(address: Address) -> int:
+    """How many are looked at to decide for a node."""
+    shares = address.shares
+    return len((first(shares).node if len(shares) == 1 else address).creditors)
 
 
 def open_input(core: Core, incoming: IncomingLink) -> None:
     """A delivery came by a link and was decided: those that follow may be relayed as it was, and what is left of it."""
     address, link = incoming.address, incoming.link
     flow_state = link.flow_state
-    if flow_state.exits is not None or link.input_handle is None or not link.is_attached:
+    exits = flow_state.exits
+    if exits is not None:
+        exits.wanted = True
         return
-    exits = None
+    if link.input_handle is None or not link.is_attached:
+        return
     if (
         address is not None
         and not incoming.connection.strict_annotations
@@ -59,6 +83,7 @@ def open_input(core: Core, incoming: IncomingLink) -> None:
             address.exits = kernel.Exits()
             core.closed[address] = None
         exits = address.exits
+        exits.wanted = True
     kernel.entrust(flow_state, link.input_handle, exits)
 
 
@@ -72,7 +97,7 @@ def _decide(core: Core, address: Address) -> None:
     if address.shares:
         if len(address.shares) > 1:
             return
-        share = address.shares[0] if isinstance(address.shares, tuple) else next(iter(address.shares))
+        share = first(address.shares)
         node, exits.lent, exits.quiet = share.node, share.input.credit, share.pool.quiet(share.input)
         if address.copies or address.waiting.size or address.outgoing or node.shares:
             return

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from amqpmesh.policies.distribution import choose
+from amqpmesh.router.chores import LEGS
 from amqpmesh.router.leaving import start
 from amqpmesh.router.links import IncomingLink
 from amqpmesh.router.waiting import forwarded, unqueue, wait
@@ -43,6 +44,9 @@ def dispatch(core: Core, address: Address) -> None:
     aside: list[tuple[int, int, Relay]] = []
     by_share = bool(address.shares) and not address.is_multicast
     while (relay := waiting.first()) is not None:
+        if core.legs_seen >= LEGS:
+            core.postpone(address)
+            break
         if by_share and (share := _way(address, relay)) is not None:
             unqueue(core, relay)
             _give(core, relay, share)
@@ -127,6 +131,13 @@ def _is_one_frame(relay: Relay, outgoing: OutgoingLink) -> bool:
 
 def _everyone(core: Core, address: Address) -> list[OutgoingLink]:
     """All receivers of a multicast, once each of those that count can take it; none if it has to wait."""
+    awaited = address.awaited
+    while awaited:
+        last = awaited[-1]
+        if not (last.is_over or last.left_out or last.is_ready):
+            last.stall()
+            return []
+        awaited.pop()
     ready = [each for each in address.creditors if each.is_ready]
     here: list[OutgoingLink] = []
     for share in address.shares:
@@ -136,11 +147,11 @@ def _everyone(core: Core, address: Address) -> list[OutgoingLink]:
             return []
     if len(ready) == len(address.outgoing):
         return ready + here
-    for each in address.outgoing:
-        if not each.is_ready and not each.left_out:
-            for one in address.outgoing:
-                one.stall()
-            return []
+    address.awaited = [each for each in address.outgoing if not (each.is_over or each.left_out or each.is_ready)]
+    if address.awaited:
+        for each in address.outgoing:
+            each.stall()
+        return []
     for each in address.outgoing:
         if not each.is_ready:
             each.missed += 1

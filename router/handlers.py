@@ -14,9 +14,8 @@ from amqpmesh.router.amqp.sasl import SaslServer
 from amqpmesh.router.arriving import transfer_received
 from amqpmesh.router.claims import Claim
 from amqpmesh.router.container_link import ContainerLink
-from amqpmesh.router.departures import connection_gone, link_over, suspend
+from amqpmesh.router.departures import connection_gone, link_over, session_over, suspend
 from amqpmesh.router.few import including
-from amqpmesh.router.kernel.relay import abandon
 from amqpmesh.router.leaving import go_on, pump
 from amqpmesh.router.links import IncomingLink, OutgoingLink
 from amqpmesh.router.neighbours import Neighbour
@@ -156,13 +155,7 @@ def _begun(core: Core, record: ConnectionRecord, event: events.SessionBegun) -> 
 
 
 def _ended(core: Core, record: ConnectionRecord, event: events.SessionEnded) -> None:
-    # Those that we send on first: then nothing tries to send on them what others leave behind.
-    for table in (record.outgoing, record.lingering, record.incoming):
-        for each in [each for each in table if each.link.session is event.session]:
-            if isinstance(each, OutgoingLink) and each.lane is not None:
-                assert core.mesh is not None
-                core.mesh.ways.refused(each)
-            link_over(core, each)
+    session_over(core, record, event.session)
     if core.mesh is not None:
         core.mesh.ended(record, event.session)
     if record.connector is not None:
@@ -201,7 +194,6 @@ def _detached(core: Core, record: ConnectionRecord, event: events.LinkDetached) 
             suspend(core, record, taken)
         else:
             # Its deliveries can no longer be spoken of, from whichever side it was closed (§2.6.5, §2.6.6).
-            abandon(link.flow_state)
             link_over(core, taken)
     if event.by_peer and link.session.can_send:  # else the connection was closed for it
         link.detach(closed=event.closed)

@@ -9,7 +9,6 @@ from amqpmesh.router.amqp.states import LinkEndpointState
 from amqpmesh.router.departures import link_over
 from amqpmesh.router.exits import close
 from amqpmesh.router.few import excluding
-from amqpmesh.router.kernel.relay import unfold_link
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -90,9 +89,9 @@ class LanesOut:
         """Links that nothing new leaves by."""
         for outgoing in list(links):
             node = outgoing.address
-            unfold_link(outgoing.link.flow_state)
             close(self._core, node)
             outgoing.retired = True
+            outgoing.max_unsettled = 0  # it takes nothing, and the core looks at it whenever something on it is settled
             node.outgoing = excluding(node.outgoing, outgoing)
             node.creditors = excluding(node.creditors, outgoing)
             if outgoing.branch is not None:

@@ -91,7 +91,9 @@ def start(core: Core, relay: Relay, address: Address, taken: list[OutgoingLink])
             copy = Leg(relay, each, True)
             if all(give_copy(core, copy, chunk.data) for chunk in chunks):
                 legs.append(copy)
-    relay.legs += legs
+    core.legs_seen += max(0, len(legs) - 1)
+    for leg in legs:
+        relay.add(leg)
     chunks.clear()
     for leg in legs:
         outgoing = leg.branch
@@ -312,5 +314,5 @@ def uncount_or_abort(core: Core, leg: Leg) -> None:
     if leg.delivery is not None and not leg.delivery.complete:
         abort_leg(core, leg)
     else:
-        leg.done = True
+        leg.end()
         end_lane(core, leg)

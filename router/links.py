@@ -167,7 +167,6 @@ class OutgoingLink:
         "copies",
         "copy",
         "cost",
-        "default_outcome",
         "drain_by",
         "gone",
         "key",
@@ -209,8 +208,6 @@ class OutgoingLink:
         self.address = address
         #: It sees each delivery and takes it from nobody (§3.5.7).
         self.copy = copy
-        #: The encoded outcome that stands where the receiver gave none; never `accepted`.
-        self.default_outcome = default_outcome
         self.branch: Branch | None = None
         #: Copies that wait for credit.
         self.backlog: deque[kernel.Leg] = deque() if copy else _NO_BACKLOG
@@ -235,6 +232,17 @@ class OutgoingLink:
         flow_state.number = number
         flow_state.lane = lane is not None
         flow_state.max_outstanding = max_unsettled
+        flow_state.stands = default_outcome or kernel.FAILED_STATE
+
+    @property
+    def default_outcome(self) -> bytes:
+        """The encoded outcome that stands where the receiver gave none; never `accepted`."""
+        return self.link.flow_state.stands
+
+    @property
+    def is_over(self) -> bool:
+        """It takes nothing any more, though it may not be let go of yet."""
+        return self.link.flow_state.over
 
     @property
     def bulk(self) -> bool:
@@ -307,7 +315,7 @@ class OutgoingLink:
             and flow_state.session.remote_incoming_window > 0
             and self.unsettled + self.connection.held.get(self.address, 0) < self.max_unsettled
             and not self.is_held_up
-            and not self.gone
+            and not flow_state.over
         )
 
     @property
@@ -315,7 +323,7 @@ class OutgoingLink:
         """How many deliveries it can take, as far as its credit, its window and its output go."""
         flow_state = self.link.flow_state
         if (
-            self.gone
+            flow_state.over
             or flow_state.session.remote_incoming_window <= 0
             or self.is_held_up
             or (self.current is not None and self.current.chunks)

@@ -132,6 +132,8 @@ class Recording:
         outcome = Outcome.NONE if relay.presettled else outcome_of(leg.outcome)
         if outcome is Outcome.NONE and leg.aborting:
             outcome = Outcome.ABORTED
+        if outgoing.gone:
+            self._tell_again(outgoing)
         flags = Flag.COPY if leg.copy else 0
         self._store(relay, key, flags, outcome, leg.outcome, outgoing.number, delivery.size, leg.left, leg.said)
 
@@ -254,8 +256,8 @@ class Recording:
         self._writer.take(Kind.LINK, [self._explained(taken)])
         self._happened(Happening.UP, self._told(taken))
 
-    def _tell_again(self, gone: IncomingLink) -> None:
-        """A link is gone, and what came by it went on for so long that its number may mean nothing any more."""
+    def _tell_again(self, gone: IncomingLink | OutgoingLink) -> None:
+        """A link is gone, and what was on it went on for so long that its number may mean nothing any more."""
         if gone.number not in self._told_again:
             self._told_again.add(gone.number)
             self._writer.take(Kind.LINK, [self._explained(gone)])

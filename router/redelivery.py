@@ -78,7 +78,7 @@ def redeliver(core: Core, relay: Relay, outcome: bytes) -> bytes | None:
         core.recording.tried_again(relay, leg)
     relay.failed = relay.failed or failed
     # Copies go on by themselves; a browser sees the message once, however often it is tried.
-    relay.legs = [each for each in relay.legs if each.copy and not each.done]
+    relay.drop([each for each in relay.legs if each.copy and not each.done])
     waits_at.account.add(len(data) - len(relay.kept))
     relay.kept = bytearray(data)
     relay.head = read_head(data, complete=True)

@@ -23,6 +23,7 @@ from amqpmesh.router.amqp.definitions import Error, LinkCondition
 from amqpmesh.router.amqp.fitting import lasting_state
 from amqpmesh.router.amqp.messaging import Rejected
 from amqpmesh.router.answering import answer, pass_up, settle_orphan, tell
+from amqpmesh.router.chores import LEGS
 from amqpmesh.router.departures import fail_link
 from amqpmesh.router.exclusions import is_excluded, nobody_else
 from amqpmesh.router.kernel.relay import (
@@ -54,6 +55,9 @@ if TYPE_CHECKING:
     from amqpmesh.router.core import Core
 
 
+#: Legs that are looked at in one turn, before others have theirs.
+
+
 class Settlement:
     """What becomes of deliveries, by what their senders and receivers say, or because one of them is gone."""
 
@@ -63,10 +67,14 @@ class Settlement:
     # ---------------------------------------------------------------------------------------------------- what they say
 
     def disposition_received(self, event: DispositionReceived) -> None:
-        """A peer told the state of deliveries, or settled them. What it does not settle it may never."""
+        """A peer told the state of deliveries, or settled them. What it does not settle it may never.
+
+        The event keeps those that there is no time for.
+        """
         state, settled = event.state, event.settled
         if not settled:
             state = lasting_state(state)
+        done = 0
         for delivery in event.deliveries:
             if state is not event.state:
                 delivery.remote_state = state
@@ -74,6 +82,10 @@ class Settlement:
                 self._receiver_said(delivery.leg, delivery, state, settled)
             elif delivery.relay is not None:
                 self._sender_said(delivery.relay, delivery, state, settled)
+            done += 1
+            if self._core.legs_seen >= LEGS:
+                break
+        del event.deliveries[:done]
 
     def _receiver_said(self, leg: Leg, delivery: Delivery, state: bytes | None, settled: bool) -> None:
         core = self._core
@@ -90,11 +102,12 @@ class Settlement:
         if leg.outcome is None:
             # A state of an extension is final, as far as anybody here knows, once it is settled.
             said = state if state is not None else delivery.remote_state
-            leg.outcome = said if said is not None and is_outcome(said) else outgoing.default_outcome or FAILED_STATE
+            outcome = said if said is not None and is_outcome(said) else outgoing.default_outcome
+            leg.decide(outcome)
             leg.said = core.now
-            outgoing.link.flow_state.count_outcome(leg.outcome)
+            outgoing.link.flow_state.count_outcome(outcome)
             answers = not leg.copy
-            decided_there(core, leg.relay, leg.outcome)
+            decided_there(core, leg.relay, outcome)
         else:
             # It is known, and cannot change (§2.6.12): only that it is settled may be new.
             answers = False
@@ -105,7 +118,7 @@ class Settlement:
             dispose(delivery, leg.outcome, True)
             uncount_or_abort(core, leg)
         if answers:
-            answer(core, leg.relay)
+            answer(core, leg)
         close_if_done(core, leg.relay)
 
     def _sender_said(self, relay: Relay, delivery: Delivery, state: bytes | None, settled: bool) -> None:
@@ -117,6 +130,7 @@ class Settlement:
         if state_kind(state) in (TRANSACTIONAL, DECLARED):
             fail_link(core, source, unknown_transaction())
             return
+        self._core.legs_seen += max(0, len(relay.legs) - 1)
         if not settled:
             if is_outcome(state):
                 for leg in relay.legs:
@@ -205,17 +219,18 @@ class Settlement:
 
     def _break_off(self, leg: Leg, outcome: bytes) -> None:
         core, relay = self._core, leg.relay
-        leg.outcome = outcome
+        leg.decide(outcome)
         leg.said = core.now
         abort_leg(core, leg)
         if not leg.copy:
-            answer(core, relay)
+            answer(core, leg)
         close_if_done(core, relay)
 
     def handed_on(self, leg: Leg) -> None:
         """A leg has left whose sender has settled it: the router where it came in is told, and nobody else."""
-        leg.outcome = leg.outcome or ACCEPTED_STATE
-        answer(self._core, leg.relay)
+        if leg.outcome is None:
+            leg.decide(ACCEPTED_STATE)
+        answer(self._core, leg)
 
     # ---------------------------------------------------------------------------------------------- when a side is gone
 
@@ -240,14 +255,15 @@ class Settlement:
         if leg.delivery is not None:
             dispose(leg.delivery, None, True)
         uncount(core, leg)
-        leg.done = True
-        if leg.outcome is None:
-            leg.outcome = (outgoing.default_outcome or FAILED_STATE) if leg.started else RELEASED_STATE
+        undecided = leg.outcome is None
+        if undecided:
+            leg.decide(outgoing.default_outcome if leg.started else RELEASED_STATE)
             leg.said = core.now
             outgoing.link.flow_state.count_outcome(leg.outcome)
-            if not leg.copy:
-                answer(core, relay)
-        if partly and not relay.complete and all(each.done for each in relay.legs):
+        leg.end()
+        if undecided and not leg.copy:
+            answer(core, leg)
+        if partly and not relay.complete and not relay.open:
             relay.dropped = True
             drop_chunks(relay)
         close_if_done(core, relay)
@@ -259,8 +275,8 @@ class Settlement:
         relay.chunks.extend(leg.chunks)
         leg.chunks.clear()
         uncount(core, leg)
-        leg.done = True
-        relay.legs = []
+        leg.end()
+        relay.drop([])
         relay.attempts -= 1
         drop_kept(core, relay)
         end_lane(core, leg)

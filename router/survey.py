@@ -71,17 +71,26 @@ def survey(core: Core) -> Steps[Statistics]:
     lanes = []
     used: set[Address | None] = set()
     own = 0
-    for record in list(core.connections):
-        if not record.own:
+    counted: set[IncomingLink | OutgoingLink] = set()
+
+    def count(taken: IncomingLink | OutgoingLink) -> Address | None:
+        counted.add(taken)
+        total.add(taken)
+        used_address = seen_as(core, taken.address) if taken.address is not None else None
+        if used_address in by_address:
+            by_address[used_address].add(taken)
+        return used_address
+
+    for record in list({**core.connections, **core.leaving}):
+        if not record.own and record in core.connections:
             connections.append(_connection(record))
         for taken in (*record.incoming, *record.outgoing, *record.lingering):
             yield
             if not (taken in record.incoming or taken in record.outgoing or taken in record.lingering):
                 continue
-            total.add(taken)
-            used_address = seen_as(core, taken.address) if taken.address is not None else None
-            if used_address in by_address:
-                by_address[used_address].add(taken)
+            used_address = count(taken)
+            if record.lost:
+                continue
             if record.own:
                 own += 1
                 continue
@@ -90,6 +99,10 @@ def survey(core: Core) -> Steps[Statistics]:
                 continue
             used.add(used_address)
             links.append(_incoming(core, taken, why) if isinstance(taken, IncomingLink) else _outgoing(taken))
+        yield
+    for taken in list(core.leftovers.links):
+        if taken in core.leftovers.links and taken not in counted:
+            count(taken)
         yield
     addresses = []
     nodes: list[NodeStatistics] = []
@@ -158,7 +171,7 @@ def _connection(record: ConnectionRecord) -> ConnectionStatistics:
         remote_idle_time_out=announced / 1000 if announced else None,
         max_frame_size=engine.remote_max_frame_size,
         sessions=sum(1 for _ in engine.channels.sessions),
-        links=len(record.incoming) + len(record.outgoing) + len(record.lingering),
+        links=0 if record.lost else len(record.incoming) + len(record.outgoing) + len(record.lingering),
         octets_in=record.octets_in,
         octets_out=record.octets_out,
         unwritten=record.unwritten,
@@ -302,10 +315,10 @@ def _address(address: Address, tally: Tally, reason: Reason | None, where: Where
     """An address as clients see it: where its consumers are attached, and where its producers are, are one."""
     ingress = address.ingress
     lent = sum(share.input.granted for share in address.borrowers)
-    producers = [each for each in address.incoming if each.lane is None]
+    producers = _producers(address)
     waiting, buffered, granted = address.waiting.size, address.buffered, address.granted - lent
     if ingress is not None:
-        producers += [each for each in ingress.incoming if each.lane is None]
+        producers += _producers(ingress)
         waiting += ingress.waiting.size
         # What has a lane already, and waits for its credit.
         waiting += sum(share.input.waiting for share in ingress.shares if share.node is not address)
@@ -315,8 +328,8 @@ def _address(address: Address, tally: Tally, reason: Reason | None, where: Where
         name=address.name,
         tenant=address.tenant,
         distribution=address.config.distribution,
-        producers=len(producers),
-        consumers=len(address.outgoing),
+        producers=producers,
+        consumers=sum(not each.is_over for each in address.outgoing),
         consumers_at=where.within_reach,
         out_of_reach=where.out_of_reach,
         copies=len(address.copies),
@@ -330,6 +343,10 @@ def _address(address: Address, tally: Tally, reason: Reason | None, where: Where
         reason=reason,
         **tally.outcomes(),
     )
+
+
+def _producers(node: Address) -> int:
+    return sum(each.lane is None and not each.link.flow_state.over for each in node.incoming)
 
 
 def _demand(address: Address) -> int:

@@ -328,9 +328,10 @@ class Session:
 
     def decide(self, said: kernel.Undecided) -> Iterator[Event]:
         """What a disposition says that is not passed on as it is: of some deliveries, then of more."""
-        yield DispositionReceived(self, said.deliveries, said.state, said.settled)
-        while kernel.go_on(said):
+        more = True
+        while more:
             yield DispositionReceived(self, said.deliveries, said.state, said.settled)
+            more = kernel.go_on(said)
 
     def fail_link(self, link: Link, condition: str, description: str) -> tuple[Event, ...]:
         """Detach `link` for what the peer did wrong on it (§2.6.5)."""

@@ -18,6 +18,9 @@ log = logs.EventLog("amqpmesh.io")
 TURNS = 16
 """Connections that come or go in a row, before those that are there get their turn: thousands may at once."""
 
+SLICE = 0.02
+"""Seconds of work that is too much for one turn, such as a parting of thousands of links, before others have theirs."""
+
 FAULT_PAUSE = 1.0
 """Seconds before timers go on after a fault of ours in one: another may be due at once."""
 
@@ -52,6 +55,8 @@ class Driver:
         self._alarm = trio.CancelScope()
         self._alarm_is_stale = False
         self._watches: dict[trio.Event, Callable[[], bool]] = {}
+        #: There is something to be done in slices.
+        self._has_chores = trio.Event()
         self._turns = trio.Semaphore(TURNS)
         #: Who waits for which output, and since when; and whether that is looked at soon.
         self._waiting: dict[ConnectionFlow, tuple[float, list[Waiter]]] = {}
@@ -146,6 +151,8 @@ class Driver:
                         outlet.flush(now)
                 if ready and self._stopwatch() > until:
                     break
+        if self.core.chores:
+            self._has_chores.set()
         if self._alarm_is_stale:
             self._alarm_is_stale = False
             self._alarm.deadline = self._next_timer()
@@ -166,6 +173,27 @@ class Driver:
                 log.error("fault", exception=error)
                 await trio.sleep(FAULT_PAUSE)
             self.settle()
+
+    async def do_chores(self) -> None:
+        """Have the core do what was too much for one turn, a slice at a time. Never ends."""
+        while True:
+            await self._has_chores.wait()
+            self._do_slice()
+            await trio.lowlevel.checkpoint()
+
+    def finish_chores(self) -> None:
+        """Have all of that done now: nobody else is served any more."""
+        while self.core.chores:
+            self._do_slice()
+
+    def _do_slice(self) -> None:
+        self._has_chores = trio.Event()
+        until = self._stopwatch() + SLICE
+        try:
+            self.core.work(trio.current_time(), lambda: self._stopwatch() > until)
+        except Exception as error:
+            log.error("fault", exception=error)
+        self.settle()
 
     async def until(self, condition: Callable[[], bool]) -> None:
         """Wait for what calls of the core bring about, such as that nothing is unsettled."""

@@ -180,6 +180,7 @@ class Router(Doors):
         self._management.begin(self._driver, self._start_inside)
         self._nursery.start_soon(self._management.serve)
         self._nursery.start_soon(self._driver.keep_time)
+        self._nursery.start_soon(self._driver.do_chores)
         if telemetry is not None:
             self._nursery.start_soon(telemetry.run)
         for each in bound:
@@ -460,6 +461,7 @@ class Router(Doors):
         while self._serving:
             self._idle = trio.Event()
             await self._idle.wait()
+        self._driver.finish_chores()
 
 
 def _explained(link: ContainerLinkStatistics, connectors: Iterable[ConnectorStatistics]) -> ContainerLinkStatistics:

@@ -43,6 +43,14 @@ cdef long _MODIFIED
 cdef long _FIRST
 cdef long _LEAST
 cdef long _PART
+cdef long _PASSED
+cdef long _SWEPT_SLOTS
+cdef long _SWEPT_PASSAGES
+cdef long _SWEPT_DELIVERIES
+cdef long _SLOTS_AT_ONCE
+cdef long _ROOM
+cdef long _LEAST_SLOTS
+cdef long _KEPT_SLOTS
 cdef bytes _ACCEPTED_STATE
 cdef bytes _OURS
 cdef bytes _DIGITS
@@ -69,14 +77,17 @@ cdef class Delivery:
 cdef class Ledger:
     cdef public list slots
     cdef public dict beside
-    cdef public long base, live
+    cdef public long base, live, scanned
     @cython.locals(size=Py_ssize_t, found=object)
     cpdef object find(self, long delivery_id)
     @cython.locals(size=Py_ssize_t, at=long, slot=Py_ssize_t)
     cpdef void put(self, long delivery_id, object delivery) except *
     @cython.locals(size=Py_ssize_t, slot=Py_ssize_t)
     cpdef void remove(self, long delivery_id) except *
-    @cython.locals(offset=long, begin=long, span=long, found=list, slots=list, size=Py_ssize_t, entry=object)
+    @cython.locals(size=Py_ssize_t, least=long, last=long, begin=long, offset=long, each=long, slots=list, fewer=list,
+                   entry=object)
+    cdef void _shrink(self) except *
+    @cython.locals(offset=long, begin=long, end=long, span=long, found=list, slots=list, size=Py_ssize_t, entry=object)
     cpdef list select(self, long first, long last)
     @cython.locals(offset=long, begin=long, after=long, left=long, found=dict, slots=list, size=Py_ssize_t, entry=object)
     cdef list _merged(self, long first, long span)
@@ -163,7 +174,7 @@ cdef class SessionFlow:
     cdef public long channel, window_size, initial_outgoing_id, next_outgoing_id, next_incoming_id, incoming_limit, held
     cdef public long remote_incoming_window, remote_outgoing_window, next_delivery_id, widest, small
     cdef public Ledger incoming, outgoing
-    cdef public list dispositions, flows
+    cdef public list dispositions, displaced, flows
     @cython.locals(router=RouterFlow)
     cpdef long width(self) except -1
     @cython.locals(width=long, window=long)
@@ -178,7 +189,8 @@ cdef class SessionFlow:
 @cython.final
 cdef class LinkFlow:
     cdef public SessionFlow session
-    cdef public bint sender, lowered, drain, second, lane, touched, selective, behind
+    cdef public bint sender, lowered, drain, second, lane, touched, selective, behind, over
+    cdef public bytes stands
     # A router has a hundred thousand of these: what fits into an int is one.
     cdef public int number, snd_settle_mode, part, quiet, relayed, outstanding, max_outstanding
     cdef public object record
@@ -217,6 +229,7 @@ cpdef Delivery receive_transfer(LinkFlow link, TransferFrame frame, long payload
 cdef Delivery _resume(SessionFlow session, LinkFlow link, TransferFrame frame, Delivery delivery)
 @cython.locals(settled=bint, second=bint, message_format=long)
 cdef Delivery _first_transfer(SessionFlow session, LinkFlow link, TransferFrame frame, long payload_size)
+@cython.locals(entry=object)
 cdef bint _check_first_transfer(SessionFlow session, LinkFlow link, TransferFrame frame, long payload_size) except -1
 cdef bint _count_first_transfer(SessionFlow session, LinkFlow link, bint settled, long payload_size) except -1
 cpdef void discard_transfer(SessionFlow session) except *
@@ -228,10 +241,10 @@ cdef bint _count_first_sent(SessionFlow session, LinkFlow link, bint settled) ex
 cpdef void dispose(Delivery delivery, bytes state, bint settled) except *
 @cython.locals(ledger=Ledger, said=Undecided)
 cpdef Undecided receive_disposition(SessionFlow session, DispositionFrame frame)
-@cython.locals(ledger=Ledger, session=SessionFlow, receiver=bint, rest=list, count=Py_ssize_t, at=Py_ssize_t, deliveries=list,
-               entry=object, live=object, delivery_id=long, delivery=Delivery)
+@cython.locals(ledger=Ledger, session=SessionFlow, receiver=bint, rest=list, count=Py_ssize_t, at=Py_ssize_t, last=Py_ssize_t,
+               deliveries=list, entry=object, live=object, delivery_id=long, delivery=Delivery)
 cpdef bint go_on(Undecided said) except -1
-@cython.locals(router=RouterFlow, delivery=Delivery)
+@cython.locals(router=RouterFlow, delivery=Delivery, passage=Passage)
 cdef Delivery _hear(SessionFlow session, object entry, bint receiver, bytes state, bint settled)
 cdef Delivery _delivery(object entry, bint sent)
 @cython.locals(link=LinkFlow, ledger=Ledger)
@@ -240,11 +253,14 @@ cpdef void forget(Delivery delivery) except *
 cdef class Leg:
     cdef public Relay relay
     cdef public object branch, chunks
-    cdef public bint copy, started, aborting, counted, done, tracked
+    cdef public bint copy, started, aborting, counted, done, open, tracked
     cdef public Delivery delivery
     cdef public long offset
     cdef public bytes outcome
     cdef public double left, said
+    @cython.locals(relay=Relay)
+    cpdef void decide(self, bytes outcome) except *
+    cpdef void end(self) except *
 
 cdef class Relay:
     cdef public object source, head, address, share, chunks, portion, to, kept, excluded
@@ -252,14 +268,18 @@ cdef class Relay:
     cdef public long message_format, priority, queued, section_shift, attempts, counter, first, told
     cdef public bint settled, second, complete, dropped, waiting, answered, failed, closed, presettled, recorded
     cdef public list legs
-    cdef public bytes key, tag
+    cdef public long open, unanswered
+    cdef public bytes key, tag, strongest
     cdef public double arrived, came, expires
+    cpdef void add(self, Leg leg) except *
+    @cython.locals(leg=Leg)
+    cpdef void drop(self, list kept) except *
 
 @cython.final
 cdef class Exits:
     cdef public long generation, order, room, lent, quiet, hops, turn
     cdef public list links, bulk
-    cdef public bint drops
+    cdef public bint drops, wanted
 
 cdef class Passage:
     cdef public LinkFlow incoming, outgoing
@@ -268,6 +288,26 @@ cdef class Passage:
     cdef public int told
     cdef public bint second, over
     cdef public double arrived, left, said
+
+cpdef void end_link(LinkFlow link) except *
+
+cdef class Sweep:
+    cdef public SessionFlow session
+    cdef public list deliveries, beside
+    cdef public bint sent
+    cdef public long at
+
+@cython.locals(session=SessionFlow, router=RouterFlow, sent=bint, ledger=Ledger, entries=list, slots=list, size=Py_ssize_t,
+               passages=long, deliveries=long, offset=long, last=long, entry=object, each=object)
+cpdef bint sweep(Sweep task) except -1
+@cython.locals(passage=Passage, delivery=Delivery)
+cdef bint _is_over(object entry, bint sent) except -1
+cdef bint _end_passage(RouterFlow router, Passage passage, bint sent) except -1
+@cython.locals(link=LinkFlow)
+cdef void _leave_sender(Passage passage) except *
+cdef void _end_orphan(RouterFlow router, Passage passage, bint settled) except *
+@cython.locals(delivery=Delivery)
+cdef bint _makes_room(SessionFlow session, object entry) except -1
 
 @cython.locals(router=RouterFlow, came=TransferFrame, sessions=dict, size=long, after=Py_ssize_t, session=SessionFlow, code=long,
                payload_at=Py_ssize_t, link=LinkFlow, p="const unsigned char *")
@@ -341,7 +381,7 @@ cdef bint _is_free(LinkFlow link) except -1
 cdef bint _passes_as_it_is(bytes data, Py_ssize_t at, Py_ssize_t end, bint drops, bint whole) except -1
 @cython.locals(count=long, code=long)
 cdef bint _is_plain_header(bytes data, Py_ssize_t at, Py_ssize_t end, long form) except -1
-@cython.locals(ledger=Ledger, found=list, undecided=list, at=Py_ssize_t, delivery=Delivery)
+@cython.locals(ledger=Ledger, found=list, undecided=list, at=Py_ssize_t, count=Py_ssize_t, delivery=Delivery)
 cdef bint _relay_disposition(RouterFlow router, ConnectionFlow wire, SessionFlow session, DispositionFrame frame) except -1
 @cython.locals(link=LinkFlow, credit=long, seen=long, in_flight=long, window=long, limit=long)
 cdef bint _take_flow(RouterFlow router, SessionFlow session, FlowFrame frame) except -1

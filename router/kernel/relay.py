@@ -163,8 +163,13 @@ _LEAST_SLOTS: Final = 8
 _KEPT_SLOTS: Final = 1024
 #: Octets of a dictionary that are too many for each of its entries.
 _ROOMY: Final = 250
-#: Deliveries of one disposition that are decided at once: others come first, if there are more.
+#: Deliveries of one disposition that are decided at once, and that are passed on: others come first, if there are more.
 _PART: Final = 500
+_PASSED: Final = 2000
+#: Slots that are looked at in the time that a delivery takes.
+_SLOTS_AT_ONCE: Final = 64
+#: A ledger has no more slots than so many for each live delivery, but for a few.
+_ROOM: Final = 16
 
 
 class Ledger:
@@ -177,7 +182,7 @@ class Ledger:
     and little memory is touched. Those that all others have left behind stand beside it.
     """
 
-    __slots__ = ("base", "beside", "live", "slots")
+    __slots__ = ("base", "beside", "live", "scanned", "slots")
 
     def __init__(self) -> None:
         #: As many as are a power of two: of the ids from `base` on, each in that of its lowest bits; and how many there
@@ -187,6 +192,8 @@ class Ledger:
         self.live = 0
         #: Those of other ids.
         self.beside: dict[int, Delivery | Passage] = {}
+        #: How many places the last `select` has looked at, whether there was one or not.
+        self.scanned = 0
 
     def __len__(self) -> int:
         return self.live + len(self.beside)
@@ -229,8 +236,36 @@ class Ledger:
             if self.slots[slot] is not None:
                 self.slots[slot] = None
                 self.live -= 1
+                if size > _KEPT_SLOTS and self.live * _ROOM < size:
+                    self._shrink()
                 return
         del self.beside[delivery_id]
+
+    def _shrink(self) -> None:
+        """Have as many slots as what is live needs. Where those are the ones of the last ids, what is far behind goes
+        beside."""
+        slots = self.slots
+        size = len(slots)
+        least = _LEAST_SLOTS
+        while least < 2 * self.live:
+            least *= 2
+        last = size - 1
+        while last >= 0 and slots[(self.base + last) & (size - 1)] is None:
+            last -= 1
+        begin = max(0, last - least + 1)
+        fewer: list[Delivery | Passage | None] = [None] * least
+        for offset in range(last + 1):
+            each = (self.base + offset) & _MASK
+            entry = slots[each & (size - 1)]
+            if entry is None:
+                continue
+            if offset < begin:
+                self.beside[each] = entry
+                self.live -= 1
+            else:
+                fewer[each & (least - 1)] = entry
+        self.slots = fewer
+        self.base = (self.base + begin) & _MASK
 
     def compact(self) -> None:
         """Let go of the slots, most of them, that are before and after all that is live."""
@@ -266,11 +301,12 @@ class Ledger:
     def select(self, first: int, last: int) -> list[Delivery | Passage]:
         """The live deliveries from `first` to `last`, both included, in order (§2.7.6).
 
-        Ids that are unknown, unused or settled are skipped. The cost is bounded by the range, and by what was live at
-        once, so a range of 2**31 ids is no lever.
+        Ids that are unknown, unused or settled are skipped. The cost is bounded by the range, and by a multiple of what
+        is live, so a range of 2**31 ids is no lever; `scanned` tells what it was.
         """
         found: list[Delivery | Passage] = []
         entry: Delivery | Passage | None
+        self.scanned = 1
         if first == last:
             entry = self.find(first)
             if entry is not None:
@@ -281,6 +317,7 @@ class Ledger:
             return found
         if self.beside:
             if span < len(self):
+                self.scanned = span + 1
                 for offset in range(span + 1):
                     entry = self.find((first + offset) & _MASK)
                     if entry is not None:
@@ -290,12 +327,15 @@ class Ledger:
         slots = self.slots
         size = len(slots)
         begin = serial_distance(self.base, first)
-        for offset in range(max(begin, 0), min(begin + span + 1, size)):
+        end = min(begin + span + 1, size)
+        begin = max(begin, 0)
+        offset = begin
+        while offset < end and len(found) < self.live:
             entry = slots[(self.base + offset) & (size - 1)]
+            offset += 1
             if entry is not None:
                 found.append(entry)
-                if len(found) == self.live:
-                    break
+        self.scanned = offset - begin
         return found
 
     def _merged(self, first: int, span: int) -> list[Delivery | Passage]:
@@ -309,13 +349,15 @@ class Ledger:
         size = len(slots)
         begin = serial_distance(self.base, first)
         left = self.live
-        for offset in range(max(begin, 0), min(begin + span + 1, size)):
-            if not left:
-                break
+        offset = max(begin, 0)
+        self.scanned = len(self.beside) - offset
+        while offset < min(begin + span + 1, size) and left:
             entry = slots[(self.base + offset) & (size - 1)]
             if entry is not None:
                 found[offset - begin] = entry
                 left -= 1
+            offset += 1
+        self.scanned += offset
         return [found[after] for after in sorted(found)]
 
     def _reach(self, delivery_id: int) -> None:
@@ -350,6 +392,12 @@ class Ledger:
                 self.beside[self.base] = entry
             self.base = (self.base + 1) & _MASK
             ahead -= 1
+        if size > _KEPT_SLOTS and self.live * _ROOM < size:
+            self._shrink()
+            if not self.live:
+                self.base = delivery_id
+            elif serial_distance(self.base, delivery_id) >= len(self.slots):
+                self._reach(delivery_id)
 
 
 class DispositionRun:
@@ -791,6 +839,7 @@ class SessionFlow:
     __slots__ = (
         "begun",
         "channel",
+        "displaced",
         "dispositions",
         "flow_due",
         "flows",
@@ -856,6 +905,8 @@ class SessionFlow:
         self.incoming = Ledger()
         self.outgoing = Ledger()
         self.dispositions: list[DispositionRun] = []
+        #: Deliveries that came by links that are over, and whose ids others have now.
+        self.displaced: list[Delivery] = []
         #: The latest state that is no outcome, by (role, delivery-id): only the last one of a delivery matters.
         self.progress: dict[tuple[bool, int], bytes] = {}
         #: Our window should be announced with the next flush, and flows of links are to be written.
@@ -971,6 +1022,7 @@ class LinkFlow:
         "number",
         "octets",
         "outstanding",
+        "over",
         "part",
         "passing",
         "presettled",
@@ -987,6 +1039,7 @@ class LinkFlow:
         "sender",
         "session",
         "snd_settle_mode",
+        "stands",
         "touched",
         "turn",
         "unsettled",
@@ -1054,6 +1107,10 @@ class LinkFlow:
         self.leg: Leg | None = None
         self.last_tag = 0
         self.turn = 0
+        #: Nothing can be said of what is on it any more: a `Sweep` ends that. And of senders the outcome that stands
+        #: where the receiver has given none.
+        self.over = False
+        self.stands = FAILED_STATE
         self.reset_counters()
 
     def compact(self) -> None:
@@ -1083,6 +1140,11 @@ class LinkFlow:
         self.rejected = 0
         self.released = 0
         self.modified = 0
+
+    @property
+    def has_counted(self) -> bool:
+        """Whether a counter is not 0."""
+        return bool(self.received or self.accepted or self.rejected or self.released or self.modified)
 
     def count_outcome(self, state: bytes | None) -> None:
         """Count a delivery that ended with `state`."""
@@ -1321,7 +1383,8 @@ def _check_first_transfer(session: SessionFlow, link: LinkFlow, frame: TransferF
         raise Violation(SESSION, "amqp:invalid-field", "first transfer of a delivery without delivery-tag")
     if serial_distance(link.delivery_count, link.granted_limit) <= 0:
         raise Violation(LINK, "amqp:link:transfer-limit-exceeded", "transfer without link credit")
-    if session.incoming.find(frame.delivery_id) is not None:
+    entry = session.incoming.find(frame.delivery_id)
+    if entry is not None and not _makes_room(session, entry):
         raise Violation(SESSION, "amqp:invalid-field", f"delivery-id {frame.delivery_id} is in use")
     if frame.delivery_tag in link.unsettled:
         raise Violation(LINK, "amqp:not-allowed", "delivery-tag is in use by an unsettled delivery")
@@ -1436,7 +1499,7 @@ def _count_first_sent(session: SessionFlow, link: LinkFlow, settled: bool) -> No
 def dispose(delivery: Delivery, state: bytes | None, settled: bool) -> None:
     """Tell the peer our state of `delivery`, and settle it here if `settled` (§2.6.12, §2.7.6).
 
-    Nothing is sent of what the peer has settled, nor where its link or session is gone.
+    Nothing is sent of what the peer has settled, nor where its link or session is over.
     """
     if delivery.settled:
         return
@@ -1446,22 +1509,24 @@ def dispose(delivery: Delivery, state: bytes | None, settled: bool) -> None:
         delivery.settled = True
         forget(delivery)
     link = delivery.link
-    if delivery.delivery_id != -1 and not delivery.remote_settled and link.session.channel != -1:
+    if delivery.delivery_id != -1 and not (delivery.remote_settled or link.over) and link.session.channel != -1:
         link.session.dispose(not link.sender, delivery.delivery_id, settled, state)
 
 
 def receive_disposition(session: SessionFlow, frame: DispositionFrame) -> Undecided | None:
     """Note on deliveries what an incoming disposition says of them, and pass it on where they are passages (§2.7.6).
 
-    Returns: what is to be decided, of the first of them; None: nothing.
+    Returns: what is to be decided, of the first of them, or what is left for later; None: nothing.
     """
     ledger = session.outgoing if frame.receiver else session.incoming
     said = Undecided(session, frame.receiver, frame.state, frame.settled, [], ledger.select(frame.first, frame.last))
+    session.wire.work -= ledger.scanned // _SLOTS_AT_ONCE
     return said if go_on(said) else None
 
 
 def go_on(said: Undecided) -> bool:
-    """Note, or pass on, more of what was said. Returns: whether something of it is to be decided: `deliveries`.
+    """Note, or pass on, more of what was said. Returns: whether something of it is to be decided, `deliveries`, or is
+    left for later.
 
     Others may have spoken of the same since: what is not live any more is left out.
     """
@@ -1470,8 +1535,9 @@ def go_on(said: Undecided) -> bool:
     rest = said.rest
     count = len(rest)
     at = said.at
+    last = min(count, at + _PASSED)
     deliveries: list[Delivery] = []
-    while at < count and len(deliveries) < _PART:
+    while at < last and len(deliveries) < _PART:
         entry = rest[at]
         at += 1
         if isinstance(entry, Passage):
@@ -1483,24 +1549,28 @@ def go_on(said: Undecided) -> bool:
             delivery = _hear(session, live, receiver, said.state, said.settled)
             if delivery is not None:
                 deliveries.append(delivery)
+    session.wire.work -= at - said.at
     said.at = at
     said.deliveries = deliveries
-    return len(deliveries) > 0
+    return at < count or len(deliveries) > 0
 
 
 def _hear(
     session: SessionFlow, entry: Delivery | Passage, receiver: bool, state: bytes | None, settled: bool
 ) -> Delivery | None:
     """What the peer says of an entry of a ledger is passed on, or noted on the delivery that is returned."""
+    if _is_over(entry, receiver):
+        return None
     if isinstance(entry, Passage):
+        passage: Passage = entry
         router = session.wire.router
         assert router is not None
         if receiver:
             # To say nothing changes nothing.
-            if (state is None and not settled) or _receiver_said(router, entry, state, settled):
+            if (state is None and not settled) or _receiver_said(router, passage, state, settled):
                 return None
-        elif settled and entry.outcome is not None:
-            _sender_settled(router, entry, state)
+        elif settled and passage.outcome is not None:
+            _sender_settled(router, passage, state)
             return None
     delivery = _delivery(entry, receiver)
     if state is not None:
@@ -1520,17 +1590,18 @@ def _delivery(entry: Delivery | Passage, sent: bool) -> Delivery:
 
 def abandon(link: LinkFlow) -> None:
     """The link endpoint is destroyed: none of its deliveries can be spoken of any more (§2.6.5, §2.6.6)."""
-    recall(link)
-    unfold_link(link)
+    current = link.current
+    end_link(link)
+    if link.session.wire.router is not None:  # whose it is ends them
+        return
     ledger = link.session.outgoing if link.sender else link.session.incoming
     for delivery in link.unsettled.values():
-        assert isinstance(delivery, Delivery)
+        assert isinstance(delivery, Delivery), "only routers relay"
         if ledger.find(delivery.delivery_id) is delivery:
             ledger.remove(delivery.delivery_id)
         delivery.delivery_id = -1
-    if link.current is not None:
-        link.current.delivery_id = -1
-        link.current = None
+    if current is not None:
+        current.delivery_id = -1
 
 
 def forget(delivery: Delivery) -> None:
@@ -1559,6 +1630,7 @@ class Leg:
         "done",
         "left",
         "offset",
+        "open",
         "outcome",
         "relay",
         "said",
@@ -1589,8 +1661,32 @@ class Leg:
         #: When its last frame left, and when there was an outcome, seconds; -1: it has not, or nobody has noted it.
         self.left = -1.0
         self.said = -1.0
-        #: Settled, or gone: nothing will be sent or heard of it any more.
+        #: Settled, or gone: nothing will be sent or heard of it any more. `end` sets it.
         self.done = False
+        #: It counts among the open legs of its relay.
+        self.open = False
+
+    def decide(self, outcome: bytes) -> None:
+        """Note the outcome, which had none: of several legs of a relay the strongest goes up."""
+        self.outcome = outcome
+        relay = self.relay
+        if self.open and not self.copy:
+            relay.unanswered -= 1
+            strongest = relay.strongest
+            if strongest is None or _STRENGTH[state_kind(outcome)] > _STRENGTH[state_kind(strongest)]:
+                relay.strongest = outcome
+
+    def end(self) -> None:
+        """Note that nothing will be sent or heard of it any more."""
+        self.done = True
+        if self.open:
+            self.open = False
+            self.relay.open -= 1
+
+
+#: The stronger of two outcomes goes up, where a delivery has several receivers. One of an extension is known to its
+#: sender alone.
+_STRENGTH: Final = {_EXTENSION: 4, _REJECTED: 3, _ACCEPTED: 2, _MODIFIED: 1, _RELEASED: 0}
 
 
 _NEVER: Final = float("inf")
@@ -1620,6 +1716,7 @@ class Relay:
         "key",
         "legs",
         "message_format",
+        "open",
         "portion",
         "presettled",
         "priority",
@@ -1630,9 +1727,11 @@ class Relay:
         "settled",
         "share",
         "source",
+        "strongest",
         "tag",
         "to",
         "told",
+        "unanswered",
         "waiting",
     )
 
@@ -1645,7 +1744,12 @@ class Relay:
         #: Nobody waits for an outcome: the sender settled it.
         self.settled = incoming is None or incoming.remote_settled
         self.second = incoming is not None and incoming.second
+        #: To be read; see `add` and `drop`. How many of them are not done, how many that are no copies have no outcome,
+        #: and the strongest outcome of the others: with thousands of legs nobody looks at all whenever one has spoken.
         self.legs: list[Leg] = []
+        self.open = 0
+        self.unanswered = 0
+        self.strongest: bytes | None = None
         #: What came before there were legs, in order.
         self.chunks: deque[Chunk] = deque()
         self.head: Head | None = None
@@ -1693,6 +1797,24 @@ class Relay:
         self.counter = 0
         self.first = 0
 
+    def add(self, leg: Leg) -> None:
+        """It leaves by one more leg, of which nothing is known yet."""
+        self.legs.append(leg)
+        leg.open = True
+        self.open += 1
+        if not leg.copy:
+            self.unanswered += 1
+
+    def drop(self, kept: list[Leg]) -> None:
+        """Forget its legs, and what they said. Args: kept: copies that go on by themselves."""
+        for leg in self.legs:
+            leg.open = False
+        self.legs = []
+        self.open = self.unanswered = 0
+        self.strongest = None
+        for leg in kept:
+            self.add(leg)
+
 
 # ------------------------------------------------------------------------------------------ relayed without a decision
 
@@ -1711,7 +1833,7 @@ class Exits:
     It holds while `generation` is the router's; whatever changes something of a node sets it to 0.
     """
 
-    __slots__ = ("bulk", "drops", "generation", "hops", "lent", "links", "order", "quiet", "room", "turn")
+    __slots__ = ("bulk", "drops", "generation", "hops", "lent", "links", "order", "quiet", "room", "turn", "wanted")
 
     def __init__(self) -> None:
         self.generation = 0
@@ -1732,6 +1854,8 @@ class Exits:
         self.hops = 0
         #: Delivery annotations do not pass.
         self.drops = False
+        #: A delivery came that could not leave by them: they are to be decided anew.
+        self.wanted = False
 
 
 # Many live long, and none is garbage: whose link is over is unfolded. These decorators have no effect in relay.pxd.
@@ -1798,6 +1922,7 @@ def unfold(passage: Passage) -> tuple[Delivery, Delivery]:
     came.delivery_id = passage.incoming_id
     came.complete = True
     came.state = passage.outcome
+    orphaned = passage.incoming_id == -1
     left = Delivery(outgoing, _left_with(passage), 0, False, False)
     left.complete = True
     relay = _joined(came, left, passage.arrived)
@@ -1806,14 +1931,20 @@ def unfold(passage: Passage) -> tuple[Delivery, Delivery]:
     relay.counter = passage.counter
     relay.told = passage.told
     leg: Leg = relay.legs[0]
-    leg.outcome = passage.outcome
+    if passage.outcome is not None:
+        leg.decide(passage.outcome)
     leg.said = passage.said
     leg.left = passage.left
     left.size = passage.size
-    incoming.session.incoming.put(came.delivery_id, came)
-    incoming.unsettled[came.tag] = came
+    if orphaned:
+        came.settled = came.remote_settled = True
+        relay.incoming = None
+    else:
+        incoming.session.incoming.put(came.delivery_id, came)
+        incoming.unsettled[came.tag] = came
     if passage.over:
-        leg.done = left.settled = left.remote_settled = True
+        leg.end()
+        left.settled = left.remote_settled = True
     else:
         left.delivery_id = passage.outgoing_id
         leg.counted = True
@@ -1828,13 +1959,153 @@ def unfold(passage: Passage) -> tuple[Delivery, Delivery]:
 
 
 def unfold_link(link: LinkFlow) -> None:
-    """Make of each passage on a link the relay that it is: the link is going, or somebody looks at what is on it."""
+    """Make of each passage on a link the relay that it is: somebody looks at what is on it."""
     if not link.outstanding and not link.unsettled:
         return
     ledger = link.session.outgoing if link.sender else link.session.incoming
     for entry in ledger.deliveries.values():
-        if isinstance(entry, Passage) and (entry.outgoing is link or entry.incoming is link):
+        if isinstance(entry, Passage) and (entry.outgoing if link.sender else entry.incoming) is link:
             unfold(entry)
+
+
+# ------------------------------------------------------------------------------------------------- links that are over
+
+
+def end_link(link: LinkFlow) -> None:
+    """The link takes and gives nothing from here on, and nothing can be said of its deliveries; a `Sweep` ends them."""
+    recall(link)
+    link.over = True
+    link.current = None
+
+
+#: Slots that a sweep looks at in a step, at most; passages that it ends; and deliveries that others end.
+_SWEPT_SLOTS: Final = 10_000
+_SWEPT_PASSAGES: Final = 200
+_SWEPT_DELIVERIES: Final = 10
+
+
+class Sweep:
+    """Goes through a ledger, a step at a time (`sweep`), and ends what links that are over have left there.
+
+    Attributes: `deliveries`: of the last step, those that the router has to end.
+    """
+
+    __slots__ = ("at", "beside", "deliveries", "sent", "session")
+
+    def __init__(self, session: SessionFlow, sent: bool) -> None:
+        """Args: sent: of the two ledgers, that of what we sent."""
+        self.session = session
+        self.sent = sent
+        self.deliveries: list[Delivery] = []
+        #: The next id of those in slots; and those beside that are left, None: the slots come first.
+        self.at = 0
+        self.beside: list[int] | None = None
+        self.restart()
+
+    def restart(self) -> None:
+        """Go through all of it, once more: another link is over."""
+        self.at = (self.session.outgoing if self.sent else self.session.incoming).base
+        self.beside = None
+
+
+def sweep(task: Sweep) -> bool:
+    """Do a step. Returns: whether there is more."""
+    session, sent = task.session, task.sent
+    router = session.wire.router
+    assert router is not None
+    ledger = session.outgoing if sent else session.incoming
+    entries: list[Delivery | Passage] = []
+    task.deliveries = []
+    if not sent and session.displaced:
+        task.deliveries.extend(session.displaced)
+        session.displaced = []
+    passages = deliveries = 0
+    entry: Delivery | Passage | None
+    if task.beside is None:
+        slots = ledger.slots
+        size = len(slots)
+        offset = max(serial_distance(ledger.base, task.at), 0)
+        last = min(size, offset + _SWEPT_SLOTS)
+        while offset < last and passages < _SWEPT_PASSAGES and deliveries < _SWEPT_DELIVERIES:
+            entry = slots[(ledger.base + offset) & (size - 1)]
+            offset += 1
+            if entry is not None and _is_over(entry, sent):
+                entries.append(entry)
+                if isinstance(entry, Passage):
+                    passages += 1
+                else:
+                    deliveries += 1
+        task.at = (ledger.base + offset) & _MASK
+        if offset >= size:
+            task.beside = [each for each, entry in ledger.beside.items() if _is_over(entry, sent)]
+    else:
+        while task.beside and len(entries) < _SWEPT_DELIVERIES:
+            entry = ledger.beside.get(task.beside.pop())
+            if entry is not None and _is_over(entry, sent):
+                entries.append(entry)
+    for entry in entries:
+        if isinstance(entry, Delivery):
+            task.deliveries.append(entry)
+        elif not _end_passage(router, entry, sent):
+            task.deliveries.append(_delivery(entry, sent))
+    return task.beside is None or len(task.beside) > 0
+
+
+def _is_over(entry: Delivery | Passage, sent: bool) -> bool:
+    """Whether the link that an entry of a ledger came or left by is over. Args: sent: it left by it."""
+    if isinstance(entry, Passage):
+        passage: Passage = entry
+        return passage.outgoing.over if sent else passage.incoming.over
+    delivery: Delivery = entry
+    return delivery.link.over
+
+
+def _end_passage(router: RouterFlow, passage: Passage, sent: bool) -> bool:
+    """One side of a passage is gone: the other hears what is true. Returns: whether that needs no decision.
+
+    Args: sent: it is the receiver that is gone. Then what stands for its outcome goes up; if the sender is, the
+        passage lives on until the receiver has settled it.
+    """
+    if passage.left >= 0 and router.recorder is not None:
+        return False  # its record names links that may have to be told of again
+    if sent:
+        return _receiver_said(router, passage, passage.outgoing.stands, True)
+    _leave_sender(passage)
+    if passage.outcome is not None:
+        _end_orphan(router, passage, False)
+    return True
+
+
+def _leave_sender(passage: Passage) -> None:
+    """Its sender is gone: it lives on for its receiver alone."""
+    link = passage.incoming
+    if passage.incoming_id != -1:
+        if link.session.incoming.find(passage.incoming_id) is passage:
+            link.session.incoming.remove(passage.incoming_id)
+        if link.unsettled.get(passage.incoming_tag) is passage:
+            del link.unsettled[passage.incoming_tag]
+        passage.incoming_id = -1
+
+
+def _end_orphan(router: RouterFlow, passage: Passage, settled: bool) -> None:
+    """The receiver has said its outcome, and the sender is gone. Args: settled: the receiver has settled it."""
+    _leave_sender(passage)
+    if not passage.over:
+        _end_sent(router, passage)
+        if not (settled or passage.outgoing.over):
+            # There is no state of a sender's.
+            passage.outgoing.session.dispose(False, passage.outgoing_id, True, None)
+    router.relays -= 1
+
+
+def _makes_room(session: SessionFlow, entry: Delivery | Passage) -> bool:
+    """Whether an incoming delivery's link is over, so that another may have its id: then it has given it up."""
+    if not _is_over(entry, False):
+        return False
+    delivery = _delivery(entry, False)
+    session.incoming.remove(delivery.delivery_id)
+    session.displaced.append(delivery)
+    return True
 
 
 def relay(wire: ConnectionFlow, data: bytes, at: int, end: int) -> int:
@@ -2434,7 +2705,7 @@ def _joined(came: Delivery, left: Delivery, now: float) -> Relay:
     left.leg = leg = Leg(relay, left.link.record, False)
     leg.delivery = left
     leg.started = True
-    relay.legs.append(leg)
+    relay.add(leg)
     return relay
 
 
@@ -2450,7 +2721,8 @@ def _fold(router: RouterFlow, came: Delivery, left: Delivery, relay: Relay) -> N
         if recorder.takes(counter):
             at = leg.left = recorder.time()
     if came.settled:
-        relay.closed = leg.done = True
+        relay.closed = True
+        leg.end()
         router.relays -= 1
         if recorder is not None and at >= 0:
             _record(
@@ -2784,8 +3056,7 @@ def _relay_disposition(router: RouterFlow, wire: ConnectionFlow, session: Sessio
     ledger = session.outgoing if frame.receiver else session.incoming
     undecided: list[Delivery] | None = None
     found = ledger.select(frame.first, frame.last)
-    # To find nothing is work, too.
-    wire.work -= len(found) or 1
+    count = len(found)
     at = 0
     for entry in found:
         at += 1
@@ -2796,8 +3067,14 @@ def _relay_disposition(router: RouterFlow, wire: ConnectionFlow, session: Sessio
             undecided.append(delivery)
             if len(undecided) == _PART:
                 break
+        if at == _PASSED:
+            break
+    # To find nothing is work, too.
+    wire.work -= (at or 1) + ledger.scanned // _SLOTS_AT_ONCE
     if undecided is None:
-        return True
+        if at == count:
+            return True
+        undecided = []
     wire.undecided = Undecided(session, frame.receiver, frame.state, frame.settled, undecided, found[at:])
     return False
 
@@ -2805,16 +3082,23 @@ def _relay_disposition(router: RouterFlow, wire: ConnectionFlow, session: Sessio
 def _receiver_said(router: RouterFlow, passage: Passage, state: bytes | None, settled: bool) -> bool:
     """Pass an outcome up, as it is; whether it was."""
     incoming, outgoing = passage.incoming, passage.outgoing
-    if passage.outcome is not None:
+    if passage.outcome is not None and not incoming.over:
         # It is known, and cannot change (§2.6.12): only that it is settled may be new.
         if settled:
             _end_sent(router, passage)
         return True
     if state is None or not is_terminal(state):
         return False
+    if incoming.over:
+        if passage.left >= 0 and router.recorder is not None:
+            return False
+        if passage.outcome is None:
+            outgoing.count_outcome(state)
+        _end_orphan(router, passage, settled)
+        return True
     if incoming.selective and state_kind(state) != _ACCEPTED:
         return False
-    if incoming.lane != outgoing.lane and state_kind(state) == _MODIFIED:
+    if incoming.lane != outgoing.lane and state_kind(state) == _MODIFIED and state != FAILED_STATE:
         return False  # neighbours are told who it was that gave it back
     if passage.second and (incoming.outstanding >= incoming.max_outstanding or len(state) > _LONG_STATE):
         return False
@@ -2843,7 +3127,8 @@ def _sender_settled(router: RouterFlow, passage: Passage, state: bytes | None) -
     _end_received(router, passage, passage.outcome)
     if not passage.over:
         _end_sent(router, passage)
-        passage.outgoing.session.dispose(False, passage.outgoing_id, True, state)
+        if not passage.outgoing.over:
+            passage.outgoing.session.dispose(False, passage.outgoing_id, True, state)
 
 
 def _end_received(router: RouterFlow, passage: Passage, state: bytes) -> None:

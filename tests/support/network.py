@@ -334,6 +334,9 @@ class Network:
                 elif client.record.engine.finished and client.engine.finished:
                     client.is_lost = True
                     self.core.receive_eof(client.record, self.now)
+            if self.core.chores:
+                moved = True
+                self.core.work(self.now, lambda: False)
             if not moved:
                 return
         raise AssertionError("the network does not come to rest")
