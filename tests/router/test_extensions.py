@@ -11,8 +11,10 @@ from amqpmesh.router.amqp.delivery_states import Accepted, DeliveryState, Modifi
 from amqpmesh.router.amqp.messaging import Source
 from amqpmesh.router.amqp.types import Described, Extension, Symbol, ULong
 from amqpmesh.router.config import AddressConfig
+from tests.support.meshes import World
 from tests.support.network import Network
 
+LINE = [("A", "B"), ("B", "C")]
 NAME = Symbol("x:done:list")
 #: Of a number, of a name; of one whose octets are not the shortest, and of one whose name is 36 octets long (0x24).
 STATES = [
@@ -53,6 +55,24 @@ def test_a_state_of_an_extension_reaches_the_other_side_octet_by_octet(octets: b
     network.run()
     assert not network.relays
     network.leave()
+
+
+@pytest.mark.parametrize("rcv", ReceiverSettleMode)
+def test_a_state_of_an_extension_crosses_a_mesh(rcv: ReceiverSettleMode) -> None:
+    mesh = World("ABC", LINE)
+    receiver, sender = mesh["C"].client(), mesh["A"].client()
+    receiver.receiver("q", rcv=rcv)
+    mesh.advance(0.2)
+    sent = sender.send(sender.sender("q", rcv=rcv))
+    mesh.advance(0.2)
+    (arrival,) = receiver.take(1)
+    arrival.dispose(Extension(STATES[1]), settled=rcv is ReceiverSettleMode.FIRST)
+    mesh.advance(0.2)
+    assert sent.said == [(Extension(STATES[1]), rcv is ReceiverSettleMode.FIRST)]
+    sent.dispose(Extension(STATES[0]), settled=True)
+    mesh.advance(0.2)
+    assert rcv is ReceiverSettleMode.FIRST or arrival.said[-1] == (Extension(STATES[0]), True)
+    mesh.leave()
 
 
 def test_a_sender_may_settle_with_a_state_of_an_extension() -> None:

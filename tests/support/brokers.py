@@ -51,6 +51,7 @@ class Broker(Client):
         )
         self.record = network.core.connect(connector, connector.places[0].host, network.now, secured=False)
         self.arrivals = []
+        self.unread = bytearray()
         self.sent = {}
         self.events = []
         self.detached = {}
