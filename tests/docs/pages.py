@@ -3,13 +3,17 @@
 import re
 import shutil
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).parents[2]
 CONFIGURATIONS = ROOT / "examples" / "configurations"
 
-_BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+_BLOCK = re.compile(
+    r"(?:^<!-- not run: (?P<unrun>[^\n]*) -->\n)?^```(?P<language>\w+|{[\w-]+})(?: [^\n]*)?\n(?P<text>.*?)^```$",
+    re.DOTALL | re.MULTILINE,
+)
 _HEADING = re.compile(r"^#+ (.*)$", re.MULTILINE)
 
 # What differs from run to run, or between the page and a test that may use no fixed port.
@@ -31,6 +35,8 @@ class Block(NamedTuple):
     heading: str
     language: str
     text: str
+    unrun: str | None = None
+    """Why the tests do not run it: a comment before it, which readers do not see."""
 
 
 class Command(NamedTuple):
@@ -41,14 +47,36 @@ class Command(NamedTuple):
 
 
 def blocks(page: str, *languages: str) -> list[Block]:
-    """The blocks of those languages in a page of `docs`, in their order. Args: page: the name of its file."""
+    """The blocks of those languages, or all, in a page of `docs`, in their order. Args: page: the name of its file."""
     text = (ROOT / "docs" / page).read_text(encoding="utf-8")
     headings = [(found.start(), found[1]) for found in _HEADING.finditer(_BLOCK.sub(lambda b: " " * len(b[0]), text))]
     return [
-        Block(max(each for each in headings if each[0] < found.start())[1], found[1], found[2])
+        Block(
+            max((each for each in headings if each[0] < found.start()), default=(0, ""))[1],
+            found["language"],
+            found["text"],
+            found["unrun"],
+        )
         for found in _BLOCK.finditer(text)
-        if found[1] in languages
+        if not languages or found["language"] in languages
     ]
+
+
+def pieces(page: str) -> list[tuple[Block, str]]:
+    """Each block of Python in a page, and what it prints: the text below it."""
+    row = [*blocks(page, "python", "text"), Block("", "", "")]
+    return [(a, b.text if b.language == "text" else "") for a, b in pairwise(row) if a.language == "python"]
+
+
+def is_whole(text: str) -> bool:
+    """Whether it is a program or a test by itself."""
+    return re.search(r"^(trio|asyncio)\.run\(", text, re.MULTILINE) is not None or "async def test_" in text
+
+
+def fences(page: str) -> int:
+    """How many blocks begin in a page of `docs`, whatever they are."""
+    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+    return len(re.findall(r"^ *(?:```|~~~)", text, re.MULTILINE)) // 2
 
 
 def commands(block: Block) -> Iterator[Command]:

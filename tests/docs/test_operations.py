@@ -99,6 +99,20 @@ def test_certificates_are_renewed_by_the_same_authority(tmp_path: Path) -> None:
     subprocess.run(verify, cwd=folder, check=True, capture_output=True, timeout=PATIENCE)
 
 
+def test_every_script_is_run() -> None:
+    installed = (ROOT / "tests" / "docs" / "test_installed.py").read_text(encoding="utf-8")
+    for heading in {block.heading for block in blocks(PAGE, "sh")} - {"More than one core"}:
+        assert f'BLOCKS["{heading}"]' in installed
+
+
+def test_a_router_runs_in_as_many_processes_as_it_is_told(done: list[Done], folder: Path) -> None:
+    (command,) = (block.text for block in blocks(PAGE, "sh") if block.heading == "More than one core")
+    env = environment(folder.parent / "bin")
+    with closing(Daemon(*command.split(), cwd=folder, env=env)) as daemon:
+        assert '"workers": 4' in daemon.said('"event": "begun"')
+        assert daemon.end()[0] == 0
+
+
 # --------------------------------------------------------------------------------------------------- the unit file
 
 

@@ -1,13 +1,22 @@
-"""The page about the pipeline: its settings are those that are made, its commands are ones that there are."""
+"""The page about the pipeline: its settings are those that are made, its commands and programs run."""
 
 import re
 import shlex
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
 
 from amqpmesh.pipeline.session import EVERYWHERE, LOCAL, PARTITIONS
-from amqpmesh.router.cli.commands import parser
 from tests.docs.pages import ROOT, blocks
+from tests.docs.processes import environment
+from tests.support.known import Known
+from tests.support.spark import SETTINGS
 
 PAGE = "pipeline.md"
+PATIENCE = 300.0  # seconds; a session takes some
 TEXT = (ROOT / "docs" / PAGE).read_text(encoding="utf-8")
 
 
@@ -20,10 +29,42 @@ def test_the_settings_are_those_that_are_made() -> None:
     assert told == expected
 
 
-def test_every_command_has_arguments_that_make_sense() -> None:
-    lines = [line for block in blocks(PAGE, "sh") for line in block.text.replace("\\\n", " ").splitlines()]
-    commands = [shlex.split(line) for line in lines if " pipeline JOB " in line]
-    assert len(commands) == 4
-    for words in commands:
-        arguments = words[words.index("pipeline") :]
-        assert parser().parse_args(["run" if each == "JOB" else each for each in arguments]).job == "run"
+def run(text: str, folder: Path, env: Mapping[str, str]) -> str:
+    """What a block prints that is typed into a terminal, in that folder."""
+    done = subprocess.run(
+        ["bash", "-euc", text], cwd=folder, env=env, capture_output=True, text=True, timeout=PATIENCE, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_other_programs_are_given_the_same_java(tmp_path: Path) -> None:
+    java, env = commands("Java"), {**environment(tmp_path / "bin"), "PYTHONPATH": str(ROOT)}
+    (tmp_path / "bin" / "python").symlink_to(sys.executable)
+    assert "jdk.incubator" not in run(f'{java}"$JAVA_HOME/bin/java" --version', tmp_path, env)
+
+
+@pytest.mark.slow
+def test_its_command_and_its_programs_run(tmp_path: Path) -> None:
+    known = Known(tmp_path / "events", "ABC")
+    for way in ("AB", "ABC", "B"):
+        known.deliver(way)
+    known.close()
+    told = "".join(f" --conf {key}={shlex.quote(value)}" for key, value in SETTINGS.items() if "memory" not in key)
+    env = {**environment(tmp_path / "bin"), "PYSPARK_SUBMIT_ARGS": f"{told} pyspark-shell"}
+    assert "traffic" in run(commands("On a laptop"), tmp_path, env)
+    programs = [block.text for block in blocks(PAGE, "python")]
+    for number, text in enumerate(programs):
+        (tmp_path / f"{number}.py").write_text(text, encoding="utf-8")
+    # One after the other, in one session, which takes some seconds and a gigabyte.
+    each = "; ".join(f"runpy.run_path('{number}.py')" for number in range(len(programs)))
+    printed = run(f"{shlex.quote(sys.executable)} -c {shlex.quote(f'import runpy; {each}')}", tmp_path, env)
+    assert len(programs) == 3
+    assert printed.count("window_start") == 2
+    assert "recorded" in printed
+
+
+def commands(heading: str) -> str:
+    """The block of a terminal below a heading."""
+    (found,) = (block.text for block in blocks(PAGE, "sh") if block.heading == heading)
+    return found
