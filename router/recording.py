@@ -35,6 +35,9 @@ NUMBERED: Final = 10_000
 numbered anew.
 """
 
+NAME: Final = 256
+"""Characters of a name that are recorded: peers choose them, fifty thousand records may wait, and each has four."""
+
 LONGEST_CONDITION: Final = 128
 """Octets of a condition that are recorded: a peer can make up any, and the standard's are shorter."""
 
@@ -223,7 +226,7 @@ class Recording:
             return 0
         number = self._numbers.get(address)
         if number is None:
-            place = {"address": without_secret(address.name) or None, "tenant": address.tenant}
+            place = {"address": without_secret(address.name)[:NAME] or None, "tenant": address.tenant}
             number = self._numbered(address, {"name": "", "direction": "address", **place})
         return number
 
@@ -276,7 +279,7 @@ class Recording:
         """A link was not attached."""
         redirected = error.condition == LinkCondition.REDIRECT
         direction = "incoming" if isinstance(link, Receiver) else "outgoing"
-        told = {"link": link.name, "direction": direction, "peer": record.peer.container_id or None}
+        told = {"link": link.name[:NAME], "direction": direction, "peer": record.peer.container_id[:NAME] or None}
         happening = Happening.REDIRECTED if redirected else Happening.REFUSED
         self._happened(happening, {**told, "address": None, "tenant": None}, error=str(error.condition))
 
@@ -340,10 +343,10 @@ class Recording:
         named = taken.lane if taken.lane is not None else taken.address
         connection = taken.connection
         return {
-            "link": taken.link.name,
+            "link": taken.link.name[:NAME],
             "direction": "incoming" if isinstance(taken, IncomingLink) else "outgoing",
-            "peer": self._core.id if connection.own else connection.peer.container_id or None,
-            "address": (without_secret(named.name) or None) if named is not None else None,
+            "peer": self._core.id if connection.own else connection.peer.container_id[:NAME] or None,
+            "address": (without_secret(named.name)[:NAME] or None) if named is not None else None,
             "tenant": named.tenant if named is not None else None,
         }
 

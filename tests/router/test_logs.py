@@ -196,6 +196,16 @@ def test_the_memory_of_peers_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None
     assert len(written.lines) == 4  # "a" was forgotten for "c"
 
 
+def test_no_more_is_remembered_of_a_name_than_is_written() -> None:
+    written = Written("text")
+    repeats = RepeatFilter()
+    written.handler.filters[:] = [repeats]
+    for last in "ab":
+        written.log.warning("advertisement dropped", router="M" * 60_000 + last, reason="malformed")
+    assert len(written.lines) == 1, "so they count as one"
+    assert sum(len(text) for key in repeats._seen for text in key) < 400
+
+
 def test_other_libraries_lines_are_written_in_the_same_form() -> None:
     written = Written("text")
     logging.getLogger("amqpmesh.other").warning("took %d ms", 5)

@@ -190,6 +190,15 @@ def test_a_value_is_cut_at_256_characters(lines: Lines) -> None:
     assert lines.take()[-1] == f"in channel=0 frame=open container_id={'x' * 256}..."
 
 
+def test_a_frame_with_very_many_values_is_traced_without_them(lines: Lines) -> None:
+    properties = {Symbol("p"): [[]] * 5000}
+    FrameTracer().received(AMQP + frame(Open(container_id="x", hostname="b.example", properties=properties)))
+    assert lines.take()[-1] == 'in channel=0 frame=open container_id=x hostname=b.example values="more than 256"'
+    unsettled = {b"%d" % number: None for number in range(5000)}
+    FrameTracer().received(AMQP + frame(Attach(name="n", handle=0, role=Role.RECEIVER, unsettled=unsettled)))
+    assert lines.take()[-1] == 'in channel=0 frame=attach name=n handle=0 role=receiver unsettled="5000 entries"'
+
+
 def test_within_tls_it_begins_anew(lines: Lines) -> None:
     tracer = FrameTracer()
     tracer.received(TLS + b"\x16\x03\x01 a ClientHello, sent at once")
