@@ -6,7 +6,7 @@ import gc
 import time
 import tracemalloc
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import count
 
 import pytest
@@ -127,6 +127,12 @@ class Kind:
     frames: Callable[[], Iterable[bytes]]
     stays: int = 4 * KIB
     opens: bool = True
+    _written: list[bytes] = field(default_factory=list)
+
+    def written(self) -> list[bytes]:
+        """The frames, written once for all tests."""
+        self._written = self._written or list(self.frames())
+        return self._written
 
 
 KINDS = {
@@ -193,7 +199,7 @@ class Attack:
         if kind.opens:
             self.attacker.begin()
         self.attacker.turns.clear()
-        self.frames = list(kind.frames())
+        self.frames = kind.written()
 
     def go(self) -> None:
         """It sends them."""
@@ -331,3 +337,22 @@ def test_handles_that_are_never_detached_are_few() -> None:
     (session,) = attacker.record.engine.channels.incoming.values()
     assert session.links == {}
     assert not attacker.record.incoming
+
+
+def test_annotations_with_very_many_values_pass_unread_and_none_that_look_like_the_meshs_own() -> None:
+    network = Network(AddressConfig(pattern="a"))
+    consumer = network.client("consumer", max_frame_size=2**15)
+    consumer.receiver("a", credit=MANY)
+    producer = network.client("producer", max_frame_size=2**15)
+    sender = producer.sender("a")
+    others = {Symbol("x-opt-others"): [[]] * OCTETS}
+    for section, passes in (
+        (DeliveryAnnotations(value=others), True),
+        (MessageAnnotations(value=MAP), True),
+        (DeliveryAnnotations(value=MAP), False),
+    ):
+        octets, bare = encode_composite(section), message(header=False)
+        consumer.arrivals.clear()
+        producer.send(sender, octets + bare, settled=True)
+        (arrival,) = consumer.take(1)
+        assert bytes(arrival.payload) == (octets + bare if passes else bare)

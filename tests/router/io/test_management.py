@@ -148,6 +148,14 @@ async def test_a_request_without_reply_to_is_rejected(nursery: trio.Nursery, aut
         assert refused.value.error.condition == "amqp:invalid-field"
 
 
+async def test_a_request_with_very_many_values_is_rejected(nursery: trio.Nursery, autojump_clock: MockClock) -> None:
+    async with Router(id="A") as router, joined(nursery, router) as client, client.sender(ADDRESS) as sender:
+        with pytest.raises(RejectedError) as refused:
+            await sender.send(Message([[]] * 300, reply_to="somewhere"))
+        assert refused.value.error is not None
+        assert refused.value.error.condition == "amqp:resource-limit-exceeded"
+
+
 async def test_who_asks_and_takes_no_answer_stops_nobody(nursery: trio.Nursery, autojump_clock: MockClock) -> None:
     async with (
         Router(id="A") as router,
