@@ -63,6 +63,7 @@ if TYPE_CHECKING:
         RedirectConfig,
         RouterConfig,
         TlsConfig,
+        Watch,
     )
     from amqpmesh.router.io.client.backoff import Backoff
     from amqpmesh.router.io.client.connection import Connection, connect
@@ -196,6 +197,7 @@ __all__ = [
     "UInt",
     "ULong",
     "UShort",
+    "Watch",
     "__version__",
     "connect",
 ]
@@ -259,6 +261,7 @@ if not TYPE_CHECKING:  # a type checker that saw `__getattr__` would believe in 
                 "RedirectConfig",
                 "RouterConfig",
                 "TlsConfig",
+                "Watch",
             ),
             "amqpmesh.router.io.client.backoff": ("Backoff",),
             "amqpmesh.router.io.client.connection": ("Connection", "connect"),

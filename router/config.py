@@ -17,7 +17,7 @@ from amqpmesh.router.amqp.errors import ConfigError
 from amqpmesh.router.logs import LogFormat
 from amqpmesh.router.settings.address import AddressConfig, Overflow
 from amqpmesh.router.settings.agreement import disagreements, free_name, unbound
-from amqpmesh.router.settings.connector import ConnectorConfig, ConnectorTlsConfig, LinkConfig, PasswordConfig
+from amqpmesh.router.settings.connector import ConnectorConfig, ConnectorTlsConfig, LinkConfig, PasswordConfig, Watch
 from amqpmesh.router.settings.elsewhere import ElsewhereConfig
 from amqpmesh.router.settings.limits import Limits
 from amqpmesh.router.settings.listener import MECHANISMS, ListenerConfig, TlsConfig
@@ -47,6 +47,7 @@ __all__ = [
     "RouterConfig",
     "TelemetryConfig",
     "TlsConfig",
+    "Watch",
     "WorkerConfig",
     "default_id",
     "lines",

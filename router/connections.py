@@ -37,6 +37,7 @@ class ConnectionRecord:
         "cost",
         "counted",
         "cut",
+        "doubtful",
         "engine",
         "held",
         "host",
@@ -103,6 +104,8 @@ class ConnectionRecord:
         #: The peer's address, without its port.
         self.host = host
         self.peer = Peer(container_id="", **self.origin)
+        #: The container accepts messages for nodes that are not there.
+        self.doubtful = False
         #: Of the peer, as TLS has verified it; DER.
         self.certificate: bytes | None = None
         self.certificate_subject: str | None = None

@@ -7,15 +7,18 @@ mesh, one that was made on demand the node that needed it.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from amqpmesh.router.amqp.definitions import Role, SenderSettleMode
 from amqpmesh.router.amqp.link import FORGIVEN, Receiver
-from amqpmesh.router.amqp.messaging import Source, Target, TerminusDurability
+from amqpmesh.router.amqp.messaging import Source, Target, TerminusDurability, TerminusExpiryPolicy
 from amqpmesh.router.amqp.terminus import Terminus
 from amqpmesh.router.amqp.types import Described, Symbol
 from amqpmesh.router.links import IncomingLink, OutgoingLink
+from amqpmesh.router.settings.connector import Watch
 from amqpmesh.router.statistics import ContainerLinkState, ContainerLinkStatistics, Direction
+from amqpmesh.router.watches import is_watched
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -89,6 +92,9 @@ class ContainerLink:
         #: The endpoint that is attached, or that the peer has not answered yet; and the session of the last one.
         self.link: Link | None = None
         self.session: Session | None = None
+        #: Sees whether the node is there; and why nobody does, though somebody should.
+        self.watch: Link | None = None
+        self.unwatched: str | None = None
         self.state = S.DISCONNECTED
         #: Since when it is in that state; seconds, as all times here.
         self.since = now
@@ -102,6 +108,7 @@ class ContainerLink:
         #: How often it was stolen at all.
         self.stolen = 0
         self._told: tuple[str, float] | None = None
+        self._told_of_watch: str | None = None
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name!r} {self.state.name}>"
@@ -123,9 +130,32 @@ class ContainerLink:
         self._told = reason, now
         return True
 
+    def is_news_of_watch(self, reason: str) -> bool:
+        """Whether to tell why it is not watched: not, if that is the same as the last time."""
+        is_new, self._told_of_watch = reason != self._told_of_watch, reason
+        return is_new
+
     def is_news_no_more(self) -> None:
         """It works: what comes next is told, whatever was told before."""
         self._told = None
+
+    def is_watched(self, *, is_doubtful: bool) -> bool:
+        """Whether it is to have a watch. Args: is_doubtful: its container drops in silence."""
+        watch = Watch.AUTO if self._asks is None else self._asks.watch
+        return not self.incoming and is_watched(watch, self.node, is_doubtful=is_doubtful)
+
+    def attach_watch(self, session: Session) -> Link:
+        """Attach a receiver of the node that is never given credit. Raises: as `attach`."""
+        # RabbitMQ makes a queue as it is asked for, so the watch asks in the same words; but nothing of it is to last.
+        source = Source(address=self.node)
+        if self._asks is not None:
+            source = replace(_source(self.node, self._asks), expiry_policy=TerminusExpiryPolicy.LINK_DETACH)
+        return session.attach(
+            Terminus(f"{self.name}/watch", Role.RECEIVER),
+            source=source,
+            target=Target(address=self.address),
+            snd_settle_mode=SenderSettleMode.UNSETTLED,
+        )
 
     def attach(self, session: Session, limit: int) -> Link:
         """Attach it. Args: limit: octets of the largest message that we take; 0: any.
@@ -166,6 +196,7 @@ class ContainerLink:
             stolen=self.stolen,
             retry_at=self.retry_at,
             reason=self.reason,
+            unwatched=self.unwatched,
         )
 
 

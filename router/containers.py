@@ -26,6 +26,7 @@ from amqpmesh.router.few import including
 from amqpmesh.router.links import IncomingLink, OutgoingLink
 from amqpmesh.router.redirects import redirect_of
 from amqpmesh.router.statistics import ContainerLinkState, ContainerLinkStatistics
+from amqpmesh.router.watches import is_gone
 
 if TYPE_CHECKING:
     from amqpmesh.router.addresses import Address
@@ -49,6 +50,9 @@ LASTING: Final = 5.0
 #: Seconds in which a peer that has attached a link may still refuse it.
 REFUSING: Final = 1.0
 
+#: Seconds in which a peer has to answer a watch.
+WATCHING: Final = 10.0
+
 #: Seconds in which a link that was redirected has to come about where it was sent.
 REACHING: Final = 30.0
 
@@ -63,8 +67,9 @@ class Containers:
         #: All of them, those of the configuration first, in its order.
         self._all: dict[ContainerLink, None] = {}
         self._by_connector: dict[str, dict[ContainerLink, None]] = {}
-        #: Those that have an endpoint, by that.
+        #: Those that have an endpoint, by that; and those whose node is watched, by the watch.
         self._by_link: dict[Link, ContainerLink] = {}
+        self._by_watch: dict[Link, ContainerLink] = {}
         for config in core.config.container_links:
             self.add(configured(core, config))
 
@@ -80,13 +85,9 @@ class Containers:
         link = each.link
         each.retry_at = None
         self._all.pop(each, None)
-        if link is not None:
-            self._let_go(each, link)
-            taken = link.context
-            if isinstance(taken, IncomingLink | OutgoingLink):
-                link_over(self._core, taken)
-            if link.state in (LinkEndpointState.ATTACH_SENT, LinkEndpointState.ATTACHED) and link.session.can_send:
-                link.detach()
+        for endpoint in (link, self._let_go(each)):
+            if endpoint is not None:
+                self._detach(endpoint)
         self._leave(each)
         each.stop = None
 
@@ -109,8 +110,7 @@ class Containers:
         for each in list(self._by_connector.get(record.connector.name, ())):
             if each.record is not record:
                 continue
-            if each.link is not None:
-                self._let_go(each, each.link)
+            self._let_go(each)
             each.record = each.session = None
             if each.stop is not None:
                 self._wait(each, f"the connection to {each.connector} is gone, where it was sent")
@@ -120,14 +120,16 @@ class Containers:
     def ended(self, session: Session, error: Error | None, *, by_peer: bool) -> None:
         """A session is over, and what was attached in it."""
         alone = len(self._others_in(session)) == 1
+        what = f"the {who(by_peer=by_peer)} ended the session"
         for each in self._others_in(session):
-            link = each.link
-            assert link is not None, "it has one in that session"
-            refused = alone and by_peer and each.state is S.ATTACHING
-            self._over(each, link, error, f"the {who(by_peer=by_peer)} ended the session", refused=refused)
+            if each.link is None:
+                self._watch_over(each, error, what)
+            else:
+                self._over(each, error, what, refused=alone and by_peer and each.state is S.ATTACHING)
 
     def _others_in(self, session: Session) -> list[ContainerLink]:
-        return [each for link, each in self._by_link.items() if link.session is session]
+        endpoints = (*self._by_link.items(), *self._by_watch.items())
+        return list(dict.fromkeys(each for link, each in endpoints if link.session is session))
 
     def _go(self, each: ContainerLink, connector: str) -> None:
         """From now on it goes over the connections of that connector."""
@@ -148,9 +150,7 @@ class Containers:
 
     def _leave(self, each: ContainerLink, onward: str | None = None) -> None:
         """Over those of its connector no more. Args: onward: over those of this one."""
-        session, each.session = each.session, None
-        if session is not None and session.can_send and not self._others_in(session):
-            session.end()
+        self._end_session(each)
         those = self._by_connector.get(each.connector, {})
         those.pop(each, None)
         if not those:
@@ -158,12 +158,21 @@ class Containers:
         if each.stop is not None and each.connector != onward:
             self._core.places.leave(each.connector, each)
 
+    def _end_session(self, each: ContainerLink) -> None:
+        session, each.session = each.session, None
+        if session is not None and session.can_send and not self._others_in(session):
+            session.end()
+
     # ------------------------------------------------------------------------------------------------------------ links
 
     def attached(self, each: ContainerLink, event: LinkAttached) -> None:
         """The answer to our attach. Without a terminus of the peer's it is a refusal: the detach says why (§2.6.3)."""
         core, link, record = self._core, event.link, each.record
-        if each.link is not link or record is None or is_refusal(link, event.attach):
+        if record is None or is_refusal(link, event.attach):
+            return
+        if each.watch is link and each.link is None:
+            self._attach_link(each, record)
+        if each.link is not link:
             return
         address = each.serves(record)
         if isinstance(link, Receiver):
@@ -181,12 +190,16 @@ class Containers:
 
     def over(self, link: Link, error: Error | None, *, by_peer: bool = False) -> None:
         """An endpoint is gone; if it was of a container link, that is attached again, not at once."""
+        watched = self._by_watch.get(link)
+        if watched is not None:
+            verb = "refused" if watched.link is None else "detached"
+            self._watch_over(watched, error, f"the {who(by_peer=by_peer)} {verb} the watch")
         each = self._by_link.get(link)
         if each is None:
             return
         refused = by_peer and (each.state is S.ATTACHING or (error is not None and self._is_untried(each, link)))
         verb = "refused" if refused else "detached"
-        self._over(each, link, error, f"the {who(by_peer=by_peer)} {verb} the link", refused=refused)
+        self._over(each, error, f"the {who(by_peer=by_peer)} {verb} the link", refused=refused)
 
     def _is_untried(self, each: ContainerLink, link: Link) -> bool:
         """Whether a link was attached a moment ago, and nothing has gone by it: there are containers that answer with a
@@ -208,17 +221,82 @@ class Containers:
             else:
                 self._wait(each, "the place is this router itself")
             return
+        each.unwatched = None
+        if each.is_watched(is_doubtful=record.doubtful):
+            self._attach_watch(each, record)
+        else:
+            self._attach_link(each, record)
+
+    def _attach_link(self, each: ContainerLink, record: ConnectionRecord) -> None:
         try:
-            if each.session is None or not each.session.can_send:
-                each.session = self._session(each, record)
-            link = each.attach(each.session, record.limits.max_message_size)
+            link = each.attach(self._session_of(each, record), record.limits.max_message_size)
         except CommandError as error:
+            self._let_go(each)
             self._wait(each, f"it cannot be attached: {error}")
             return
         link.context = each
         each.link = link
         self._by_link[link] = each
-        each.become(S.ATTACHING, core.now)
+        each.become(S.ATTACHING, self._core.now)
+
+    def _attach_watch(self, each: ContainerLink, record: ConnectionRecord) -> None:
+        """Find out first whether the node is there. In another session than before: RabbitMQ 3 answers no detach of a
+        receiver without credit.
+        """
+        self._end_session(each)
+        try:
+            watch = each.attach_watch(self._session_of(each, record))
+        except CommandError as error:
+            self._wait(each, f"it cannot be watched: {error}")
+            return
+        watch.context = each
+        each.watch = watch
+        self._by_watch[watch] = each
+        each.become(S.ATTACHING, self._core.now)
+        self._core.schedule(self._core.now + WATCHING, partial(self._despair_of, each, watch))
+
+    def _despair_of(self, each: ContainerLink, watch: Link) -> None:
+        if each.watch is watch and each.link is None:
+            self._watch_over(each, None, f"the peer did not answer the watch in {WATCHING:g} s")
+            self._detach(watch)
+
+    def _watch_over(self, each: ContainerLink, error: Error | None, what: str) -> None:
+        """A watch is refused, or ends. With the node goes the link; without a watch it goes on, and says so."""
+        core, link, record = self._core, each.link, each.record
+        assert record is not None, "it has a watch"
+        if is_gone(error):
+            if link is not None:
+                self._detach(link)
+            self._over(each, error, f"{what}: the node is not there", refused=True)
+            return
+        self._let_go_of_watch(each)
+        reason = what + because(error)
+        if each.is_news_of_watch(reason):
+            core.log.warning(
+                "link unwatched",
+                connector=each.connector,
+                link=each.name,
+                node=each.node,
+                address=each.address,
+                reason=reason,
+            )
+        each.unwatched = reason
+        if link is None:
+            self._attach_link(each, record)
+
+    def _detach(self, link: Link) -> None:
+        """Have an endpoint no more; what is unsettled on it ends as on any link that is gone."""
+        taken = link.context
+        if isinstance(taken, IncomingLink | OutgoingLink):
+            link_over(self._core, taken)
+        if link.state in (LinkEndpointState.ATTACH_SENT, LinkEndpointState.ATTACHED) and link.session.can_send:
+            link.detach()
+
+    def _session_of(self, each: ContainerLink, record: ConnectionRecord) -> Session:
+        """The session that it has, or another one. Raises: CommandError: no channel is free."""
+        if each.session is None or not each.session.can_send:
+            each.session = self._session(each, record)
+        return each.session
 
     def _is_this_router(self, container: str) -> bool:
         """Whether a container is this router, or another one of its workers."""
@@ -280,10 +358,12 @@ class Containers:
         core.consumers_changed(node)
         return outgoing
 
-    def _over(self, each: ContainerLink, link: Link, error: Error | None, what: str, *, refused: bool) -> None:
+    def _over(self, each: ContainerLink, error: Error | None, what: str, *, refused: bool) -> None:
         now = self._core.now
         lasted = now - each.since if each.state is S.ATTACHED else 0.0
-        self._let_go(each, link)
+        watch = self._let_go(each)
+        if watch is not None:
+            self._detach(watch)
         if lasted >= LASTING:
             each.failures = 0
         if lasted >= LONGEST_STOLEN_PAUSE:
@@ -302,9 +382,18 @@ class Containers:
         else:
             self._wait(each, reason)
 
-    def _let_go(self, each: ContainerLink, link: Link) -> None:
-        del self._by_link[link]
-        each.link = None
+    def _let_go(self, each: ContainerLink) -> Link | None:
+        """It has no endpoint any more, and no watch. Returns: that, if there was one."""
+        if each.link is not None:
+            del self._by_link[each.link]
+            each.link = None
+        return self._let_go_of_watch(each)
+
+    def _let_go_of_watch(self, each: ContainerLink) -> Link | None:
+        watch, each.watch = each.watch, None
+        if watch is not None:
+            del self._by_watch[watch]
+        return watch
 
     # -------------------------------------------------------------------------------------------------------- elsewhere
 

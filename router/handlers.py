@@ -21,6 +21,7 @@ from amqpmesh.router.links import IncomingLink, OutgoingLink
 from amqpmesh.router.neighbours import Neighbour
 from amqpmesh.router.redirects import info
 from amqpmesh.router.remembered import of_attach, of_begin, of_open, remember, size_of_open
+from amqpmesh.router.watches import drops_in_silence
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -82,6 +83,7 @@ def _opened(core: Core, record: ConnectionRecord, event: events.ConnectionOpened
         **record.origin,
     )
     engine.remote = of_open(event.open)
+    record.doubtful = record.connector is not None and drops_in_silence(event.open.properties)
     if record.listener is not None:
         engine.open()
     if not remember(core, record, size_of_open(event.open)):

@@ -179,6 +179,9 @@ class ContainerLinkStatistics:
     reason: str | None
     """Why it is not attached, the connector's reason where there is no connection; None: it is, or nothing was tried
     yet."""
+    unwatched: str | None
+    """Why nothing sees whether the node there goes, though the container accepts messages all the same; None: something
+    does, or need not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -180,6 +180,7 @@ _TABLES: Final[tuple[tuple[str, str, Mapping[str, Column]], ...]] = (
             "state": _plain("state"),
             "stolen": _plain("stolen"),
             "why not attached": _plain("reason"),
+            "why not watched": _plain("unwatched"),
         },
     ),
     (

@@ -1,6 +1,7 @@
 """Connections that the router itself opens, and the links on them."""
 
 import re
+from enum import StrEnum
 from pathlib import Path
 from typing import ClassVar, Literal
 
@@ -14,6 +15,14 @@ from amqpmesh.router.urls import Endpoint, Service, place
 
 ConnectorRole = Literal["mesh", "container"]
 Durability = Literal["none", "configuration", "unsettled-state"]
+
+
+class Watch(StrEnum):
+    """Whether a receiver without credit sees that the node of a target is there."""
+
+    AUTO = "auto"
+    ALWAYS = "always"
+    NEVER = "never"
 
 
 def _url_refusal(url: str | tuple[str, ...]) -> str | None:
@@ -153,6 +162,7 @@ class LinkConfig(Table):
     expiry_policy: TerminusExpiryPolicy = setting(default=TerminusExpiryPolicy.SESSION_END)
     distribution_mode: DistributionMode | None = setting(default=None)
     selector: str | None = setting(default=None, check=emptiness)
+    watch: Watch = setting(default=Watch.AUTO)
 
     RULES: ClassVar[tuple[Rule, ...]] = (
         *(
@@ -161,6 +171,11 @@ class LinkConfig(Table):
                 ("distribution_mode", lambda c: c.source is None and c.distribution_mode is not None),
                 ("selector", lambda c: c.source is None and c.selector is not None),
             )
+        ),
+        Rule(
+            "watch",
+            "is for a target: it does nothing with source",
+            lambda c: c.target is None and c.watch is not Watch.AUTO,
         ),
         Rule("source", "is needed, or target: the node there", lambda c: c.source is None and c.target is None),
         Rule(

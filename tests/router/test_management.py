@@ -76,6 +76,7 @@ def statistics() -> Statistics:
         stolen=0,
         retry_at=None,
         reason=None,
+        unwatched=None,
     )
     seen = mesh.nodes["A"].core.statistics()
     return replace(

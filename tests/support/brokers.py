@@ -12,10 +12,12 @@ from amqpmesh.router.amqp.link import Link, Receiver, Sender
 from amqpmesh.router.amqp.negotiation import Negotiation
 from amqpmesh.router.amqp.performatives import Attach
 from amqpmesh.router.amqp.sasl import SaslServer
+from amqpmesh.router.amqp.types import Symbol
 from amqpmesh.router.config import ConnectorConfig
 from amqpmesh.router.users import Users
 from tests.support.network import Client, Network
 
+PRODUCT = (Symbol("product"), Symbol("version"))
 CONNECTOR = ConnectorConfig(url="amqp://127.0.0.1:5699", name="broker", role="container", idle_time_out=0.0)
 
 
@@ -36,9 +38,11 @@ class Broker(Client):
         answers: Mapping[str, object] | None = None,
         channel_max: int = 100,
         container_id: str = "broker",
+        product: tuple[str, str] | None = None,
     ) -> None:
         """Args: credit: for whoever sends. refuses: why, by the node that is asked for. ends_sessions: it ends the
-        session of a link that it refuses. answers: fields of its attaches that are not as asked.
+        session of a link that it refuses. answers: fields of its attaches that are not as asked. product: what its
+        `open` says that it is, and its version.
         """
         self.network = network
         self.credit = credit
@@ -48,6 +52,7 @@ class Broker(Client):
             negotiation=Negotiation(server=True, sasl=SaslServer(("ANONYMOUS",), Users({})), sasl_required=True),
             idle_time_out=None,
             channel_max=channel_max,
+            properties=None if product is None else dict(zip(PRODUCT, product, strict=True)),
         )
         self.record = network.core.connect(connector, connector.places[0].host, network.now, secured=False)
         self.arrivals = []
@@ -61,6 +66,10 @@ class Broker(Client):
         self._names = count()
         self._tags = count(1)
         self.refuses = dict(refuses or {})
+        #: Nodes that it refuses to receivers only.
+        self.hides: dict[str, Error] = {}
+        #: Nodes whose receivers are not answered.
+        self.ignores: set[str] = set()
         self.ends_sessions = ends_sessions
         self.answers = dict(answers or {})
         #: The links that are attached, by name, and what was asked for in all attaches, in order.
@@ -92,7 +101,12 @@ class Broker(Client):
         link, attach = event.link, event.attach
         self.asked.append(attach)
         terminus = attach.source if isinstance(link, Sender) else attach.target
-        error = self.refuses.get(getattr(terminus, "address", None) or "")
+        node = getattr(terminus, "address", None) or ""
+        error = self.refuses.get(node)
+        if isinstance(link, Sender):
+            if node in self.ignores:
+                return
+            error = error or self.hides.get(node)
         if error is not None and self.ends_sessions:
             link.session.end(error)
         elif error is not None:

@@ -107,6 +107,7 @@ from amqpmesh import (
     UInt,
     ULong,
     UShort,
+    Watch,
     __version__,
     connect,
 )
@@ -267,12 +268,13 @@ def configuration(folder: Path) -> RouterConfig:
     elsewhere = AddressConfig(pattern="elsewhere/#", redirect=RedirectConfig(hostname="b.example", address="there"))
     followed = AddressConfig(pattern="far", redirect=RedirectConfig(hostname="b.example", follow="router"))
     orders = LinkConfig(connector="broker", source="orders", address="incoming/orders", capabilities=("queue",))
+    audit = LinkConfig(connector="broker", target="audit", address="audit", watch=Watch.ALWAYS)
     return RouterConfig(
         id="A",
         mesh=mesh,
         listeners=(public, moved),
         connectors=(neighbour, broker),
-        container_links=(orders,),
+        container_links=(orders, audit),
         addresses=(news, elsewhere, followed),
         elsewhere=ElsewhereConfig(domains=("*.example",), places=8),
         log=LogConfig(level="debug", format="json"),

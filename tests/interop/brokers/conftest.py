@@ -7,7 +7,11 @@ What this broker does that others do not, as seen with proton 0.40 and with our 
 
 - Addresses: `/queue/NAME` and `NAME` declare a queue, which ends with the broker unless the terminus is `durable`;
   `/amq/queue/NAME` wants one that is there - but a sender to one that is not is attached, and its messages are
-  *accepted and dropped*. `/exchange/NAME/KEY`, `/topic/KEY`.
+  *accepted and dropped*. `/exchange/NAME/KEY`, `/topic/KEY`: an exchange that is not there ends the session.
+- A receiver is refused where there is no queue. When its queue is deleted, its session falls silent at once, and the
+  connection is aborted after three seconds; a sender alone hears nothing, and its messages are accepted and dropped.
+- A receiver that was given no credit is not answered when it detaches, unless with the session. It may be the single
+  active consumer of a queue, and nobody else has messages then.
 - What it does not like ends the session, not the link: a node that is not there (not-found), dynamic nodes, the
   anonymous terminus, `rcv-settle-mode` second (not-implemented), a `user-id` that is not the connection's user
   (precondition-failed). All links of that session go with it.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import socket
 from collections import Counter
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing, suppress
 from pathlib import Path
 
 import pytest
@@ -30,6 +30,7 @@ from amqpmesh import (
     connect,
 )
 from tests.interop.brokers.conftest import BREAKING, PASSWORD, USER
+from tests.interop.brokers.declaring import Declaring
 
 pytestmark = pytest.mark.interop
 
@@ -359,3 +360,34 @@ async def test_a_receiver_of_a_queue_that_is_not_there_hears_it_from_the_broker(
         assert missing.value.error.condition == "amqp:not-found"
         await sender.send("after")
     assert await left_in(rabbitmq, "/amq/queue/asked-for") == Counter(["before", "after"])
+
+
+@pytest.fixture
+def declaring(rabbitmq):
+    port = int(rabbitmq.url.rpartition(":")[2])
+    with closing(Declaring(port, USER, PASSWORD)) as connection:
+        yield connection
+
+
+async def test_nothing_is_accepted_for_a_queue_that_is_not_there_or_goes(rabbitmq, declaring):
+    queue = "comes-and-goes"
+    link = LinkConfig(connector="broker", target=f"/amq/queue/{queue}", address="outgoing")
+
+    def is_missed(router):
+        return "the node is not there (amqp:not-found)" in (links_of(router)[0].reason or "")
+
+    with trio.fail_after(60):
+        async with mesh(rabbitmq, link) as (near, far), far.sender("outgoing") as sender:
+            await until(lambda: is_missed(near))
+            assert sender.credit == 0
+            declaring.declare(queue)
+            await sender.send("accepted, and gone with its queue")
+            assert links_of(near)[0].unwatched is None
+            declaring.delete(queue)
+            with suppress(OutcomeError), trio.move_on_after(10.0):
+                await sender.send("refused")
+                raise AssertionError("accepted, and there is no queue")
+            await until(lambda: is_missed(near))
+            declaring.declare(queue)
+            await sender.send("kept")
+    assert await left_in(rabbitmq, f"/amq/queue/{queue}") == Counter(["kept"])
