@@ -31,6 +31,15 @@ def finish_batch(core: Core) -> None:
     check(core)
     if core.relieved:
         _relieve(core)
+    _finish_touched(core)
+    if core.memory.is_exceeded:  # by what was handed out meanwhile
+        check(core)
+        _finish_touched(core)
+    if core.closed:
+        reopen(core)
+
+
+def _finish_touched(core: Core) -> None:
     while core.touched or core.touched_windows:
         deserted, core.deserted = core.deserted, {}
         for address in deserted:
@@ -61,8 +70,6 @@ def finish_batch(core: Core) -> None:
         windows, core.touched_windows = core.touched_windows, {}
         for window in windows:
             _grant(core, window.grants(core.now))
-    if core.closed:
-        reopen(core)
 
 
 def _relieve(core: Core) -> None:

@@ -368,6 +368,8 @@ class Core:
     def unsent(self, record: ConnectionRecord) -> None:
         """Not all that was taken to be sent can be written now: until it is `sent`, it counts as held."""
         count_output(self, record)
+        if self.memory.is_exceeded:
+            finish_batch(self)
 
     def sent(self, record: ConnectionRecord, now: float) -> None:
         """What was taken to be sent is written."""

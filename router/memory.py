@@ -66,6 +66,11 @@ class Memory:
         budget = self.budget
         return budget.limit // max(SHARES, budget.holders)
 
+    @property
+    def is_exceeded(self) -> bool:
+        """Whether the largest holders have to make room."""
+        return self.budget.used > 2 * self.budget.limit
+
     def is_over(self, account: Budget) -> bool:
         """Whether nothing may be added to what a holder has."""
         budget = self.budget
@@ -131,7 +136,7 @@ def forget_output(record: ConnectionRecord) -> None:
 def check(core: Core) -> None:
     """See whether memory is used up, or free again: until a tenth of it is, it counts as used up."""
     memory, budget = core.memory, core.budget
-    if budget.used > 2 * budget.limit:
+    if memory.is_exceeded:
         _make_room(core)
     used_up = budget.used > (0.9 if memory.used_up else 1.0) * budget.limit
     withheld = memory.withheld
@@ -183,7 +188,7 @@ def nodes(core: Core) -> Iterator[Address]:
 
 
 def _holders(core: Core) -> Iterator[Address | ConnectionRecord]:
-    yield from (record for record in core.connections if not (record.lost or record.own))
+    yield from (record for record in core.connections if not (record.cut or record.own))
     yield from (address for address in nodes(core) if address.buffered)
 
 
@@ -217,7 +222,7 @@ def _make_room(core: Core) -> None:
 
 
 def _close(core: Core, record: ConnectionRecord) -> None:
-    if record.lost:  # with another holder's messages
+    if record.lost and not record.counted:  # it is about to go
         return
     core.log.warning(
         "connection closed for its memory", connection=record.number, peer=record.host, octets=record.account.used

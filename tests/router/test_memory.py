@@ -100,15 +100,16 @@ def test_an_anonymous_message_for_a_node_above_its_share_goes_back_at_once_and_o
     assert all(sent.outcome == Released() for sent in sents), "those that waited have done so long enough"
 
 
+@pytest.mark.parametrize("place", ["A", "B", "C"])
 @pytest.mark.parametrize("kind", ["named", "anonymous", "dynamic"])
-def test_receivers_that_stop_reading_at_another_router_silence_nobody_there(kind: str) -> None:
+def test_receivers_that_stop_reading_at_a_router_silence_nobody_whose_messages_go_by_it(kind: str, place: str) -> None:
     mesh = World("ABC", [("A", "B"), ("B", "C")], memory=MIB)
-    readers = [stopped(mesh["C"], f"stopped {number}") for number in range(6)]
+    readers = [stopped(mesh[place], f"stopped {number}") for number in range(6)]
     mesh.advance(0.5)
     for number in range(6):
-        fill(mesh["C"].core, mesh["A" if number % 2 else "C"].client(window=2048), f"stopped {number}")
+        fill(mesh[place].core, mesh["C" if number % 2 else place].client(window=2048), f"stopped {number}")
         mesh.advance(0.2)
-    assert mesh["C"].core.memory.used_up
+    assert mesh[place].core.memory.used_up
     consumer, producer = mesh["C"].client(), mesh["A"].client()
     receiver = consumer.receiver(
         None if kind == "dynamic" else "fine", credit=100, source=Source(dynamic=True) if kind == "dynamic" else None
@@ -128,7 +129,7 @@ def test_receivers_that_stop_reading_at_another_router_silence_nobody_there(kind
         receiver.flow(100)
         mesh.advance(0.01)
         assert sent.outcome == Accepted()
-    assert mesh["C"].core.memory.used_up, "all the while"
+    assert mesh[place].core.memory.used_up, "all the while"
     for each in readers:
         each.stopped = False
 
@@ -519,4 +520,21 @@ def test_what_a_connection_held_is_gone_with_it() -> None:
     reader.lose()
     assert reader.record.account.used == network.core.budget.used == 0
     producer.go_on(sent, b"rest")
+    network.leave()
+
+
+def test_a_closed_connection_whose_peer_does_not_read_that_makes_room_too() -> None:
+    network = Network(memory=MIB)
+    closed = [stopped(network, f"closed {number}") for number in range(4)]
+    for number, reader in enumerate(closed):
+        fill(network.core, network.client(), f"closed {number}")
+        network.core.close(reader.record, None)
+    others = [stopped(network, f"q{number}") for number in range(14)]
+    for number in range(14):
+        producer = network.client()
+        link = producer.sender(f"q{number}")
+        while link.credit and network.core.memory.share > others[number].record.unwritten:
+            producer.send(link, message("x" * 30_000))
+    assert any(each.is_lost for each in closed)
+    assert not any(each.is_lost for each in others)
     network.leave()
