@@ -188,7 +188,9 @@ def nodes(core: Core) -> Iterator[Address]:
 
 
 def _holders(core: Core) -> Iterator[Address | ConnectionRecord]:
-    yield from (record for record in core.connections if not (record.cut or record.own))
+    for record in core.connections:
+        if not (record.own or record.cut) and (record.counted or not record.lost):
+            yield record
     yield from (address for address in nodes(core) if address.buffered)
 
 
@@ -202,11 +204,16 @@ def _name(holder: Address | ConnectionRecord) -> str:
 
 def _make_room(core: Core) -> None:
     """To give nothing more was not enough: the largest holders make room for the others."""
-    most = 1.5 * core.budget.limit
+    limit = core.budget.limit
+    # What connections that are gone have left is ended in steps.
+    left = core.budget.used - sum(record.account.used - record.counted for record in core.leaving)
+    if left <= 2 * limit:
+        return
     returned: dict[str, int] = {}
     for holder in sorted(_holders(core), key=_used, reverse=True):
-        if core.budget.used <= most or not _used(holder):
+        if left <= 1.5 * limit or not _used(holder):
             break
+        left -= _used(holder)
         if isinstance(holder, ConnectionRecord):
             _close(core, holder)
         else:
@@ -222,8 +229,6 @@ def _make_room(core: Core) -> None:
 
 
 def _close(core: Core, record: ConnectionRecord) -> None:
-    if record.lost and not record.counted:  # it is about to go
-        return
     core.log.warning(
         "connection closed for its memory", connection=record.number, peer=record.host, octets=record.account.used
     )

@@ -290,10 +290,11 @@ def hold_in_heads(network: Network, holders: int, rounds: int, size: int) -> Non
         link = client.sender(None)
         begun.append((link, link.delivery(b"1")))
     for turn in range(rounds):
-        for link, delivery in begun:
+        for number, (link, delivery) in enumerate(begun):
             if link.is_attached and link.session.can_send:
                 link.transfer(delivery, head[turn * size : (turn + 1) * size], more=True)
-        network.run()
+            if number % AT_ONCE == AT_ONCE - 1:
+                network.run()
 
 
 def hold_unread(network: Network, holders: int, rounds: int, size: int) -> None:
