@@ -35,7 +35,7 @@ from amqpmesh.router.amqp.terminus import Terminus
 from amqpmesh.router.amqp.transactions import Coordinator
 from amqpmesh.router.amqp.types import Array, Described, Primitive, Symbol
 from amqpmesh.router.claims import Claim, Claims
-from amqpmesh.router.departures import fail_link
+from amqpmesh.router.departures import fail_link, suspend
 from amqpmesh.router.few import excluding, including
 from amqpmesh.router.kernel.relay import ACCEPTED, is_terminal, state_kind
 from amqpmesh.router.lanes import LaneKind
@@ -137,6 +137,8 @@ class Attaching:
         self._check_handles(record)
         key = self._key(record, link)
         claim = link.context if isinstance(link.context, Claim) else None
+        # The same link on this connection: what is live of it is the new one's, if the peer wants to resume.
+        resumed: list[IncomingLink | OutgoingLink] = []
         try:
             if is_too_much(self._core, record, octets):
                 raise RefusedError(AmqpCondition.RESOURCE_LIMIT_EXCEEDED, "names and addresses are too long")
@@ -152,12 +154,18 @@ class Attaching:
             if claim is None and holders and attach.unsettled is None and self._core.config.theft_wait:
                 self._claims.ask(Claim(record, link, attach, octets), holders)
                 return
+            if attach.unsettled is not None:
+                resumed = [each for each in self.links.get(key, ()) if each.connection is record]
+                for each in resumed:
+                    suspend(self._core, record, each)
             if isinstance(link, Receiver):
                 taken: IncomingLink | OutgoingLink = self._producer(record, link, attach)
             else:
                 assert isinstance(link, Sender)
                 taken = self._consumer(record, link, attach)
         except RefusedError as refusal:
+            for each in resumed:
+                self._steal(record, each)
             link.refuse(refusal.error)
             self.refused(record, link, refusal.error)
             return
@@ -167,7 +175,7 @@ class Attaching:
             record.account.add(octets)
         if self._core.recording is not None:
             self._core.recording.up(taken)
-        for holder in list(self.links.get(key, ())):
+        for holder in [*resumed, *self.links.get(key, ())]:
             if claim is None or holder.connection is record or holder.connection in claim.silent:
                 self._steal(record, holder)
             else:

@@ -19,7 +19,9 @@ TAG = (0).to_bytes(4, "big")
 class Sending(Intruder):
     """A peer whose delivery 0 is with a receiver, undecided, while its link is detached and not closed."""
 
-    def __init__(self, rcv: ReceiverSettleMode = ReceiverSettleMode.FIRST, *, deliveries: int = 1) -> None:
+    def __init__(
+        self, rcv: ReceiverSettleMode = ReceiverSettleMode.FIRST, *, deliveries: int = 1, detached: bool = True
+    ) -> None:
         super().__init__(Network())
         self.rcv = rcv
         self.consumer = self.network.client()
@@ -31,7 +33,8 @@ class Sending(Intruder):
         for number in range(deliveries):
             self.peer.write(frame(transferred(number), message(number)))
         self.arrivals: list[Arrival] = self.consumer.take(deliveries)
-        self.peer.write(Detach(handle=0))
+        if detached:
+            self.peer.write(Detach(handle=0))
         self.peer.hear()
 
     def attach(self, unsettled: dict[bytes, DeliveryState | None] | None = None, **fields: object) -> Attach:
@@ -55,8 +58,8 @@ class Sending(Intruder):
 
     def end(self) -> None:
         """Nothing is left."""
-        self.peer.write(Detach(handle=0, closed=True))
-        self.peer.hear()
+        self.network.core.receive_eof(self.record, self.network.now)
+        self.network.run()
         assert self.network.relays == 0
         self.consumer.take(0)
 
@@ -95,6 +98,23 @@ def test_a_sender_is_told_what_is_held_and_hears_the_outcome_by_the_new_id(
         s.peer.write(Disposition(role=Role.SENDER, first=7, settled=True, state=Accepted()), channel=channel)
         assert arrival.said[-1][1], "settled"
     assert s.network.relays == 0
+
+
+def test_a_link_that_is_stolen_to_be_resumed_on_its_connection_tells_what_is_held() -> None:
+    s = Sending(detached=False)
+    s.peer.write(s.attach({TAG: None}, handle=1))
+    attach, detach = (each.performative for each in s.peer.hear() if not isinstance(each.performative, Flow))
+    assert isinstance(attach, Attach)
+    assert as_map(attach) == {TAG: WHOLE}
+    assert isinstance(detach, Detach)
+    assert detach.error is not None
+    assert detach.error.condition == "amqp:link:stolen"
+    s.peer.write(Detach(handle=0, closed=True))
+    s.resume(7, handle=1)
+    s.arrivals[0].accept()
+    (said,) = s.heard()
+    assert (said.first, said.state, said.settled) == (7, Accepted(), True)
+    s.end()
 
 
 def test_what_the_sender_has_not_is_settled_by_it() -> None:
