@@ -1,26 +1,27 @@
-"""The router's memory: the holders it counts for, each one's share, and what gives way when it is used up.
+"""The router's memory: its holders, their shares, and which of them make room when too much is held.
 
-A holder is an account of the one budget, and what waits counts where it cannot leave:
+A holder has an account of the router's budget. Octets count on the account of the place that they cannot leave:
 
-- at a node, while no receiver of the node can take it;
-- at a peer, once it is begun or written to the peer and the peer does not read on. A lane's peer is a router that many
-  use, and a multicast has many peers: there it stays at the node;
-- at the peer that sends, until it is known where it goes.
+- a node, while no receiver of the node can take the message;
+- the receiver's connection, once the message is begun or written and the receiver does not read. Many senders share a
+  lane, and a multicast has many receivers: those messages stay on the node's account;
+- the sender's connection, until the message's address is known.
 
-A holder's *share* is a sixteenth of the budget, less where there are more than sixteen holders: with
+The *share* of a holder is a sixteenth of the budget, and less where there are more than sixteen holders:
 
     share = limit / max(16, holders)
 
-all shares together are the budget once more. So when that is used up, holders below their share go on as if nothing
-had happened; nothing is added to others: a node's senders get no credit, messages for it that need no credit go back,
-and a peer's output is cut to its share. What was under way may still come: at twice the budget the largest holders make
-room. They hold more than a share, since all together hold twice as much as all shares.
+All shares together are the budget. When the budget is used up, a holder below its share goes on as before, and a holder
+above its share is given nothing more: a node gives its senders no credit, messages that need no credit of a node go
+back, and the output of a connection is cut to a share. Messages under way may still come. At twice the budget the
+largest holders make room: each of them holds more than a share, for all holders together have two shares each.
 
-The router's own answers, and requests to its own nodes, count in a reserve, which no other holder uses up.
+The router's own answers, and requests to its own nodes, count in a reserve that no other holder can use.
 """
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from amqpmesh.router.amqp.definitions import AmqpCondition, Error
@@ -80,9 +81,9 @@ class Memory:
 
 
 def waiting_at(core: Core, relay: Relay, address: Address) -> Budget:
-    """The account of what waits at a node for a receiver.
+    """The account of a message that waits at a node.
 
-    A message of the router's own, or to it, uses the reserve while there is some left.
+    A message from the router itself, or to one of its own nodes, uses the reserve while some of it is left.
     """
     source, reserve = relay.source, core.memory.reserve
     is_own = address.kept or (isinstance(source, IncomingLink) and source.connection.own)
@@ -90,7 +91,7 @@ def waiting_at(core: Core, relay: Relay, address: Address) -> Budget:
 
 
 def begun_on(relay: Relay, outgoing: OutgoingLink) -> Budget:
-    """The account of what is left of a message that was begun on a link."""
+    """The account of the rest of a message that was begun on a link."""
     if outgoing.lane is None and not outgoing.address.is_multicast:
         return outgoing.connection.account
     return _node(relay, outgoing).account
@@ -102,7 +103,7 @@ def _node(relay: Relay, outgoing: OutgoingLink) -> Address:
 
 
 def hold(core: Core, leg: Leg) -> None:
-    """A link cannot go on with what it was given: that counts where it stands."""
+    """Count the rest of a leg that cannot go on, on the account of the place where it stands."""
     outgoing = leg.branch
     assert isinstance(outgoing, OutgoingLink)
     if outgoing.connection.engine.flow_state.sending:
@@ -117,7 +118,7 @@ def hold(core: Core, leg: Leg) -> None:
 
 
 def count_output(core: Core, record: ConnectionRecord) -> None:
-    """Something waits to be written to a peer that does not read on: it counts, and above its share no more comes."""
+    """Count the output of a peer that does not read. Above its share the peer is given no more."""
     memory, flow_state = core.memory, record.engine.flow_state
     unwritten = record.unwritten
     record.account.add(unwritten - record.counted)
@@ -127,14 +128,14 @@ def count_output(core: Core, record: ConnectionRecord) -> None:
 
 
 def forget_output(record: ConnectionRecord) -> None:
-    """All was written, or never will be."""
+    """Count no output of a peer: all of it is written, or never will be."""
     record.account.add(-record.counted)
     record.counted = 0
     record.engine.flow_state.backlog = record.output_backlog
 
 
 def check(core: Core) -> None:
-    """See whether memory is used up, or free again: until a tenth of it is, it counts as used up."""
+    """Find out whether memory is used up. It stays so until a tenth of it is free again."""
     memory, budget = core.memory, core.budget
     if memory.is_exceeded:
         _make_room(core)
@@ -143,27 +144,28 @@ def check(core: Core) -> None:
     if used_up != memory.used_up:
         memory.used_up = used_up
         if used_up:
-            largest = max(_holders(core), key=_used)
+            largest = max(_holders(core), key=_used, default=None)
             core.log.warning(
                 "memory used up",
                 octets=budget.used,
                 limit=budget.limit,
                 holders=budget.holders,
                 share=memory.share,
-                largest=_name(largest),
+                largest=None if largest is None else _name(largest),
                 consequence="holders of more than a share get no more",
             )
         for node in tuple(withheld):
             core.touch(node)
     elif withheld:
-        for node in [node for node, _ in zip(withheld, range(LOOKED_AT), strict=False)]:
+        for node in list(islice(withheld, LOOKED_AT)):
             del withheld[node]
             withheld[node] = None
-            core.touch(node)
+            if not memory.is_over(node.account):
+                core.touch(node)
 
 
 def check_node(core: Core, address: Address) -> None:
-    """Whether a node's senders may have credit."""
+    """Give a node's senders credit, or none where the node is above its share."""
     memory = core.memory
     is_over = address.buffered > 0 and memory.is_over(address.account)
     if is_over:
@@ -203,7 +205,7 @@ def _name(holder: Address | ConnectionRecord) -> str:
 
 
 def _make_room(core: Core) -> None:
-    """To give nothing more was not enough: the largest holders make room for the others."""
+    """Have the largest holders make room for the others."""
     limit = core.budget.limit
     # What connections that are gone have left is ended in steps.
     left = core.budget.used - sum(record.account.used - record.counted for record in core.leaving)
@@ -213,12 +215,15 @@ def _make_room(core: Core) -> None:
     for holder in sorted(_holders(core), key=_used, reverse=True):
         if left <= 1.5 * limit or not _used(holder):
             break
-        left -= _used(holder)
+        held = _used(holder)
         if isinstance(holder, ConnectionRecord):
             _close(core, holder)
+            left -= held
         else:
-            returned[holder.name] = _used(holder)
             _return(core, holder)
+            if _used(holder) < held:  # it keeps what may be sent again
+                returned[holder.name] = held - _used(holder)
+                left -= returned[holder.name]
     if returned:
         core.log.warning(
             "messages returned for their memory",
@@ -242,7 +247,7 @@ def _close(core: Core, record: ConnectionRecord) -> None:
 
 
 def _return(core: Core, address: Address) -> None:
-    """What waits at a node goes back to its senders, and what is begun there is aborted."""
+    """Return the messages that wait at a node to their senders, and abort those that were begun there."""
     for relay in address.waiting.relays():
         core.settlement.undelivered(relay, address)
     begun: Iterable[Leg | None] = [each.current for each in address.outgoing]

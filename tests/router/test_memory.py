@@ -184,6 +184,21 @@ def test_what_is_kept_for_a_redelivery_of_one_address_takes_none_from_another() 
     assert sent.outcome == Accepted(), "it was sent again"
 
 
+def test_others_make_room_where_what_is_kept_for_a_redelivery_cannot() -> None:
+    network = Network(AddressConfig(pattern="hoard", redeliver=True), memory=MIB)
+    hoarder, producer = network.client(), network.client(window=2048)
+    hoarder.receiver("hoard", credit=1000)
+    link = producer.sender("hoard")
+    for _ in range(30):
+        producer.send(link, message("x" * 60_000))
+    readers = [stopped(network, f"q{number}") for number in range(8)]
+    for number in range(8):
+        sender = network.client(window=2048)
+        sender.send(sender.sender(f"q{number}"), message("x" * 200_000), more=True)
+    assert network.core.budget.used <= 2 * MIB
+    assert any(each.is_lost for each in readers)
+
+
 def test_the_routers_own_nodes_answer_however_many_hold_memory() -> None:
     network = crowd(memory=MIB)
     hold_at_names(network, 1_000, rounds=3, size=1_000)
