@@ -303,8 +303,7 @@ class Network:
 
     def _is_acknowledged(self, record: ConnectionRecord) -> bool:
         """As sockets can tell: the client's system has all that was written."""
-        client = next(each for each in self.clients if each.record is record)
-        return not client.stopped and not record.unwritten
+        return not (record.unwritten or any(each.stopped for each in self.clients if each.record is record))
 
     def run(self) -> None:
         """Carry bytes to and fro until nobody has any."""
