@@ -132,6 +132,7 @@ class Address:
         "copies",
         "creditors",
         "draining",
+        "excludes",
         "exits",
         "far",
         "held",
@@ -221,6 +222,8 @@ class Address:
         self.past = NOTHING
         #: When one left that was not relayed without a decision, seconds.
         self.left_at = -inf
+        #: Deliveries have come that are not for all of its receivers.
+        self.excludes = False
         #: Deliveries that went to nobody.
         self.undelivered = 0
         #: Deliveries whose octets are kept: they have left from here, and may come back to be sent again.

@@ -131,7 +131,7 @@ def _withdraw(core: Core, taken: IncomingLink | OutgoingLink) -> bool:
         if not address.outgoing:
             if not taken.retired:
                 nobody_left(core, address)
-        elif address.config.redeliver:
+        elif address.config.redeliver or address.excludes:
             core.deserted[address] = None
     else:
         if record.incoming.pop(taken, 0) == 0:

@@ -89,6 +89,7 @@ def read(core: Core, relay: Relay, data: bytes, address: Address) -> None:
     names = delivery_annotations(data[start:end]).get(NOT_TO)
     if isinstance(names, list):
         there = {each for each in names if isinstance(each, str)}
+        address.excludes = True
         relay.excluded = there | {each for each in address.outgoing if _name(core, each) in there}
 
 
@@ -103,8 +104,10 @@ def nobody_else(core: Core, relay: Relay) -> bytes:
 def passed_up(core: Core, relay: Relay, outcome: bytes) -> bytes:
     """An outcome as it goes up: to a neighbour it says which receiver has given the delivery back, to a client not."""
     source = relay.source
+    if core.mesh is None or state_kind(outcome) != MODIFIED or not isinstance(source, IncomingLink):
+        return outcome
     address = core.address_of(relay)
-    if state_kind(outcome) != MODIFIED or address is None or not isinstance(source, IncomingLink):
+    if address is None:
         return outcome
     if source.lane is not None and address.lane is not None:
         return outcome  # a router on the way

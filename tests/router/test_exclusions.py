@@ -92,8 +92,10 @@ def test_once_all_receivers_of_a_router_have_given_it_back_others_have_it_and_th
     mesh.leave()
 
 
-def test_it_waits_for_the_credit_of_another_receiver_there_and_goes_on_if_that_one_leaves() -> None:
-    mesh = World("ABC", LINE, AGAIN)
+@pytest.mark.parametrize("routers", ["A", "ABC"])
+def test_it_waits_for_the_credit_of_another_receiver_there_and_goes_on_if_that_one_leaves(routers: str) -> None:
+    """Only where it came in has to redeliver."""
+    mesh = World("ABC", LINE, own=dict.fromkeys(routers, AGAIN))
     (first,) = receivers(mesh, "C")
     (other,) = receivers(mesh, "C", credit=0)
     sent = send(mesh)
