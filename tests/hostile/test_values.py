@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import gc
+import sys
 import time
 import tracemalloc
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import count
+from types import FrameType
 
 import pytest
 
+from amqpmesh.router.amqp import decoder
 from amqpmesh.router.amqp.composite import encode_composite
+from amqpmesh.router.amqp.counting import FEW_VALUES
 from amqpmesh.router.amqp.definitions import Error, ReceiverSettleMode, Role
 from amqpmesh.router.amqp.delivery_states import Modified, Rejected
 from amqpmesh.router.amqp.messaging import DeliveryAnnotations, MessageAnnotations, Source
@@ -230,6 +234,25 @@ def test_little_stays_of_what_a_peer_says(name: str) -> None:
     assert stays / number < kind.stays, f"{stays:,} octets of {number} frames"
     assert more / number < 60, f"{more} objects of {number} frames"
     assert most < stays + 10 * OCTETS, "nor was there ever more than a few times the octets of a frame"
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_no_turn_decodes_more_values_than_a_few_frames_may_hold(name: str) -> None:
+    attack = Attack(KINDS[name])
+    decoded = [0]
+
+    def profile(code: FrameType, event: str, _argument: object) -> None:
+        if event == "call" and code.f_code.co_filename == decoder.__file__ and "read" in code.f_code.co_name:
+            decoded[-1] += 1
+
+    for octets in attack.frames:
+        decoded.append(0)
+        sys.setprofile(profile)
+        attack.attacker.give(octets)
+        sys.setprofile(None)
+        attack.attacker.take()
+        attack.consumer.take()
+    assert max(decoded) < 2 * FEW_VALUES
 
 
 @pytest.mark.parametrize("name", KINDS)

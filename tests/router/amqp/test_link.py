@@ -187,6 +187,35 @@ def test_an_answer_that_does_not_fit_into_the_peers_frames_ends_the_session() ->
     assert scripted.session(1).can_send
 
 
+def test_an_attach_of_too_many_values_ends_its_link_alone_whoever_began_it() -> None:
+    scripted = Scripted(max_values=100)
+    scripted.peer.open()
+    scripted.peer.begin()
+    ours = scripted.session().attach(Terminus("ours", Role.SENDER), target=Target(address="q"))
+    asked = scripted.peer.expect(Attach)
+    many = {Symbol("p"): [None] * 100}
+    scripted.peer.write(attached(Role.RECEIVER, "q", name="ours", handle=3, properties=many))
+    detach = scripted.peer.expect(Detach)
+    assert detach.handle == asked.handle
+    assert detach.error is not None
+    assert detach.error.condition == AmqpCondition.RESOURCE_LIMIT_EXCEEDED
+    event = scripted.end.take_one(events.LinkDetached)
+    assert (event.link, event.error, event.by_peer) == (ours, detach.error, False)
+
+    scripted.peer.write(attached(Role.SENDER, "q", handle=4, properties=many))
+    refused, why = scripted.peer.expect_all(Attach, Detach)
+    assert isinstance(refused, Attach)
+    assert refused.target is None
+    assert isinstance(why, Detach)
+    assert why.error == detach.error
+    assert scripted.end.take(events.LinkAttached) == []
+    # Both handles are as good as any once the peer has detached, too, and as many values as that are fine.
+    scripted.peer.write(Detach(handle=3, closed=True), Detach(handle=4, closed=True))
+    few = {Symbol("p"): [None] * 40}
+    scripted.peer.write(*(attached(Role.SENDER, f"q{handle}", handle=handle, properties=few) for handle in (3, 4)))
+    assert len(scripted.end.take(events.LinkAttached)) == 2
+
+
 @pytest.mark.parametrize("gone", [False, True])
 def test_an_answer_that_comes_late_and_does_not_fit_is_told_by_the_timer(gone: bool) -> None:
     scripted = Scripted(answers=False)
