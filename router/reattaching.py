@@ -47,6 +47,8 @@ def in_common(core: Core, record: ConnectionRecord, link: Link, attach: Attach) 
             both[tag] = delivery
             if (encoded := _outcome(state)) is not None:
                 _said(core, delivery, encoded, settled=False)
+        if not ours:
+            break  # nobody reads what is behind the last of ours
     for delivery in ours.values():
         _said(core, delivery, None, settled=True)
     return both
@@ -89,6 +91,8 @@ def end_undecided(core: Core, record: ConnectionRecord, link: Link, attach: Atta
             _said(core, delivery, encoded, settled=True)
         elif delivery.leg is not None:
             core.settlement.hop_lost(delivery.leg)
+        if not ours:
+            break
     if not attach.incomplete_unsettled:
         for delivery in ours.values():
             if delivery.leg is not None:

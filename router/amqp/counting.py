@@ -55,7 +55,7 @@ def refuse_values(payload: Buffer, most: int) -> None:
             offset, most = _count(payload, offset, 1, 0, most)
     except _TooManyError:
         raise ProtocolError(
-            Scope.LINK, AmqpCondition.RESOURCE_LIMIT_EXCEEDED, "the message holds more values than are decoded here"
+            Scope.LINK, AmqpCondition.RESOURCE_LIMIT_EXCEEDED, "there are more values than are decoded here at once"
         ) from None
     except (*MALFORMED, KeyError):
         return
@@ -83,7 +83,7 @@ def exceeds(performative: Buffer, most: int, apart: int = -1) -> bool:
         offset, count = _fields(performative, at)
         if 0 <= apart < count:
             offset, left = _count(performative, offset, apart, 2, left)
-            offset = _behind(performative, offset, 2)
+            offset = behind(performative, offset, 2)
             count -= apart + 1
         _count(performative, offset, count, 2, left)
     except _TooManyError:
@@ -98,12 +98,12 @@ def abridged(performative: Buffer) -> bytes:
 
     Raises: ProtocolError(CONNECTION, decode-error), or one of `MALFORMED`: it is no described list.
     """
-    at = _behind(performative, 1, 1)
+    at = behind(performative, 1, 1)
     offset, count = _fields(performative, at)
     fields = []
     for _ in range(count):
         code, begin = performative[offset], offset
-        offset = _behind(performative, offset, 2)
+        offset = behind(performative, offset, 2)
         fields.append(NULL if code == 0x00 or code >= 0xC0 else bytes(performative[begin:offset]))
     return compound(bytes(performative[:at]), 0xC0, 0xD0, count, b"".join(fields))
 
@@ -117,12 +117,15 @@ def _fields(data: Buffer, at: int) -> tuple[int, int]:
     return begin, count
 
 
-def _behind(data: Buffer, offset: int, depth: int) -> int:
-    """The offset behind a value, without a look at what it holds."""
+def behind(data: Buffer, offset: int, depth: int = 0) -> int:
+    """The offset behind a value, without a look at what it holds.
+
+    Raises: ProtocolError(CONNECTION, decode-error): descriptors nest too deep. One of `MALFORMED`: the data ends.
+    """
     code = data[offset]
     if code == 0x00:
         refuse_depth(depth)
-        return _behind(data, _behind(data, offset + 1, depth + 1), depth + 1)
+        return behind(data, behind(data, offset + 1, depth + 1), depth + 1)
     if _WIDTHS[code]:
         return offset + _WIDTHS[code]
     if code >> 4 in (0xA, 0xC, 0xE):

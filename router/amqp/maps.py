@@ -79,7 +79,8 @@ class Entries(Mapping[Any, Any]):
 
     `len` and truth cost nothing; to iterate, over `items()` too, costs what is read of it; to look for a key may read
     all. Keys that are identical are not found out.
-    Raises: ProtocolError(CONNECTION, decode-error or invalid-field): by whatever reads an entry that is not legal.
+    Raises: ProtocolError, by whatever reads an entry: decode-error or invalid-field (CONNECTION): it is not legal.
+        resource-limit-exceeded (LINK): its value alone holds more than `FEW_VALUES`.
     """
 
     __slots__ = ("_count", "_octets", "_read")

@@ -8,6 +8,7 @@ from functools import partial, reduce
 from typing import Annotated, Any, NoReturn, Union, get_args, get_origin
 
 from amqpmesh.router.amqp import decoder, encoder, types
+from amqpmesh.router.amqp.counting import FEW_VALUES, behind, refuse_values
 from amqpmesh.router.amqp.decoder import Buffer, Reader, Span
 from amqpmesh.router.amqp.encoder import NULL, Writer
 from amqpmesh.router.amqp.errors import decode_error, invalid_field, shown
@@ -342,6 +343,9 @@ def _map(key: Plan, value: Plan, *, lazy: bool) -> Plan:
     def later(depth: int, octets: bytes, offset: int) -> tuple[Any, Any, int]:
         try:
             one, offset = key_table[octets[offset]](octets, offset + 1, depth)
+            end = behind(octets, offset)
+            if end - offset > FEW_VALUES:
+                refuse_values(octets[offset:end], FEW_VALUES)
             content, offset = value_table[octets[offset]](octets, offset + 1, depth)
         except decoder.MALFORMED as error:
             raise decoder.malformed(error) from error

@@ -379,3 +379,23 @@ def test_annotations_with_very_many_values_pass_unread_and_none_that_look_like_t
         producer.send(sender, octets + bare, settled=True)
         (arrival,) = consumer.take(1)
         assert bytes(arrival.payload) == (octets + bare if passes else bare)
+
+
+def test_an_unsettled_map_is_read_as_far_as_something_is_looked_for_and_each_entry_is_small() -> None:
+    attack = Attack(KINDS["unsettled maps"])
+    peer = attack.attacker.peer
+    for part in (attached(Role.SENDER), frame(transferred(), message()), Detach(handle=0)):
+        peer.write(part)
+    peer.hear()
+    tag = transferred().delivery_tag
+    assert tag is not None
+    # Behind the one that is looked for nobody reads.
+    peer.write(attached(Role.SENDER, unsettled={tag: None, b"other": STATE}))
+    (answer,) = [each.performative for each in peer.hear() if isinstance(each.performative, Attach)]
+    assert list(answer.unsettled or {}) == [tag]
+    peer.write(Detach(handle=0))
+    peer.hear()
+    peer.write(attached(Role.SENDER, unsettled={b"other": STATE, tag: None}))
+    (end,) = [each.performative for each in peer.hear() if isinstance(each.performative, End)]
+    assert end.error is not None
+    assert end.error.condition == "amqp:resource-limit-exceeded"
