@@ -48,12 +48,12 @@ class Disagreements:
 
     def of(self, tenant: str, name: str) -> Iterator[Disagreement]:
         """Those with routers that have receivers of an address."""
-        ours = self._ours(name)
+        local, only = split(name)
+        told = self._topology.lookup(tenant, name if only is None else as_known_at(only, local))
+        ours = self._ours(name) if told else None
         if ours is None:
             return
-        local, only = split(name)
-        known = name if only is None else as_known_at(only, local)
-        for router, advert in self._topology.lookup(tenant, known).items():
+        for router, advert in told.items():
             concerned = router != self._core.id and advert.consumers and only in (None, router)
             if concerned and advert.distribution != ours:
                 yield Disagreement(tenant, name, router, advert.distribution, ours)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import replace
+from random import Random
 
 import pytest
 
@@ -15,7 +16,7 @@ from amqpmesh.router.entities import PREFIX, TYPES
 from amqpmesh.router.logs import event_of, fields_of
 from tests.support.brokers import Broker
 from tests.support.meshes import World
-from tests.support.network import Client
+from tests.support.network import Client, Sent
 
 FORK = [("A", "B"), ("B", "C"), ("B", "D")]
 NEWS = AddressConfig(pattern="news/#", distribution=Distribution.MULTICAST)
@@ -113,6 +114,33 @@ def test_the_slowest_receiver_sets_the_pace_of_a_multicast_where_the_address_is_
     mesh.run()
     assert len(slow.take()) == len(fast.take()) > 0
     assert out.credit > 0
+    mesh.leave()
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_every_receiver_has_every_message_in_a_mesh_whose_routers_have_patterns_at_random(seed: int) -> None:
+    chance = Random(seed)
+    names = "ABCDEFG"[: chance.randint(3, 7)]
+    edges = [(names[chance.randrange(number)], names[number]) for number in range(1, len(names))]
+    own = {name: chance.choice([NEWS, BALANCED, CLOSEST]) for name in names} | {"A": NEWS}
+    mesh = World(names, edges, own=own)
+    there = [receiver(mesh, chance.choice(names), credit=chance.choice([1, 3, 100])) for _ in range(4)]
+    producer = mesh["A"].client()
+    link = producer.sender("news/x")
+    took, sents = [0] * len(there), list[Sent]()
+    for _ in range(500):
+        if len(sents) < 30 and link.credit:
+            sents.append(producer.send(link))
+        for number, client in enumerate(there):
+            for arrival in client.take():
+                took[number] += 1
+                arrival.accept()
+                arrival.link.flow(chance.choice([1, 2, 5]))
+        mesh.advance(0.01)
+        if took == [30] * len(there):
+            break
+    assert took == [30] * len(there)
+    assert all(sent.outcome == Accepted() for sent in sents)
     mesh.leave()
 
 
