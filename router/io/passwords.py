@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 import trio
@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 
 LIGHT: Final = 5_000
 """Rounds of hashing that take as long as handing them to a thread: some 2 ms."""
+
+PATIENCE: Final = 30.0
+"""Seconds that an answer waits for others to the same user and host, or host: nothing is read from its peer meanwhile,
+so nobody sees that it has gone."""
 
 _THREADS: Final[trio.lowlevel.RunVar[trio.CapacityLimiter]] = trio.lowlevel.RunVar("amqpmesh password threads")
 
@@ -49,8 +53,8 @@ async def do(work: Work) -> None:
 class Passwords:
     """Checks the passwords of a router's clients.
 
-    Attributes: `braked`: connections whose answer waits for wrong passwords before it, by the name of their listener.
-    They count for no listener's `connections` meanwhile.
+    Attributes: `braked`: connections whose answer waits for wrong passwords before it, or for other answers to their
+    user and host, by the name of their listener. They count for no listener's `connections` meanwhile.
     """
 
     def __init__(self, config: RouterConfig) -> None:
@@ -67,15 +71,19 @@ class Passwords:
         if work.user is None:
             await do(work)
             return
-        host, user = record.host, work.user
-        async with self._by_user.of((host, user)):
-            wait = self._guesses.wait(host, user, trio.current_time())
-            if wait:
-                if self.braked.total() >= self._most_braked:
-                    work.refuse("too many wait for an answer")
-                    return
-                with self._brake(record):
-                    await trio.sleep(wait)
+        try:
+            await self._check(record, work, work.user)
+        except _TooManyError:
+            work.refuse("too many wait for an answer")
+
+    async def _check(self, record: ConnectionRecord, work: Work, user: str) -> None:
+        """Raises: _TooManyError: nothing was checked."""
+        host = record.host
+        waits = self._by_user.is_taken((host, user)) or self._guesses.wait(host, user, trio.current_time()) > 0
+        async with AsyncExitStack() as turns:
+            with self._brake(record) if waits else nullcontext():
+                await turns.enter_async_context(self._by_user.of((host, user)))
+                await trio.sleep(self._guesses.wait(host, user, trio.current_time()))
             async with self._by_host.of(host):
                 await do(work)
             if work.succeeded:
@@ -85,6 +93,9 @@ class Passwords:
 
     @contextmanager
     def _brake(self, record: ConnectionRecord) -> Iterator[None]:
+        """Raises: _TooManyError: as many wait as may."""
+        if self.braked.total() >= self._most_braked:
+            raise _TooManyError
         name = record.peer.listener
         self.braked[name] += 1
         try:
@@ -93,21 +104,35 @@ class Passwords:
             self.braked[name] -= 1
 
 
+class _TooManyError(Exception):
+    """Too many wait for an answer."""
+
+
 class _Turns(Generic[K]):
     """One at a time for each key, in the order of their coming."""
 
     def __init__(self) -> None:
         self._locks: dict[K, trio.Lock] = {}
 
+    def is_taken(self, key: K) -> bool:
+        """Whether it is somebody's turn."""
+        return key in self._locks
+
     @asynccontextmanager
     async def of(self, key: K) -> AsyncIterator[None]:
-        """Wait for the turn of this key, and have it."""
+        """Wait for the turn of this key, and have it. Raises: _TooManyError: it has not come within `PATIENCE`."""
         lock = self._locks.get(key)
         if lock is None:
             lock = self._locks[key] = trio.Lock()
         try:
-            async with lock:
+            with trio.move_on_after(PATIENCE) as patience:
+                await lock.acquire()
+            if patience.cancelled_caught:
+                raise _TooManyError
+            try:
                 yield
+            finally:
+                lock.release()
         finally:
             if not lock.locked() and self._locks.get(key) is lock:
                 del self._locks[key]

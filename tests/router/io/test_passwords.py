@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
@@ -155,6 +156,26 @@ async def test_too_many_that_wait_are_told_to_come_later(
         assert await site.log_in("bob", "right", host="192.0.2.2") == (SaslCode.OK, 0)
 
 
+async def test_guesses_behind_one_that_waits_are_among_the_few_that_may(
+    users: Path, nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
+    answers: list[tuple[SaslCode, float]] = []
+
+    async with Router(login_failures=1, login_queue=8) as router, trio.open_nursery() as guessing:
+        site = Site(router, listener(users), nursery)
+        await site.log_in("ada", "wrong")
+
+        async def guess() -> None:
+            answers.append(await site.log_in("ada", "wrong"))
+
+        for _ in range(20):
+            guessing.start_soon(guess)
+    # None waits for others longer than it may have to wait for itself: its peer may be gone.
+    refused = [0] * 12 + [30] * 3
+    assert [seconds for code, seconds in answers if code is SaslCode.SYS_TEMP] == refused
+    assert [seconds for code, seconds in answers if code is SaslCode.AUTH] == [1, 3, 7, 15, 31]
+
+
 async def test_a_peer_that_goes_while_its_answer_waits_leaves_nothing(
     users: Path, nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
@@ -185,9 +206,11 @@ async def test_a_login_that_waits_takes_no_place_of_a_listener(users: Path) -> N
             assert not await first.receive_some()
         while router.statistics().listeners[0].connections:
             await trio.testing.wait_all_tasks_blocked(0.01)
-        async with await connected("ada", "wrong") as guess:
-            await read(guess, 16)  # some of the mechanisms: its login came together with what asked for them
-            await trio.testing.wait_all_tasks_blocked(0.05)
+        async with AsyncExitStack() as guesses:
+            for _ in range(3):
+                guess = await guesses.enter_async_context(await connected("ada", "wrong"))
+                await read(guess, 16)  # some of the mechanisms: its login came together with what asked for them
+                await trio.testing.wait_all_tasks_blocked(0.05)
             async with connect(url, user="bob", password="right"):
                 assert router.statistics().listeners[0].refused == 0
 
