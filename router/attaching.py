@@ -46,7 +46,7 @@ from amqpmesh.router.outlook import why_unasked
 from amqpmesh.router.portions import SharedWindow
 from amqpmesh.router.reattaching import bring, end_undecided, in_common, states
 from amqpmesh.router.redirects import info
-from amqpmesh.router.remembered import forget, is_too_much, size_of_attach
+from amqpmesh.router.remembered import LIFETIME_POLICY, forget, is_too_much, size_of_attach
 from amqpmesh.router.sayings import OUTCOMES
 from amqpmesh.router.windows import FixedWindow
 
@@ -73,7 +73,6 @@ TRACEABLE: Final = 32
 TOLD_TIME: Final = 600.0
 TOLD: Final = 1000
 
-LIFETIME_POLICY: Final = Symbol("lifetime-policy")
 DISTRIBUTION_MODES: Final = Symbol("supported-dist-modes")
 _MODES: Final = Array(Primitive.SYMBOL, tuple(Symbol(mode.value) for mode in DistributionMode))
 DYNAMIC: Final = "$dynamic"
@@ -152,6 +151,7 @@ class Attaching:
             holders = [each.connection for each in self.links.get(key, ()) if each.connection is not record]
             # Whoever has an unsettled map wants to resume: that is the one that was there, by the letter of §2.6.1.
             if claim is None and holders and attach.unsettled is None and self._core.config.theft_wait:
+                _lifetime(attach.target if isinstance(link, Receiver) else attach.source)
                 self._claims.ask(Claim(record, link, attach, octets), holders)
                 return
             if attach.unsettled is not None:
@@ -233,7 +233,7 @@ class Attaching:
         to: str | None = None
         container: str | None = None
         if target.dynamic:
-            address = self._make_dynamic(record, link, target.dynamic_node_properties)
+            address = self._make_dynamic(record, link, _lifetime(target))
             named: str | None = self._dynamic_name(address)
         elif target.address is None:
             # The anonymous terminus: each message goes by its own `to`.
@@ -294,7 +294,7 @@ class Attaching:
             raise RefusedError(AmqpCondition.NOT_FOUND, "the link has no source, and none is known by its name")
         assert isinstance(source, Source)
         if source.dynamic:
-            address = self._make_dynamic(record, link, source.dynamic_node_properties)
+            address = self._make_dynamic(record, link, _lifetime(source))
             named = self._dynamic_name(address)
         elif source.address is None:
             raise RefusedError(AmqpCondition.INVALID_FIELD, "the source has no address and is not dynamic")
@@ -435,25 +435,19 @@ class Attaching:
 
     # ----------------------------------------------------------------------------------------------------- addresses
 
-    def _make_dynamic(self, record: ConnectionRecord, link: Link, properties: NodeProperties | None) -> Address:
+    def _make_dynamic(self, record: ConnectionRecord, link: Link, lifetime: LifetimePolicy | None) -> Address:
         """A node for this link (§3.5.3, §3.5.4, dynamic).
 
         Of a dynamic source only the connection that made it receives, and others send. Of a dynamic target others
         receive, too, if its maker tells them its name: for whom else would it send?
-        Args: properties: as asked for; of them we know the lifetime policy. One of an extension is not in force.
-        Raises: RefusedError: it is of a type that is no lifetime policy.
         """
         made_for = f"{_traceable(record.peer.container_id)}/{_traceable(link.name)}"
         name = f"{DYNAMIC}/{made_for}/{self._core.token(16)}"
-        lifetime = (properties or {}).get(LIFETIME_POLICY)
-        is_extension = isinstance(lifetime, Described) and not is_of_the_standard(lifetime.descriptor)
-        if not (is_extension or isinstance(lifetime, LifetimePolicy | None)):
-            raise RefusedError(AmqpCondition.INVALID_FIELD, "the lifetime-policy is none (§3.5.9)")
         address = self._core.addresses.use(record.peer.tenant, name, record)
         address.is_open = isinstance(link, Receiver)
         # Should the link not come about after all, nobody uses it.
         self._core.touch(address)
-        if isinstance(lifetime, LifetimePolicy):
+        if lifetime is not None:
             address.lifetime = lifetime
         return address
 
@@ -522,6 +516,21 @@ class Attaching:
             self.links[key] = left
         else:
             self.links.pop(key, None)
+
+
+def _lifetime(terminus: object) -> LifetimePolicy | None:
+    """How long a dynamic node is to live; None: that is not said. A policy of an extension is not in force.
+
+    Raises: RefusedError: it is of a type that is no lifetime policy.
+    """
+    if not (isinstance(terminus, Source | Target) and terminus.dynamic):
+        return None
+    lifetime = (terminus.dynamic_node_properties or {}).get(LIFETIME_POLICY)
+    if isinstance(lifetime, LifetimePolicy | None):
+        return lifetime
+    if isinstance(lifetime, Described) and not is_of_the_standard(lifetime.descriptor):
+        return None
+    raise RefusedError(AmqpCondition.INVALID_FIELD, "the lifetime-policy is none (§3.5.9)")
 
 
 def _properties(address: Address) -> NodeProperties:

@@ -9,13 +9,12 @@ peer's system acknowledges the empty frame, where the transport can tell.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from amqpmesh.router.amqp.events import LinkAttached
-from amqpmesh.router.amqp.messaging import Source
 from amqpmesh.router.amqp.states import LinkEndpointState
+from amqpmesh.router.remembered import of_claim
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -42,11 +41,7 @@ class Claim:
         """Args: octets: what it takes while it waits; they count against the peer."""
         self.record = record
         self.link = link
-        source = attach.source
-        #: Without what nobody here looks at.
-        self.attach = replace(
-            attach, properties=None, source=replace(source, filter=None) if isinstance(source, Source) else source
-        )
+        self.attach = of_claim(attach)
         self.octets = octets
         #: Connections that may still give a sign of life.
         self.asked: set[ConnectionRecord] = set()

@@ -7,14 +7,15 @@ against the peer and the router's memory, and are refused where that is used up.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import lru_cache
 from sys import getsizeof
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from amqpmesh.router.amqp.composite import encode_composite
 from amqpmesh.router.amqp.definitions import Role
 from amqpmesh.router.amqp.delivery_states import Accepted, Modified, Outcome, Rejected, Released
-from amqpmesh.router.amqp.messaging import Source, Target
+from amqpmesh.router.amqp.messaging import LifetimePolicy, Source, Target
 from amqpmesh.router.amqp.performatives import Attach, Begin, Open
 from amqpmesh.router.amqp.types import Extension, Symbol
 from amqpmesh.router.memory import SHARES
@@ -28,6 +29,11 @@ if TYPE_CHECKING:
     from amqpmesh.router.connections import ConnectionRecord
     from amqpmesh.router.core import Core
     from amqpmesh.router.links import IncomingLink, OutgoingLink
+
+LIFETIME_POLICY: Final = Symbol("lifetime-policy")
+"""The property of a dynamic node that says how long it lives (§3.5.9)."""
+
+T = TypeVar("T")
 
 FREE: Final = 512
 """Octets of what a link or a connection is called that do not count: it takes more itself."""
@@ -72,6 +78,29 @@ def of_attach(attach: Attach) -> Attach:
         return _made(*dynamic, redirects, outcomes, Extension(encode_composite(default)))
     made = _alike if OUTCOMES.issuperset(outcomes) else _made
     return made(*dynamic, redirects, outcomes, default)
+
+
+def of_claim(attach: Attach) -> Attach:
+    """What an `attach` is answered by that has to wait for that: without what nobody here looks at."""
+    return replace(
+        attach,
+        source=_named(attach.source),
+        target=_named(attach.target),
+        properties=None,
+        offered_capabilities=(),
+        desired_capabilities=_known(attach.desired_capabilities, REDIRECT),
+    )
+
+
+def _named(terminus: T) -> T:
+    """A source or target without its filters and capabilities; of the properties of its node only its life."""
+    if isinstance(terminus, Source):
+        terminus = replace(terminus, filter=None)
+    if isinstance(terminus, Source | Target):
+        lifetime = (terminus.dynamic_node_properties or {}).get(LIFETIME_POLICY)
+        properties = {LIFETIME_POLICY: lifetime} if isinstance(lifetime, LifetimePolicy) else None
+        terminus = replace(terminus, capabilities=(), dynamic_node_properties=properties)
+    return terminus
 
 
 def _is_plain(outcome: Outcome) -> bool:

@@ -55,9 +55,6 @@ if TYPE_CHECKING:
     from amqpmesh.router.core import Core
 
 
-#: Legs that are looked at in one turn, before others have theirs.
-
-
 class Settlement:
     """What becomes of deliveries, by what their senders and receivers say, or because one of them is gone."""
 

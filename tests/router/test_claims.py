@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 
 import pytest
 
@@ -11,9 +12,12 @@ from amqpmesh.router.amqp.definitions import Role
 from amqpmesh.router.amqp.delivery_states import Accepted
 from amqpmesh.router.amqp.frames import EMPTY_FRAME
 from amqpmesh.router.amqp.link import Receiver
-from amqpmesh.router.amqp.messaging import Source, Target
+from amqpmesh.router.amqp.messaging import DeleteOnNoLinks, Source, Target
+from amqpmesh.router.amqp.performatives import encode_performative
 from amqpmesh.router.amqp.terminus import Terminus
-from amqpmesh.router.claims import MOST_ASKED
+from amqpmesh.router.amqp.types import Described, Symbol
+from amqpmesh.router.claims import MOST_ASKED, Claim
+from amqpmesh.router.remembered import LIFETIME_POLICY
 from tests.support.network import Client, Network
 
 #: What clients call a link to the address `q`, by the container that they are.
@@ -212,6 +216,37 @@ def test_a_claim_that_is_given_up_disturbs_nobody(way: str) -> None:
     network.advance(0.5)
     assert kept.is_attached
     assert network.core.attaching.held == 1
+    network.leave()
+
+
+def test_of_an_attach_that_waits_stays_what_it_is_answered_by() -> None:
+    network = Network(theft_wait=10.0)
+    old, new = network.client("same"), network.client("same", max_frame_size=32_768)
+    old.sender("q", name="link")
+    old.stopped = True
+    many = tuple(Symbol("x" * 90 + str(number)) for number in range(50))
+    asked = Source(dynamic=True, capabilities=many, filter={Symbol("f"): Described(Symbol("f"), list(many))})
+    source = replace(asked, dynamic_node_properties={LIFETIME_POLICY: DeleteOnNoLinks(), Symbol("x"): list(many)})
+    old.receiver(None, source=source, name="node")
+    links = [
+        new.session.attach(
+            Terminus("link", Role.SENDER), source=source, target=Target(address="q"), desired_capabilities=many
+        ),
+        new.session.attach(Terminus("node", Role.RECEIVER), source=source, target=Target(), properties={many[0]: many}),
+    ]
+    network.run()
+    waiting = [each.context for session in new.record.engine.channels.sessions for each in session.links.values()]
+    assert len(waiting) == 2
+    for claim in waiting:
+        assert isinstance(claim, Claim)
+        assert len(encode_performative(claim.attach)) < 256
+    old.stopped = False
+    network.advance(20.0)
+    assert all(link.is_attached for link in links)
+    made = links[1].remote
+    assert made is not None
+    assert isinstance(made.source, Source)
+    assert (made.source.dynamic_node_properties or {})[LIFETIME_POLICY] == DeleteOnNoLinks()
     network.leave()
 
 
