@@ -92,7 +92,7 @@ class ContainerLink:
         #: The endpoint that is attached, or that the peer has not answered yet; and the session of the last one.
         self.link: Link | None = None
         self.session: Session | None = None
-        #: Sees whether the node is there; and why nobody does, though somebody should.
+        #: Shows whether the node is there; and why there is no watch, though there should be one.
         self.watch: Link | None = None
         self.unwatched: str | None = None
         self.state = S.DISCONNECTED

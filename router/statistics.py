@@ -180,8 +180,8 @@ class ContainerLinkStatistics:
     """Why it is not attached, the connector's reason where there is no connection; None: it is, or nothing was tried
     yet."""
     unwatched: str | None
-    """Why nothing sees whether the node there goes, though the container accepts messages all the same; None: something
-    does, or need not."""
+    """Why the node there is not watched, so that the container may accept messages for a deleted node; None: it is
+    watched, or need not be."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

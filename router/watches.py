@@ -1,4 +1,4 @@
-"""Whether a container is to be believed that accepts messages, and what sees whether the node there goes.
+"""Watches: they show whether the node that a link feeds exists, where its container accepts messages in any case.
 
 RabbitMQ 3 accepts, and drops, what is sent to a queue that is not there. It refuses a receiver of such a queue, and a
 receiver ends with its queue. So beside a link that feeds a node a *watch* is attached: a receiver of the same node that
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from amqpmesh.router.amqp.types import Symbol, Value
 
 GONE: Final = frozenset({AmqpCondition.NOT_FOUND, AmqpCondition.RESOURCE_DELETED, LinkCondition.REDIRECT})
-"""Conditions that say that the node is not there."""
+"""Conditions that say that a node is not there."""
 
 #: What the addresses of queues begin with in RabbitMQ 3; a name without a slash is a queue's, too. For a receiver
 #: of another node, an exchange or a topic, a queue is made, where all messages would gather.

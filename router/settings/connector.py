@@ -18,7 +18,7 @@ Durability = Literal["none", "configuration", "unsettled-state"]
 
 
 class Watch(StrEnum):
-    """Whether a receiver without credit sees that the node of a target is there."""
+    """Whether a receiver without credit is attached beside a sender, to see that the node is there."""
 
     AUTO = "auto"
     ALWAYS = "always"

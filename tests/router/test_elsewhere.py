@@ -303,6 +303,22 @@ def test_what_the_place_refuses_its_clients_are_refused_with_the_same_words() ->
     n.leave()
 
 
+def test_a_sender_to_a_queue_that_is_not_there_is_refused_by_a_broker_that_would_accept_all_the_same() -> None:
+    n = Far(AddressConfig(pattern="elsewhere/#", redirect=replace(THERE, address="/amq/queue/there")))
+    client = n.client()
+    kept = client.sender("elsewhere/kept")
+    broker = n.broker(product=("RabbitMQ", "3.10.8"))
+    assert sorted(broker.links) == ["elsewhere/kept", "elsewhere/kept/watch"]
+    broker.hides["/amq/queue/there"] = NOT_FOUND
+    link = client.sender("elsewhere/a")
+    assert refusal(client, link).condition == AmqpCondition.NOT_FOUND
+    sent = client.send(kept)
+    broker.take(1)[0].accept()
+    n.run()
+    assert sent.said == [(Accepted(), True)]
+    n.leave()
+
+
 def test_nothing_is_left_at_the_place_of_links_that_it_refused() -> None:
     n = Far()
     client = n.client()
