@@ -376,7 +376,8 @@ def test_a_sender_to_another_router_is_told_when_no_path_leads_there(address: st
 
 
 def test_what_no_path_leads_to_is_released_and_counted() -> None:
-    mesh = World("AB", LINE[:1])
+    mesh = World("ABC", LINE)
+    mesh.cut(*mesh.between("B", "C"))
     producer = mesh["A"].client()
     sent = producer.send(producer.sender(None), message(to="q@C"))
     assert sent.said == [(Released(), True)]
