@@ -1980,7 +1980,7 @@ def end_link(link: LinkFlow) -> None:
 
 #: Slots that a sweep looks at in a step, at most; passages that it ends; and deliveries that others end.
 _SWEPT_SLOTS: Final = 10_000
-_SWEPT_PASSAGES: Final = 200
+_SWEPT_PASSAGES: Final = 50
 _SWEPT_DELIVERIES: Final = 10
 
 

@@ -144,3 +144,34 @@ def test_ids_far_apart_take_no_room_in_between() -> None:
     assert len(ledger.slots) <= 64
     assert len(ledger) == 1_000
     assert ledger.find(999 * 1_000_003) is everything[999]
+
+
+def test_it_has_few_more_slots_than_live_deliveries_whatever_is_settled_and_wherever_ids_jump() -> None:
+    ledger = Ledger()
+    everything = deliveries(40_000)
+    for each, new in enumerate(everything):
+        ledger.put(each, new)
+    for each in range(1, 39_999):
+        ledger.remove(each)
+        assert len(ledger.slots) <= max(1_024, 16 * len(ledger))
+    assert ledger.select(0, 2**31 - 1) == [everything[0], everything[39_999]]
+    assert ledger.scanned <= 1_100
+    for each in range(40_000, 50_000):
+        ledger.put(each, everything[each - 40_000])
+    for jump in range(10):
+        ledger.put(70_000 + jump * 2_000, everything[20_000 + jump])
+    assert len(ledger.slots) <= 16 * len(ledger)
+    assert len(ledger) == 10_012
+    assert len(ledger.select(0, 2**31 - 1)) == 10_012
+
+
+def test_a_selection_tells_how_many_places_it_has_looked_at() -> None:
+    ledger = Ledger()
+    for each, new in enumerate(deliveries(1_000)):
+        ledger.put(each, new)
+    for each in range(500, 999):
+        ledger.remove(each)
+    assert (len(ledger.select(7, 7)), ledger.scanned) == (1, 1)
+    assert (len(ledger.select(10, 19)), ledger.scanned) == (10, 10)
+    assert (len(ledger.select(500, 998)), ledger.scanned) == (0, 499)
+    assert (len(ledger.select(2_000, 3_000)), ledger.scanned) == (0, 0)

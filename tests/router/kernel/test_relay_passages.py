@@ -387,3 +387,18 @@ def test_where_bytes_are_cut_makes_no_difference(data: bytes, cuts: list[int]) -
             at = relay(pieces.source, data, at, end)
     assert at == reached
     assert pieces.state() == whole.state()
+
+
+def test_dispositions_that_have_many_places_to_look_at_end_the_turn_though_they_find_nothing() -> None:
+    router = Router(bound)
+    ledger = router.sink_session.outgoing
+    link = router.outgoing[0]
+    for each in range(20_000):
+        ledger.put(each, Delivery(link, b"%d" % each, 0, False, False))
+    for each in range(10_000, 19_999):
+        ledger.remove(each)
+    (one,) = [disposition(10_000, 19_998, ACCEPTED_STATE)]
+    data = one * 1_000
+    handled = relay(router.sink, data, 0, len(data)) // len(one)
+    assert 1 <= handled < 10
+    assert router.sink.work <= 0

@@ -1,0 +1,268 @@
+"""Links that go with very many deliveries, or by the thousand: in slices, and each look at one of them pays for one."""
+
+from __future__ import annotations
+
+from time import thread_time
+
+import pytest
+
+from amqpmesh.policies.distribution import Distribution
+from amqpmesh.router.amqp.definitions import ReceiverSettleMode, Role
+from amqpmesh.router.amqp.delivery_states import Accepted, Modified
+from amqpmesh.router.amqp.messaging import Source, Target
+from amqpmesh.router.amqp.terminus import Terminus
+from amqpmesh.router.config import AddressConfig
+from tests.support.network import Client, Network, Sent, message
+
+FAILED = Modified(delivery_failed=True)
+
+
+class Crowd:
+    """A router, a bystander's two links, and a client with many receivers, or one with many deliveries."""
+
+    def __init__(self, distribution: Distribution = Distribution.BALANCED) -> None:
+        self.network = Network(
+            AddressConfig(pattern="q", distribution=distribution, max_credit=10_000, max_unsettled=10_000)
+        )
+        self.core = self.network.core
+        self.unfolded = 0
+        unfolded = self.core.flow_state.on_unfold
+        assert unfolded is not None
+
+        def count(relay: object) -> None:
+            self.unfolded += 1
+            unfolded(relay)  # type: ignore[arg-type]  # as it was given
+
+        self.core.flow_state.on_unfold = count
+        self.producer = self.network.client("producer")
+        self.consumer = self.network.client("consumer", window=10_000)
+        self.sent: list[Sent] = []
+
+    def receivers(self, number: int) -> None:
+        """As many receivers of the one client, with credit."""
+        session = self.consumer.session
+        links = []
+        for each in range(number):
+            if each % 500 == 499:
+                session = self.consumer.engine.begin()
+                self.network.run()
+            terminus = Terminus(f"r{each}", Role.RECEIVER)
+            links.append(session.attach(terminus, source=Source(address="q"), target=Target()))
+        self.network.run()
+        for link in links:
+            link.flow(10)  # type: ignore[attr-defined]  # it is a receiver
+        self.network.run()
+
+    def relay(self, number: int, mode: ReceiverSettleMode = ReceiverSettleMode.FIRST) -> None:
+        """As many deliveries to one receiver."""
+        self.receiver = self.consumer.receiver("q", credit=number, name="r")
+        self.sender = self.producer.sender("q", rcv=mode)
+        self.sent = [self.producer.send(self.sender, message(str(each))) for each in range(number)]
+        assert self.core.relays == number
+        self.unfolded = 0
+
+    def give(self, client: Client) -> None:
+        """What a client has written reaches the router; what is too much for one turn is left."""
+        data = client.engine.data_to_send(self.network.now)
+        while not self.core.receive(client.record, data, self.network.now):
+            data = bytearray()
+
+    def lose(self, client: Client) -> None:
+        """A client's connection is cut; the same."""
+        client.is_lost = True
+        self.core.receive_eof(client.record, self.network.now)
+
+    def step(self) -> None:
+        """A step of what is left."""
+        steps = iter((False, True))
+        self.core.work(self.network.now, lambda: next(steps))
+
+
+def _parts(crowd: Crowd) -> None:
+    crowd.receiver.detach()
+    crowd.give(crowd.consumer)
+
+
+def _ends(crowd: Crowd) -> None:
+    crowd.consumer.session.end()
+    crowd.give(crowd.consumer)
+
+
+def _closes(crowd: Crowd) -> None:
+    crowd.consumer.engine.close()
+    crowd.give(crowd.consumer)
+
+
+def _is_cut(crowd: Crowd) -> None:
+    crowd.lose(crowd.consumer)
+
+
+@pytest.mark.parametrize("parting", [_parts, _ends, _closes, _is_cut])
+def test_a_receiver_with_thousands_unsettled_goes_in_steps_and_others_are_served_between(parting) -> None:  # type: ignore[no-untyped-def]
+    crowd = Crowd()
+    crowd.relay(2_000)
+    reader = crowd.network.client("reader")
+    parting(crowd)
+    assert crowd.core.chores
+    left = crowd.core.relays
+    assert 0 < left < 2_000
+    assert not crowd.core.is_quiet, "a router that drains waits for them"
+    steps = 0
+    other = reader.engine.begin()
+    crowd.give(reader)
+    while crowd.core.chores:
+        crowd.step()
+        steps += 1
+        assert left - crowd.core.relays <= 50, "a step is a part of a slice"
+        left = crowd.core.relays
+        told = crowd.core.statistics()
+        assert (told.router.relays, told.router.deliveries_out) == (left, 2_000)
+        (address,) = [each for each in told.addresses if each.name == "q"]
+        assert (address.consumers, address.deliveries_out) == (0, 2_000)
+        assert address.modified == 2_000 - left
+    assert steps >= 15
+    assert crowd.unfolded == 0, "none takes more memory than it had"
+    assert other.remote is None  # nobody has carried what the reader is told
+    crowd.network.run()
+    assert [each.said for each in crowd.sent] == [[(FAILED, True)]] * 2_000
+    crowd.network.leave()
+
+
+def test_a_link_that_comes_back_meanwhile_does_not_meet_what_the_old_one_left() -> None:
+    crowd = Crowd()
+    crowd.relay(2_000)
+    last = crowd.consumer.take(2_000)[-1].delivery.delivery_id
+    crowd.receiver.detach()
+    again = crowd.consumer.session.attach(Terminus("r", Role.RECEIVER), source=Source(address="q"), target=Target())
+    crowd.give(crowd.consumer)
+    assert crowd.core.chores
+    assert crowd.core.stolen == 0
+    # The peer speaks of what was on the old one: it has no right to, and is not heard.
+    session = next(iter(crowd.consumer.record.engine.channels.incoming.values())).flow_state
+    live = len(session.outgoing)
+    crowd.consumer.session.flow_state.dispose(True, last, True, b"\x00\x53\x24\x45")
+    crowd.consumer.session.wake()
+    crowd.give(crowd.consumer)
+    assert len(session.outgoing) == live
+    crowd.network.run()
+    again.flow(5)  # type: ignore[attr-defined]  # it is a receiver
+    crowd.network.run()
+    sent = crowd.producer.send(crowd.sender, message("new"))
+    (arrival,) = [each for each in crowd.consumer.take() if each.link is again]
+    arrival.accept()
+    crowd.network.run()
+    assert sent.said == [(Accepted(), True)]
+    assert all(each.said == [(FAILED, True)] for each in crowd.sent)
+    crowd.network.leave()
+
+
+@pytest.mark.parametrize("mode", [ReceiverSettleMode.FIRST, ReceiverSettleMode.SECOND])
+@pytest.mark.parametrize("settled", [True, False])
+def test_what_a_sender_has_left_lives_on_in_the_kernel_until_its_receivers_have_settled_it(
+    mode: ReceiverSettleMode, settled: bool
+) -> None:
+    crowd = Crowd()
+    crowd.relay(1_500, mode)
+    arrivals = crowd.consumer.take(1_500)
+    for arrival in arrivals[:100]:  # the sender has heard of these, and will not settle them any more
+        arrival.dispose(Accepted(), settled=settled)
+    crowd.network.run()
+    crowd.lose(crowd.producer)
+    assert crowd.core.chores
+    for arrival in arrivals[100:200]:  # while its links are let go of
+        arrival.dispose(Accepted(), settled=settled)
+    crowd.network.run()
+    for arrival in arrivals[200:]:
+        arrival.dispose(Accepted(), settled=settled)
+    crowd.network.run()
+    assert crowd.unfolded == 0
+    assert crowd.core.relays == 0
+    if not settled:
+        assert all(arrival.said[-1][1] for arrival in arrivals), "each is settled"
+    crowd.network.leave()
+
+
+@pytest.mark.parametrize("messages", [1, 5])
+def test_a_cut_of_many_receivers_of_a_multicast_does_not_keep_its_message_from_others(messages: int) -> None:
+    crowd = Crowd(Distribution.MULTICAST)
+    crowd.receivers(400)
+    reader = crowd.network.client("reader")
+    reader.receiver("q")
+    link = crowd.producer.sender("q")
+    sents = [crowd.producer.send(link) for _ in range(messages)]
+    for arrival in reader.take(messages):
+        arrival.accept()
+    crowd.network.run()
+    crowd.lose(crowd.consumer)
+    assert crowd.core.chores
+    crowd.network.clients.remove(crowd.consumer)
+    # Not all are let go of yet; but none is waited for, and none is given anything.
+    taken = link.transfer(link.delivery(b"now"), message("now"))
+    crowd.give(crowd.producer)
+    assert taken
+    assert crowd.core.chores
+    reader.read(crowd.core.data_to_send(reader.record, crowd.network.now))
+    (arrival,) = reader.take(1)
+    arrival.accept()
+    crowd.network.run()
+    assert all(sent.said == [(Accepted(), True)] for sent in sents)
+    crowd.network.leave()
+
+
+def _accepted(receivers: int) -> float:
+    """Seconds of work until a message that many receivers accept has its outcome."""
+    crowd = Crowd(Distribution.MULTICAST)
+    crowd.receivers(receivers)
+    crowd.producer.send(crowd.producer.sender("q"))
+    for arrival in crowd.consumer.take(receivers):
+        arrival.accept()
+    data = crowd.consumer.engine.data_to_send(crowd.network.now)
+    began = thread_time()
+    while not crowd.core.receive(crowd.consumer.record, data, crowd.network.now):
+        data = bytearray()
+    taken = thread_time() - began
+    assert crowd.core.relays == 0
+    return taken
+
+
+def _cut(receivers: int) -> float:
+    """Seconds of work until all is ended that many receivers of one message have left."""
+    crowd = Crowd(Distribution.MULTICAST)
+    crowd.receivers(receivers)
+    crowd.producer.send(crowd.producer.sender("q"))
+    began = thread_time()
+    crowd.lose(crowd.consumer)
+    while crowd.core.chores:
+        crowd.core.work(crowd.network.now, lambda: False)
+    taken = thread_time() - began
+    assert crowd.core.relays == 0
+    return taken
+
+
+def _waited_for(receivers: int) -> float:
+    """Seconds of work while a multicast waits for many receivers, which give credit one after the other."""
+    crowd = Crowd(Distribution.MULTICAST)
+    crowd.receivers(receivers)
+    link = crowd.producer.sender("q")
+    for _ in range(11):
+        crowd.producer.send(link)
+    assert len({each for each in crowd.core.addresses.values() if each.waiting.size == 1}) == 1
+    flows = []
+    for each in crowd.consumer.engine.channels.sessions:
+        for receiver in each.links.values():
+            receiver.flow(10)  # type: ignore[attr-defined]  # it is one
+            flows.append(crowd.consumer.engine.data_to_send(crowd.network.now))
+    began = thread_time()
+    for data in flows:
+        while not crowd.core.receive(crowd.consumer.record, data, crowd.network.now):
+            data = bytearray()
+    taken = thread_time() - began
+    assert not any(each.waiting.size for each in crowd.core.addresses.values())
+    return taken
+
+
+@pytest.mark.parametrize("work", [_accepted, _cut, _waited_for])
+def test_four_times_as_many_receivers_cost_four_times_as_much(work) -> None:  # type: ignore[no-untyped-def]
+    few = min(work(150) for _ in range(2))
+    many = min(work(600) for _ in range(2))
+    assert many < 9 * few, "squares would be 16 times as much"
