@@ -45,9 +45,8 @@ def uncount(core: Core, leg: Leg) -> None:
         assert isinstance(outgoing, OutgoingLink)
         leg.counted = False
         outgoing.unsettled -= 1
-        held = outgoing.connection.held
-        if outgoing in outgoing.connection.lingering and outgoing.address in held:
-            held[outgoing.address] -= 1
+        if outgoing in outgoing.connection.lingering:
+            recount(core, outgoing)
         if outgoing.unsettled + 1 >= outgoing.max_unsettled:
             core.touch_outgoing(outgoing)
 
@@ -81,9 +80,25 @@ def close_if_done(core: Core, relay: Relay) -> None:
 
 def let_linger(core: Core, taken: IncomingLink | OutgoingLink) -> None:
     """The last live delivery of a link that was detached without being closed may be settled now."""
-    if taken in taken.connection.lingering and not taken.link.terminus.unsettled:
+    if taken in taken.connection.lingering and not has_unsettled(taken):
         no_longer_lingers(core, taken)
         keep_count(core, taken)
+
+
+def recount(core: Core, outgoing: OutgoingLink) -> None:
+    """Fewer deliveries may be unsettled on a link that was detached without being closed."""
+    record = outgoing.connection
+    before = record.lingering.get(outgoing)
+    if before is not None:
+        record.lingering[outgoing] = outgoing.unsettled
+        record.held[outgoing.address] = record.held.get(outgoing.address, 0) + outgoing.unsettled - before
+        let_linger(core, outgoing)
+
+
+def has_unsettled(taken: IncomingLink | OutgoingLink) -> bool:
+    """Whether a delivery is unsettled on a link. Those that the kernel has sent are in no map."""
+    flow_state = taken.link.flow_state
+    return bool(flow_state.unsettled) or (flow_state.sender and flow_state.outstanding > 0)
 
 
 def drop_chunks(relay: Relay) -> None:
@@ -135,10 +150,11 @@ def no_longer_lingers(core: Core, taken: IncomingLink | OutgoingLink) -> bool:
     """A link that was detached without being closed has no live delivery any more, or is over. Returns: whether it was
     one."""
     record = taken.connection
-    if record.lingering.pop(taken, 0) == 0:
+    count = record.lingering.pop(taken, None)
+    if count is None:
         return False
     if isinstance(taken, OutgoingLink):
-        held = record.held.pop(taken.address, 0) - taken.unsettled
+        held = record.held.pop(taken.address, 0) - count
         if held > 0:
             record.held[taken.address] = held
         core.relieved.setdefault(record, set()).add(taken.address)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
+from amqpmesh.router.accounts import recount
 from amqpmesh.router.addresses import NOBODY_AWAITED
 from amqpmesh.router.exits import catch_up, reopen, stay_quiet
 from amqpmesh.router.few import excluding, including
@@ -84,6 +85,7 @@ def _relieve(core: Core) -> None:
 def _update_branch(core: Core, outgoing: OutgoingLink) -> None:
     if outgoing.retired and core.mesh is not None:
         core.mesh.ways.lanes_out.end_if_done(outgoing)
+    recount(core, outgoing)
     branch = outgoing.branch
     if branch is not None and not outgoing.gone:
         flow_state = outgoing.link.flow_state

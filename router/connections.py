@@ -145,8 +145,9 @@ class ConnectionRecord:
         self.outgoing: dict[OutgoingLink, None] = {}
         #: Deliveries that those have unsettled, by address.
         self.held: dict[Address, int] = {}
-        #: Detached without being closed: their deliveries live until the session ends (§2.7.6).
-        self.lingering: dict[IncomingLink | OutgoingLink, None] = {}
+        #: Detached without being closed: their deliveries live until the session ends (§2.7.6). And how many of each
+        #: count in `held`.
+        self.lingering: dict[IncomingLink | OutgoingLink, int] = {}
 
         self.limit_output(config.output_backlog)
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from amqpmesh.router.accounts import keep_count, no_longer_lingers
+from amqpmesh.router.accounts import has_unsettled, keep_count, no_longer_lingers, recount
 from amqpmesh.router.amqp.definitions import AmqpCondition, Error
 from amqpmesh.router.amqp.messaging import DeleteOnClose, DeleteOnNoMessages, Source, Target
 from amqpmesh.router.few import excluding
-from amqpmesh.router.kernel.relay import end_link, recall, unfold_link
+from amqpmesh.router.kernel.relay import end_link, recall
 from amqpmesh.router.leaving import abort
 from amqpmesh.router.links import OutgoingLink
 from amqpmesh.router.waiting import unqueue
@@ -78,14 +78,14 @@ def links_over(core: Core, links: list[IncomingLink | OutgoingLink]) -> Steps[No
 
 def suspend(core: Core, record: ConnectionRecord, taken: IncomingLink | OutgoingLink) -> None:
     """Detached, not closed: nothing more is sent, but what was sent lives until the session ends (§2.7.6)."""
-    unfold_link(taken.link.flow_state)
     _withdraw(core, taken)
     if isinstance(taken, OutgoingLink):
         core.chores.do(core.leftovers.end_unsent(taken))
-    if taken.link.terminus.unsettled:
-        record.lingering[taken] = None
+    if has_unsettled(taken):
+        record.lingering[taken] = 0
         if isinstance(taken, OutgoingLink):
-            record.held[taken.address] = record.held.get(taken.address, 0) + taken.unsettled
+            taken.max_unsettled = 0  # the core looks at it whenever something on it is settled
+            recount(core, taken)
     else:
         keep_count(core, taken)
 

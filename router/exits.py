@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from amqpmesh.policies.annotations import DeliveryAnnotationsRule
 from amqpmesh.policies.distribution import Distribution
+from amqpmesh.router.accounts import let_linger
 from amqpmesh.router.few import first
 from amqpmesh.router.forwarding import room
 from amqpmesh.router.kernel import relay as kernel
@@ -154,6 +155,8 @@ def catch_up(core: Core) -> None:
             core.touched_outgoing[record] = None
             core.touched[record.address] = None
         elif isinstance(record, IncomingLink):
+            if link.remote_handle == -1:
+                let_linger(core, record)
             count, link.relayed = link.relayed, 0
             address = record.address
             assert address is not None

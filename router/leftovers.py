@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeAlias
 
-from amqpmesh.router.accounts import keep_count
+from amqpmesh.router.accounts import has_unsettled, keep_count
 from amqpmesh.router.kernel.relay import Delivery, Sweep, forget, sweep
 from amqpmesh.router.links import IncomingLink, OutgoingLink
 
@@ -121,7 +121,4 @@ class Leftovers:
 
 def _has_left(taken: IncomingLink | OutgoingLink) -> bool:
     """Whether something on it is not ended."""
-    flow_state = taken.link.flow_state
-    if isinstance(taken, OutgoingLink):
-        return bool(taken.backlog or flow_state.unsettled or flow_state.outstanding)
-    return bool(flow_state.unsettled)
+    return has_unsettled(taken) or (isinstance(taken, OutgoingLink) and bool(taken.backlog))

@@ -14,7 +14,7 @@ from amqpmesh.router.amqp.composite import encode_composite
 from amqpmesh.router.amqp.events import DispositionReceived
 from amqpmesh.router.amqp.messaging import Received
 from amqpmesh.router.amqp.types import Extension
-from amqpmesh.router.kernel.relay import Delivery, forget
+from amqpmesh.router.kernel.relay import Delivery, forget, unfold_link
 from amqpmesh.router.sayings import is_outcome
 
 if TYPE_CHECKING:
@@ -106,9 +106,12 @@ def _before(record: ConnectionRecord, link: Link) -> list[IncomingLink | Outgoin
 
 def _live(record: ConnectionRecord, link: Link) -> dict[bytes, Delivery]:
     """Deliveries that live on a connection from when this link was attached before, by delivery-tag."""
+    before = _before(record, link)
+    for old in before:
+        unfold_link(old.link.flow_state)
     return {
         tag: delivery
-        for old in _before(record, link)
+        for old in before
         for tag, delivery in old.link.terminus.unsettled.items()
         if isinstance(delivery, Delivery)
     }

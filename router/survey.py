@@ -254,7 +254,7 @@ def _unsettled(taken: IncomingLink | OutgoingLink) -> int:
     """How many deliveries are unsettled on a link."""
     counted = taken.link.flow_state
     # A map of deliveries that we sent has not those that the kernel relayed; of those that we took, all.
-    return counted.outstanding if counted.sender and taken.link.is_attached else len(counted.unsettled)
+    return counted.outstanding if counted.sender else len(counted.unsettled)
 
 
 def _far(taken: IncomingLink | OutgoingLink) -> str | None:

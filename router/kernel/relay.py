@@ -3153,6 +3153,9 @@ def _end_received(router: RouterFlow, passage: Passage, state: bytes) -> None:
     link.session.incoming.remove(passage.incoming_id)
     del link.unsettled[passage.incoming_tag]
     router.relays -= 1
+    if link.remote_handle == -1:  # it is detached, and the last of its deliveries may be settled now
+        router.touch(link)
+        router.due = True
 
 
 def _end_sent(router: RouterFlow, passage: Passage) -> None:
