@@ -428,6 +428,11 @@ class Attaching:
             core.recording.up(incoming)
         return incoming
 
+    @property
+    def made(self) -> int:
+        """How many links there were."""
+        return self._number
+
     def next_number(self) -> int:
         """Of one more link, for logs and statistics."""
         self._number += 1

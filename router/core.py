@@ -499,6 +499,12 @@ class Core:
         """How things stand now."""
         return at_once(survey(self))
 
+    def passed(self) -> tuple[int, int]:
+        """How many connections and links are gone, and how many there are."""
+        records = self.connections
+        there = len(records) + sum(len(each.incoming) + len(each.outgoing) + len(each.lingering) for each in records)
+        return self._numbers + self.attaching.made - there, there
+
     def most_held(self) -> int:
         """Octets that deliveries took at most, about, since this was last asked."""
         flow, budget = self.flow_state, self.budget

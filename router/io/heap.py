@@ -6,19 +6,21 @@ import ctypes
 import gc
 import resource
 import sys
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple, Never
 
 import trio
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from amqpmesh.router.core import Core
     from amqpmesh.router.io.listeners import Listener
 
 LOOK: Final = 1.0  # seconds
 FEW: Final = 100  # connections that may leave before anything is done about it
+LITTER: Final = 1_000  # connections and links that may be gone before what they left is looked for
 LITTLE: Final = 1 << 20  # octets of deliveries that may be gone before
 MUCH: Final = 32 << 20  # octets that may be free in the process, beside what is held
 CONNECTION: Final = 50 << 10  # octets of a connection, about
@@ -39,6 +41,7 @@ class Held:
     def __init__(self, core: Core, listeners: Sequence[Listener]) -> None:
         self._core = core
         self._listeners = listeners
+        self._gone = 0
 
     def peaks(self) -> Peaks:
         """Those since this was last asked."""
@@ -46,6 +49,14 @@ class Held:
         for each in self._listeners:
             each.most = each.connections
         return Peaks(connections, self._core.most_held())
+
+    def is_littered(self) -> bool:
+        """Whether as many connections and links are gone as there are, since this was last so."""
+        gone, there = self._core.passed()
+        if gone - self._gone <= max(there, LITTER):
+            return False
+        self._gone = gone
+        return True
 
     def compact(self) -> None:
         """Let go of the room that deliveries had, which stays for the next ones else."""
@@ -102,16 +113,44 @@ async def give_back(held: Held) -> Never:
     it must be worth that, and waits as long as much leaves.
     """
     connections, octets, slack = Height(FEW), Height(LITTLE), Slack()
-    while True:
-        await trio.sleep(LOOK)
-        now = held.peaks()
-        left, settled = connections.has_fallen(now.connections), octets.has_fallen(now.octets)
-        if left:
-            gc.collect()
-        if left or settled or slack.is_wide(resident(), now):
-            held.compact()
-            trim()
-            slack.given_back(resident(), now)
+    with aging():
+        while True:
+            await trio.sleep(LOOK)
+            now = held.peaks()
+            left, settled = connections.has_fallen(now.connections), octets.has_fallen(now.octets)
+            littered = held.is_littered()
+            if left or littered:
+                collect()
+            if left or settled or slack.is_wide(resident(), now):
+                held.compact()
+                trim()
+                slack.given_back(resident(), now)
+
+
+@contextmanager
+def aging() -> Iterator[None]:
+    """Within it, what a search for garbage has twice found in use is taken for what stays: `collect` alone looks at it.
+
+    Nothing is relayed while garbage is looked for. A link is ten objects, and a search that looks at all of 100,000
+    links takes a second. It concerns the whole process.
+    """
+
+    def searched(phase: str, info: Mapping[str, int]) -> None:
+        if phase == "stop" and info["generation"]:
+            gc.freeze()
+
+    gc.callbacks.append(searched)
+    try:
+        yield
+    finally:
+        gc.callbacks.remove(searched)
+        gc.unfreeze()
+
+
+def collect() -> None:
+    """Look for garbage among all objects."""
+    gc.unfreeze()
+    gc.collect()
 
 
 def resident() -> int:

@@ -43,6 +43,9 @@ class Remembered(Held):
             self.ended.set()
         return self.left.pop(0)
 
+    def is_littered(self) -> bool:
+        return False
+
     def compact(self) -> None:
         self.done.append("compact")
 
@@ -219,3 +222,36 @@ async def test_nothing_stays_of_connections_that_are_cut_with_deliveries_under_w
         while router.statistics().connections:
             await trio.testing.wait_all_tasks_blocked()
         assert links() == before
+
+
+def test_what_stays_is_not_looked_at_for_garbage_again_until_all_of_it_is() -> None:
+    with heap.aging():
+        stays = [[each] for each in range(30_000)]
+        knot = Knot()
+        knows = ref(knot)
+        gc.collect(1)
+        assert len(gc.get_objects()) < 3_000, "of all there is a search looks at what has come since"
+        del knot
+        gc.collect()
+        assert knows() is not None
+        heap.collect()
+        assert knows() is None
+    assert len(gc.get_objects()) > len(stays)
+
+
+async def test_what_is_gone_is_looked_for_once_as_much_is_gone_as_is_there(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(heap, "LITTER", 4)
+    async with Router(listeners=["amqp://127.0.0.1:0"]) as router:
+        held = held_by(router)
+        assert not held.is_littered()
+        for _ in range(3):
+            for _ in range(3):
+                peer = await connect(router)
+                await peer.attach(Role.RECEIVER, "a")
+                await peer.stream.aclose()
+                while router.statistics().connections:
+                    await trio.testing.wait_all_tasks_blocked()
+            assert held.is_littered()
+            assert not held.is_littered()
