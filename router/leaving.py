@@ -195,9 +195,10 @@ def pump(core: Core, outgoing: OutgoingLink) -> None:
         outgoing.current = None
         may_pass(leg)
         core.touch_outgoing(outgoing)
-        leg_sent(core, leg)
         if leg.relay.presettled and not leg.relay.settled and not leg.copy:
             core.settlement.handed_on(leg)
+        else:
+            leg_sent(core, leg)
 
 
 def go_on(core: Core, stalled: Iterable[OutgoingLink]) -> None:

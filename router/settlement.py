@@ -16,6 +16,7 @@ from amqpmesh.router.accounts import (
     drop_kept,
     end_lane,
     finish,
+    leg_sent,
     uncount,
 )
 from amqpmesh.router.amqp.composite import encode_composite
@@ -227,6 +228,7 @@ class Settlement:
         """A leg has left whose sender has settled it: the router where it came in is told, and nobody else."""
         if leg.outcome is None:
             leg.decide(ACCEPTED_STATE)
+        leg_sent(self._core, leg)
         answer(self._core, leg)
 
     # ---------------------------------------------------------------------------------------------- when a side is gone

@@ -37,7 +37,7 @@ def enqueue(core: Core, relay: Relay, address: Address, incoming: IncomingLink) 
         if core.memory.is_over(waiting_at(core, relay, address)):
             core.settlement.undelivered(relay, address)
             return
-        _hold(core, relay, incoming)
+        _hold(core, relay, incoming, address)
     wait(core, relay, address)
     core.touch(address)
 
@@ -52,14 +52,18 @@ def wait(core: Core, relay: Relay, address: Address) -> None:
 
 def is_full(core: Core, relay: Relay, address: Address, incoming: IncomingLink) -> bool:
     """Whether an anonymous sender's message may not wait, should it have to. Args: address: where it would."""
-    pool = incoming.pool
-    if not (isinstance(pool, SharedWindow) and relay.to is not None and pool.has_portion(relay.to)):
+    pool, to = incoming.pool, relay.to
+    if not (isinstance(pool, SharedWindow) and (pool.has_portion(to) or pool.has_portion(address))):
         return False
-    return pool.is_full(relay.to, config_of(core, relay, address).window)
+    most = config_of(core, relay, address).window
+    return pool.is_full(to, most) or pool.is_full(address, most)
 
 
-def _hold(core: Core, relay: Relay, incoming: IncomingLink) -> None:
-    """A delivery without an address of its link's waits: its sender is to wait, too, wherever that is attached."""
+def _hold(core: Core, relay: Relay, incoming: IncomingLink, address: Address | None) -> None:
+    """A delivery without an address of its link's waits: its sender is to wait, too, wherever that is attached.
+
+    Args: address: where it waits; None: at another router.
+    """
     pool = incoming.pool
     if incoming.lane is not None:
         # The lane is for others, too. The router where it came in knows its sender.
@@ -72,7 +76,8 @@ def _hold(core: Core, relay: Relay, incoming: IncomingLink) -> None:
         if not relay.waiting:
             relay.waiting = True
             pool.take_back(incoming.input)
-        relay.portion = pool.hold(incoming.input, relay.to)
+        is_by_lane = address is not None and address.lane is not None and address.lane.kind is LaneKind.TRANSIT
+        relay.portion = pool.hold(incoming.input, address if is_by_lane else relay.to)
         if relay.complete:
             for chunk in relay.chunks:
                 chunk.free_window()  # the sender's own window bounds what waits: other links of the session go on
@@ -82,7 +87,7 @@ def waits_there(core: Core, relay: Relay) -> None:
     """A delivery that left by a transit lane waits at the router where that ends."""
     source = relay.source
     if isinstance(source, IncomingLink) and source.address is None and relay.portion is None and relay.share is None:
-        _hold(core, relay, source)
+        _hold(core, relay, source, None)
 
 
 def decided_there(core: Core, relay: Relay, outcome: bytes) -> None:
@@ -133,7 +138,7 @@ def requeue(core: Core, relay: Relay, address: Address) -> None:
         relay.address = address = share.ingress
     incoming = relay.source
     if isinstance(incoming, IncomingLink) and incoming.address is None:
-        _hold(core, relay, incoming)
+        _hold(core, relay, incoming, address)
     wait(core, relay, address)
     core.touch(address)
 
@@ -183,8 +188,9 @@ def forwarded(core: Core, relay: Relay, *, left: bool = True) -> None:
         pool = holder.pool
         if not isinstance(pool, SharedWindow):
             pool.forwarded(holder.input, core.now)
-        elif isinstance(portion, Portion):
-            pool.end(holder.input, portion, left=left)
-        else:
+        elif not isinstance(portion, Portion):
             pool.passed(holder.input, relay.to)
+        else:
+            assert relay.to is not None
+            pool.end(holder.input, portion, relay.to, left=left)
         core.touch_input(holder)

@@ -42,11 +42,11 @@ def test_what_waits_for_the_only_address_holds_all_of_the_window() -> None:
     portion = wait(window, i, "q", 64)
     assert granted(window, i) == 0
     assert not window.is_full("q", 1), "its sender waits, and nothing is given back"
-    window.end(i, portion, left=True)
+    window.end(i, portion, "q", left=True)
     assert granted(window, i) == 1
 
 
-def test_an_address_that_takes_nothing_holds_a_part_that_is_not_counted_while_others_go_on() -> None:
+def test_an_address_that_takes_nothing_holds_nothing_while_others_go_on() -> None:
     window, i = begun(64)
     wait(window, i, "q", 40)
     go_on(window, i, 15)
@@ -58,13 +58,13 @@ def test_an_address_that_takes_nothing_holds_a_part_that_is_not_counted_while_ot
     assert window.is_full("q", 40)
 
 
-def test_a_second_such_address_holds_its_part() -> None:
+def test_an_address_whose_receivers_are_slow_holds_a_part_while_others_go_on() -> None:
     window, i = begun(64)
-    wait(window, i, "one", 40)
-    go_on(window, i, 16)
-    wait(window, i, "other", 40)
-    go_on(window, i, 16)
-    assert window.held(i) == 16
+    portion = wait(window, i, "q", 40)
+    for waiting in range(39, 19, -1):
+        go_on(window, i, 16)
+        window.end(i, portion, "q", left=True)
+        assert (portion.waiting, window.held(i)) == (waiting, 16)
 
 
 def test_an_address_that_takes_as_much_as_others_holds_what_waits_for_it_again() -> None:
@@ -72,19 +72,10 @@ def test_an_address_that_takes_as_much_as_others_holds_what_waits_for_it_again()
     portion = wait(window, i, "q", 40)
     go_on(window, i, 16)
     for taken in range(1, 13):
-        window.end(i, portion, left=True)
+        window.end(i, portion, "q", left=True)
         assert portion.most == 15 + taken, "others went on before the first of them alone"
     assert window.held(i) == 27
     assert not window.is_full("q", 1)
-
-
-def test_an_address_for_which_others_left_more_than_for_it_holds_no_more_than_its_part() -> None:
-    window, i = begun(64)
-    portion = wait(window, i, "q", 40)
-    for _ in range(20):
-        go_on(window, i, 16)
-        window.end(i, portion, left=True)
-    assert (portion.waiting, portion.most) == (20, 16)
 
 
 def test_one_that_has_waited_in_vain_shows_that_no_more_than_a_part_need_to_wait() -> None:
@@ -92,12 +83,28 @@ def test_one_that_has_waited_in_vain_shows_that_no_more_than_a_part_need_to_wait
     portion = wait(window, i, "q", 40)
     window.give_up(portion)
     assert portion.most == 64, "nobody else goes on: its sender is to wait"
+    window.end(i, portion, "q", left=True)
     go_on(window, i, 16)
+    assert (portion.most, window.is_full("q", 500)) == (16, False)
     window.give_up(portion)
-    window.end(i, portion, left=False)
-    assert (portion.most, window.is_full("q", 500)) == (1, True)
-    window.end(i, portion, left=True)
-    assert window.is_full("q", 500) is False
+    window.end(i, portion, "q", left=False)
+    assert (portion.most, window.is_full("q", 500)) == (0, True)
+    window.end(i, portion, "q", left=True)
+    assert (portion.most, window.is_full("q", 500)) == (16, False)
+
+
+def test_what_leaves_by_a_lane_is_none_of_the_others_for_its_own_address() -> None:
+    window, i = begun(64)
+    there = wait(window, i, "q", 4)
+    lane = wait(window, i, "a lane", 40)
+    for _ in range(30):
+        window.end(i, lane, "q", left=True)
+    assert there.most == 64
+    for _ in range(9):
+        window.end(i, lane, "another", left=True)
+    assert there.most == 64
+    go_on(window, i, 7)
+    assert there.most == 0
 
 
 @pytest.mark.parametrize("size", [1, 2, 3])
@@ -129,9 +136,9 @@ def test_what_left_may_wait_after_all() -> None:
 def test_nothing_ends_that_does_not_wait() -> None:
     window, i = begun(4)
     portion = wait(window, i, "q")
-    window.end(i, portion, left=False)
+    window.end(i, portion, "q", left=False)
     with pytest.raises(CommandError):
-        window.end(i, portion, left=False)
+        window.end(i, portion, "q", left=False)
 
 
 @given(
@@ -153,16 +160,14 @@ def test_what_is_held_is_the_sum_of_the_portions_and_the_sender_gets_the_rest(
         elif portion is not None and step == "up":
             window.give_up(portion)
         elif portion is not None:
-            window.end(i, portion, left=step == "end")
+            window.end(i, portion, to, left=step == "end")
             if not portion.waiting:
                 del portions[to]
-        aside = sum(each.held for each in portions.values() if each.most <= window.part)
-        held = sum(each.held for each in portions.values())
-        assert window.held(i) == held - min(window.part, aside) >= 0
+        assert window.held(i) == sum(min(each.waiting, each.most) for each in portions.values())
         assert i.waiting == sum(each.waiting for each in portions.values())
         if not i.granted:
             assert granted(window, i) == max(0, min(size, window.capacity - window.held(i)))
-    for portion in portions.values():
+    for to, portion in portions.items():
         while portion.waiting:
-            window.end(i, portion, left=True)
+            window.end(i, portion, to, left=True)
     assert (window.held(i), granted(window, i) * 2 >= size) == (0, True)
