@@ -165,10 +165,18 @@ def _ended(core: Core, record: ConnectionRecord, event: events.SessionEnded) -> 
 
 
 def _attached(core: Core, record: ConnectionRecord, event: events.LinkAttached) -> None:
-    link, taken = event.link, event.link.context
-    if isinstance(taken, OutgoingLink):
-        pass  # the answer to our own attach; without a target it is a refusal, and the detach will say why (§2.6.3)
-    elif isinstance(taken, ContainerLink):
+    link = event.link
+    # The answer to an attach of a lane needs nothing; without a target it is a refusal, and the detach will say why
+    # (§2.6.3).
+    if not isinstance(link.context, OutgoingLink):
+        _take(core, record, event)
+    if link.remote is not None:
+        link.remote = of_attach(event.attach)
+
+
+def _take(core: Core, record: ConnectionRecord, event: events.LinkAttached) -> None:
+    taken = event.link.context
+    if isinstance(taken, ContainerLink):
         core.containers.attached(taken, event)
     elif isinstance(taken, Neighbour) or (core.mesh is not None and core.mesh.takes(record, event)):
         assert core.mesh is not None
@@ -176,9 +184,7 @@ def _attached(core: Core, record: ConnectionRecord, event: events.LinkAttached) 
     elif core.mesh is not None and record in core.mesh.neighbours:
         core.mesh.refuse_client(record)
     else:
-        core.attaching.attached(record, link, event.attach)
-    if link.remote is not None:
-        link.remote = of_attach(event.attach)
+        core.attaching.attached(record, event.link, event.attach)
 
 
 def _detached(core: Core, record: ConnectionRecord, event: events.LinkDetached) -> None:

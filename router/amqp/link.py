@@ -163,13 +163,13 @@ class Link:
 
         Raises: CommandError: the peer's attach is not waiting for an answer.
         """
-        remote = self.remote
-        if remote is None:
+        if self.remote is None:
             raise CommandError("nothing to refuse: the peer has not attached")
+        flow_state = self.flow_state
         if self.role is Role.SENDER:
-            self.attach(rcv_settle_mode=remote.rcv_settle_mode)
+            self.attach(rcv_settle_mode=ReceiverSettleMode(int(flow_state.second)))
         else:
-            self.attach(snd_settle_mode=remote.snd_settle_mode)
+            self.attach(snd_settle_mode=SenderSettleMode(flow_state.snd_settle_mode))
         if self.state is S.ATTACHED:
             self.detach(error=error)
 
