@@ -42,6 +42,8 @@ query.awaitTermination()
 """
 
 COUNT = 3000
+CUT = 1200
+"""Messages while a connection is cut: some batches before, between and behind the cuts."""
 
 
 @contextmanager
@@ -79,11 +81,11 @@ def test_the_connection_is_cut_twice(spark: SparkSession, served: Served, tmp_pa
     )
     query = writer.start(str(tmp_path / "sink"))
     try:
-        with Persistent(served.url, COUNT) as sender:
-            for part in (COUNT // 3, 2 * COUNT // 3):
+        with Persistent(served.url, CUT) as sender:
+            for part in (CUT // 3, 2 * CUT // 3):
                 sender.until(part)
                 way.cut_soon()
-            sender.until(COUNT)
+            sender.until(CUT)
         agree(sender, tmp_path)
         assert query.exception() is None
         assert way.made == 3
