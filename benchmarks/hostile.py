@@ -11,12 +11,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from urllib.parse import urlsplit
 
+from amqpmesh.router.users import Users
 from benchmarks import wire
 from benchmarks.bench import Bench, progress
 from benchmarks.memory import measured
 from benchmarks.processes import load, reset_peak, resident_bytes
 from benchmarks.tables import KIB, Figures, median, table
-from benchmarks.targets import Target
+from benchmarks.targets import Target, router
 
 OCTETS = 24_000  # of each thing that is large: a frame has 32 KiB
 SESSIONS, LINKS = 4, 1024  # as many as a connection may have links
@@ -79,6 +80,17 @@ def _opens(connections: int) -> list[bytes]:
     return [wire.HEADER + wire.frame(body)] * connections
 
 
+LOGINS = "50 logins by PLAIN"
+USER, PASSWORD = "ada", "right"
+
+
+def _logins(connections: int) -> list[bytes]:
+    """So many at once, by PLAIN."""
+    response = f"\0{USER}\0{PASSWORD}".encode()
+    init = wire.described(0x41, b"\xa3\x05PLAIN", b"\xa0" + bytes((len(response),)) + response)
+    return [b"AMQP\x03\x01\x00\x00" + wire.frame(init, sasl=True)] * connections
+
+
 CASES: dict[str, Callable[[int], list[bytes]]] = {
     "4,096 attaches, properties": lambda part: _links(SESSIONS * LINKS // part, properties=LISTS),
     "4,096 attaches, filters": lambda part: _links(SESSIONS * LINKS // part, node_filter=LISTS),
@@ -86,6 +98,7 @@ CASES: dict[str, Callable[[int], list[bytes]]] = {
     "4,096 attaches, names": lambda part: _links(SESSIONS * LINKS // part, name="x" * OCTETS),
     "30 x 63 begins, properties": lambda part: _begins(-(-30 // part)),
     "300 opens, properties": lambda part: _opens(300 // part),
+    LOGINS: lambda part: _logins(-(-50 // part)),
 }
 """What each connection says, of an attack that is `part` times smaller than it could be."""
 
@@ -208,15 +221,24 @@ def attacked(target: Target, case: str, part: int) -> Figures:
     return {"kib": (peak - before) / KIB, "seconds": seconds, "alone_seconds": alone, "said_kib": octets / KIB}
 
 
+@contextmanager
+def logged_in() -> Iterator[Target]:
+    """A router that knows a user, whose password takes as many rounds of hashing as a new one's."""
+    with router(users=Users({}).add(USER, PASSWORD)) as target:
+        yield target
+
+
 def hostile(bench: Bench) -> None:
     """Attacks by what is said, each on a router that has just begun."""
     rows = []
     part = 1 if bench.extent else QUICK
     for case in CASES:
+        if case == LOGINS and bench.router is not None:
+            continue  # who may log in there is not known
         progress(f"hostile: {case}")
         found = []
         for _ in range(min(3, bench.rounds)):
-            with measured(bench) as target:
+            with logged_in() if case == LOGINS else measured(bench) as target:
                 found.append(attacked(target, case, part))
         figures = median(found)
         bench.keep("hostile", case, {"router": figures})

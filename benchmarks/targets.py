@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import trustme
 
+from amqpmesh.router.users import Users
 from benchmarks.generator import generate
 from benchmarks.meshes import Port, mesh
 from benchmarks.processes import Failed, Load, cpu_seconds, resident_bytes, server
@@ -173,17 +174,22 @@ def certificate() -> Iterator[Certificate]:
 
 
 @contextmanager
-def router(tls: Certificate | None = None, sample: float | None = None, **environment: str) -> Iterator[Target]:
+def router(
+    tls: Certificate | None = None, sample: float | None = None, users: Users | None = None, **environment: str
+) -> Iterator[Target]:
     """`amqpmesh run` on loopback.
 
-    Args: sample: the share of deliveries that it records; None: it records nothing. environment: variables of its
-        process.
+    Args: sample: the share of deliveries that it records; None: it records nothing. users: who may log in by PLAIN,
+        beside those who show nothing. environment: variables of its process.
     """
     with TemporaryDirectory(prefix="amqpmesh-") as folder:
         config = Path(folder, "router.toml")
         lines = ["[[listener]]", f'url = "amqp{"" if tls is None else "s"}://127.0.0.1:0"']
         if tls is not None:
             lines.append(f'tls = {{ certificate = "{tls.certificate}", key = "{tls.key}" }}')
+        if users is not None:
+            users.save(Path(folder, "users.toml"))
+            lines += ['sasl = ["ANONYMOUS", "PLAIN"]', 'users = "users.toml"', "insecure = true"]
         if sample is not None:
             lines += ["[telemetry]", 'directory = "events"', f"sample = {sample}", f"retain_size = {256 * MIB}"]
         config.write_text("\n".join(lines))

@@ -41,8 +41,8 @@ def described(code: int, *fields: bytes) -> bytes:
     return b"\x00\x53" + bytes([code, 0xD0]) + struct.pack(">II", len(body) + 4, len(fields)) + body
 
 
-def frame(body: bytes, channel: int = 0) -> bytes:
-    return struct.pack(">IBBH", len(body) + 8, 2, 0, channel) + body
+def frame(body: bytes, channel: int = 0, *, sasl: bool = False) -> bytes:
+    return struct.pack(">IBBH", len(body) + 8, 2, sasl, channel) + body
 
 
 def opening(container: str, max_frame_size: int = 65536) -> bytes:
