@@ -134,7 +134,7 @@ class Link:
                     rcv_settle_mode=rcv_settle_mode,
                     source=source,
                     target=target,
-                    unsettled=unsettled,  # type: ignore[arg-type]  # only None and {} are written until links resume
+                    unsettled=unsettled,  # type: ignore[arg-type]  # tags and states, or none yet
                     initial_delivery_count=initial_delivery_count if sender else None,
                     max_message_size=max_message_size,
                     offered_capabilities=tuple(offered_capabilities),
