@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from amqpmesh.policies.annotations import MESH_PREFIX
 from amqpmesh.router.amqp.composite import decode_composite, encode_composite
-from amqpmesh.router.amqp.counting import bounded
+from amqpmesh.router.amqp.counting import FEW_VALUES, bounded
 from amqpmesh.router.amqp.messaging import Modified
 from amqpmesh.router.amqp.types import Symbol
 from amqpmesh.router.heads import delivery_annotations
@@ -34,6 +34,9 @@ BY: Final = Symbol(f"{MESH_PREFIX}by")
 
 #: Receivers that a message lists. With more of them, whole routers are left out instead.
 MOST: Final = 16
+
+#: Values that a neighbour reads of an outcome beside those of the receiver: what names that, and the frame.
+OURS: Final = 16
 
 _NOT_TO: Final = NOT_TO.encode()
 
@@ -111,7 +114,7 @@ def passed_up(core: Core, relay: Relay, outcome: bytes) -> bytes:
         return outcome
     if source.lane is not None and address.lane is not None:
         return outcome  # a router on the way
-    modified = decode_composite(Modified, bounded(outcome))[0]
+    modified = decode_composite(Modified, bounded(outcome, FEW_VALUES - OURS))[0]
     legs = [leg for leg in relay.legs if not leg.copy]
     by = None
     if modified.undeliverable_here and source.lane is not None and len(legs) == 1:

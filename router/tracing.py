@@ -121,7 +121,7 @@ class _Way:
 
     def _performative(self, frame: Frame) -> None:
         if is_overfull(frame.body, FEW_VALUES):
-            performative = decode_abridged(frame.body)
+            performative = decode_abridged(frame.body, FEW_VALUES)[0]
             more: dict[str, object] = {"values": f"more than {FEW_VALUES}"}
         else:
             performative, payload_at = decode_performative(frame.body)

@@ -495,7 +495,8 @@ class Connection:
                 if disposition is not None:
                     return self._receive_disposition(frame.channel, disposition)
         if is_overfull(body, self.max_values):
-            return self._receive_overfull(frame.channel, decode_abridged(body))
+            abridged, payload_at = decode_abridged(body, self.max_values)
+            return self._receive_overfull(frame.channel, abridged, body[payload_at:])
         performative, payload_at = decode_performative(body)
         if isinstance(performative, Open):
             # One of ours names all fields, too, for the same peers, and reads any.
@@ -543,8 +544,9 @@ class Connection:
         except ProtocolError as error:
             return self._fail_session(session, error)
 
-    def _receive_overfull(self, channel: int, performative: Performative) -> Iterable[Event]:
-        """A frame with more values than are made. What it would begin is refused; what it would end, ends.
+    def _receive_overfull(self, channel: int, performative: Performative, payload: bytes) -> Iterable[Event]:
+        """A frame with more values than are made. What it would begin is refused; what it would end, ends; a delivery
+        has the state that is left.
 
         Args: performative: without them.
         Raises: ProtocolError(CONNECTION, resource-limit-exceeded): nothing less can be refused.
@@ -558,6 +560,8 @@ class Connection:
             return self._receive_performative(channel, replace(performative, error=error), b"")
         if self.remote is None or isinstance(performative, Open):
             raise ProtocolError(Scope.CONNECTION, error.condition, error.description or label)
+        if isinstance(performative, Transfer | Disposition) and performative.state is not None:
+            return self._receive_performative(channel, performative, payload)
         if isinstance(performative, Begin):
             self._receive_begin(channel, performative)
         session = self._mapped(channel)
@@ -619,7 +623,7 @@ class Connection:
             return ()
         try:
             overfull = is_overfull(body, self.max_values)
-            performative = decode_abridged(body) if overfull else decode_performative(body)[0]
+            performative = (decode_abridged(body, self.max_values) if overfull else decode_performative(body))[0]
         except ProtocolError:
             return ()
         if isinstance(performative, Close):

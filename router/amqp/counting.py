@@ -93,9 +93,10 @@ def exceeds(performative: Buffer, most: int, apart: int = -1) -> bool:
     return False
 
 
-def abridged(performative: Buffer) -> bytes:
+def abridged(performative: Buffer, *, deep: bool = False) -> bytes:
     """A performative with its simple fields alone: null is in the place of each described value, list, map and array.
 
+    Args: deep: instead of null there is of a described list the same.
     Raises: ProtocolError(CONNECTION, decode-error), or one of `MALFORMED`: it is no described list.
     """
     at = behind(performative, 1, 1)
@@ -104,7 +105,10 @@ def abridged(performative: Buffer) -> bytes:
     for _ in range(count):
         code, begin = performative[offset], offset
         offset = behind(performative, offset, 2)
-        fields.append(NULL if code == 0x00 or code >= 0xC0 else bytes(performative[begin:offset]))
+        if code == 0x00 and deep:
+            fields.append(abridged(performative[begin:offset], deep=True))
+        else:
+            fields.append(NULL if code == 0x00 or code >= 0xC0 else bytes(performative[begin:offset]))
     return compound(bytes(performative[:at]), 0xC0, 0xD0, count, b"".join(fields))
 
 

@@ -4,7 +4,7 @@ from dataclasses import fields
 from typing import Final, TypeAlias
 
 from amqpmesh.router.amqp.composite import Registry, composite, decode_composite, encode_composite
-from amqpmesh.router.amqp.counting import abridged, exceeds
+from amqpmesh.router.amqp.counting import abridged, behind, exceeds
 from amqpmesh.router.amqp.decoder import MALFORMED, Buffer, malformed
 from amqpmesh.router.amqp.definitions import (
     DeliveryNumber,
@@ -177,13 +177,23 @@ def is_overfull(body: bytes, most: int) -> bool:
     return exceeds(body, most, _UNSETTLED if body.startswith(_ATTACHES) else -1)
 
 
-def decode_abridged(body: bytes) -> Performative:
-    """The performative of a frame body without what its fields hold: null is in the place of each value of values.
+def decode_abridged(body: bytes, most: int) -> tuple[Performative, int]:
+    """The performative of a frame body without what its fields hold, and the offset at which its payload begins.
 
-    Raises: ProtocolError(CONNECTION): as `decode_composite`.
+    Null is in the place of each value of values. Of a delivery state of the standard the simple fields stay, and those
+    of the error in it.
+    Args: most: values that such a state may leave. Raises: ProtocolError(CONNECTION): as `decode_composite`.
     """
     try:
-        return decode_composite(_PERFORMATIVES, abridged(body))[0]
+        performative = decode_composite(_PERFORMATIVES, abridged(body))[0]
+        if isinstance(performative, Transfer | Disposition) and not is_overfull(
+            deep := abridged(body, deep=True), most
+        ):
+            with_state = decode_composite(_PERFORMATIVES, deep)[0]
+            assert isinstance(with_state, Transfer | Disposition)
+            if not isinstance(with_state.state, Extension):  # nobody knows what of it matters
+                performative = with_state
+        return performative, behind(body, 0)
     except MALFORMED as error:
         raise malformed(error) from error
 

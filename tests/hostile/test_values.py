@@ -268,6 +268,42 @@ def test_no_frame_takes_much_longer_than_messages_of_its_size(name: str) -> None
     pytest.fail(f"{min(longest) * 1000:.1f} ms, {most * 1000:.1f} are allowed")
 
 
+SHORT = Error(condition=Symbol("x:y"), description="why")
+
+
+def test_of_a_state_with_very_many_values_the_simple_ones_are_told() -> None:
+    network = Network(AddressConfig(pattern="a"))
+    consumer = network.client("consumer", max_frame_size=2**15)
+    consumer.receiver("a", credit=MANY)
+    producer = network.client("producer")
+    sender = producer.sender("a")
+    for state, told in (
+        (STATE, Modified()),
+        (Modified(delivery_failed=True, message_annotations=MAP), Modified(delivery_failed=True)),
+        (Rejected(error=ERROR), Rejected(error=SHORT)),
+    ):
+        sent = producer.send(sender)
+        (arrival,) = consumer.take(1)
+        arrival.dispose(state, settled=True)
+        network.run()
+        assert sent.said == [(told, True)]
+    assert consumer.session.can_send
+    network.leave()
+
+
+def test_a_message_with_a_state_of_very_many_values_arrives_whole() -> None:
+    attack = Attack(KINDS["states of transfers"])
+    consumer = attack.network.client("another")
+    consumer.receiver("b")
+    attack.attacker.peer.write(attached(Role.SENDER, "b"))
+    attack.attacker.take()
+    attack.attacker.peer.write(frame(transferred(state=Rejected(error=ERROR)), message("body")))
+    attack.network.run()
+    (arrival,) = consumer.take(1)
+    assert bytes(arrival.payload) == message("body")
+    assert arrival.delivery.remote_state == encode_composite(Rejected(error=SHORT))
+
+
 LONG = Rejected(error=Error(condition=Symbol("x:y"), description=TEXT))
 
 

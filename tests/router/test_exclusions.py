@@ -201,3 +201,17 @@ def test_each_receiver_of_a_multicast_in_mode_second_is_settled_with_what_it_sai
     mesh.run()
     assert (one.said, two.said) == ([(Released(), True)], [(Accepted(), True)])
     mesh.leave()
+
+
+def test_an_outcome_with_as_many_values_as_may_be_ends_no_session_between_routers() -> None:
+    mesh = World("AB", [("A", "B")], AGAIN)
+    clients = receivers(mesh, "B", "B")
+    sessions = [each for record in mesh["A"].core.connections for each in record.engine.channels.sessions]
+    for values in range(232, 256):  # the router adds who gave it back
+        sent = send(mesh)
+        many = Modified(undeliverable_here=True, message_annotations={Symbol("x-opt-many"): [None] * values})
+        only(give_back(mesh, clients, many))[1].accept()
+        mesh.advance(0.1)
+        assert sent.outcome == Accepted()
+    assert all(each.can_send for each in sessions if each.connection.context.role == "mesh")
+    mesh.leave()
