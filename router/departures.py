@@ -43,11 +43,12 @@ def connection_gone(core: Core, record: ConnectionRecord) -> None:
     for session in record.engine.channels.sessions:
         session.flow_state.channel = -1  # nothing leaves by its links, though they are not all let go of at once
     core.leaving[record] = None
-    core.chores.do(_leave(core, record))
+    links = _over(core, [*record.outgoing, *record.lingering, *record.incoming])
+    core.chores.do(_leave(core, record, links))
 
 
-def _leave(core: Core, record: ConnectionRecord) -> Steps[None]:
-    yield from links_over(core, [*record.outgoing, *record.lingering, *record.incoming])
+def _leave(core: Core, record: ConnectionRecord, links: list[IncomingLink | OutgoingLink]) -> Steps[None]:
+    yield from _end(core, links)
     for session in record.engine.channels.sessions:
         session.flow_state.compact()
     del core.leaving[record]
@@ -62,14 +63,19 @@ def session_over(core: Core, record: ConnectionRecord, session: Session) -> None
         if isinstance(each, OutgoingLink) and each.lane is not None:
             assert core.mesh is not None
             core.mesh.ways.refused(each)
-    core.chores.do(links_over(core, links))
+    core.chores.do(_end(core, _over(core, links)))
 
 
-def links_over(core: Core, links: list[IncomingLink | OutgoingLink]) -> Steps[None]:
-    """Links are over: they take and give nothing from here on, then each is let go of, then what was on them."""
+def _over(core: Core, links: list[IncomingLink | OutgoingLink]) -> list[IncomingLink | OutgoingLink]:
+    """Links take and give nothing from here on, though they are not all let go of at once."""
     for each in links:
         core.attaching.forget(each)
         end_link(each.link.flow_state)
+    return links
+
+
+def _end(core: Core, links: list[IncomingLink | OutgoingLink]) -> Steps[None]:
+    """Let go of links that are over, then of what was on them."""
     for each in links:
         _let_go(core, each)
         yield

@@ -47,6 +47,10 @@ def dispatch(core: Core, address: Address) -> None:
         if core.legs_seen >= LEGS:
             core.postpone(address)
             break
+        if _is_left(relay):
+            assert relay.incoming is not None
+            core.settlement.sender_gone(relay, relay.incoming)
+            continue
         if by_share and (share := _way(address, relay)) is not None:
             unqueue(core, relay)
             _give(core, relay, share)
@@ -59,6 +63,18 @@ def dispatch(core: Core, address: Address) -> None:
         else:
             break
     waiting.put_back(aside)
+
+
+def _is_left(relay: Relay) -> bool:
+    """Whether the sender of what waits is gone, and has not settled it: it goes to nobody."""
+    source = relay.source
+    return (
+        relay.incoming is not None
+        and relay.complete
+        and not relay.settled
+        and isinstance(source, IncomingLink)
+        and source.link.flow_state.over
+    )
 
 
 def _way(address: Address, relay: Relay) -> Share | None:

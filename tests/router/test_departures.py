@@ -182,6 +182,44 @@ def test_what_a_sender_has_left_lives_on_in_the_kernel_until_its_receivers_have_
     crowd.network.leave()
 
 
+def test_what_waits_of_a_sender_that_is_gone_goes_to_nobody_though_it_is_not_let_go_of_yet() -> None:
+    crowd = Crowd()
+    crowd.relay(1_500)
+    crowd.network.advance(0.5)  # one more than there is credit for
+    crowd.producer.send(crowd.sender, message("waits"))
+    assert len(crowd.consumer.take()) == 1_500
+    crowd.lose(crowd.producer)
+    assert crowd.core.chores
+    crowd.receiver.flow(10)
+    crowd.give(crowd.consumer)
+    assert crowd.core.chores
+    crowd.network.run()
+    assert not crowd.consumer.take()
+    crowd.network.leave()
+
+
+def test_links_of_many_connections_that_are_cut_at_once_are_over_before_they_are_let_go_of() -> None:
+    crowd = Crowd()
+    clients = [crowd.network.client() for _ in range(60)]
+    for client in clients:
+        client.receiver("q", name="r")
+    now = crowd.network.now
+    for client in clients:
+        client.is_lost = True
+    crowd.core.chores.begin_turn = lambda: None  # type: ignore[method-assign]  # as if it were one turn
+    for client in clients:
+        crowd.core.receive_eof(client.record, now)
+    assert crowd.core.chores
+    (address,) = [each for each in crowd.core.statistics().addresses if each.name == "q"]
+    assert address.consumers == 0
+    assert not any(each.is_ready for each in crowd.core.addresses.find("", "q").outgoing)  # type: ignore[union-attr]
+    again = crowd.network.client(clients[-1].engine.container_id)
+    again.receiver("q", name="r")
+    assert crowd.core.stolen == 0
+    del crowd.core.chores.begin_turn
+    crowd.network.leave()
+
+
 @pytest.mark.parametrize("messages", [1, 5])
 def test_a_cut_of_many_receivers_of_a_multicast_does_not_keep_its_message_from_others(messages: int) -> None:
     crowd = Crowd(Distribution.MULTICAST)
