@@ -442,6 +442,7 @@ def shares(attempts: DataFrame) -> DataFrame:
         "outcome_after_ns",
         *map(F.expr, _clocks("step.here.router", "step.there.router")),
     )
+    # What is lost was counted by two clocks: here it is corrected by how far they are apart, and not counted again.
     there = "step.here.router as from_router, step.there.router as to_router"
     moves = f"""filter(array(
         struct('link' as part, {there}, {_LATER} - step.here.in_router_ns - shift as ns, true as counts),
