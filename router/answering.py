@@ -143,7 +143,8 @@ def _heard_of(core: Core, leg: Leg, state: bytes) -> None:
         return
     if source.lane is None:
         if state == WAITS:
-            waits_there(core, relay)
+            if leg.tracked or not relay.settled:  # else nobody would say that it has left
+                waits_there(core, relay)
         else:
             forwarded(core, relay)
     elif relay.incoming is not None:

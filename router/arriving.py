@@ -38,7 +38,7 @@ from amqpmesh.router.links import IncomingLink, OutgoingLink
 from amqpmesh.router.memory import begun_on
 from amqpmesh.router.refusing import end_link, refuse
 from amqpmesh.router.sayings import rejected, unknown_transaction
-from amqpmesh.router.waiting import config_of, enqueue, is_full
+from amqpmesh.router.waiting import config_of, enqueue, forwarded, is_full
 
 if TYPE_CHECKING:
     from collections import deque
@@ -83,6 +83,8 @@ def transfer_received(core: Core, event: TransferReceived) -> None:
             # Pre-settled from this frame on, for the legs too (§2.7.5, settled).
             relay.settled = relay.presettled = True
             drop_kept(core, relay)
+            if relay.legs:
+                forwarded(core, relay, left=False)  # nobody says any more whether it waits at another router
     if delivery.aborted:
         incoming.current = None
         session.release(1)
