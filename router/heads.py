@@ -25,6 +25,9 @@ FINAL_ADDRESS = Symbol(f"{MESH_PREFIX}to")
 PRESETTLED = Symbol(f"{MESH_PREFIX}settled")
 """The delivery annotation of what is unsettled on a transit lane alone: its sender has settled it."""
 
+OURS = 32
+"""Values that routers add to delivery annotations for each other, at most."""
+
 _MESH_PREFIX = MESH_PREFIX.encode()
 _PRESETTLED = PRESETTLED.encode()
 _UINT_MAX = 2**32 - 1
@@ -33,9 +36,9 @@ T = TypeVar("T")
 _ANNOTATIONS: Registry[DeliveryAnnotations | MessageAnnotations] = Registry(DeliveryAnnotations, MessageAnnotations)
 
 
-def _decoded(expected: type[T] | Registry[T], section: bytes) -> T:
+def _decoded(expected: type[T] | Registry[T], section: bytes, most: int = FEW_VALUES) -> T:
     """A head section. Raises: ProtocolError: it is malformed, or holds too many values to be read while others wait."""
-    refuse_values(section, FEW_VALUES)
+    refuse_values(section, most)
     return decode_composite(expected, section)[0]
 
 
@@ -116,8 +119,10 @@ def _passing_annotations(
     """The delivery-annotations section without those that do not pass, and with `ours`; nothing if none is left."""
     kept: dict[Symbol | ULong, Value] = {}
     if section and (rule is DeliveryAnnotationsRule.PASS or within_mesh):
+        # A neighbour reads no more than this router: there has to be room for what is added.
+        most = FEW_VALUES - OURS if ours and not within_mesh else FEW_VALUES
         try:
-            annotations = _decoded(DeliveryAnnotations, section)
+            annotations = _decoded(DeliveryAnnotations, section, most)
         except ProtocolError:
             # Malformed, or too many, and it names the mesh's own keys, or would hide one: it is not let through.
             pass

@@ -9,11 +9,12 @@ from itertools import product
 
 import pytest
 
-from amqpmesh.router.amqp.composite import decode_composite
+from amqpmesh.router.amqp.composite import decode_composite, encode_composite
 from amqpmesh.router.amqp.definitions import ReceiverSettleMode
 from amqpmesh.router.amqp.delivery_states import Accepted, DeliveryState, Modified, Rejected, Released
 from amqpmesh.router.amqp.link import Sender
-from amqpmesh.router.amqp.messaging import Header
+from amqpmesh.router.amqp.messaging import DeliveryAnnotations, Header
+from amqpmesh.router.amqp.types import Symbol
 from amqpmesh.router.config import AddressConfig, MeshConfig
 from tests.support.meshes import World
 from tests.support.network import OUTCOMES, Client, Sent, message
@@ -434,4 +435,19 @@ def test_nothing_is_left_of_many_addresses_that_were_named_once(config: AddressC
     mesh.advance(20.0)
     assert mesh["A"].mesh.ways.is_empty
     mesh.check_ledgers()
+    mesh.leave()
+
+
+def test_annotations_of_its_sender_leave_room_for_what_routers_add() -> None:
+    mesh = World("AB", [("A", "B")])
+    receiver, client = mesh["B"].client(), mesh["A"].client()
+    receiver.receiver("q")
+    link = client.sender(None)
+    for values in range(240, 260):
+        annotations = DeliveryAnnotations(value={Symbol("x-opt-many"): [None] * values})
+        sent = client.send(link, encode_composite(annotations) + message("hello", to="q@B", header=False))
+        mesh.advance(0.1)
+        receiver.take(1)[0].accept()
+        mesh.advance(0.1)
+        assert sent.outcome == Accepted()
     mesh.leave()
