@@ -441,7 +441,8 @@ def test_nothing_is_left_of_many_addresses_that_were_named_once(config: AddressC
 def test_annotations_of_its_sender_leave_room_for_what_routers_add() -> None:
     mesh = World("AB", [("A", "B")])
     receiver, client = mesh["B"].client(), mesh["A"].client()
-    receiver.receiver("q")
+    receiver.receiver("q", credit=100)
+    mesh.advance(0.5)
     link = client.sender(None)
     for values in range(240, 260):
         annotations = DeliveryAnnotations(value={Symbol("x-opt-many"): [None] * values})
