@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, nullcontext
+from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 import trio
@@ -53,8 +53,8 @@ async def do(work: Work) -> None:
 class Passwords:
     """Checks the passwords of a router's clients.
 
-    Attributes: `braked`: connections whose answer waits for wrong passwords before it, or for other answers to their
-    user and host, by the name of their listener. They count for no listener's `connections` meanwhile.
+    Attributes: `braked`: connections whose answer waits for wrong passwords before it, by the name of their listener.
+    They count for no listener's `connections` meanwhile.
     """
 
     def __init__(self, config: RouterConfig) -> None:
@@ -64,6 +64,8 @@ class Passwords:
         # One at a time of each host and user: many at once would all count as the first guess. And one of each host:
         # a host that asks again and again would keep others from the threads.
         self._by_user: _Turns[tuple[str, str]] = _Turns()
+        # Of those that wait for wrong passwords before them, one at a time waits for its own.
+        self._late: _Turns[tuple[str, str]] = _Turns()
         self._by_host: _Turns[str] = _Turns()
 
     async def do(self, record: ConnectionRecord, work: Work) -> None:
@@ -78,18 +80,25 @@ class Passwords:
 
     async def _check(self, record: ConnectionRecord, work: Work, user: str) -> None:
         """Raises: _TooManyError: nothing was checked."""
-        host = record.host
-        waits = self._by_user.is_taken((host, user)) or self._guesses.wait(host, user, trio.current_time()) > 0
-        async with AsyncExitStack() as turns:
-            with self._brake(record) if waits else nullcontext():
-                await turns.enter_async_context(self._by_user.of((host, user)))
-                await trio.sleep(self._guesses.wait(host, user, trio.current_time()))
-            async with self._by_host.of(host):
-                await do(work)
-            if work.succeeded:
-                self._guesses.succeeded(host, user)
-            else:
-                self._guesses.failed(host, user, trio.current_time())
+        place = record.host, user
+        async with self._by_user.of(place):
+            if not self._guesses.wait(*place, trio.current_time()):
+                await self._judge(place, work)
+                return
+        with self._brake(record):
+            async with self._late.of(place):
+                await trio.sleep(self._guesses.wait(*place, trio.current_time()))
+                async with self._by_user.of(place):
+                    await self._judge(place, work)
+
+    async def _judge(self, place: tuple[str, str], work: Work) -> None:
+        host, _ = place
+        async with self._by_host.of(host):
+            await do(work)
+        if work.succeeded:
+            self._guesses.succeeded(*place)
+        else:
+            self._guesses.failed(*place, trio.current_time())
 
     @contextmanager
     def _brake(self, record: ConnectionRecord) -> Iterator[None]:
@@ -113,10 +122,6 @@ class _Turns(Generic[K]):
 
     def __init__(self) -> None:
         self._locks: dict[K, trio.Lock] = {}
-
-    def is_taken(self, key: K) -> bool:
-        """Whether it is somebody's turn."""
-        return key in self._locks
 
     @asynccontextmanager
     async def of(self, key: K) -> AsyncIterator[None]:
