@@ -61,7 +61,8 @@ def exclude(relay: Relay, address: Address, leg: Leg, modified: Modified) -> boo
     by = (modified.message_annotations or {}).get(BY) if outgoing.lane is not None else None
     is_receiver = isinstance(by, str) and "/" in by
     excluded = relay.excluded = relay.excluded or set()
-    if is_receiver and len(_listed(relay)) < MOST:
+    # What is not of format 0 has no annotations.
+    if is_receiver and relay.message_format == 0 and len(_listed(relay)) < MOST:
         excluded.add(by)
     else:
         excluded.add(outgoing if address.lane is None else address)

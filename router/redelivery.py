@@ -48,7 +48,7 @@ def redeliver(core: Core, relay: Relay, outcome: bytes) -> bytes | None:
     outgoing = leg.branch
     assert isinstance(outgoing, OutgoingLink)
     if kind == REJECTED:
-        data = heads.redelivered(bytes(relay.kept), failed=True, modified=None)
+        data = _again(relay, failed=True)
         drop_kept(core, relay)
         dead_letter(core, relay, data)
         return outcome
@@ -63,7 +63,7 @@ def redeliver(core: Core, relay: Relay, outcome: bytes) -> bytes | None:
     assert waits_at is not None
     possible = waits_at.has_consumers and not is_excluded(relay, waits_at)
     failed = modified is not None and bool(modified.delivery_failed)
-    data = heads.redelivered(bytes(relay.kept), failed=failed, modified=modified)
+    data = _again(relay, failed=failed, modified=modified)
     if relay.attempts >= address.config.attempts or not possible:
         drop_kept(core, relay)
         if address.config.dead_letter is None:
@@ -81,12 +81,24 @@ def redeliver(core: Core, relay: Relay, outcome: bytes) -> bytes | None:
     relay.drop([each for each in relay.legs if each.copy and not each.done])
     waits_at.account.add(len(data) - len(relay.kept))
     relay.kept = bytearray(data)
-    relay.head = read_head(data, complete=True)
+    if relay.message_format == 0:
+        left = relay.head
+        relay.head = head = read_head(data, complete=True)
+        if head is not None and left is not None:
+            # It left with what remained of its ttl, and is sent again with all of it: so it came that much earlier.
+            relay.arrived -= (head.ttl - left.ttl) / 1000
     relay.chunks.append(Chunk(data, None, waits_at.account))
     # A neighbour may hear of the next try before it hears that this one is settled: they are two deliveries.
     relay.key = None
     requeue(core, relay, address)
     return None
+
+
+def _again(relay: Relay, *, failed: bool, modified: Modified | None = None) -> bytes:
+    """A message as it is sent once more, see `heads.redelivered`. One of another format than 0 is sent as it came."""
+    assert relay.kept is not None
+    data = bytes(relay.kept)
+    return heads.redelivered(data, failed=failed, modified=modified) if relay.message_format == 0 else data
 
 
 def dead_letter(core: Core, relay: Relay, data: bytes) -> None:

@@ -174,6 +174,30 @@ def test_without_redelivery_the_outcome_reaches_the_sender_as_it_was_said(
     mesh.leave()
 
 
+@pytest.mark.parametrize("payload", [b"no AMQP at all", message(ttl=5000)], ids=["no AMQP", "like AMQP"])
+def test_a_message_of_another_format_is_sent_again_as_it_came_to_others_and_at_last_to_another_router(
+    payload: bytes,
+) -> None:
+    mesh = World("AB", LINE[:1], AGAIN)
+    left = receivers(mesh, "A", "A", "B", "B")
+    client = mesh["A"].client()
+    link = client.sender("q")
+    mesh.advance(0.5)
+    sent = client.send(link, payload, message_format=7)
+    had = 0
+    while not sent.said:
+        client, arrival = only(left)
+        assert (bytes(arrival.payload), arrival.delivery.message_format) == (payload, 7)
+        left.remove(client)
+        had += 1
+        mesh.advance(0.1)
+        arrival.dispose(NOT_HERE, settled=True)
+        mesh.advance(0.1)
+    assert had == 3, "it cannot list which receivers of B it is not for"
+    assert sent.said == [(NOT_HERE, True)]
+    mesh.leave()
+
+
 def test_what_a_receiver_says_in_the_mesh_s_own_annotations_excludes_nobody() -> None:
     mesh = World("ABC", LINE, AGAIN)
     first, second = receivers(mesh, "C", "C")

@@ -556,6 +556,24 @@ def test_redelivery_is_bounded_and_ends_with_the_last_outcome() -> None:
     network.leave()
 
 
+def test_a_message_that_is_sent_again_has_what_is_left_of_its_ttl_since_it_came() -> None:
+    network = Network(AddressConfig(pattern="q", redeliver=True, attempts=9))
+    consumer, producer = network.client(), network.client()
+    consumer.receiver("q")
+    sent = producer.send(producer.sender("q"), message(ttl=1000))
+    ttls = []
+    for _ in range(3):
+        (arrival,) = consumer.take(1)
+        ttls.append(decode_composite(Header, bytes(arrival.payload))[0].ttl)
+        network.advance(0.4)
+        arrival.dispose(Released(), settled=True)
+        network.run()
+    assert ttls == [1000, 600, 200]
+    consumer.take(0)
+    assert sent.said == [(Modified(delivery_failed=True, undeliverable_here=True), True)]
+    network.leave()
+
+
 def test_a_consumer_that_dies_does_not_cost_the_message_where_the_address_redelivers() -> None:
     network = Network(AddressConfig(pattern="q", redeliver=True))
     one, producer = network.client(), network.client()
