@@ -162,7 +162,8 @@ def is_presettled(data: bytes, head: Head) -> bool:
 def redelivered(data: bytes, *, failed: bool, modified: Modified | None) -> bytes:
     """A whole message as it is sent again: header and message annotations written anew, the rest copied.
 
-    Sections that are out of order or malformed are not repaired: then it is sent again as it came.
+    Sections that are out of order or malformed are not repaired: then it is sent again as it came. Annotations of too
+    many values to be read stay as they came.
     Args: failed: the try before counts as a failed delivery. modified: whose message annotations are merged.
     Source: §3.2.1 (first-acquirer, delivery-count), §3.4.5.
     """
@@ -170,7 +171,6 @@ def redelivered(data: bytes, *, failed: bool, modified: Modified | None) -> byte
     if head is None or head.irregular:
         return data
     header = Header()
-    merged: dict[Symbol | ULong, Value] = {}
     try:
         start, end = head.header
         if end:
@@ -178,16 +178,30 @@ def redelivered(data: bytes, *, failed: bool, modified: Modified | None) -> byte
         start, end = head.message_annotations
         annotations = data[start:end]
         if modified is not None and modified.message_annotations:
-            if end:
-                merged.update(_decoded(MessageAnnotations, annotations).value)
-            merged.update(modified.message_annotations.items())
-            annotations = encode_composite(MessageAnnotations(value=merged))
+            annotations = _merged(annotations, modified.message_annotations)
     except ProtocolError:
         return data
     tries = min(header.delivery_count + failed, _UINT_MAX)
     header = replace(header, first_acquirer=False, delivery_count=tries)
     start, end = head.delivery_annotations
     return encode_composite(header) + data[start:end] + annotations + data[head.bare_at :]
+
+
+def _merged(section: bytes, added: Mapping[Symbol, Value]) -> bytes:
+    """A message-annotations section with more of them, or as it is where it holds too many values.
+
+    Raises: ProtocolError: it is malformed.
+    """
+    merged: dict[Symbol | ULong, Value] = {}
+    if section:
+        try:
+            merged.update(_decoded(MessageAnnotations, section).value)
+        except ProtocolError as error:
+            if error.condition != AmqpCondition.RESOURCE_LIMIT_EXCEEDED:
+                raise
+            return section
+    merged.update(added.items())
+    return encode_composite(MessageAnnotations(value=merged))
 
 
 def without_ttl(data: bytes) -> bytes:

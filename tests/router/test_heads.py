@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from amqpmesh.policies.annotations import DeliveryAnnotationsRule
 from amqpmesh.router import heads
 from amqpmesh.router.amqp.composite import decode_composite, encode_composite
+from amqpmesh.router.amqp.counting import FEW_VALUES
 from amqpmesh.router.amqp.delivery_states import Modified
 from amqpmesh.router.amqp.errors import ProtocolError
 from amqpmesh.router.amqp.messaging import AmqpValue, DeliveryAnnotations, Header, MessageAnnotations
@@ -217,6 +218,15 @@ def test_annotations_that_cannot_be_merged_are_left_alone() -> None:
     data = b"\x00\x53\x72\xa1\x01A" + BODY
     modified = Modified(message_annotations={Symbol("x-opt-k"): 1})
     assert heads.redelivered(data, failed=True, modified=modified) == data
+
+
+def test_a_try_counts_though_there_are_too_many_annotations_to_merge_others_into() -> None:
+    annotations = encode_composite(MessageAnnotations(value={Symbol("x-opt-many"): [None] * FEW_VALUES}))
+    modified = Modified(message_annotations={Symbol("x-opt-k"): 1})
+    again = heads.redelivered(annotations + BODY, failed=True, modified=modified)
+    header, end = decode_composite(Header, again)
+    assert header.delivery_count == 1
+    assert again[end:] == annotations + BODY
 
 
 # --------------------------------------------------------------------------------------------------------- no ttl
