@@ -163,11 +163,17 @@ class Attaching:
             else:
                 assert isinstance(link, Sender)
                 taken = self._consumer(record, link, attach)
-        except RefusedError as refusal:
+        except (RefusedError, ProtocolError) as refusal:
+            if isinstance(refusal, RefusedError):
+                error = refusal.error
+            elif refusal.scope is Scope.LINK:  # of its unsettled map, which is read now
+                error = Error(condition=refusal.condition, description=str(refusal))
+            else:
+                raise
             for each in resumed:
                 self._steal(record, each)
-            link.refuse(refusal.error)
-            self.refused(record, link, refusal.error)
+            link.refuse(error)
+            self.refused(record, link, error)
             return
         link.context = taken
         if octets:

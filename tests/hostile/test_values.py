@@ -432,6 +432,9 @@ def test_an_unsettled_map_is_read_as_far_as_something_is_looked_for_and_each_ent
     peer.write(Detach(handle=0))
     peer.hear()
     peer.write(attached(Role.SENDER, unsettled={b"other": STATE, tag: None}))
-    (end,) = [each.performative for each in peer.hear() if isinstance(each.performative, End)]
-    assert end.error is not None
-    assert end.error.condition == "amqp:resource-limit-exceeded"
+    answer, detach = [each.performative for each in peer.hear() if not isinstance(each.performative, Disposition)]
+    assert isinstance(answer, Attach)
+    assert answer.target is None
+    assert isinstance(detach, Detach)
+    assert detach.error is not None
+    assert detach.error.condition == "amqp:resource-limit-exceeded"
