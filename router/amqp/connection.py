@@ -546,7 +546,7 @@ class Connection:
 
     def _receive_overfull(self, channel: int, performative: Performative, payload: bytes) -> Iterable[Event]:
         """A frame with more values than are made. What it would begin is refused; what it would end, ends; a delivery
-        has the state that is left.
+        has the state that is left, if one is.
 
         Args: performative: without them.
         Raises: ProtocolError(CONNECTION, resource-limit-exceeded): nothing less can be refused.
@@ -560,7 +560,7 @@ class Connection:
             return self._receive_performative(channel, replace(performative, error=error), b"")
         if self.remote is None or isinstance(performative, Open):
             raise ProtocolError(Scope.CONNECTION, error.condition, error.description or label)
-        if isinstance(performative, Transfer | Disposition) and performative.state is not None:
+        if isinstance(performative, Transfer | Disposition):
             return self._receive_performative(channel, performative, payload)
         if isinstance(performative, Begin):
             self._receive_begin(channel, performative)

@@ -181,7 +181,7 @@ def decode_abridged(body: bytes, most: int) -> tuple[Performative, int]:
     """The performative of a frame body without what its fields hold, and the offset at which its payload begins.
 
     Null is in the place of each value of values. Of a delivery state of the standard the simple fields stay, and those
-    of the error in it.
+    of the error in it; of one of an extension nothing.
     Args: most: values that such a state may leave. Raises: ProtocolError(CONNECTION): as `decode_composite`.
     """
     try:

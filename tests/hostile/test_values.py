@@ -14,6 +14,7 @@ from types import FrameType
 import pytest
 
 from amqpmesh.router.amqp import decoder
+from amqpmesh.router.amqp.codec import encode
 from amqpmesh.router.amqp.composite import encode_composite
 from amqpmesh.router.amqp.counting import FEW_VALUES
 from amqpmesh.router.amqp.definitions import Error, ReceiverSettleMode, Role
@@ -29,7 +30,7 @@ from amqpmesh.router.amqp.performatives import (
     Open,
     Performative,
 )
-from amqpmesh.router.amqp.types import Symbol
+from amqpmesh.router.amqp.types import Described, Extension, Symbol
 from amqpmesh.router.config import AddressConfig
 from amqpmesh.router.connections import ConnectionRecord
 from amqpmesh.router.kernel.relay import Delivery
@@ -281,6 +282,8 @@ def test_of_a_state_with_very_many_values_the_simple_ones_are_told() -> None:
         (STATE, Modified()),
         (Modified(delivery_failed=True, message_annotations=MAP), Modified(delivery_failed=True)),
         (Rejected(error=ERROR), Rejected(error=SHORT)),
+        # Of an extension nobody knows what matters: that it ended, and that nobody accepted it.
+        (Extension(encode(Described(Symbol("x:y:list"), [None] * OCTETS))), Modified(delivery_failed=True)),
     ):
         sent = producer.send(sender)
         (arrival,) = consumer.take(1)
