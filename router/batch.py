@@ -61,8 +61,8 @@ def _finish_touched(core: Core) -> None:
                 stay_quiet(address)
             if address.draining or address.lenders:
                 _answer_drains(core, address)
-            for share in address.borrowers:
-                # What its consumers can take all at once, nodes that lead here may wait for.
+            for share in sorted(address.borrowers, key=_left_at):
+                # What its consumers can take all at once, nodes that lead here may wait for: each in its turn.
                 if share.ingress.is_multicast and (share.look(core.now) or share.ingress.waiting.size):
                     core.touch(share.ingress)
             core.set_timer(address, address.next_timer())
@@ -71,6 +71,10 @@ def _finish_touched(core: Core) -> None:
         windows, core.touched_windows = core.touched_windows, {}
         for window in windows:
             _grant(core, window.grants(core.now))
+
+
+def _left_at(share: Share) -> float:
+    return share.ingress.left_at
 
 
 def _relieve(core: Core) -> None:

@@ -441,3 +441,26 @@ def test_what_is_large_goes_on_at_the_pace_of_its_window_though_others_hold_cred
             mesh.run()
     assert came > 800
     mesh.leave()
+
+
+def test_producers_of_a_multicast_at_two_routers_take_turns_where_its_receivers_take_one_message_each() -> None:
+    mesh = World("AB", LINE[:1], NEWS)
+    consumers = [mesh["B"].client() for _ in range(2)]
+    receivers = [consumer.receiver("news/x", credit=1) for consumer in consumers]
+    mesh.advance(0.5)
+    producers = [mesh[router].client() for router in "AB"]
+    links = [producer.sender("news/x") for producer in producers]
+    mesh.advance(0.5)
+    for _ in range(20):
+        for producer, link in zip(producers, links, strict=True):
+            exhaust(producer, link)
+        for consumer, receiver in zip(consumers, receivers, strict=True):
+            consumer.take(1)[0].accept()
+            receiver.flow(1)
+            mesh.run()
+        mesh.advance(0.01)
+    heard = [sum(bool(sent.said) for sent in producer.sent.values()) for producer in producers]
+    assert heard == [10, 10]
+    for consumer in consumers:
+        consumer.take(1)[0].accept()
+    mesh.leave()
