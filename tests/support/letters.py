@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Container, Iterable
 from dataclasses import dataclass, field
 
-from amqpmesh.router.amqp.delivery_states import Accepted, DeliveryState, Modified, Released
+from amqpmesh.router.amqp.definitions import AmqpCondition
+from amqpmesh.router.amqp.delivery_states import Accepted, DeliveryState, Modified, Rejected, Released
 from amqpmesh.router.amqp.link import Receiver, Sender
 from tests.support.network import OUTCOMES, Arrival, Client, Sent
 
@@ -125,6 +126,10 @@ def _check_outcome(letter: Letter, heard: DeliveryState, rules: Rules, account: 
         # Somebody had it, or a router that is gone may have given it to somebody, or a try before the last has failed.
         tried = letter.to in rules.attempts and bool(decided)
         assert rules.faults or rules.departures or tried, ("failed without a reason", account)
+    elif isinstance(heard, Rejected) and heard.error is not None and heard.error.condition == AmqpCondition.NOT_FOUND:
+        is_gone = letter.to.startswith("$dynamic/") and (rules.faults or rules.departures)
+        assert is_gone, ("rejected for a node that is there", account)
+        assert not letter.receipts, ("rejected as for a node that is gone, though it was sent", account)
     else:
         raise AssertionError(("strange", account))
     one = letter.to not in rules.multicast and letter.to not in rules.attempts
