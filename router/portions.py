@@ -41,7 +41,7 @@ class SharedWindow(FixedWindow):
 
     A portion may hold all of the window. Once a part of the window's size has left for other addresses and nothing for
     its own, it holds nothing, or that part at most, if something has left for it before. Each message that leaves for
-    it before so many have for others lets it hold one more.
+    it before so many have for others lets it hold twice as many.
 
     Args: window: deliveries granted and waiting. One of less than `PARTS` counts what waits as if it were that large:
         else one address could hold all of it.
@@ -78,11 +78,12 @@ class SharedWindow(FixedWindow):
     def is_full(self, key: Hashable, most: int) -> bool:
         """Whether one more message may not wait for an address or lane, because others go on while that takes nothing.
 
+        While it may hold all of the window, that is what bounds them.
         Args: most: messages that may wait then, if that is more than a part of the window; more than such a part may
             not once one has waited in vain.
         """
         portion = self._portions.get(key)
-        if portion is None or portion.most > self.part:
+        if portion is None or portion.most == self.capacity or portion.waiting < portion.most:
             return False
         return portion.waiting >= (self.part if portion.in_vain else max(most, self.part))
 
@@ -120,7 +121,7 @@ class SharedWindow(FixedWindow):
             others = self._left - portion._mark - 1
             most = max(most, self.part)
             if others < self.part:
-                most = min(self.capacity, most + 1)
+                most = min(self.capacity, 2 * most)
             portion._mark = self._left
             own = self._portions.get(to)
             if own is not None and own is not portion:

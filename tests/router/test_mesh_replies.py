@@ -221,6 +221,27 @@ def test_a_dead_reply_address_holds_no_more_than_its_window_of_messages_and_stop
     traffic.leave()
 
 
+@pytest.mark.parametrize("routers", ["A", "AB"])
+def test_a_slow_reply_address_holds_no_more_than_its_window_either_once_its_sender_has_no_others(routers: str) -> None:
+    traffic = Traffic(routers, [1, 100])
+    slow, fast = traffic.mailboxes
+    link = traffic.sender(None)
+    for _ in range(40):
+        traffic.client.send(link, message(to=slow.address))
+        traffic.client.send(link, message(to=fast.address))
+        fast.take()
+        traffic.mesh.run()
+    for _ in range(4):
+        for _ in range(300):
+            if link.credit:
+                traffic.client.send(link, message(to=slow.address))
+        assert traffic.far.core.relays < 500 + 64
+        assert slow.take() == 1
+        traffic.mesh.advance(0.05)
+    assert not link.credit, "its sender waits for it again"
+    traffic.leave()
+
+
 def test_receivers_with_credit_cost_no_frame_more() -> None:
     traffic = Traffic("ABC", [1000] * 20)
     link = traffic.sender(None)

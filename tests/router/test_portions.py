@@ -71,11 +71,22 @@ def test_an_address_that_takes_as_much_as_others_holds_what_waits_for_it_again()
     window, i = begun(64)
     portion = wait(window, i, "q", 40)
     go_on(window, i, 16)
-    for taken in range(1, 13):
+    for most in (16, 32, 64):
         window.end(i, portion, "q", left=True)
-        assert portion.most == 15 + taken, "others went on before the first of them alone"
-    assert window.held(i) == 27
+        assert portion.most == most, "others went on before the first of them alone"
+    assert window.held(i) == 37
     assert not window.is_full("q", 1)
+
+
+def test_what_holds_nothing_of_the_window_is_bounded_although_its_address_takes_some_again() -> None:
+    window, i = begun(64)
+    portion = wait(window, i, "q", 40)
+    go_on(window, i, 16)
+    window.end(i, portion, "q", left=True)
+    window.end(i, portion, "q", left=True)
+    assert (portion.waiting, portion.most) == (38, 32)
+    assert window.is_full("q", 38)
+    assert not window.is_full("q", 39)
 
 
 def test_one_that_has_waited_in_vain_shows_that_no_more_than_a_part_need_to_wait() -> None:
