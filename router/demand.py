@@ -19,6 +19,10 @@ class _Group:
         self.open = 0
 
 
+#: Numbers that may be too many before they are looked through.
+_FEW: Final = 16
+
+
 class _Least:
     """Numbers that come and go, and the least of them, for O(log n) each."""
 
@@ -26,7 +30,7 @@ class _Least:
 
     def __init__(self) -> None:
         self._counts: dict[int, int] = {}
-        #: Each number once that is there, and some that are not there any more.
+        #: Each number once that is there, and about as many, at most, that are not there any more.
         self._heap: list[int] = []
         self._heaped: set[int] = set()
 
@@ -36,6 +40,9 @@ class _Least:
         if number not in self._heaped:
             self._heaped.add(number)
             heappush(self._heap, number)
+            if len(self._heap) > 2 * len(self._counts) + _FEW:
+                self._heap = sorted(self._counts)
+                self._heaped = set(self._heap)
 
     def remove(self, number: int) -> None:
         """One less, which is there."""

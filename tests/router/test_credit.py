@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import tracemalloc
 from typing import NamedTuple
 
 import pytest
@@ -1138,3 +1139,18 @@ def test_the_demand_kept_up_to_date_is_the_demand_counted_anew(distribution: Dis
         else:
             expected, consumers = sum(each_usable), not opened.isdisjoint(counting)
         assert (pool.demand, pool.spare) == (expected, int(consumers))
+
+
+def test_a_multicast_remembers_no_credit_that_nobody_has_any_more() -> None:
+    pool = Pool(Distribution.MULTICAST)
+    pool.add_branch(1)
+    rising = pool.add_branch(1)
+    sizes = []
+    for most in (100, 10_000):
+        tracemalloc.start()
+        for usable in range(2, most):
+            pool.set_usable(rising, usable, 0.0)
+        sizes.append(tracemalloc.get_traced_memory()[0])
+        tracemalloc.stop()
+    assert sizes[1] < sizes[0] + 10_000
+    assert pool.demand == 1
