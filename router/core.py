@@ -500,9 +500,17 @@ class Core:
         return at_once(survey(self))
 
     def passed(self) -> tuple[int, int]:
-        """How many connections and links are gone, and how many there are."""
-        records = self.connections
-        there = len(records) + sum(len(each.incoming) + len(each.outgoing) + len(each.lingering) for each in records)
+        """How many connections and links are gone, and how many there are.
+
+        One that is lost has its links until they are let go of, and its engine until it is closed has them, too.
+        """
+        records = {**self.connections, **self.leaving}
+        there = len(records) + sum(
+            sum(len(session.links) for session in each.engine.channels.sessions)
+            if each.lost
+            else len(each.incoming) + len(each.outgoing) + len(each.lingering)
+            for each in records
+        )
         return self._numbers + self.attaching.made - there, there
 
     def most_held(self) -> int:

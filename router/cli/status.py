@@ -57,7 +57,7 @@ def declare(command: argparse.ArgumentParser) -> None:
         metavar="S",
         type=arguments.seconds,
         default=TIME_OUT,
-        help=f"seconds to wait; default: {TIME_OUT:g}",
+        help=f"seconds to wait for each answer, of which there may be many; default: {TIME_OUT:g}",
     )
     command.add_argument(
         "--json",
@@ -106,6 +106,11 @@ async def _ask(connection: Connection, router: str | None, timeout: float) -> En
     entities: dict[str, list[Entity]] = {}
 
     async def ask() -> None:
+        async def answered(request: Message) -> Message:
+            answer = await management.request(request)
+            patience.progress()  # there may be many pages
+            return answer
+
         patience.wait("an answer" if router is None else f"an answer of {router}")
         # There is nobody else on this thread who would have to wait while it is decoded.
         requester = connection.requester(address, max_message_size=MAX_ANSWER)
@@ -114,7 +119,7 @@ async def _ask(connection: Connection, router: str | None, timeout: float) -> En
                 await look_for_path(connection, router)
             async with requester as management:
                 try:
-                    entities.update(await all_pages(management.request))
+                    entities.update(await all_pages(answered))
                 except OutcomeError as error:
                     who = "the router" if router is None else router
                     raise RefusedError(f"{who} is not reached: the request was {error}") from None

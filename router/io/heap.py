@@ -24,6 +24,7 @@ LITTER: Final = 1_000  # connections and links that may be gone before what they
 LITTLE: Final = 1 << 20  # octets of deliveries that may be gone before
 MUCH: Final = 32 << 20  # octets that may be free in the process, beside what is held
 CONNECTION: Final = 50 << 10  # octets of a connection, about
+AGAIN: Final = 60.0  # seconds after which what could not be given back is tried once more
 STATM: Final = Path("/proc/self/statm")
 
 
@@ -88,16 +89,18 @@ class Slack:
     def __init__(self) -> None:
         self._least: int | None = None
         self._stays = 0
+        self._again = 0.0
 
     def is_wide(self, resident: int, now: Peaks) -> bool:
-        """Whether much is free that was not when what is free was `given_back`."""
+        """Whether much is free that was not when what is free was `given_back`, or that was so a while ago."""
         slack = self._slack(resident, now)
-        self._stays = min(self._stays, slack)
+        self._stays = min(self._stays, slack) if trio.current_time() < self._again else 0
         return slack - self._stays > MUCH
 
     def given_back(self, resident: int, now: Peaks) -> None:
-        """What is there yet is in pieces that nobody can give back."""
+        """What is there yet is in pieces that nobody can give back, as long as what lies between them stays."""
         self._stays = self._slack(resident, now)
+        self._again = trio.current_time() + AGAIN
 
     def _slack(self, resident: int, now: Peaks) -> int:
         more = resident - now.octets - now.connections * CONNECTION
@@ -121,7 +124,7 @@ async def give_back(held: Held) -> Never:
             littered = held.is_littered()
             if left or littered:
                 collect()
-            if left or settled or slack.is_wide(resident(), now):
+            if left or littered or settled or slack.is_wide(resident(), now):
                 held.compact()
                 trim()
                 slack.given_back(resident(), now)

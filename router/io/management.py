@@ -61,6 +61,7 @@ class ManagementNode(Doors):
         self._surveyed: tuple[float, Statistics] | None = None
         self._worked = 0.0
         self._driver: Driver | None = None
+        self._start: Callable[[Callable[[], Awaitable[None]]], object] | None = None
         self._ended = False
 
     @property
@@ -70,6 +71,7 @@ class ManagementNode(Doors):
     def begin(self, driver: Driver, start: Callable[[Callable[[], Awaitable[None]]], object]) -> None:
         """The router has started: from now on there is the node, and soon who serves it."""
         self._driver = driver
+        self._start = start
         driver.core.addresses.keep(management.ADDRESS)
         self._inside.begin(driver, start)
 
@@ -137,8 +139,20 @@ class ManagementNode(Doors):
         """How the router stands, or stood less than `age` seconds ago."""
         if self._surveyed is None or trio.current_time() - self._surveyed[0] >= age:
             found = await self._in_turns(self._survey())
+            if self._surveyed is None:
+                assert self._start is not None
+                self._start(self._forget)
             self._surveyed = trio.current_time(), found
         return self._surveyed[1]
+
+    async def _forget(self) -> None:
+        """Let go of what was found out, once it is told to nobody: it holds names of links that are gone."""
+        while self._surveyed is not None:
+            until = self._surveyed[0] + PAGES_TIME
+            if trio.current_time() < until:
+                await trio.sleep_until(until)
+            else:
+                self._surveyed = None
 
     async def _in_turns(self, steps: Steps[T]) -> T:
         """The result; in between, and before the next work, there are pauses for whatever else there is to do."""

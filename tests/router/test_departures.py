@@ -304,3 +304,28 @@ def test_four_times_as_many_receivers_cost_four_times_as_much(work) -> None:  # 
     few = min(work(150) for _ in range(2))
     many = min(work(600) for _ in range(2))
     assert many < 9 * few, "squares would be 16 times as much"
+
+
+@pytest.mark.parametrize("parting", ["detaches", "closes", "ends", "is lost"])
+def test_a_multicast_that_waits_for_a_receiver_goes_on_without_it_once_that_has_left(parting: str) -> None:
+    network = Network(AddressConfig(pattern="q", distribution=Distribution.MULTICAST))
+    other, awaited, producer = network.client(), network.client(), network.client()
+    other.receiver("q", credit=5)
+    receiver = awaited.receiver("q", credit=1)
+    sender = producer.sender("q")
+    sent = [producer.send(sender) for _ in range(2)]
+    for client in (other, awaited):
+        client.take(1)[0].accept()
+    network.run()
+    other.take(0)
+    if parting == "is lost":
+        awaited.lose()
+    elif parting == "ends":
+        awaited.session.end()
+    else:
+        receiver.detach(closed=parting == "closes")
+    network.run()
+    other.take(1)[0].accept()
+    network.run()
+    assert [each.outcome for each in sent] == [Accepted(), Accepted()]
+    network.leave()
