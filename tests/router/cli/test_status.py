@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import trio
 
+from amqpmesh.router.cli.attempt import Patience
 from amqpmesh.router.cli.exits import RefusedError
 from amqpmesh.router.cli.status import all_pages
 from amqpmesh.router.config import ConnectorConfig, ListenerConfig, PlaceConfig
@@ -225,6 +226,15 @@ def test_a_router_that_has_more_than_an_answer_is_asked_again(
         served.receive(f"q{index}")
     for name in ("router.management.PAGE", "router.cli.status.PAGE"):
         monkeypatch.setattr(f"amqpmesh.{name}", 2)
+    heard = []
+
+    class Watched(Patience):
+        def progress(self) -> None:
+            heard.append(self)
+            super().progress()
+
+    monkeypatch.setattr("amqpmesh.router.cli.status.Patience", Watched)
     told = json.loads(command("status", "--json").out)
+    assert len(heard) > 2, "each answer is waited for anew"
     addresses = [link["address"] for link in told["links"]]
     assert [f"q{index}" for index in range(5)] == sorted(each for each in addresses if each.startswith("q"))

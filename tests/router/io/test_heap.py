@@ -12,13 +12,15 @@ import trio
 from trio.testing import MockClock
 
 from amqpmesh.router.amqp.definitions import Role
-from amqpmesh.router.amqp.performatives import Disposition, Transfer
+from amqpmesh.router.amqp.performatives import Attach, Disposition, Transfer
+from amqpmesh.router.config import ListenerConfig
 from amqpmesh.router.core import RELAY
 from amqpmesh.router.io import heap
 from amqpmesh.router.io.heap import LITTLE, Held, Peaks
 from amqpmesh.router.io.node import Router, held_by
 from amqpmesh.router.kernel.relay import LinkFlow
 from tests.support.peer import connect, credit
+from tests.support.script import attached
 
 MIB = 1 << 20
 
@@ -33,8 +35,10 @@ class Knot:
 class Remembered(Held):
     """So much in one second after the other."""
 
-    def __init__(self, *peaks: Peaks) -> None:
+    def __init__(self, *peaks: Peaks, littered: int | None = None) -> None:
+        """Args: littered: when so many looks are left, much is gone."""
         self.left = list(peaks)
+        self.littered = littered
         self.done = list[str]()
         self.ended = trio.Event()
 
@@ -44,7 +48,7 @@ class Remembered(Held):
         return self.left.pop(0)
 
     def is_littered(self) -> bool:
-        return False
+        return len(self.left) == self.littered
 
     def compact(self) -> None:
         self.done.append("compact")
@@ -136,6 +140,21 @@ async def test_it_is_looked_for_when_much_more_is_there_than_is_held(
 
     held = Steady(*[Peaks(10, MIB)] * len(resident))
     assert await looked(held, monkeypatch) == given_back
+
+
+async def test_what_could_not_be_given_back_is_tried_again_a_while_later(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = 130
+    resident = iter([40 * MIB, *[200 * MIB] * 2 * looks])
+    monkeypatch.setattr(heap, "resident", lambda: next(resident))
+    assert await looked(Remembered(*[Peaks(10, MIB)] * looks), monkeypatch) == [2, 62, 122]
+
+
+async def test_what_garbage_had_is_given_back_once_it_was_looked_for(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert await looked(Remembered(*[Peaks(10, 0)] * 5, littered=2), monkeypatch) == [3]
 
 
 def test_what_a_process_has_is_known_where_the_system_says_it() -> None:
@@ -255,3 +274,22 @@ async def test_what_is_gone_is_looked_for_once_as_much_is_gone_as_is_there(
                     await trio.testing.wait_all_tasks_blocked()
             assert held.is_littered()
             assert not held.is_littered()
+
+
+async def test_what_a_connection_had_is_gone_when_it_is_closed_and_not_while_its_peer_is_waited_for(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(heap, "LITTER", 4)
+    listener = ListenerConfig(url="amqp://127.0.0.1:0", idle_time_out=1.0, close_time_out=5.0)
+    async with Router(listeners=[listener]) as router:
+        held = held_by(router)
+        peer = await connect(router)
+        await peer.attach(Role.RECEIVER, "a")
+        for handle in range(1, 8):
+            await peer.write(attached(Role.RECEIVER, "a", name=f"link {handle}", handle=handle))
+            await peer.expect(Attach)
+        await trio.sleep(3.0)
+        assert not router.statistics().links
+        assert not held.is_littered(), "its engine has all of them"
+        await trio.sleep(4.0)
+        assert held.is_littered()

@@ -1,5 +1,6 @@
 """`$management` of a running router, asked by those who are connected to it and by the program that it is in."""
 
+import gc
 import logging
 from contextlib import AsyncExitStack
 from itertools import count
@@ -18,12 +19,12 @@ from amqpmesh.router.amqp.performatives import Detach
 from amqpmesh.router.config import AddressConfig
 from amqpmesh.router.io.client.incoming import Incoming
 from amqpmesh.router.io.client.receiver_end import ReceiverEnd
-from amqpmesh.router.io.management import CREDIT, FAULT_PAUSE, PAUSE, REPLY_TIME, SURVEY_TIME
+from amqpmesh.router.io.management import CREDIT, FAULT_PAUSE, PAGES_TIME, PAUSE, REPLY_TIME, SURVEY_TIME
 from amqpmesh.router.io.node import Router
 from amqpmesh.router.logs import event_of
 from amqpmesh.router.message import Message
 from amqpmesh.router.outcomes import ModifiedError, RejectedError
-from amqpmesh.router.statistics import Statistics
+from amqpmesh.router.statistics import LinkStatistics, Statistics
 from amqpmesh.router.steps import Steps
 from tests.support.bad_requests import send_all, send_other_formats
 from tests.support.client import joined
@@ -226,6 +227,28 @@ async def test_others_have_their_turn_while_a_long_answer_is_made(
             await links.enter_async_context(client.sender("q"))
         assert await turns_of_an_answer() >= 100 > 2 * short
         ended = True
+
+
+async def test_nothing_that_was_found_out_stays_when_nobody_asks_any_more(
+    nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
+    async with (
+        Router(id="A") as router,
+        joined(nursery, router) as client,
+        client.requester(ADDRESS) as requests,
+    ):
+        for _ in range(2):
+            async with client.sender("q", name="of a link that goes"):
+                assert rows(await requests.request(LINKS))
+            assert "of a link that goes" in names_of_links()
+            await trio.sleep(PAGES_TIME + 1.0)
+            assert "of a link that goes" not in names_of_links()
+
+
+def names_of_links() -> set[str]:
+    """Those of all statistics that there are."""
+    gc.collect()
+    return {each.name for each in gc.get_objects() if isinstance(each, LinkStatistics)}
 
 
 async def test_what_was_found_out_for_one_is_told_to_all_for_a_moment(
