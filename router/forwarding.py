@@ -150,7 +150,7 @@ def _everyone(core: Core, address: Address) -> list[OutgoingLink]:
     awaited = address.awaited
     while awaited:
         last = awaited[-1]
-        if not (last.is_over or last.left_out or last.is_ready):
+        if last in address.outgoing and not (last.is_over or last.left_out or last.is_ready):
             last.stall()
             return []
         awaited.pop()

@@ -326,6 +326,29 @@ def test_a_multicast_that_waited_while_the_tree_changed_reaches_nobody_twice(set
     mesh.leave()
 
 
+def test_a_multicast_that_waits_for_a_lane_that_is_replaced_does_not_wait_for_what_is_unsettled_there() -> None:
+    mesh = World("ABC", [("A", "B"), ("B", "C"), ("A", "C")], NEWS)
+    near, far, producer = mesh["B"].client(), mesh["C"].client(), mesh["A"].client()
+    near.receiver("news/x", credit=50)
+    slow = far.receiver("news/x", credit=1)
+    link = producer.sender("news/x")
+    mesh.advance(0.2)
+    while link.credit:
+        producer.send(link)
+    came = len(near.take())
+    assert came < len(producer.sent)
+    (wire,) = mesh.between("A", "C")
+    for core, record in wire.ends:
+        assert core.mesh is not None
+        core.mesh.set_cost(core.mesh.neighbours[record], 20)
+    mesh.advance(0.5)
+    slow.flow(50)
+    mesh.advance(0.5)
+    assert came + len(near.take()) == len(producer.sent)
+    assert not any(sent.said for sent in producer.sent.values()), "of the first nothing is settled yet"
+    mesh.leave()
+
+
 def test_a_multicast_of_a_router_whose_clock_was_set_back_is_not_taken_for_one_of_its_life_before() -> None:
     mesh = World("ABCD", [("A", "B"), ("B", "C"), ("A", "D"), ("D", "C")], NEWS)
     consumer, producer = mesh["C"].client(), mesh["A"].client()
