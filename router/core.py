@@ -521,7 +521,8 @@ class Core:
         return most
 
     def compact(self) -> None:
-        """Let go of the room that deliveries had, where none is left."""
+        """Let go of the room that deliveries and links had, where none is left."""
+        self.lookup.compact()
         for record in self.connections:
             for session in record.engine.channels.sessions:
                 session.flow_state.compact()

@@ -73,6 +73,10 @@ class Lookup:
         """The addresses whose meaning is kept."""
         return {**self._older, **self._places}
 
+    def compact(self) -> None:
+        """Let go of what is kept: one of them among what a link had keeps the whole page of memory."""
+        self._places, self._older = {}, {}
+
     def place(self, address: str) -> Place:
         """What an address means by the configuration, wherever that is.
 

@@ -60,7 +60,7 @@ class Held:
         return True
 
     def compact(self) -> None:
-        """Let go of the room that deliveries had, which stays for the next ones else."""
+        """Let go of the room that deliveries and links had, which stays for the next ones else."""
         self._core.compact()
 
 

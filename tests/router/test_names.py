@@ -483,6 +483,14 @@ def test_what_an_address_in_use_means_is_not_forgotten_for_invented_ones() -> No
     assert len(core.lookup.remembered) <= REMEMBERED
 
 
+def test_what_addresses_mean_is_let_go_of_with_the_room_that_links_had() -> None:
+    core = Network().core
+    core.lookup.place("used")
+    core.compact()
+    assert not core.lookup.remembered
+    assert core.lookup.place("used").name == "used"
+
+
 def test_nothing_is_left_of_senders_to_other_routers_that_have_gone() -> None:
     mesh = World("ABC", LINE)
     mesh["C"].client().receiver("q", credit=10)
