@@ -81,7 +81,7 @@ def _opens(connections: int) -> list[bytes]:
 
 
 LOGINS = "50 logins by PLAIN"
-USER, PASSWORD = "ada", "right"
+USER, PASSWORD, ITERATIONS = "ada", "right", 100_000
 
 
 def _logins(connections: int) -> list[bytes]:
@@ -223,8 +223,8 @@ def attacked(target: Target, case: str, part: int) -> Figures:
 
 @contextmanager
 def logged_in() -> Iterator[Target]:
-    """A router that knows a user, whose password takes as many rounds of hashing as a new one's."""
-    with router(users=Users({}).add(USER, PASSWORD)) as target:
+    """A router that knows a user, whose password takes many rounds of hashing."""
+    with router(users=Users({}).add(USER, PASSWORD, ITERATIONS)) as target:
         yield target
 
 

@@ -4,7 +4,7 @@ A table per user, and in it one per mechanism:
 
     ["alice"."SCRAM-SHA-256"]
     salt = "..."          # base64, as are the keys
-    iterations = 100000
+    iterations = 65536
     stored_key = "..."
     server_key = "..."
 

@@ -24,8 +24,9 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 SALT_SIZE = 32
 """Octets of salt that a verifier should have: an unknown user is shown as many, and must not stand out."""
 
-SCRAM_ITERATIONS = 100_000
-"""Iterations of a new verifier: a stolen file costs its thief 25 times what the least number would."""
+SCRAM_ITERATIONS = 65_536
+"""Iterations of a new verifier: a stolen file costs its thief 16 times what the least number would. Cyrus SASL, which
+qpid-proton's clients log in with, computes no more."""
 
 MIN_ITERATIONS = 4096
 """The least that a verifier may have (RFC 5802, 5.1)."""

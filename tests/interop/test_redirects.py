@@ -67,7 +67,8 @@ def test_a_message_of_an_anonymous_sender_of_proton_is_rejected_with_where(elsew
     program.finish()
     [outcome] = program.of("outcome")
     assert (outcome["outcome"], outcome["condition"]) == ("rejected", "amqp:link:redirect")
-    assert plain(outcome["info"]) == PLACE | {"address": "there"}
+    # What a link would be told, and which message it is about.
+    assert plain(outcome["info"]) == PLACE | {"address": "there", "delivery-tag": b"tag-0".hex()}
 
 
 def test_a_connection_of_proton_is_told_where_it_belongs(elsewhere, client):
@@ -89,7 +90,7 @@ async def test_the_library_is_told_all_of_it_by_a_router_in_another_process(else
         async with connection.sender(None) as sender:
             with pytest.raises(RejectedError) as rejected:
                 await sender.send(Message("x", to="elsewhere/a"))
-        assert rejected.value.error.info == PLACE | {"address": "there"}
+        assert rejected.value.error.info == PLACE | {"address": "there", "delivery-tag": b"\x00"}
     with pytest.raises(ConnectionClosedError) as closed:
         async with connect(elsewhere.urls[1]) as connection, connection.sender("a"):
             raise AssertionError("it is elsewhere")
