@@ -30,7 +30,7 @@ from amqpmesh.router.amqp.sasl import SaslClient
 from amqpmesh.router.users import add_user
 from tests.docs.pages import ROOT, log_lines, on_loopback, steady
 from tests.docs.processes import PATIENCE, Daemon, environment
-from tests.support.peer import AMQP, Peer, attached, begun
+from tests.support.peer import AMQP, Peer, attached, begun, exactly
 
 PAGE = "operations.md"
 TEXT = (ROOT / "docs" / PAGE).read_text(encoding="utf-8")
@@ -106,16 +106,6 @@ class Site:
             if not sasl.done:
                 await stream.send_all(bytes(negotiation.out))
         return stream
-
-
-async def exactly(stream: trio.abc.Stream, size: int) -> bytes:
-    """So many octets."""
-    data = b""
-    while len(data) < size:
-        more = await stream.receive_some(size - len(data))
-        assert more, "the stream ended"
-        data += more
-    return data
 
 
 async def until_the_end(stream: trio.abc.Stream) -> None:

@@ -25,7 +25,7 @@ from amqpmesh.router.config import ListenerConfig
 from amqpmesh.router.io.node import Router
 from tests.support.script import AMQP, TLS, attached, begun, flow, frame
 
-__all__ = ["AMQP", "TLS", "Peer", "attached", "begun", "connect", "connected", "credit", "frame"]
+__all__ = ["AMQP", "TLS", "Peer", "attached", "begun", "connect", "connected", "credit", "exactly", "frame"]
 
 P = TypeVar("P", bound=Performative)
 
@@ -33,6 +33,16 @@ P = TypeVar("P", bound=Performative)
 def credit(number: int, *, handle: int = 0) -> Flow:
     """A `flow` that gives a link credit, before its first delivery."""
     return flow(handle=handle, delivery_count=0, link_credit=number)
+
+
+async def exactly(stream: trio.abc.Stream, size: int) -> bytes:
+    """So many octets."""
+    data = b""
+    while len(data) < size:
+        more = await stream.receive_some(size - len(data))
+        assert more, "the stream ended"
+        data += more
+    return data
 
 
 class Peer:

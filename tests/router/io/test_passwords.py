@@ -17,6 +17,7 @@ from amqpmesh.router.amqp.types import Symbol
 from amqpmesh.router.config import ListenerConfig
 from amqpmesh.router.io.node import Router
 from amqpmesh.router.users import Users, add_user
+from tests.support.peer import exactly
 from tests.support.script import SASL, frame
 
 FROM_SERVER: Registry[SaslMechanisms | SaslOutcome] = Registry(SaslMechanisms, SaslOutcome)
@@ -41,21 +42,12 @@ def listener(users: Path, **settings: object) -> ListenerConfig:
     )
 
 
-async def read(stream: trio.abc.Stream, size: int) -> bytes:
-    data = b""
-    while len(data) < size:
-        more = await stream.receive_some(size - len(data))
-        assert more, "the stream ended"
-        data += more
-    return data
-
-
 async def outcome(stream: trio.abc.Stream) -> SaslCode:
     """What the router says to a login, by PLAIN."""
-    assert await read(stream, 8) == SASL
+    assert await exactly(stream, 8) == SASL
     while True:
-        size = int.from_bytes(await read(stream, 4), "big")
-        said, _ = decode_composite(FROM_SERVER, (await read(stream, size - 4))[4:])
+        size = int.from_bytes(await exactly(stream, 4), "big")
+        said, _ = decode_composite(FROM_SERVER, (await exactly(stream, size - 4))[4:])
         if isinstance(said, SaslOutcome):
             return said.code
 
@@ -217,7 +209,7 @@ async def test_a_login_that_waits_takes_no_place_of_a_listener(users: Path) -> N
         async with AsyncExitStack() as guesses:
             for _ in range(3):
                 guess = await guesses.enter_async_context(await connected("ada", "wrong"))
-                await read(guess, 16)  # some of the mechanisms: its login came together with what asked for them
+                await exactly(guess, 16)  # some of the mechanisms: its login came together with what asked for them
                 await trio.testing.wait_all_tasks_blocked(0.05)
             async with connect(url, user="bob", password="right"):
                 assert router.statistics().listeners[0].refused == 0
