@@ -6,7 +6,12 @@ import signal
 from hypothesis import HealthCheck, settings
 
 # Where the package is installed its entry point does this.
-pytest_plugins = ["amqpmesh.topology.simulation.fixtures", "tests.support.spark", "tests.support.cluster"]
+pytest_plugins = [
+    "amqpmesh.topology.simulation.fixtures",
+    "tests.support.spark",
+    "tests.support.cluster",
+    "tests.support.worlds.sockets",
+]
 
 # One profile for everybody: no deadline, since a busy machine is no failure; a fixed seed, since a red run must be
 # red again.

@@ -26,6 +26,9 @@ from amqpmesh.router.io.tls import client_context
 from tests.support.peer import AMQP, TLS, Peer, attached, begun, connect, credit, frame
 from tests.support.script import transferred
 from tests.support.stopwatches import measure
+from tests.support.worlds.sockets import EITHER_WAY
+
+pytestmark = EITHER_WAY
 
 LOOPBACK = "amqp://127.0.0.1:0"
 NAME = "router.example"

@@ -18,6 +18,9 @@ from amqpmesh.router.io.servers import Server
 from amqpmesh.router.statistics import ConnectorState, ConnectorStatistics
 from amqpmesh.router.users import add_user
 from tests.support.client import URL, Roads
+from tests.support.worlds.sockets import EITHER_WAY
+
+pytestmark = EITHER_WAY
 
 B = "amqp://b.example:5672"
 C = "amqp://c.example:5672"

@@ -44,6 +44,9 @@ from amqpmesh.router.users import Users, add_user
 from amqpmesh.topology.authority import Authority, certificate_pem, key_pem
 from tests.support.calls import Call
 from tests.support.client import URL, Roads
+from tests.support.worlds.sockets import EITHER_WAY
+
+pytestmark = EITHER_WAY
 
 OTHER = "amqp://other.example:5672"
 

@@ -19,6 +19,9 @@ from amqpmesh.router.io.tls import client_context
 from amqpmesh.router.logs import event_of
 from amqpmesh.router.users import add_user
 from tests.support.peer import AMQP, TLS, Peer, connect, connected, frame
+from tests.support.worlds.sockets import EITHER_WAY
+
+pytestmark = EITHER_WAY
 
 NAME = "router.example"
 

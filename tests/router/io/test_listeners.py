@@ -17,6 +17,9 @@ from amqpmesh.router.io.node import Router
 from amqpmesh.router.io.streams import TcpStream
 from amqpmesh.router.logs import event_of
 from tests.support.peer import connect
+from tests.support.worlds.sockets import EITHER_WAY
+
+pytestmark = EITHER_WAY
 
 LOOPBACK = "amqp://127.0.0.1:0"
 

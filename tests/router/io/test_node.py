@@ -18,6 +18,9 @@ from amqpmesh.router.io.node import HEARING_TIME, Router
 from amqpmesh.router.io.streams import TcpStream
 from amqpmesh.router.io.transport import Transport
 from tests.support.peer import Peer, connect, connected, credit
+from tests.support.worlds.sockets import EITHER_WAY
+
+pytestmark = EITHER_WAY
 
 LOOPBACK = "amqp://127.0.0.1:0"
 

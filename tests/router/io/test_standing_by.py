@@ -9,6 +9,9 @@ from amqpmesh import Router
 from amqpmesh.router.config import ConnectorConfig, ListenerConfig, MeshConfig
 from amqpmesh.router.statistics import ConnectorState
 from tests.support.client import Roads
+from tests.support.worlds.sockets import EITHER_WAY
+
+pytestmark = EITHER_WAY
 
 LISTENER = ListenerConfig(url="amqp://127.0.0.1:0", name="mesh", role="mesh")
 

@@ -15,6 +15,9 @@ from amqpmesh.router.io.node import Router
 from amqpmesh.router.io.tls import client_context
 from amqpmesh.router.statistics import ListenerStatistics
 from tests.support.peer import TLS, Peer, connect, connected
+from tests.support.worlds.sockets import EITHER_WAY
+
+pytestmark = EITHER_WAY
 
 NAME = "router.example"
 

@@ -23,6 +23,9 @@ from amqpmesh.router.tracing import NAME
 from amqpmesh.router.users import add_user
 from tests.support.peer import AMQP, TLS, Peer, connect, connected, credit, frame
 from tests.support.script import SASL
+from tests.support.worlds.sockets import EITHER_WAY
+
+pytestmark = EITHER_WAY
 
 OPEN_LISTENER = ListenerConfig(url="amqp://127.0.0.1:0", name="traced", trace_frames=True)
 

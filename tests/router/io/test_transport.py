@@ -21,6 +21,9 @@ from amqpmesh.router.io.farewell import LINGER
 from amqpmesh.router.io.node import Router
 from tests.support.peer import AMQP, Peer, attached, begun, connect, connected, credit, frame
 from tests.support.stopwatches import measure
+from tests.support.worlds.sockets import EITHER_WAY
+
+pytestmark = EITHER_WAY
 
 LOOPBACK = "amqp://127.0.0.1:0"
 
