@@ -204,9 +204,9 @@ def test_a_delivery_over_the_edge_of_a_time_is_whole(bench: Bench) -> None:
 def test_contradictions_are_told_once_each_and_the_rows_stay(bench: Bench) -> None:
     twice = bench.known.deliver("AB", "AC", receivers=["x", "y"])
     bench.known.deliver("AB")
-    bench.known._records["B"].append(bench.known._record(twice, "B", "A", "x", 1, False, 2))
+    bench.known.record(twice, "B", "A", "x", 1, longest=2)
     changed = Delivery(**{**twice.__dict__, "outcome": Outcome.REJECTED})
-    bench.known._records["C"].append(bench.known._record(changed, "C", "A", "y", 1, False, 2))
+    bench.known.record(changed, "C", "A", "y", 1, longest=2)
     attempts = deliveries(bench.hops())
     assert attempts.count() == 3
     rows = collected(contradictions(attempts))
@@ -252,6 +252,7 @@ def test_nothing_recorded_is_no_row(bench: Bench) -> None:
 def test_a_clock_that_jumps_back_leaves_the_order_as_it_is(bench: Bench) -> None:
     delivery = bench.known.deliver("ABC", seconds=0)
     late = Delivery(**{**delivery.__dict__, "time": at(-3600)})
-    bench.known._records["B"] = [bench.known._record(late, "B", "A", "C", 1, False, 3)]
+    bench.known.unrecord("B")
+    bench.known.record(late, "B", "A", "C", 1, longest=3)
     (row,) = bench.rows()
     assert (row["path"], row["complete"]) == (["A", "B", "C"], True)

@@ -101,18 +101,23 @@ class Known:
                 passages[router, came, went, index] = (last and copy, max(map(len, delivery.ways)))
         for (router, came, went, index), (copy, longest) in passages.items():
             if sampled and router not in unrecorded:
-                self._records[router].append(self._record(delivery, router, came, went, index, copy, longest))
+                self.record(delivery, router, came, went, index, longest=longest, copy=copy)
         return delivery
 
-    def _record(
-        self, delivery: Delivery, router: str, came: str, went: str, index: int, copy: bool, longest: int
-    ) -> Any:
+    def record(
+        self, delivery: Delivery, router: str, came: str, went: str, index: int, *, longest: int, copy: bool = False
+    ) -> None:
+        """Record `delivery` at `router`, once more if it is recorded there already.
+
+        Args: came, went: the names of its peers there. index: of the router on its way. longest: routers on the
+        longest of its ways.
+        """
         incoming = self._link(router, "incoming", came, delivery)
         outgoing = self._link(router, "outgoing", went, delivery) if went else 0
         lone = longest == 1 and not index
         flags = (BEGUN if not index else 0) | (SETTLED if delivery.settled else 0) | (COPY if copy else 0)
         answered = not delivery.settled and delivery.outcome is not Outcome.NONE
-        return hop(
+        record = hop(
             time=delivery.time + index * (STAY + CROSSING),
             ingress=1 + self.routers.index(delivery.ways[0][0]),
             epoch=BEGAN,
@@ -131,6 +136,11 @@ class Known:
             in_router=STAY if went else 0,
             outcome_after=(longest - index) * 1_000_000 if answered else 0,
         )
+        self._records[router].append(record)
+
+    def unrecord(self, router: str) -> None:
+        """Forget all records of `router`."""
+        self._records[router].clear()
 
     def _link(self, router: str, direction: str, peer: str, delivery: Delivery) -> int:
         key = router, direction, peer, delivery.address + "\0" + delivery.tenant

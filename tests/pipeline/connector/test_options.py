@@ -62,7 +62,8 @@ def test_what_is_missing_is_named(missing: str) -> None:
 
 
 def test_what_spark_keeps_for_itself_is_let_pass() -> None:
-    Options({**LEAST, "checkpointLocation": "/somewhere"}, Use.WRITE)
+    options = Options({**LEAST, "checkpointLocation": "/somewhere"}, Use.WRITE)
+    assert (options["url"], options["address"]) == (("amqp://127.0.0.1",), "orders")
 
 
 def test_every_default_is_a_value_that_could_be_given() -> None:

@@ -36,8 +36,12 @@ def test_a_service_manager_that_is_not_there_is_named(monkeypatch: pytest.Monkey
         service.notify("READY=1")
 
 
-def test_without_a_service_manager_nobody_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_service_manager_no_socket_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> socket.socket:
+        raise AssertionError("a socket is made")
+
     monkeypatch.delenv("NOTIFY_SOCKET", raising=False)
+    monkeypatch.setattr(socket, "socket", refuse)
     service.notify("READY=1")
 
 

@@ -316,6 +316,7 @@ async def test_a_fault_in_the_opener_costs_that_attempt_only(nursery: trio.Nurse
     async with Router(id="B") as far, Router(connectors=[container()], open_stream=faulty) as near:
         roads.lead_to(far)
         await until_connected(near)
+    assert len(roads.tries) == 2
 
 
 # Domains.

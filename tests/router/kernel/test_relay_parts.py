@@ -234,6 +234,7 @@ def test_a_window_as_wide_as_there_is_takes_what_comes(limit: int) -> None:
     router.sink.remote_max_frame_size = limit
     router.sink_session.remote_incoming_window = 2**32 - 1
     router.relay(FIRST + MIDDLE + LAST)
+    assert b"".join(payload for _, payload in _written(bytes(router.sink.out))) == BEGIN + b"123456789abc"
 
 
 @pytest.mark.parametrize("lanes", ["out", "in and out"])
