@@ -63,6 +63,8 @@ class ManagementNode(Doors):
         self._driver: Driver | None = None
         self._start: Callable[[Callable[[], Awaitable[None]]], object] | None = None
         self._ended = False
+        #: Of the task that waits until the survey is old; cancelled at the end, which would wait for it.
+        self._forgetting: trio.CancelScope | None = None
 
     @property
     def _home(self) -> Attacher:
@@ -78,6 +80,8 @@ class ManagementNode(Doors):
     def end(self) -> None:
         """The router is about to end."""
         self._ended = True
+        if self._forgetting is not None:
+            self._forgetting.cancel()
         self._inside.end()
 
     async def serve(self) -> None:
@@ -139,20 +143,24 @@ class ManagementNode(Doors):
         """How the router stands, or stood less than `age` seconds ago."""
         if self._surveyed is None or trio.current_time() - self._surveyed[0] >= age:
             found = await self._in_turns(self._survey())
-            if self._surveyed is None:
+            if self._forgetting is None and not self._ended:
                 assert self._start is not None
+                self._forgetting = trio.CancelScope()
                 self._start(self._forget)
             self._surveyed = trio.current_time(), found
         return self._surveyed[1]
 
     async def _forget(self) -> None:
         """Let go of what was found out, once it is told to nobody: it holds names of links that are gone."""
-        while self._surveyed is not None:
-            until = self._surveyed[0] + PAGES_TIME
-            if trio.current_time() < until:
-                await trio.sleep_until(until)
-            else:
-                self._surveyed = None
+        assert self._forgetting is not None
+        with self._forgetting:
+            while self._surveyed is not None:
+                until = self._surveyed[0] + PAGES_TIME
+                if trio.current_time() < until:
+                    await trio.sleep_until(until)
+                else:
+                    self._surveyed = None
+        self._forgetting = None
 
     async def _in_turns(self, steps: Steps[T]) -> T:
         """The result; in between, and before the next work, there are pauses for whatever else there is to do."""

@@ -132,3 +132,14 @@ async def test_from_another_router_nothing_is_changed_whoever_asks_there(pair: P
         answer = await management.request(update(9, identity="listener/door"))
     assert status(answer) == 403
     assert pair.far.statistics().listeners[0].cost == 4
+
+
+async def test_a_router_whose_costs_were_changed_ends_without_waiting(autojump_clock: MockClock) -> None:
+    door = ListenerConfig(url="amqp://127.0.0.1:0", name="door", role="mesh")
+    async with Router(id="B", mesh=MESH, listeners=[door]) as router:
+        async with router.requester(ADDRESS) as management:
+            read = Message(application_properties={"operation": "READ", "identity": "listener/door"})
+            for asked in (read, update(2, type="listener", name="door"), read):
+                assert status(await management.request(asked)) == 200
+        ended_at = trio.current_time()
+    assert trio.current_time() == ended_at

@@ -251,6 +251,14 @@ def names_of_links() -> set[str]:
     return {each.name for each in gc.get_objects() if isinstance(each, LinkStatistics)}
 
 
+async def test_a_router_that_was_asked_ends_without_waiting(autojump_clock: MockClock) -> None:
+    async with Router(id="A") as router:
+        async with router.requester(ADDRESS) as requests:
+            await requests.request(LINKS)
+        ended_at = trio.current_time()
+    assert trio.current_time() == ended_at
+
+
 async def test_what_was_found_out_for_one_is_told_to_all_for_a_moment(
     nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
