@@ -1,4 +1,4 @@
-"""Links come and go: answers to an attach, dynamic nodes, stolen links, drains."""
+"""Links that attach and detach: answers to an attach, dynamic nodes, links of one name."""
 
 from dataclasses import replace
 
@@ -338,52 +338,6 @@ def test_a_transactional_state_outside_a_transaction_ends_its_link() -> None:
     network.leave()
 
 
-def test_a_drain_of_an_empty_address_is_answered_and_gives_no_message() -> None:
-    network = Network()
-    consumer = network.client()
-    receiver = consumer.receiver("q", credit=0)
-    receiver.flow(5, drain=True)
-    network.run()
-    assert receiver.credit == 0
-    assert receiver.delivery_count == 5
-    network.leave()
-
-
-def test_a_drain_waits_for_producers_that_hold_credit() -> None:
-    network = Network()
-    consumer, producer = network.client(), network.client()
-    link = producer.sender("q")
-    receiver = consumer.receiver("q", credit=1)
-    assert link.credit
-    # The producer does not look at its socket yet; the consumer drains.
-    producer.stopped = True
-    receiver.flow(1, drain=True)
-    network.run()
-    assert receiver.credit == 1, "nothing is known of the producer yet"
-    delivery = link.delivery(b"1")
-    link.transfer(delivery, message())
-    network.run()
-    consumer.take(1)
-    assert receiver.credit == 0
-    producer.stopped = False
-    network.leave()
-
-
-def test_a_drain_is_answered_after_a_while_when_producers_are_silent() -> None:
-    network = Network(AddressConfig(pattern="q", drain_time=0.25))
-    consumer, producer = network.client(), network.client()
-    producer.sender("q")
-    receiver = consumer.receiver("q", credit=1)
-    producer.stopped = True
-    receiver.flow(1, drain=True)
-    network.run()
-    assert receiver.credit == 1
-    network.advance(0.3)
-    assert receiver.credit == 0
-    producer.stopped = False
-    network.leave()
-
-
 def test_a_multicast_address_serves_those_who_come_later_too() -> None:
     network = Network(AddressConfig(pattern="m", distribution=Distribution.MULTICAST))
     one, producer = network.client(), network.client()
@@ -474,20 +428,4 @@ def test_a_peer_without_room_for_our_answer_loses_that_session_and_no_more() -> 
     assert ended[0].error is not None
     assert ended[0].error.condition == "amqp:frame-size-too-small"
     assert client.receiver("a").is_attached
-    network.leave()
-
-
-def test_a_drain_is_answered_though_a_multicast_waits_for_another_receiver() -> None:
-    network = Network(AddressConfig(pattern="m", distribution=Distribution.MULTICAST))
-    one, stalled, producer = network.client(), network.client(), network.client()
-    receiver = one.receiver("m", credit=5)
-    stalled.receiver("m", credit=1)
-    link = producer.sender("m")
-    producer.send(link, settled=True)
-    producer.send(link, settled=True)
-    one.take(1)
-    receiver.flow(5, drain=True)
-    network.run()
-    network.advance(0.3)
-    assert receiver.credit == 0
     network.leave()

@@ -279,3 +279,15 @@ def test_many_links_of_two_connections_are_one_question() -> None:
     network.advance(0.01)
     assert all(link.is_attached for link in links)
     network.leave()
+
+
+def test_a_stolen_link_leaves_nothing_in_the_ledger() -> None:
+    network = Network()
+    consumer, producer = network.client(), network.client()
+    consumer.receiver("q", credit=1000)
+    for _i in range(3):
+        link = producer.sender("q", name="same")
+        producer.send(link)
+        network.run()
+    session = next(iter(producer.record.engine.channels.incoming.values()))
+    assert len(session.flow_state.incoming) <= 1

@@ -7,11 +7,15 @@ from time import thread_time
 import pytest
 
 from amqpmesh.policies.distribution import Distribution
-from amqpmesh.router.amqp.definitions import ReceiverSettleMode, Role
-from amqpmesh.router.amqp.delivery_states import Accepted, Modified
+from amqpmesh.router.amqp.definitions import AmqpCondition, Error, ReceiverSettleMode, Role
+from amqpmesh.router.amqp.delivery_states import Accepted, Modified, Released
+from amqpmesh.router.amqp.frames import FrameReader
 from amqpmesh.router.amqp.messaging import Source, Target
+from amqpmesh.router.amqp.performatives import Disposition, decode_performative
 from amqpmesh.router.amqp.terminus import Terminus
-from amqpmesh.router.config import AddressConfig
+from amqpmesh.router.amqp.types import Symbol
+from amqpmesh.router.config import AddressConfig, ListenerConfig
+from amqpmesh.router.departures import fail_link
 from tests.support.network import Client, Network, Sent, message
 
 FAILED = Modified(delivery_failed=True)
@@ -328,4 +332,122 @@ def test_a_multicast_that_waits_for_a_receiver_goes_on_without_it_once_that_has_
     other.take(1)[0].accept()
     network.run()
     assert [each.outcome for each in sent] == [Accepted(), Accepted()]
+    network.leave()
+
+
+def test_a_foreign_format_message_begun_empty_survives_its_consumers_death() -> None:
+    network = Network()
+    a, b, producer = network.client(), network.client(), network.client()
+    a.receiver("q")
+    link = producer.sender("q")
+    sent = producer.send(link, b"", more=True, message_format=7)  # goes to a, which has heard nothing of it
+    b.receiver("q")
+    a.lose()  # IndexError: deque index out of range
+    producer.go_on(sent, b"rest")
+    (arrival,) = b.take(1)
+    assert bytes(arrival.payload) == b"rest"
+
+
+def test_what_waits_for_a_consumer_that_left_gets_an_outcome() -> None:
+    network = Network(AddressConfig(pattern="q", redeliver=True, attempts=9))
+    a, b, producer = network.client(), network.client(), network.client()
+    a.receiver("q", credit=10)
+    link = producer.sender("q")
+    s1 = producer.send(link)
+    other = b.receiver("q", credit=0)
+    a.take(1)[0].dispose(Modified(undeliverable_here=True), settled=True)
+    network.run()
+    other.detach()
+    network.advance(60)
+    assert s1.outcome is not None
+
+
+def test_a_closed_link_leaves_nothing_in_the_ledger() -> None:
+    network = Network()
+    consumer, producer = network.client(), network.client()
+    consumer.receiver("q", credit=1000)
+    for _i in range(50):
+        link = producer.sender("q")
+        producer.send(link)
+        link.detach()
+        network.run()
+    session = next(iter(producer.record.engine.channels.incoming.values()))
+    assert len(session.flow_state.incoming) == 0, f"{len(session.flow_state.incoming)} left in the ledger"
+
+
+@pytest.mark.parametrize("side", ["consumer", "producer"])
+def test_a_link_detached_without_closing_is_forgotten_when_its_deliveries_are_settled(side: str) -> None:
+    network = Network()
+    consumer, producer = network.client(), network.client()
+    for _i in range(20):
+        receiver = consumer.receiver("q")
+        link = producer.sender("q")
+        producer.send(link)
+        network.run()
+        (arrival,) = consumer.take(1)
+        (receiver if side == "consumer" else link).detach(closed=False)
+        network.run()
+        arrival.accept()
+        network.run()
+        (link if side == "consumer" else receiver).detach()
+        network.run()
+    assert network.core.relays == 0
+    record = consumer.record if side == "consumer" else producer.record
+    assert not record.lingering, f"{len(record.lingering)} links linger without a delivery"
+
+
+def test_nothing_is_said_of_the_deliveries_of_a_link_that_its_peer_closed_with_an_error() -> None:
+    network = Network()
+    consumer, producer = network.client(), network.client()
+    receiver = consumer.receiver("q")
+    producer.send(producer.sender("q"))
+    consumer.take(1)
+    receiver.detach(error=Error(condition=AmqpCondition.INTERNAL_ERROR))
+    network.core.receive(consumer.record, consumer.engine.data_to_send(network.now), network.now)
+    reader = FrameReader(2**20)
+    reader.feed(network.core.data_to_send(consumer.record, network.now))
+    got = []
+    while f := reader.next_frame():
+        got.append(decode_performative(f.body)[0])
+    assert not [frame for frame in got if isinstance(frame, Disposition)], [type(frame).__name__ for frame in got]
+
+
+def test_a_consumer_that_vanishes_before_its_frame_of_a_multicast_counts_as_released() -> None:
+    network = Network(AddressConfig(pattern="q", distribution=Distribution.MULTICAST))
+    network.listener = ListenerConfig(url="amqp://127.0.0.1:0", name="t", idle_time_out=0.0, output_backlog=1)
+    consumer, producer = network.client(), network.client()
+    consumer.receiver("q")
+    consumer.receiver("q")
+    link = producer.sender("q")
+    consumer.stopped = True
+    producer.send(link)
+    outs = list(consumer.record.outgoing)
+    late = [o for o in outs if o.current is not None and not o.current.started]
+    assert late, "no leg is unsent"
+    leg = late[0].current
+    fail_link(network.core, late[0], Error(condition=Symbol("x:y")))
+    assert leg.outcome == b"\x00\x53\x26\x45", leg.outcome
+
+
+def test_the_default_outcome_of_a_receiver_that_vanished_stands_for_what_it_did_not_say() -> None:
+    network = Network()
+    consumer, producer = network.client(), network.client()
+    consumer.receiver("q", source=Source(address="q", default_outcome=Released()))
+    sent = producer.send(producer.sender("q"))
+    consumer.take(1)
+    consumer.lose()
+    assert sent.outcome == Released()
+    network.leave()
+
+
+def test_receivers_that_left_with_credit_are_forgotten_while_others_stay() -> None:
+    network = Network()
+    steady, passing = network.client(), network.client()
+    steady.receiver("q")
+    for _ in range(5):
+        passing.receiver("q").detach()
+        network.run()
+    address = network.core.addresses.find("", "q")
+    assert address is not None
+    assert len(address.creditors) == 1
     network.leave()

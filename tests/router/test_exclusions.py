@@ -12,7 +12,7 @@ from amqpmesh.router.amqp.messaging import AmqpValue, Header
 from amqpmesh.router.amqp.types import Symbol
 from amqpmesh.router.config import AddressConfig
 from tests.support.meshes import World
-from tests.support.network import Arrival, Client, Sent, message
+from tests.support.network import Arrival, Client, Network, Sent, message
 
 LINE = [("A", "B"), ("B", "C")]
 FIRST, SECOND = ReceiverSettleMode.FIRST, ReceiverSettleMode.SECOND
@@ -239,3 +239,17 @@ def test_an_outcome_with_as_many_values_as_may_be_ends_no_session_between_router
         assert sent.outcome == Accepted()
     assert all(each.can_send for each in sessions if each.connection.context.role == "mesh")
     mesh.leave()
+
+
+def test_an_excluded_consumer_is_not_blocked_by_what_it_may_not_have() -> None:
+    network = Network(AddressConfig(pattern="q", redeliver=True, attempts=9))
+    a, b, producer = network.client(), network.client(), network.client()
+    a.receiver("q", credit=10)
+    link = producer.sender("q")
+    producer.send(link)
+    b.receiver("q", credit=0)
+    a.take(1)[0].dispose(Modified(undeliverable_here=True), settled=True)
+    network.run()
+    producer.send(link)
+    network.advance(5)
+    assert len(a.take()) == 1, "head-of-line: a has credit, the second message may go to it"

@@ -6,7 +6,7 @@ import pytest
 
 from amqpmesh.policies.distribution import Distribution
 from amqpmesh.router.amqp.composite import decode_composite, encode_composite
-from amqpmesh.router.amqp.definitions import AmqpCondition, Error, ReceiverSettleMode
+from amqpmesh.router.amqp.definitions import AmqpCondition, ReceiverSettleMode
 from amqpmesh.router.amqp.delivery_states import Accepted, Modified, Rejected, Released
 from amqpmesh.router.amqp.messaging import AmqpValue, DeliveryAnnotations, Header, MessageAnnotations, Properties
 from amqpmesh.router.amqp.types import Symbol
@@ -170,23 +170,6 @@ def test_a_message_that_expires_while_it_waits_goes_back_undeliverable() -> None
     network.advance(0.2)
     assert sent.said == [(Modified(delivery_failed=True, undeliverable_here=True), True)]
     assert network.core.statistics().router.expired == 1
-    network.leave()
-
-
-def test_an_expired_message_goes_to_the_dead_letter_address_without_ttl() -> None:
-    network = Network(AddressConfig(pattern="q", dead_letter="dead"))
-    consumer, undertaker, producer = (network.client() for _ in range(3))
-    undertaker.receiver("dead")
-    receiver = consumer.receiver("q", credit=1)
-    link = producer.sender("q")
-    receiver.flow(0)
-    sent = producer.send(link, message("late", ttl=500))
-    network.advance(1.0)
-    assert sent.outcome == Modified(delivery_failed=True, undeliverable_here=True)
-    (arrival,) = undertaker.take(1)
-    assert decode_composite(Header, bytes(arrival.payload))[0].ttl is None
-    assert _body(arrival.payload) == "late"
-    arrival.accept()
     network.leave()
 
 
@@ -450,147 +433,6 @@ def test_a_strict_listener_detaches_a_link_for_an_annotation_that_is_not_optiona
     network.leave()
 
 
-@pytest.mark.parametrize(
-    ("outcome", "count"),
-    [
-        (Released(), 0),
-        (Modified(), 0),
-        (Modified(delivery_failed=False, message_annotations={Symbol("x-opt-k"): 1}), 0),
-        (Modified(delivery_failed=True), 1),
-    ],
-)
-def test_a_redelivery_counts_the_try_only_if_it_failed(outcome: Released | Modified, count: int) -> None:
-    network = Network(AddressConfig(pattern="q", redeliver=True))
-    consumer, producer = network.client(), network.client()
-    consumer.receiver("q")
-    producer.send(producer.sender("q"))
-    consumer.take(1)[0].dispose(outcome, settled=True)
-    network.run()
-    (again,) = consumer.take(1)
-    header, _ = decode_composite(Header, bytes(again.payload))
-    assert (header.delivery_count, header.first_acquirer) == (count, False)
-    again.accept()
-    network.leave()
-
-
-@pytest.mark.parametrize("dead_letter", [None, "dead"])
-def test_what_one_receiver_has_rejected_is_offered_to_no_other_and_its_sender_hears_why(
-    dead_letter: str | None,
-) -> None:
-    network = Network(AddressConfig(pattern="q", redeliver=True, dead_letter=dead_letter))
-    one, two, keeper, producer = (network.client() for _ in range(4))
-    one.receiver("q")
-    two.receiver("q")
-    keeper.receiver("dead")
-    sent = producer.send(producer.sender("q"))
-    (arrival,) = [*one.take(), *two.take()]
-    rejected = Rejected(error=Error(condition=Symbol("app:invalid"), description="no order number"))
-    arrival.dispose(rejected, settled=True)
-    network.run()
-    assert sent.said == [(rejected, True)]
-    assert one.take() == two.take() == []
-    letters = keeper.take(0 if dead_letter is None else 1)
-    for letter in letters:
-        assert decode_composite(Header, bytes(letter.payload))[0].delivery_count == 1, "§3.4.3"
-        letter.accept()
-    network.leave()
-
-
-def test_what_was_accepted_or_copied_is_not_sent_again() -> None:
-    network = Network(AddressConfig(pattern="q", redeliver=True))
-    consumer, browser, producer = (network.client() for _ in range(3))
-    consumer.receiver("q")
-    browser.receiver("q", copy=True)
-    producer.send(producer.sender("q"))
-    consumer.take(1)[0].dispose(Released(), settled=True)
-    browser.take(1)[0].accept()
-    network.run()
-    consumer.take(1)[0].accept()
-    network.run()
-    network.client().receiver("q")
-    network.advance(10)
-    assert network.arrived[3:] == [], "one copy, and one try beside that which was released"
-    network.leave()
-
-
-def test_a_released_delivery_is_offered_again_where_the_address_redelivers() -> None:
-    network = Network(AddressConfig(pattern="q", redeliver=True, attempts=3))
-    one, two, producer = (network.client() for _ in range(3))
-    one.receiver("q", credit=10)
-    two.receiver("q", credit=10)
-    sent = producer.send(producer.sender("q"))
-    taker, other = (one, two) if one.arrivals else (two, one)
-    taker.take(1)[0].dispose(
-        Modified(delivery_failed=True, undeliverable_here=True, message_annotations={Symbol("x-opt-why"): "ill"}),
-        settled=True,
-    )
-    network.run()
-    taker.take(0)
-    (again,) = other.take(1)
-    data = bytes(again.payload)
-    header, at = decode_composite(Header, data)
-    annotations, at = decode_composite(MessageAnnotations, data, at)
-    assert (header.delivery_count, header.first_acquirer) == (1, False)
-    assert annotations.value == {"x-opt-why": "ill"}
-    assert sent.said == []
-    again.accept()
-    network.run()
-    assert sent.said == [(Accepted(), True)]
-    network.leave()
-
-
-def test_redelivery_is_bounded_and_ends_with_the_last_outcome() -> None:
-    network = Network(AddressConfig(pattern="q", redeliver=True, attempts=3))
-    consumer, producer = network.client(), network.client()
-    consumer.receiver("q", credit=10)
-    sent = producer.send(producer.sender("q"))
-    for attempt in range(3):
-        assert sent.said == []
-        (arrival,) = consumer.take(1)
-        header = decode_composite(Header, bytes(arrival.payload))[0]
-        assert header.delivery_count == attempt
-        arrival.dispose(Modified(delivery_failed=True), settled=True)
-        network.run()
-    consumer.take(0)
-    assert sent.outcome == Modified(delivery_failed=True)
-    network.leave()
-
-
-def test_a_message_that_is_sent_again_has_what_is_left_of_its_ttl_since_it_came() -> None:
-    network = Network(AddressConfig(pattern="q", redeliver=True, attempts=9))
-    consumer, producer = network.client(), network.client()
-    consumer.receiver("q")
-    sent = producer.send(producer.sender("q"), message(ttl=1000))
-    ttls = []
-    for _ in range(3):
-        (arrival,) = consumer.take(1)
-        ttls.append(decode_composite(Header, bytes(arrival.payload))[0].ttl)
-        network.advance(0.4)
-        arrival.dispose(Released(), settled=True)
-        network.run()
-    assert ttls == [1000, 600, 200]
-    consumer.take(0)
-    assert sent.said == [(Modified(delivery_failed=True, undeliverable_here=True), True)]
-    network.leave()
-
-
-def test_a_consumer_that_dies_does_not_cost_the_message_where_the_address_redelivers() -> None:
-    network = Network(AddressConfig(pattern="q", redeliver=True))
-    one, producer = network.client(), network.client()
-    one.receiver("q", credit=10)
-    sent = producer.send(producer.sender("q"))
-    one.take(1)
-    two = network.client()
-    two.receiver("q", credit=10)
-    one.lose()
-    (arrival,) = two.take(1)
-    assert decode_composite(Header, bytes(arrival.payload))[0].delivery_count == 1
-    arrival.accept()
-    network.run()
-    assert sent.outcome == Accepted()
-    network.leave()
-
-
 @pytest.mark.parametrize("mode", [ReceiverSettleMode.FIRST, ReceiverSettleMode.SECOND])
 def test_order_holds_from_one_sender_to_one_receiver(mode: ReceiverSettleMode) -> None:
     network = Network()
@@ -686,27 +528,6 @@ def test_a_disposition_that_speaks_of_thousands_is_done_in_parts() -> None:
     network.leave()
 
 
-def test_what_is_kept_for_a_redelivery_counts_against_the_budget_and_is_given_up_at_its_end() -> None:
-    network = Network(AddressConfig(pattern="q", redeliver=True), memory=2**20)
-    consumer, producer = network.client(), network.client()
-    consumer.receiver("q", credit=100)
-    link = producer.sender("q")
-    sents = [producer.send(link, message("x" * 60_000)) for _ in range(20)]
-    assert 900_000 < network.core.budget.used <= 2**20
-    arrivals = consumer.take(20)
-    for arrival in arrivals:
-        arrival.dispose(Modified(delivery_failed=True), settled=True)
-    network.run()
-    again = consumer.take()
-    assert 0 < len(again) < 20, "those that could not be kept are told to the sender"
-    assert sum(sent.outcome is not None for sent in sents) == 20 - len(again)
-    for arrival in again:
-        arrival.accept()
-    network.run()
-    assert network.core.budget.used == 0
-    network.leave()
-
-
 def test_sections_out_of_order_are_relayed_untouched_and_counted() -> None:
     network = Network()
     consumer, producer = network.client(), network.client()
@@ -749,3 +570,43 @@ def test_a_head_of_more_octets_than_are_collected_is_beyond_a_limit() -> None:
     assert sent.outcome.error is not None
     assert sent.outcome.error.condition == AmqpCondition.RESOURCE_LIMIT_EXCEEDED
     network.leave()
+
+
+def test_a_presettled_message_that_is_too_large_leaves_nothing() -> None:
+    network = Network()
+    consumer, producer = network.client(), network.client()
+    consumer.receiver("q", max_message_size=1000)
+    link = producer.sender("q")
+    large = producer.send(link, message("x" * 500), settled=True, more=True)
+    producer.go_on(large, b"y" * 2000, more=True)
+    producer.go_on(large, b"z")
+    assert network.core.relays == 0, network.core.relays
+
+
+def test_a_multicast_that_drops_goes_on_without_one_that_never_gave_credit() -> None:
+    network = Network(AddressConfig(pattern="q", distribution=Distribution.MULTICAST, overflow=Overflow.DROP))
+    a, b, producer = network.client(), network.client(), network.client()
+    a.receiver("q", credit=100)
+    b.receiver("q", credit=0)
+    link = producer.sender("q")
+    network.advance(30)
+    assert link.credit > 0, "one receiver without credit stops the address for ever, overflow = drop or not"
+
+
+def test_copies_without_payload_are_bounded() -> None:
+    network = Network(AddressConfig(pattern="q", copy_backlog=1000))
+    consumer, b, producer = network.client(), network.client(), network.client()
+    receiver = consumer.receiver("q", credit=1000)
+    b.receiver("q", credit=0, copy=True)
+    link = producer.sender("q")
+    for _k in range(20):
+        link = producer.sender("q", session=producer.engine.begin())
+        network.run()
+        for _i in range(100):
+            if link.credit:
+                producer.send(link, b"", settled=True)
+        consumer.take()
+        receiver.flow(1000)
+        network.run()
+    out = next(iter(b.record.outgoing))
+    assert len(out.backlog) <= 100, len(out.backlog)

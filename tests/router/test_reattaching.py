@@ -6,7 +6,9 @@ import pytest
 
 from amqpmesh.router.amqp.definitions import ReceiverSettleMode, Role
 from amqpmesh.router.amqp.delivery_states import Accepted, DeliveryState, Modified, Received, Rejected
+from amqpmesh.router.amqp.messaging import Source, Target
 from amqpmesh.router.amqp.performatives import Attach, Begin, Detach, Disposition, Flow, Transfer
+from amqpmesh.router.config import AddressConfig
 from tests.support.bystanders import Intruder
 from tests.support.network import Arrival, Client, Network, message
 from tests.support.script import attached, begun, flow, frame, transferred
@@ -257,3 +259,82 @@ def test_without_a_map_deliveries_live_on_by_their_ids() -> None:
     )
     r.network.run()
     assert [sent.said for sent in r.sent] == [[(Accepted(), True)]] * 2
+
+
+def test_max_unsettled_holds_for_a_consumer_that_detaches_and_comes_back() -> None:
+    network = Network(AddressConfig(pattern="q", max_unsettled=2))
+    consumer, producer = network.client(), network.client()
+    link = None
+    for i in range(20):
+        receiver = consumer.receiver("q", name=f"r{i}")
+        link = link or producer.sender("q")
+        for _ in range(2):
+            if link.credit:
+                producer.send(link)
+        receiver.detach(closed=False)
+        network.run()
+    assert network.core.relays <= 6, f"{network.core.relays} unsettled at one consumer"
+
+
+def test_resumed_deliveries_that_are_ignored_do_not_eat_a_producers_credit_for_ever() -> None:
+    network = Network()
+    consumer, producer = network.client(), network.client()
+    consumer.receiver("q", credit=5)
+    link = producer.sender("q")
+    before = link.credit
+    assert before
+    for i in range(before):
+        link.delivery(b"t%d" % i)
+        # as transfer, with resume
+        producer.engine.write(
+            0,
+            Transfer(
+                handle=link.flow_state.handle,
+                delivery_id=link.flow_state.session.next_delivery_id,
+                delivery_tag=b"t%d" % i,
+                resume=True,
+                settled=True,
+            ),
+        )
+        fs = link.flow_state
+        fs.session.next_delivery_id += 1
+        fs.session.next_outgoing_id += 1
+        fs.delivery_count += 1
+        fs.link_credit -= 1
+    network.advance(10)
+    assert link.credit > 0, "no credit ever again"
+    incoming = next(iter(producer.record.incoming))
+    assert incoming.input.delivery_count == incoming.link.delivery_count
+
+
+def test_a_sender_sends_nothing_new_after_an_incomplete_unsettled_map() -> None:
+    network = Network()
+    consumer, producer = network.client(), network.client()
+    consumer.engine.write(
+        0,
+        Attach(
+            name="r",
+            handle=7,
+            role=Role.RECEIVER,
+            source=Source(address="q"),
+            target=Target(),
+            unsettled={b"a": None},
+            incomplete_unsettled=True,
+        ),
+    )
+    consumer.engine.write(
+        0,
+        Flow(
+            next_incoming_id=0,
+            incoming_window=100,
+            next_outgoing_id=0,
+            outgoing_window=100,
+            handle=7,
+            delivery_count=0,
+            link_credit=5,
+        ),
+    )
+    network.core.receive(consumer.record, consumer.engine.data_to_send(network.now), network.now)
+    out = next(iter(consumer.record.outgoing), None)
+    producer.sender("q") if False else None
+    assert out is None or out.usable == 0, "new deliveries would go (§2.7.3)"

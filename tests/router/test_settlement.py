@@ -7,9 +7,18 @@ import pytest
 
 from amqpmesh.policies.distribution import Distribution
 from amqpmesh.router.amqp.composite import encode_composite
-from amqpmesh.router.amqp.definitions import ReceiverSettleMode, SenderSettleMode
-from amqpmesh.router.amqp.delivery_states import Accepted, Modified, Received, Rejected, Released
+from amqpmesh.router.amqp.definitions import ReceiverSettleMode, Role, SenderSettleMode
+from amqpmesh.router.amqp.delivery_states import (
+    Accepted,
+    Declared,
+    Modified,
+    Received,
+    Rejected,
+    Released,
+    TransactionalState,
+)
 from amqpmesh.router.amqp.messaging import Header, Source
+from amqpmesh.router.amqp.performatives import Disposition
 from amqpmesh.router.amqp.types import Symbol
 from amqpmesh.router.config import AddressConfig
 from tests.support.network import OUTCOMES, Network, message
@@ -420,4 +429,109 @@ def test_where_a_sender_resumes_is_not_sent_on(make: Make, settled: bool) -> Non
     network.run()
     assert arrival.said == ([(None, True)] if settled else [])
     arrival.accept()
+    network.leave()
+
+
+@pytest.mark.parametrize("state", [TransactionalState(txn_id=b"t"), Declared(txn_id=b"t")])
+def test_a_transfer_with_a_transactional_state_is_never_relayed_as_a_plain_one(
+    state: TransactionalState | Declared,
+) -> None:
+    network = Network()
+    consumer, producer = network.client(), network.client()
+    consumer.receiver("q")
+    link = producer.sender("q")
+    producer.send(link, state=encode_composite(state))
+    assert not consumer.take(), "relayed as a plain message"
+    assert producer.detached[link].condition == "amqp:transaction:unknown-id"
+
+
+def test_settled_by_the_sender_midway_then_accepted_leaves_nothing() -> None:
+    network = Network()
+    consumer, producer = network.client(), network.client()
+    consumer.receiver("q")
+    link = producer.sender("q")
+    large = producer.send(link, message("x" * 500), more=True)
+    producer.engine.write(0, Disposition(role=Role.SENDER, first=large.delivery.delivery_id, settled=True))
+    network.run()
+    consumer.arrivals[0].dispose(Accepted(), settled=False)
+    network.run()
+    producer.go_on(large, b"end")
+    network.run()
+    assert network.core.relays == 0, network.core.relays
+
+
+def test_states_that_are_no_outcome_do_not_gather_for_a_producer_that_reads_nothing() -> None:
+    network = Network()
+    consumer, producer = network.client(), network.client()
+    consumer.receiver("q")
+    producer.send(producer.sender("q"))
+    (arrival,) = consumer.take(1)
+    producer.stopped = True
+    for i in range(2000):
+        arrival.dispose(Received(section_number=0, section_offset=i), settled=False)
+        network.run()
+    session = next(iter(producer.record.engine.channels.incoming.values()))
+    assert len(session.flow_state.dispositions) + len(producer.record.engine.out) // 30 < 100, len(
+        session.flow_state.dispositions
+    )
+
+
+def test_a_senders_terminal_state_said_while_it_waits_goes_down() -> None:
+    network = Network()
+    consumer, producer = network.client(), network.client()
+    receiver = consumer.receiver("q", credit=1)
+    link = producer.sender("q", rcv=ReceiverSettleMode.SECOND)
+    producer.send(link)
+    sent = producer.send(link)
+    sent.dispose(Released(), settled=False)
+    network.run()
+    receiver.flow(1)
+    network.run()
+    last = consumer.arrivals[-1]
+    assert last.delivery.remote_state is not None or last.said, "the sender's state is passed down (§2.6.12)"
+
+
+def test_a_transfers_own_state_goes_down() -> None:
+    network = Network()
+    consumer, producer = network.client(), network.client()
+    consumer.receiver("q")
+    producer.send(producer.sender("q"), state=encode_composite(Released()))
+    assert consumer.arrivals[-1].delivery.remote_state is not None
+
+
+def test_a_link_of_mode_settled_may_not_send_unsettled() -> None:
+    network = Network()
+    consumer, producer = network.client(), network.client()
+    consumer.receiver("q")
+    link = producer.sender("q", snd=SenderSettleMode.SETTLED)
+    producer.send(link)
+    assert link in producer.detached, (
+        "§2.7.5: MUST be true on at least one transfer; unsettled mode is checked, settled mode is not"
+    )
+
+
+def test_a_receiver_with_all_that_it_may_have_unsettled_goes_on_when_it_settles() -> None:
+    network = Network(AddressConfig(pattern="q", max_unsettled=2))
+    consumer, producer = network.client(), network.client()
+    consumer.receiver("q", credit=10)
+    link = producer.sender("q")
+    sents = [producer.send(link) for _ in range(3) if link.credit]
+    arrivals = consumer.take(2)
+    assert len(sents) == 3
+    arrivals[0].accept()
+    network.run()
+    consumer.take(1)
+    network.leave()
+
+
+def test_states_of_one_receiver_of_a_multicast_are_not_the_senders() -> None:
+    network = Network(AddressConfig(pattern="q", distribution=Distribution.MULTICAST))
+    one, two, producer = network.client(), network.client(), network.client()
+    one.receiver("q")
+    two.receiver("q")
+    sent = producer.send(producer.sender("q"))
+    (arrival,) = one.take(1)
+    arrival.dispose(Received(section_number=1, section_offset=1), settled=False)
+    network.run()
+    assert sent.said == []
     network.leave()
