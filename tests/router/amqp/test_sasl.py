@@ -1,15 +1,13 @@
 """The SASL exchange in frames: both roles of ours with each other, with proton, and with peers that break the rules."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scramp import ScramMechanism
 
 from amqpmesh.router.amqp.codec import decode
-from amqpmesh.router.amqp.composite import decode_composite, encode_composite
+from amqpmesh.router.amqp.composite import decode_composite
 from amqpmesh.router.amqp.errors import CommandError
 from amqpmesh.router.amqp.mechanisms import ScramKeys
 from amqpmesh.router.amqp.sasl import (
@@ -18,39 +16,14 @@ from amqpmesh.router.amqp.sasl import (
     SaslClient,
     SaslCode,
     SaslInit,
-    SaslMechanisms,
     SaslOutcome,
     SaslResponse,
     SaslServer,
 )
 from amqpmesh.router.amqp.types import Described, Symbol
+from tests.support.peers.sasl import ALL, Users, challenge, init, mechanisms, outcome, response, started
 
-ALL = ("EXTERNAL", "SCRAM-SHA-256", "SCRAM-SHA-1", "PLAIN", "ANONYMOUS")
 WITH_PASSWORD = ALL[1:4]
-
-
-@dataclass
-class Users:
-    """An authenticator that knows passwords."""
-
-    passwords: dict[str, str] = field(default_factory=lambda: {"ada": "lovelace"})
-    iterations: tuple[int, ...] = (4096,)
-
-    def verify_plain(self, user: str, password: str) -> bool:
-        return self.passwords.get(user) == password
-
-    def scram_keys(self, user: str, mechanism: str) -> ScramKeys | None:
-        if user not in self.passwords:
-            return None
-        salt, stored_key, server_key, iterations = ScramMechanism(mechanism).make_auth_info(self.passwords[user])
-        return ScramKeys(salt=salt, iterations=iterations, stored_key=stored_key, server_key=server_key)
-
-
-def started(*mechanisms: str, external_user: str | None = None) -> SaslServer:
-    """A server that has announced its mechanisms."""
-    server = SaslServer(mechanisms or ALL, Users(), external_user=external_user)
-    server.start()
-    return server
 
 
 def exchange(server: SaslServer, client: SaslClient) -> list[bytes]:
@@ -66,26 +39,6 @@ def exchange(server: SaslServer, client: SaslClient) -> list[bytes]:
         )
     assert all(len(body) <= MAX_BODY_SIZE for body in said)
     return said
-
-
-def init(mechanism: str, response: bytes | None = None) -> bytes:
-    return encode_composite(SaslInit(mechanism=Symbol(mechanism), initial_response=response))
-
-
-def response(data: bytes) -> bytes:
-    return encode_composite(SaslResponse(response=data))
-
-
-def mechanisms(*names: str) -> bytes:
-    return encode_composite(SaslMechanisms(sasl_server_mechanisms=tuple(map(Symbol, names))))
-
-
-def challenge(data: bytes) -> bytes:
-    return encode_composite(SaslChallenge(challenge=data))
-
-
-def outcome(code: SaslCode, data: bytes | None = None) -> bytes:
-    return encode_composite(SaslOutcome(code=code, additional_data=data))
 
 
 def the_challenge(bodies: Sequence[bytes]) -> bytes:

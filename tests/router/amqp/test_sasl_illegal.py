@@ -8,63 +8,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from amqpmesh.router.amqp.codec import encode
-from amqpmesh.router.amqp.composite import decode_composite, encode_composite
+from amqpmesh.router.amqp.composite import decode_composite
 from amqpmesh.router.amqp.definitions import AmqpCondition, ConnectionCondition
 from amqpmesh.router.amqp.errors import ProtocolError, Scope
-from amqpmesh.router.amqp.mechanisms import MECHANISMS, ScramKeys
 from amqpmesh.router.amqp.sasl import (
     MAX_BODY_SIZE,
-    SaslChallenge,
     SaslClient,
     SaslCode,
     SaslInit,
-    SaslMechanisms,
     SaslOutcome,
-    SaslResponse,
     SaslServer,
 )
 from amqpmesh.router.amqp.types import Described, Symbol, ULong
-
-ALL = tuple(MECHANISMS)
-
-
-class Users:
-    """An authenticator with one user, who has no verifier."""
-
-    iterations = (4096,)
-
-    def verify_plain(self, user: str, password: str) -> bool:
-        return (user, password) == ("ada", "lovelace")
-
-    def scram_keys(self, user: str, mechanism: str) -> ScramKeys | None:
-        return None
-
-
-def started(*mechanisms: str, external_user: str | None = None) -> SaslServer:
-    """A server that has announced its mechanisms."""
-    server = SaslServer(mechanisms or ALL, Users(), external_user=external_user)
-    server.start()
-    return server
-
-
-def init(mechanism: str, response: bytes | None = None) -> bytes:
-    return encode_composite(SaslInit(mechanism=Symbol(mechanism), initial_response=response))
-
-
-def response(data: bytes) -> bytes:
-    return encode_composite(SaslResponse(response=data))
-
-
-def mechanisms(*names: str) -> bytes:
-    return encode_composite(SaslMechanisms(sasl_server_mechanisms=tuple(map(Symbol, names))))
-
-
-def challenge(data: bytes) -> bytes:
-    return encode_composite(SaslChallenge(challenge=data))
-
-
-def outcome(code: SaslCode, data: bytes | None = None) -> bytes:
-    return encode_composite(SaslOutcome(code=code, additional_data=data))
+from tests.support.peers.sasl import ALL, Users, challenge, init, mechanisms, outcome, response, started
 
 
 def the_outcome(bodies: Sequence[bytes]) -> SaslOutcome:

@@ -3,22 +3,8 @@
 import proton
 import pytest
 
-from amqpmesh.router.amqp.mechanisms import MECHANISMS, ScramKeys
 from amqpmesh.router.amqp.sasl import SaslClient, SaslCode, SaslServer
-
-ALL = tuple(MECHANISMS)
-
-
-class Users:
-    """An authenticator with one user, who has no verifier."""
-
-    iterations = (4096,)
-
-    def verify_plain(self, user: str, password: str) -> bool:
-        return (user, password) == ("ada", "lovelace")
-
-    def scram_keys(self, user: str, mechanism: str) -> ScramKeys | None:
-        return None
+from tests.support.peers.sasl import ALL, Users
 
 
 def proton_transport(mode: int, mechanisms: str) -> proton.Transport:

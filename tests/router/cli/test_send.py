@@ -268,17 +268,17 @@ def test_a_message_that_is_too_large_for_the_peer_ends_with_2_and_does_not_count
 
 
 def test_a_sender_that_waits_is_told_why_and_ends_with_4(served: Served, command: Command) -> None:
-    said = command("send", "hello", "--body", "hi", "--timeout", "3")
+    said = command("send", "hello", "--body", "hi", "--timeout", "2")
     assert (said.status, said.out) == (4, "")
-    assert said.lines == [EXPLANATION, "amqpmesh: timed out: waited 3 s for credit"]
+    assert said.lines == [EXPLANATION, "amqpmesh: timed out: waited 2 s for credit"]
 
 
 def test_where_a_receiver_is_attached_its_own_reason_is_told(served: Served, command: Command) -> None:
     served.receive("hello", credit=0)
-    said = command("send", "hello", "--file", __file__, "--timeout", "3")
+    said = command("send", "hello", "--file", __file__, "--timeout", "2")
     assert said.lines == [
         'waiting for credit on "hello": receivers give no credit',
-        "amqpmesh: timed out: waited 3 s for credit",
+        "amqpmesh: timed out: waited 2 s for credit",
     ]
 
 

@@ -71,7 +71,7 @@ def test_what_is_said_meanwhile_stands_in_a_line_of_its_own(
     served: Served, command: Command, terminal: Terminal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "stderr", terminal.stream)
-    assert command("send", "hello", "--count", "5", "--timeout", "3").status == 4
+    assert command("send", "hello", "--count", "5", "--timeout", "2").status == 4
     lines = re.split(r"\r\n|\r", terminal.shown())
     assert 'waiting for credit on "hello": no receiver anywhere' in lines
 

@@ -12,12 +12,12 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from amqpmesh.router.config import ConnectorConfig, ListenerConfig, MeshConfig, PasswordConfig, PlaceConfig
-from amqpmesh.router.io.client.backoff import Backoff
 from amqpmesh.router.io.node import Router
 from amqpmesh.router.io.servers import Server
-from amqpmesh.router.statistics import ConnectorState, ConnectorStatistics
+from amqpmesh.router.statistics import ConnectorState
 from amqpmesh.router.users import add_user
 from tests.support.client import URL, Roads
+from tests.support.worlds.connectors import connecting, container, told
 from tests.support.worlds.sockets import EITHER_WAY
 
 pytestmark = EITHER_WAY
@@ -26,30 +26,8 @@ B = "amqp://b.example:5672"
 C = "amqp://c.example:5672"
 
 
-class Even(Backoff):
-    """Without a random part."""
-
-    def pause(self, row: int) -> float:
-        """As long as it may be."""
-        return min(self.longest, self.first * 2.0 ** (row - 1))
-
-
-def container(*urls: str, **settings: Any) -> ConnectorConfig:
-    return ConnectorConfig(url=urls or URL, name="broker", role="container", **settings)
-
-
-def connecting(roads: Roads, *connectors: ConnectorConfig, **settings: Any) -> Router:
-    """A router whose connectors go by these roads."""
-    return Router(connectors=connectors or [container()], open_stream=roads.open, backoff=Even(), **settings)
-
-
 def sending_to(**place: Any) -> ListenerConfig:
     return ListenerConfig(url="amqp://127.0.0.1:0", redirect=PlaceConfig(**place))
-
-
-def told(router: Router) -> ConnectorStatistics:
-    (connector,) = router.statistics().connectors
-    return connector
 
 
 def tried(roads: Roads) -> list[str]:

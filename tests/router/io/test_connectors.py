@@ -44,33 +44,12 @@ from amqpmesh.router.users import Users, add_user
 from amqpmesh.topology.authority import Authority, certificate_pem, key_pem
 from tests.support.calls import Call
 from tests.support.client import URL, Roads
+from tests.support.worlds.connectors import Even, connecting, container, told
 from tests.support.worlds.sockets import EITHER_WAY
 
 pytestmark = EITHER_WAY
 
 OTHER = "amqp://other.example:5672"
-
-
-class Even(Backoff):
-    """Without a random part."""
-
-    def pause(self, row: int) -> float:
-        """As long as it may be."""
-        return min(self.longest, self.first * 2.0 ** (row - 1))
-
-
-def container(*urls: str, **settings: Any) -> ConnectorConfig:
-    return ConnectorConfig(url=urls or URL, name="broker", role="container", **settings)
-
-
-def connecting(roads: Roads, *connectors: ConnectorConfig, **settings: Any) -> Router:
-    """A router whose connectors go by these roads."""
-    return Router(connectors=connectors or [container()], open_stream=roads.open, backoff=Even(), **settings)
-
-
-def told(router: Router) -> ConnectorStatistics:
-    (connector,) = router.statistics().connectors
-    return connector
 
 
 async def served(stream: trio.abc.Stream, *mechanisms: str) -> AsyncIterator[tuple[Connection, Event]]:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
@@ -13,12 +12,10 @@ from trio.testing import MockClock
 from amqpmesh.router.amqp.delivery_states import Accepted, Modified
 from amqpmesh.router.amqp.errors import ConfigError
 from amqpmesh.router.config import AddressConfig, ConnectorConfig, LinkConfig, RedirectConfig
-from amqpmesh.router.io.client.receiver import Receiver
 from amqpmesh.router.io.node import Router
-from amqpmesh.router.message import Message
-from amqpmesh.router.outcomes import OutcomeError
 from amqpmesh.router.statistics import ContainerLinkState, ContainerLinkStatistics
 from tests.support.client import URL, Roads
+from tests.support.worlds.cut_connections import Resending, until
 
 CONNECTOR = ConnectorConfig(url=URL, name="other", role="container")
 FEEDS = LinkConfig(connector="other", name="feeds", source="queue", address="incoming")
@@ -29,11 +26,6 @@ S = ContainerLinkState
 
 def told(router: Router) -> tuple[ContainerLinkStatistics, ...]:
     return router.statistics().container_links
-
-
-async def until(condition: Callable[[], object]) -> None:
-    while not condition():
-        await trio.sleep(0.005)
 
 
 @asynccontextmanager
@@ -88,37 +80,16 @@ async def test_what_is_sent_while_connections_are_cut_arrives_once_or_more_and_w
     nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
     """One sender at the far router by its link here, one here by its link there; each sends again what failed."""
-    arrived: dict[str, Counter[str]] = {"incoming": Counter(), "queue": Counter()}
-    failed: Counter[str] = Counter()
-    total = 100
-
-    async def receive(receiver: Receiver, name: str) -> None:
-        async for delivery in receiver:
-            async with delivery as message:
-                assert isinstance(message.body, str)
-                arrived[name][message.body] += 1
-                await trio.sleep(0.003)
-
-    async def send(router: Router, address: str) -> None:
-        async with router.sender(address) as sender:
-            for number in range(total):
-                body = f"{address} {number}"
-                while True:
-                    try:
-                        await sender.send(Message(body))
-                        break
-                    except OutcomeError:
-                        failed[body] += 1
-
+    traffic = Resending()
     # In opposite directions by nodes of two names: the far router's own receivers would take what is for here.
     feeds = LinkConfig(connector="other", name="feeds", source="outbox", address="incoming")
     async with two(nursery, feeds, FED) as (near, far, roads):
         async with near.receiver("incoming", credit=10) as incoming, far.receiver("queue", credit=10) as queue:
-            nursery.start_soon(receive, incoming, "incoming")
-            nursery.start_soon(receive, queue, "queue")
+            nursery.start_soon(traffic.receive, incoming, "outbox")
+            nursery.start_soon(traffic.receive, queue, "outgoing")
             async with trio.open_nursery() as sending:
-                sending.start_soon(send, far, "outbox")
-                sending.start_soon(send, near, "outgoing")
+                sending.start_soon(traffic.send, far, "outbox")
+                sending.start_soon(traffic.send, near, "outgoing")
                 for _ in range(5):
                     await trio.sleep(0.05)
                     await roads.cut()
@@ -126,10 +97,7 @@ async def test_what_is_sent_while_connections_are_cut_arrives_once_or_more_and_w
             await trio.sleep(1.0)
         for router in (near, far):
             await until(lambda router=router: not router.statistics().router.relays)
-    for name, address in (("incoming", "outbox"), ("queue", "outgoing")):
-        assert set(arrived[name]) == {f"{address} {number}" for number in range(total)}
-        assert all(times <= 1 + failed[body] for body, times in arrived[name].items())
-    assert sum(failed.values()) > 0, "a cut leaves something in doubt"
+    traffic.check()
 
 
 async def test_a_link_goes_where_the_other_container_sends_it_and_what_is_cut_there_comes_again(

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,6 @@ from amqpmesh.router.config import (
     RedirectConfig,
     TlsConfig,
 )
-from amqpmesh.router.io.client.receiver import Receiver
 from amqpmesh.router.io.node import Router
 from amqpmesh.router.io.servers import NoServerError, Server
 from amqpmesh.router.message import Message
@@ -33,6 +31,7 @@ from amqpmesh.router.outcomes import OutcomeError
 from amqpmesh.router.reasons import Reason
 from amqpmesh.router.statistics import ConnectorState, ContainerLinkState
 from tests.support.client import Roads, enter
+from tests.support.worlds.cut_connections import Resending, until
 
 FAR = "amqp://10.0.0.2:5672"
 THIRD = "amqp://10.0.0.2:5673"
@@ -40,11 +39,6 @@ THERE = RedirectConfig(hostname="b.example", network_host="10.0.0.2", port=5672,
 ELSEWHERE = AddressConfig(pattern="elsewhere/#", redirect=THERE)
 
 S = ContainerLinkState
-
-
-async def until(condition: Callable[[], object]) -> None:
-    while not condition():
-        await trio.sleep(0.005)
 
 
 def links(router: Router) -> Sequence[ContainerLinkState]:
@@ -100,36 +94,15 @@ async def test_who_sends_and_receives_here_does_so_there(nursery: trio.Nursery, 
 async def test_what_is_sent_while_connections_are_cut_arrives_once_or_more_and_what_failed_may_have(
     nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
-    arrived: dict[str, Counter[str]] = {"outbox": Counter(), "inbox": Counter()}
-    failed: Counter[str] = Counter()
-    total = 100
-
-    async def receive(receiver: Receiver, name: str) -> None:
-        async for delivery in receiver:
-            async with delivery as message:
-                assert isinstance(message.body, str)
-                arrived[name][message.body] += 1
-                await trio.sleep(0.003)
-
-    async def send(router: Router, address: str) -> None:
-        async with router.sender(address) as sender:
-            for number in range(total):
-                body = f"{address} {number}"
-                while True:
-                    try:
-                        await sender.send(Message(body))
-                        break
-                    except OutcomeError:
-                        failed[body] += 1
-
+    traffic = Resending()
     moved = AddressConfig(pattern="*", redirect=RedirectConfig(network_host="10.0.0.2", port=5672, follow="router"))
     async with two(nursery, moved) as (near, far, roads):
         async with near.receiver("inbox", credit=10) as inbox, far.receiver("outbox", credit=10) as outbox:
-            nursery.start_soon(receive, inbox, "inbox")
-            nursery.start_soon(receive, outbox, "outbox")
+            nursery.start_soon(traffic.receive, inbox, "inbox")
+            nursery.start_soon(traffic.receive, outbox, "outbox")
             async with trio.open_nursery() as sending:
-                sending.start_soon(send, far, "inbox")
-                sending.start_soon(send, near, "outbox")
+                sending.start_soon(traffic.send, far, "inbox")
+                sending.start_soon(traffic.send, near, "outbox")
                 for _ in range(5):
                     await trio.sleep(0.05)
                     await roads.cut()
@@ -137,10 +110,7 @@ async def test_what_is_sent_while_connections_are_cut_arrives_once_or_more_and_w
             await trio.sleep(1.0)
         for router in (near, far):
             await until(lambda router=router: not router.statistics().router.relays)  # type: ignore[misc]  # as it is now
-    for name in arrived:
-        assert set(arrived[name]) == {f"{name} {number}" for number in range(total)}
-        assert all(times <= 1 + failed[body] for body, times in arrived[name].items())
-    assert sum(failed.values()) > 0, "a cut leaves something in doubt"
+    traffic.check()
 
 
 async def test_a_place_that_is_not_reached_gives_no_credit_and_says_why_and_is_found_later(

@@ -22,29 +22,16 @@ from amqpmesh.router.amqp.errors import (
 from amqpmesh.router.amqp.performatives import Close
 from amqpmesh.router.amqp.types import Symbol
 from amqpmesh.router.io.node import Router
-from amqpmesh.router.message import Message
 from tests.support.calls import Call
 from tests.support.client import joined
 from tests.support.counterpart import Counterpart, Far
+from tests.support.data.errors import GONE, PAYLOAD, REDIRECT, STOLEN
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from amqpmesh.router.io.client.doors import Doors
 
-PAYLOAD = Message(b"").encode()
-GONE = Error(condition=Symbol("amqp:resource-deleted"), description="swept away")
-STOLEN = Error(condition=LinkCondition.STOLEN, description="by another")
-REDIRECT = Error(
-    condition=LinkCondition.REDIRECT,
-    description="moved",
-    info={
-        Symbol("hostname"): "virtual.example",
-        Symbol("network-host"): "10.0.0.1",
-        Symbol("port"): 5673,
-        Symbol("address"): "q2",
-    },
-)
 FORCED = Error(condition=ConnectionCondition.CONNECTION_FORCED, description="maintenance")
 
 

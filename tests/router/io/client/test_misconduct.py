@@ -20,31 +20,16 @@ from amqpmesh.router.amqp.errors import (
     SessionEndedError,
 )
 from amqpmesh.router.amqp.performatives import Attach, Begin, Close, Detach, Disposition, End, Transfer
-from amqpmesh.router.amqp.types import Symbol
 from amqpmesh.router.io.node import Router
-from amqpmesh.router.message import Message
 from amqpmesh.router.opening import CAPABILITIES
 from tests.support.calls import Call
 from tests.support.client import Gate, joined
 from tests.support.counterpart import Counterpart
+from tests.support.data.errors import GONE, PAYLOAD, REDIRECT, STOLEN
 from tests.support.script import attached, begun, frame, transferred
 
 if TYPE_CHECKING:
     from amqpmesh.router.io.client.doors import Doors
-
-PAYLOAD = Message(b"").encode()
-GONE = Error(condition=Symbol("amqp:resource-deleted"), description="swept away")
-STOLEN = Error(condition=LinkCondition.STOLEN, description="by another")
-REDIRECT = Error(
-    condition=LinkCondition.REDIRECT,
-    description="moved",
-    info={
-        Symbol("hostname"): "virtual.example",
-        Symbol("network-host"): "10.0.0.1",
-        Symbol("port"): 5673,
-        Symbol("address"): "q2",
-    },
-)
 
 
 # ----------------------------------------------------------------------------------------------------- refusals, thefts
