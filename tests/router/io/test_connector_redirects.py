@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from amqpmesh.router.io.servers import Server
 from amqpmesh.router.statistics import ConnectorState
 from amqpmesh.router.users import add_user
 from tests.support.client import URL, Roads
+from tests.support.tasks.until import until
 from tests.support.worlds.connectors import connecting, container, told
 from tests.support.worlds.sockets import EITHER_WAY
 
@@ -32,12 +32,6 @@ def sending_to(**place: Any) -> ListenerConfig:
 
 def tried(roads: Roads) -> list[str]:
     return [url for _, url in roads.tries]
-
-
-async def until(condition: Callable[[], object]) -> None:
-    with trio.fail_after(10):
-        while not condition():
-            await trio.sleep(0.001)
 
 
 async def until_connected(router: Router) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import socket
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -44,6 +44,7 @@ from amqpmesh.router.users import Users, add_user
 from amqpmesh.topology.authority import Authority, certificate_pem, key_pem
 from tests.support.calls import Call
 from tests.support.client import URL, Roads
+from tests.support.tasks.until import until
 from tests.support.worlds.connectors import Even, connecting, container, told
 from tests.support.worlds.sockets import EITHER_WAY
 
@@ -67,11 +68,6 @@ async def served(stream: trio.abc.Stream, *mechanisms: str) -> AsyncIterator[tup
             yield engine, event
         await stream.send_all(engine.data_to_send(trio.current_time()))
     await stream.aclose()
-
-
-async def until(condition: Callable[[], object]) -> None:
-    while not condition():
-        await trio.sleep(0.001)
 
 
 async def until_connected(router: Router) -> None:

@@ -15,7 +15,8 @@ from amqpmesh.router.config import AddressConfig, ConnectorConfig, LinkConfig, R
 from amqpmesh.router.io.node import Router
 from amqpmesh.router.statistics import ContainerLinkState, ContainerLinkStatistics
 from tests.support.client import URL, Roads
-from tests.support.worlds.cut_connections import Resending, until
+from tests.support.tasks.until import until
+from tests.support.worlds.cut_connections import Resending
 
 CONNECTOR = ConnectorConfig(url=URL, name="other", role="container")
 FEEDS = LinkConfig(connector="other", name="feeds", source="queue", address="incoming")

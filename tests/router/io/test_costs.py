@@ -1,7 +1,7 @@
 """Who may change costs by `$management`, and what becomes of them."""
 
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
@@ -16,6 +16,7 @@ from amqpmesh.router.logs import event_of
 from amqpmesh.router.management import ADDRESS
 from amqpmesh.router.message import Message
 from tests.support.client import Roads
+from tests.support.tasks.until import until
 
 NEAR, FAR, WIRE = "amqp://127.0.0.1:5701", "amqp://127.0.0.1:5702", "amqp://127.0.0.1:5700"
 MESH = MeshConfig(insecure=True)
@@ -51,12 +52,6 @@ async def pair(nursery: trio.Nursery, autojump_clock: MockClock) -> AsyncIterato
         async with Router(id="A", mesh=MESH, connectors=[url], open_stream=roads.open) as near:
             await until(lambda: distance(near) is not None and distance(far) is not None)
             yield Pair(roads, near, far)
-
-
-async def until(condition: Callable[[], object]) -> None:
-    with trio.fail_after(10.0):
-        while not condition():
-            await trio.sleep(0.001)
 
 
 def distance(router: Router) -> int | None:

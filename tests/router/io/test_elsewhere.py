@@ -31,7 +31,8 @@ from amqpmesh.router.outcomes import OutcomeError
 from amqpmesh.router.reasons import Reason
 from amqpmesh.router.statistics import ConnectorState, ContainerLinkState
 from tests.support.client import Roads, enter
-from tests.support.worlds.cut_connections import Resending, until
+from tests.support.tasks.until import until
+from tests.support.worlds.cut_connections import Resending
 
 FAR = "amqp://10.0.0.2:5672"
 THIRD = "amqp://10.0.0.2:5673"

@@ -1,7 +1,5 @@
 """A connector whose neighbour has connected here itself waits, and connects once that connection is gone."""
 
-from collections.abc import Callable
-
 import trio
 from trio.testing import MockClock
 
@@ -9,6 +7,7 @@ from amqpmesh import Router
 from amqpmesh.router.config import ConnectorConfig, ListenerConfig, MeshConfig
 from amqpmesh.router.statistics import ConnectorState
 from tests.support.client import Roads
+from tests.support.tasks.until import until
 from tests.support.worlds.sockets import EITHER_WAY
 
 pytestmark = EITHER_WAY
@@ -23,11 +22,6 @@ def url_of(router: str) -> str:
 def meeting(roads: Roads, own: str, other: str) -> Router:
     connector = ConnectorConfig(url=url_of(other), name=f"to-{other}", role="mesh")
     return Router(id=own, mesh=MeshConfig(insecure=True), connectors=[connector], open_stream=roads.open)
-
-
-async def until(condition: Callable[[], object]) -> None:
-    while not condition():
-        await trio.sleep(0.001)
 
 
 def state(router: Router) -> ConnectorState:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable
 
 import trio
 
@@ -14,12 +13,6 @@ from amqpmesh.router.outcomes import OutcomeError
 
 TOTAL = 100
 """Messages of each sender."""
-
-
-async def until(condition: Callable[[], object]) -> None:
-    """Wait until it is true."""
-    while not condition():
-        await trio.sleep(0.005)
 
 
 class Resending:
