@@ -1,4 +1,4 @@
-"""Rows of `deliveries/attempts`, made from what is known of deliveries: the truth that jobs are to find again."""
+"""Rows of `deliveries/attempts`, made from deliveries that the test knows."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Way:
     more: Mapping[str, Any] = field(default_factory=dict)
 
     def row(self, number: int, clocks: Mapping[str, Any]) -> dict[str, Any]:
-        """The row. Args: clocks: by router, a function from true time to how far it is ahead, in ns."""
+        """Return the row. Args: clocks: by router, a function from true time to how far it is ahead, in ns."""
         came = [self.sent]
         for stay, link in zip(self.stays, self.there, strict=False):
             came.append(came[-1] + stay + link)
@@ -102,9 +102,7 @@ class Way:
 
 
 def frame(spark: SparkSession, rows: Iterable[Mapping[str, Any]], columns: Iterable[Column] = ATTEMPTS) -> DataFrame:
-    """Such rows as Spark has them, or others: what a row does not say is null. Anything may be null: what reads it has
-    to be content with what there is.
-    """
+    """Return such rows as a frame of Spark. A column that a row lacks is null, and so may be any other."""
     schema = pa.schema([each.with_nullable(True) for each in arrow_schema(columns)])
     found: DataFrame = spark.createDataFrame(pa.Table.from_pylist([dict(row) for row in rows], schema))
     return found

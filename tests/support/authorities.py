@@ -1,4 +1,4 @@
-"""Authorities of meshes, and routers with certificates of theirs, at a time that stands still."""
+"""Authorities of meshes, and routers with certificates, at a fixed time."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -20,7 +20,7 @@ NOW: Final = 1_750_000_000.0
 
 @dataclass
 class Clock:
-    """A wall clock that moves when it is told to."""
+    """A wall clock that the test moves."""
 
     now: float = NOW
 
@@ -41,25 +41,25 @@ class World:
 
     @property
     def pem(self) -> bytes:
-        """The trust file."""
+        """The trust file, PEM."""
         return certificate_pem(self.authority.certificate) + b"".join(map(revocations_pem, self.revoked[-1:]))
 
     def trust(self, **settings: Any) -> Trust:
-        """What one router believes."""
+        """Return what a router of this mesh trusts."""
         return Trust.load(self.pem, self.clock, **settings)
 
     def certificate(self, router: str, days: float = 30, key: Ed25519PrivateKey | None = None) -> RouterCertificate:
-        """One for that router."""
+        """Return a certificate for that router."""
         key = key or Ed25519PrivateKey.generate()
         return self.authority.issue(router, key.public_key(), self.clock(), days)
 
     def identity(self, router: str, days: float = 30, trust: Trust | None = None) -> Identity:
-        """A router that can sign."""
+        """Return a router's key and certificate, for signing."""
         key = Ed25519PrivateKey.generate()
         return Identity(self.certificate(router, days, key), key, trust or self.trust())
 
     def revoke(self, *certificates: RouterCertificate) -> Revocations:
-        """The next list, with these as well."""
+        """Make the next revocation list, with these certificates too."""
         before = self.revoked[-1].serials if self.revoked else frozenset()
         serials = before | {each.serial for each in certificates}
         self.revoked.append(self.authority.revoke(serials, len(self.revoked) + 1, self.clock()))
@@ -72,7 +72,7 @@ Change = Callable[[dict[type[x509.ExtensionType], tuple[x509.ExtensionType, bool
 def strange(
     signer: Authority, change: Change = lambda _: None, *, key: Any = None, signing_key: Any = None, days: float = 30
 ) -> bytes:
-    """A router's certificate, DER, of which one thing is not as it should be.
+    """Return a router's certificate, DER, with one fault.
 
     Args: change: of the extensions, by their type, each with whether it is critical.
         key: the certificate's, instead of one of the right kind. signing_key: instead of the authority's.
@@ -110,5 +110,5 @@ def strange(
 
 
 def san(*uris: str) -> x509.SubjectAlternativeName:
-    """Alternative names that are URIs."""
+    """Return alternative names that are URIs."""
     return x509.SubjectAlternativeName([x509.UniformResourceIdentifier(each) for each in uris])

@@ -1,4 +1,4 @@
-"""Requests that no service can make sense of, or cannot answer, and a peer that sends them all."""
+"""Requests that no service can understand or answer, and a peer that sends them."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ AMQP_VALUE: Final = b"\x00\x53\x77"
 
 
 def nested(depth: int) -> bytes:
-    """A list in a list, and so on."""
+    """Return a list in a list, and so on."""
     octets = b"\x40"
     for _ in range(depth):
         octets = b"\xd0" + (4 + len(octets)).to_bytes(4, "big") + (1).to_bytes(4, "big") + octets
@@ -69,7 +69,7 @@ def nested(depth: int) -> bytes:
 
 
 def bare(*fields: Any) -> bytes:
-    """A message of properties, as they stand on the wire whatever the standard says of their types, and a text."""
+    """Return a message with a text, whose properties have these fields, of any types."""
     return b"\x00\x53\x73" + encode(list(fields)) + AMQP_VALUE + encode("x")
 
 
@@ -92,7 +92,7 @@ UNDECODABLE: Final[Mapping[str, bytes]] = {
 
 
 def payloads(answers: str, own: str) -> Iterator[tuple[str, bytes]]:
-    """Each bad request, and what is bad about it.
+    """Yield the fault of each bad request, and its octets.
 
     Args: answers: an address that can be replied to. own: the service's.
     """
@@ -112,7 +112,9 @@ def payloads(answers: str, own: str) -> Iterator[tuple[str, bytes]]:
 
 
 async def send_all(connection: Connection, address: str) -> None:
-    """Send them all, settled or not, and see that each is decided. One asks for answers, and takes none."""
+    """Send all of them, settled and unsettled, and assert that each is decided. One asks for answers, and reads
+    none.
+    """
     async with (
         connection.receiver(None) as answers,
         connection.receiver(None, credit=0) as silent,
@@ -131,7 +133,7 @@ async def send_all(connection: Connection, address: str) -> None:
 
 
 async def send_other_formats(peer: Peer, address: str) -> None:
-    """Messages of other message-formats (§2.8.11), over a connection of their own."""
+    """Send messages of other message-formats (§2.8.11) over a connection of their own."""
     await peer.attach(Role.SENDER, address)
     for number, message_format in enumerate((1, 2**32 - 1)):
         while peer.limit <= number:

@@ -1,4 +1,4 @@
-"""Tests against real peers end, whatever the peer does."""
+"""A limit of real time for tests with real peers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ P = ParamSpec("P")
 
 
 def bounded(seconds: float) -> Callable[[Callable[P, Awaitable[None]]], Callable[P, Awaitable[None]]]:
-    """A test that fails when it takes longer, by the real clock."""
+    """Make a test fail when it takes longer, by the real clock."""
 
     def decorate(test: Callable[P, Awaitable[None]]) -> Callable[P, Awaitable[None]]:
         @wraps(test)

@@ -1,4 +1,4 @@
-"""A container that a router connects to: it takes what links it likes, and a test says what it does with them."""
+"""A container that a router connects to, under the control of a test."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class Broker(Client):
         network.run()
 
     def read(self, data: bytes) -> None:
-        """Bytes from the router."""
+        """Take octets from the router."""
         super().read(data)
         while self.events:
             event = self.events.pop(0)
@@ -119,13 +119,13 @@ class Broker(Client):
                 link.flow(self.credit)
 
     def sending(self, name: str) -> Sender:
-        """Its end of a link that feeds the router."""
+        """Return its end of a link that feeds the router."""
         link = self.links[name]
         assert isinstance(link, Sender)
         return link
 
     def receiving(self, name: str) -> Receiver:
-        """Its end of a link that is fed by the router."""
+        """Return its end of a link that is fed by the router."""
         link = self.links[name]
         assert isinstance(link, Receiver)
         return link

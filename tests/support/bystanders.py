@@ -17,7 +17,7 @@ HANDLE_MAX = 7
 
 
 class Bystanders:
-    """A producer and a consumer with business of their own, and a partner who has to do with the intruders."""
+    """A producer and a consumer with traffic of their own, and a partner of the intruders."""
 
     def __init__(self, *addresses: AddressConfig) -> None:
         self.network = Network(*addresses)
@@ -32,7 +32,7 @@ class Bystanders:
         self._number = 0
 
     def exchange(self) -> None:
-        """A message from the producer to the consumer, accepted."""
+        """Send a message from the producer to the consumer, and accept it."""
         self._number += 1
         body = message(f"news {self._number}")
         sent = self.producer.send(self.sender, body)
@@ -44,16 +44,16 @@ class Bystanders:
         assert (type(state).__name__, settled) == ("Accepted", True)
 
     def feed(self) -> None:
-        """A delivery for an intruder."""
+        """Send a delivery to an intruder."""
         self.partner.send(self.feeder)
 
     def leave(self) -> None:
-        """All go in good order, and nothing is left."""
+        """Close all clients, and assert that nothing is left."""
         self.network.leave()
 
 
 class Intruder:
-    """A stream to the router that somebody writes to as he likes, and reads what comes back."""
+    """A stream to the router, whose octets a test writes."""
 
     def __init__(self, network: Network, *, max_frame_size: int = 2**20) -> None:
         """Args: max_frame_size: octets, above which reading raises."""
@@ -72,16 +72,16 @@ class Intruder:
 
     @property
     def is_finished(self) -> bool:
-        """The router will close the stream."""
+        """Whether the router will close the stream."""
         return self.record.engine.finished
 
     def give(self, data: bytes) -> None:
-        """Bytes to the router, and all that follows from them to everybody else."""
+        """Give octets to the router, and let all others react."""
         self.network.core.receive(self.record, data, self.network.now)
         self.network.run()
 
     def take(self) -> bytes:
-        """What the router has to say."""
+        """Return the octets that the router has to send."""
         core = self.network.core
         data = core.data_to_send(self.record, self.network.now)
         core.sent(self.record, self.network.now)
@@ -89,6 +89,6 @@ class Intruder:
         return data
 
     def leave(self) -> None:
-        """The stream ends."""
+        """End the stream."""
         self.network.core.receive_eof(self.record, self.network.now)
         self.network.run()

@@ -1,4 +1,4 @@
-"""Calls that go on in tasks of their own, to be looked at, and cancelled."""
+"""Calls in tasks of their own, which a test looks at and cancels."""
 
 from __future__ import annotations
 
@@ -35,24 +35,24 @@ class Call(Generic[T]):
 
     @property
     def is_done(self) -> bool:
-        """Whether it has come back, or raised, or was cancelled."""
+        """Whether it has returned, raised, or was cancelled."""
         return self._done.is_set()
 
     async def cancel(self) -> None:
-        """Cancel it, and wait until it has taken notice."""
+        """Cancel it, and wait until it has ended."""
         self._scope.cancel()
         await self._done.wait()
         assert self._scope.cancelled_caught, "it had come to an end"
 
     async def result(self) -> T:
-        """Wait for what it returns. Raises: what it raised."""
+        """Wait for its result. Raises: its exception."""
         await self._done.wait()
         if self.error is not None:
             raise self.error
         return self._result
 
     async def failure(self) -> Exception:
-        """Wait for what it raises."""
+        """Wait for its exception."""
         await self._done.wait()
         assert self.error is not None, "it did not fail"
         return self.error

@@ -1,4 +1,4 @@
-"""The library's client, joined to routers and to scripted peers by streams in memory."""
+"""The library's client, connected to routers and to scripted peers by streams in memory."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Serve = Callable[[trio.abc.Stream], Awaitable[None]]
 
 
 class Roads:
-    """Where URLs lead to, for `connect(..., open_stream=roads.open)`. Roads can be closed, and cut."""
+    """A table of URLs and of the routers or peers behind them, for `connect(..., open_stream=roads.open)`."""
 
     def __init__(self, nursery: trio.Nursery) -> None:
         self._nursery = nursery
@@ -37,7 +37,7 @@ class Roads:
         self.streams: list[trio.abc.Stream] = []
 
     def lead_to(self, place: Router | Serve, url: str = URL, listener: ListenerConfig | None = None) -> None:
-        """From now on `url` leads to a router, or to whatever serves a stream."""
+        """Let `url` lead to a router, or to a function that serves a stream."""
         if isinstance(place, Router):
             router = place
 
@@ -50,11 +50,11 @@ class Roads:
         self._places[url] = place
 
     def close(self, url: str = URL) -> None:
-        """From now on connections to `url` are refused; those that are there stay."""
+        """Refuse connections to `url` from now on; connections that exist stay."""
         self._places.pop(url, None)
 
     async def open(self, endpoint: Endpoint) -> trio.abc.Stream:
-        """The near end of a new stream. Raises: OSError: there is nobody."""
+        """Return the near end of a new stream. Raises: OSError: nothing listens there."""
         self.tries.append((trio.current_time(), str(endpoint)))
         await trio.lowlevel.checkpoint()
         serve = self._places.get(str(endpoint))
@@ -66,18 +66,18 @@ class Roads:
         return ours
 
     async def cut(self) -> None:
-        """Every stream breaks."""
+        """Break every stream."""
         streams, self.streams = self.streams, []
         for stream in streams:
             await trio.aclose_forcefully(stream)
 
     def connect(self, url: str | list[str] = URL, **settings: Any) -> Connection:
-        """As `connect`, over these roads."""
+        """Connect as `connect` does, over these roads."""
         return connect(url, open_stream=self.open, **settings)
 
 
 class Gate:
-    """Streams over some roads that carry what the client writes while the gate is open: `open_stream=gate.open`."""
+    """Streams over some roads that stop what the client writes while the gate is shut: `open_stream=gate.open`."""
 
     def __init__(self, roads: Roads) -> None:
         self._roads = roads
@@ -85,7 +85,7 @@ class Gate:
         self._is_open.set()
 
     async def open(self, endpoint: Endpoint) -> trio.abc.Stream:
-        """As `Roads.open`."""
+        """Open a stream as `Roads.open` does."""
         stream = await self._roads.open(endpoint)
         assert isinstance(stream, trio.StapledStream)
         carry = stream.send_stream.send_all_hook
@@ -98,11 +98,11 @@ class Gate:
         return stream
 
     def shut(self) -> None:
-        """From now on writing waits."""
+        """Let writing wait from now on."""
         self._is_open = trio.Event()
 
     def lift(self) -> None:
-        """What waits goes through."""
+        """Let pass what waits."""
         self._is_open.set()
 
 
@@ -139,7 +139,7 @@ class Host(Peer):
 
 
 async def enter(resource: AbstractAsyncContextManager[object]) -> None:
-    """Enter and leave, for what is expected to fail: where it does not, nothing stays open."""
+    """Enter and leave a context that is expected to fail, so that nothing stays open if it does not."""
     async with resource:
         pass
 
@@ -147,7 +147,7 @@ async def enter(resource: AbstractAsyncContextManager[object]) -> None:
 def joined(
     nursery: trio.Nursery, router: Router, *, listener: ListenerConfig | None = None, **settings: Any
 ) -> Connection:
-    """A connection to that router, to be entered."""
+    """Return a connection to that router, to be entered."""
     roads = Roads(nursery)
     roads.lead_to(router, listener=listener)
     return roads.connect(**settings)

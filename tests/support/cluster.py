@@ -1,4 +1,4 @@
-"""A Spark cluster on loopback, of the Spark that pip installed: a master and two workers, each a process.
+"""A Spark cluster on loopback: a master and two workers, each a process of the Spark that pip installed.
 
 It takes 2 GB of memory with a driver and two executors. Programs use it in processes of their own, since a process has
 one session, and the one of these tests is `spark`.
@@ -37,7 +37,7 @@ SETTINGS: Final[Mapping[str, str]] = {
 
 
 class Daemon:
-    """A process of the cluster; what it logs is read all the time, so that it never waits for us."""
+    """A process of the cluster. A thread reads its log, so that the process never waits for the test."""
 
     def __init__(self, kind: str, *arguments: str, env: Mapping[str, str]) -> None:
         import pyspark
@@ -63,7 +63,7 @@ class Daemon:
                 self._said.notify_all()
 
     def found(self, pattern: str, count: int = 1) -> list[str]:
-        """What matches in the lines that it logs, as soon as there are so many."""
+        """Return the matches in its log, as soon as there are so many."""
 
         def found() -> list[str]:
             return [match[0] for line in self._log if (match := re.search(pattern, line))]
@@ -73,7 +73,7 @@ class Daemon:
             return found()
 
     def end(self) -> None:
-        """It ends, or is killed."""
+        """End it, or kill it."""
         self._process.terminate()
         try:
             self._process.wait(PATIENCE)
@@ -107,7 +107,7 @@ class Cluster:
 
 @contextmanager
 def running(folder: Path) -> Iterator[Cluster]:
-    """A cluster, as long as this lasts. Args: folder: for what it writes."""
+    """Start a cluster, and end it with the context. Args: folder: for its files."""
     from amqpmesh.pipeline.java import java_home
 
     (folder / "spark-defaults.conf").write_text("".join(f"{key} {value}\n" for key, value in SETTINGS.items()))
@@ -144,6 +144,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """A master and two workers, for all tests that ask for them."""
+    """Start a master and two workers, for all tests that ask for them."""
     with running(tmp_path_factory.mktemp("cluster")) as cluster:
         yield cluster

@@ -1,4 +1,4 @@
-"""Meshes of `Topology` machines in virtual time: lines that carry messages with a delay, get cut, freeze and part."""
+"""Meshes of `Topology` machines in virtual time, over lines that delay messages, break, freeze and part."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -17,7 +17,7 @@ EPOCH = 1_700_000_000_000
 
 @dataclass(eq=False)
 class Line:
-    """A connection between two routers; both know their end of it by the line itself."""
+    """A connection between two routers. Each router knows its end by the line itself."""
 
     ends: tuple[str, str]
     costs: dict[str, int]
@@ -27,13 +27,13 @@ class Line:
     """Nothing arrives, and nobody is told: a peer that is frozen, a path that loses everything."""
 
     def other(self, router: str) -> str:
-        """Who is at the other end."""
+        """Return the router at the other end."""
         return self.ends[1] if router == self.ends[0] else self.ends[0]
 
 
 @dataclass
 class Mesh:
-    """Routers, lines and the time."""
+    """Routers, lines, and the time."""
 
     settings: Settings = field(default_factory=Settings)
     identity: Callable[[str], tuple[Signer, Verifier]] = lambda _: (Unsigned(), Unsigned())
@@ -51,7 +51,7 @@ class Mesh:
     # What a test does
 
     def start(self, *names: str, epoch: int = EPOCH) -> None:
-        """Routers begin to live, or live again: without any memory."""
+        """Start routers, or start them again without any memory."""
         for name in names:
             signer, verifier = self.identity(name)
             self.routers[name] = Topology(name, self.settings, signer, verifier, epoch, self.now)
@@ -59,7 +59,7 @@ class Mesh:
             self.changes[name] = []
 
     def connect(self, a: str, b: str, cost: int = 1, back: int | None = None, delay: float = 0.001) -> Line:
-        """A new connection."""
+        """Connect two routers."""
         line = Line((a, b), {a: cost, b: cost if back is None else back}, delay)
         self.lines.append(line)
         for name in line.ends:
@@ -67,24 +67,24 @@ class Mesh:
         return line
 
     def cut(self, line: Line, *, seen_by: tuple[str, ...] | None = None) -> None:
-        """A connection is gone; those who do not see that find it silent."""
+        """Break a connection. A router that does not see that finds it silent."""
         line.is_open = False
         for name in line.ends if seen_by is None else seen_by:
             if name in self.routers:
                 self._do(name, self.routers[name].disconnected(line, self.now))
 
     def crash(self, name: str) -> None:
-        """A router is gone, and its neighbours see its connections end."""
+        """Stop a router. Its neighbours see their connections end."""
         del self.routers[name]
         for line in self.lines_of(name):
             self.cut(line)
 
     def lines_of(self, name: str) -> list[Line]:
-        """Its open connections."""
+        """Return its open connections."""
         return [line for line in self.lines if line.is_open and name in line.ends]
 
     def advertise(self, router: str, name: str, consumers: int, tenant: str = "") -> None:
-        """A router's consumers of an address, 0: none any more."""
+        """Set the number of a router's consumers of an address; 0: none any more."""
         advert = Advert("balanced", consumers, 0) if consumers else None
         key = Name(tenant, name)
         if advert is None:
@@ -94,16 +94,16 @@ class Mesh:
         self._do(router, self.routers[router].advertise(tenant, name, advert, self.now))
 
     def set_cost(self, line: Line, router: str, cost: int) -> None:
-        """Sending on a connection costs something else."""
+        """Set the cost of sending on a connection."""
         line.costs[router] = cost
         self._do(router, self.routers[router].set_cost(line, cost, self.now))
 
     def call(self, router: str, call: Callable[[Topology, float], Step]) -> None:
-        """Anything else that can be done to a router."""
+        """Do anything else to a router."""
         self._do(router, call(self.routers[router], self.now))
 
     def inject(self, router: str, line: Line, data: bytes) -> None:
-        """A message comes to a router, whoever has sent it."""
+        """Give a router a message, whoever sent it."""
         self._do(router, self.routers[router].received(line, data, self.now))
 
     def run(self, seconds: float) -> None:
@@ -111,7 +111,7 @@ class Mesh:
         self.run_while(lambda: True, seconds)
 
     def run_while(self, goes_on: Callable[[], bool], seconds: float) -> None:
-        """Let time pass as long as something holds, at most so long."""
+        """Let time pass while a condition holds, `limit` at most."""
         end = self.now + seconds
         while goes_on():
             at = min((at for at in self._times() if at is not None), default=end)
@@ -151,18 +151,18 @@ class Mesh:
     # What a test looks at
 
     def told(self, router: str, kind: type[Any]) -> list[Any]:
-        """The changes of a kind that a router was told of."""
+        """Return the changes of a kind that a router was told of."""
         return [change for change in self.changes[router] if isinstance(change, kind)]
 
     def forget_changes(self) -> None:
-        """Begin to count anew."""
+        """Forget these changes."""
         for changes in self.changes.values():
             changes.clear()
         self.messages.clear()
         self.octets.clear()
 
     def truth(self) -> Any:
-        """The graph as it is: an edge in both directions for each pair of living routers with an open line."""
+        """Return the graph as it is: an edge in both directions for each pair of living routers with an open line."""
         graph = networkx.DiGraph()
         graph.add_nodes_from(self.routers)
         for line in self.lines:
@@ -175,7 +175,7 @@ class Mesh:
         return graph
 
     def disagreement(self) -> str:
-        """What a router has wrong of the part of the mesh that it can reach; empty: all is well."""
+        """Return the errors of a router's view of the part of the mesh that it can reach; empty: it has none."""
         truth = self.truth()
         for part in networkx.strongly_connected_components(truth):
             databases = {frozenset(self._database(name, part)) for name in part}

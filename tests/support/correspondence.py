@@ -1,4 +1,4 @@
-"""Clients of a mesh that write to each other at random, and what they know of it.
+"""Clients of a mesh that send messages to each other at random, and what they know of these.
 
 Nothing is random but what a `Random` says, so what they do can be done again.
 """
@@ -34,7 +34,7 @@ MAX_LINKS: Final = 10
 
 
 class Kind(Enum):
-    """What happens in a history, besides messages."""
+    """The events of a history, besides messages."""
 
     CALM = "calm"
     """Receivers stay, and take no credit back."""
@@ -103,7 +103,7 @@ class Correspondence:
     # ------------------------------------------------------------------------------------------------ what clients do
 
     def connect(self) -> None:
-        """One more client."""
+        """Connect one more client."""
         routers = [each for each in self.mesh.nodes if each not in self.draining]
         if len(self.clients) < 9 and routers:
             self.serial += 1
@@ -120,7 +120,7 @@ class Correspondence:
             self.clients[client] = router
 
     def attach_sender(self) -> None:
-        """A producer, an anonymous one, or one to a dynamic node."""
+        """Attach a producer, an anonymous one, or one to a dynamic node."""
         if self.clients and len(self.senders) < MAX_LINKS:
             client = self.random.choice(list(self.clients))
             address = self.random.choice([*self.addresses, None, *self.dynamic[-2:]])
@@ -129,7 +129,7 @@ class Correspondence:
                 self.senders[link] = client, address
 
     def attach_receiver(self) -> None:
-        """A consumer, or one of a node of its own."""
+        """Attach a consumer, or one of a node of its own."""
         if self.clients and len(self.receivers) < MAX_LINKS:
             client = self.random.choice(list(self.clients))
             if client.stopped:
@@ -149,7 +149,7 @@ class Correspondence:
             self.receivers[link] = client, address
 
     def send(self) -> None:
-        """A whole message, or its first part."""
+        """Send a whole message, or its first part."""
         able = [each for each in self.senders if each.is_attached and each.credit and each not in self.partial]
         if able:
             link = self.random.choice(able)
@@ -179,23 +179,23 @@ class Correspondence:
             self.partial[link] = letter
 
     def _settles(self, link: Sender) -> bool:
-        """Whether the next message is sent settled."""
+        """Return whether the next message is sent settled."""
         mode = self._mode(link)
         return mode is SenderSettleMode.SETTLED or (mode is SenderSettleMode.MIXED and self.random.random() < 0.3)
 
     @staticmethod
     def _mode(link: Sender) -> SenderSettleMode:
-        """What was agreed on."""
+        """Return the mode that was agreed on."""
         assert link.remote is not None
         return link.remote.snd_settle_mode
 
     @staticmethod
     def _room(client: Client) -> int:
-        """Octets that the session's window takes for certain."""
+        """Return the octets that the session's window certainly takes."""
         return (client.session.flow_state.remote_incoming_window - 1) * (client.engine.remote_max_frame_size - 64)
 
     def finish(self) -> None:
-        """The rest of a message, or its end."""
+        """Send the rest of a message, or end it."""
         able = [each for each in self.partial if each.is_attached and self._room(self.senders[each][0]) > 1000]
         if able:
             link = self.random.choice(able)
@@ -211,7 +211,7 @@ class Correspondence:
                 client.go_on(letter.sent, b"rest", settled=settles)
 
     def answer(self) -> None:
-        """Whoever is asked answers by an anonymous sender."""
+        """Answer the messages that ask for it, by an anonymous sender."""
         asked = [arrival for arrival, letter in self.open.items() if letter.reply_to is not None]
         if asked:
             arrival = self.random.choice(asked)
@@ -222,7 +222,7 @@ class Correspondence:
                 self._send(links[0], reply_to)
 
     def collect(self) -> None:
-        """What has arrived at clients."""
+        """Take what has arrived at clients."""
         for client in list(self.clients):
             for arrival in client.arrivals:
                 if arrival not in self.of and (number := _number(bytes(arrival.payload))) is not None:
@@ -233,7 +233,7 @@ class Correspondence:
                     self.open[arrival] = self.of[arrival]
 
     def dispose(self) -> None:
-        """A receiver decides."""
+        """Let a receiver decide deliveries."""
         if self.open:
             arrival = self.random.choice(list(self.open))
             letter = self.open.pop(arrival)
@@ -243,7 +243,7 @@ class Correspondence:
             self.mesh.run()
 
     def settle(self) -> None:
-        """A sender settles, with or without having heard."""
+        """Let a sender settle, with or without an outcome."""
         able = [
             each
             for each in self.letters.values()
@@ -256,7 +256,7 @@ class Correspondence:
             self.mesh.run()
 
     def flow(self) -> None:
-        """A receiver gives more credit, or drains."""
+        """Let a receiver give more credit, or drain."""
         if self.receivers:
             receiver = self.random.choice(list(self.receivers))
             if receiver.is_attached:
@@ -267,7 +267,7 @@ class Correspondence:
                 self.mesh.run()
 
     def lower(self) -> None:
-        """A receiver takes credit back."""
+        """Let a receiver take credit back."""
         if self.receivers:
             receiver = self.random.choice(list(self.receivers))
             if receiver.is_attached and receiver.credit:
@@ -275,23 +275,23 @@ class Correspondence:
                 self.mesh.run()
 
     def wait(self) -> None:
-        """Time passes."""
+        """Let time pass."""
         self.mesh.advance(self.random.choice([0.01, 0.05, 0.3, 2.0, 5.0] if not self.frozen else [0.01, 0.3, 4.0]))
 
     def stop_reading(self) -> None:
-        """A client stops, or goes on."""
+        """Stop a client's reading, or start it again."""
         if self.clients:
             client = self.random.choice(list(self.clients))
             client.stopped = not client.stopped
             self.mesh.run()
 
     def detach_sender(self) -> None:
-        """A sender is detached."""
+        """Detach a sender."""
         if self.senders:
             self._detach(self.random.choice(list(self.senders)))
 
     def detach_receiver(self) -> None:
-        """A receiver is detached, whatever it has not decided."""
+        """Detach a receiver, with what it has not decided."""
         if self.receivers:
             self._detach(self.random.choice(list(self.receivers)))
 
@@ -313,7 +313,7 @@ class Correspondence:
                 del self.open[arrival]
 
     def leave(self) -> None:
-        """A client goes, or its cable is pulled."""
+        """Close a client's connection, or cut it."""
         if self.clients:
             client = self.random.choice(list(self.clients))
             self.collect()
@@ -332,7 +332,7 @@ class Correspondence:
 
 
 def _number(payload: bytes) -> int | None:
-    """The number that a message begins with; None: too little of it has come."""
+    """Return the number that a message begins with; None: too little of it has arrived."""
     at = payload.find(b"\x00\x53\x77")
     if at < 0:
         return None

@@ -1,4 +1,4 @@
-"""The far end of a client's connection, which answers what opens and closes, and leaves the rest to the test."""
+"""The far end of a client's connection. It answers what opens and closes; the test does the rest."""
 
 from __future__ import annotations
 
@@ -56,18 +56,18 @@ class Far:
 
     @property
     def window(self) -> int:
-        """Transfer frames that its session lets us send now."""
+        """Transfer frames that the session lets us send now."""
         session = self._counterpart.sessions[self.channel]
         return session.limit - session.went
 
     def count(self, transfer: Transfer) -> None:
-        """A frame went over it."""
+        """Count a frame."""
         if not self._in_delivery:
             self.begun += 1
         self._in_delivery = transfer.more and not transfer.aborted
 
     async def flow(self, credit: int | None = None, *, window: int = WINDOW, **fields: Any) -> None:
-        """Tell the session's window, in frames, and the link's credit from here on."""
+        """Send a flow with the session's window, in frames, and the link's credit from here on."""
         session = self._counterpart.sessions[self.channel]
         standard = {"next_incoming_id": session.came, "next_outgoing_id": session.went, "outgoing_window": WINDOW}
         if credit is not None:
@@ -75,7 +75,7 @@ class Far:
         await self._write(Flow(incoming_window=window, **{**standard, **fields}))
 
     async def send(self, *payloads: bytes, **fields: Any) -> int:
-        """A delivery, or the frames of one without its end if `fields` says `more`. Returns: its id."""
+        """Send a delivery, or its frames but the last if `fields` says `more`. Returns: its id."""
         session = self._counterpart.sessions[self.channel]
         last = fields.pop("more", False)
         if not self._in_delivery:
@@ -95,7 +95,7 @@ class Far:
     async def dispose(
         self, state: DeliveryState | None, first: int = 0, last: int | None = None, *, settled: bool = True
     ) -> None:
-        """Tell a state of deliveries, by the client's ids where it sends."""
+        """Send a state of deliveries, by the client's ids where the client sends."""
         role = Role.RECEIVER if self.attach.role is Role.SENDER else Role.SENDER
         await self._write(Disposition(role=role, first=first, last=last, settled=settled, state=state))
 
@@ -118,7 +118,7 @@ class Far:
 
 
 class FarSession:
-    """What is counted of a session."""
+    """The counters of a session."""
 
     def __init__(self, limit: int) -> None:
         #: Transfer frames of the client's, and of ours; how many of ours it takes, all told.
@@ -173,11 +173,11 @@ class Counterpart:
         self._put, self._frames = trio.open_memory_channel[Heard](math.inf)
 
     def connect(self, **settings: Any) -> Connection:
-        """The client's connection, to be entered."""
+        """Return the client's connection, to be entered."""
         return connect(URL, **{"open_stream": self.roads.open, "mechanisms": (), "idle_time_out": None, **settings})
 
     async def expect(self, kind: type[P]) -> P:
-        """The next frame that was not answered, which is of that kind; flows that nobody expects are passed over."""
+        """Return the next frame that was not answered, and assert its kind. Flows that nobody expects are skipped."""
         while True:
             self.channel, performative, self.payload = await self._frames.receive()
             if isinstance(performative, kind):
@@ -185,7 +185,7 @@ class Counterpart:
             assert isinstance(performative, Flow), f"{performative} came, {kind.__name__} should have"
 
     async def rest(self) -> list[Performative]:
-        """All frames but flows that came and were not answered, once nobody has anything more to do."""
+        """Return all frames that were not answered, but for flows, once no task has more to do."""
         await wait_all_tasks_blocked()
         found: list[Performative] = []
         while True:
@@ -197,7 +197,7 @@ class Counterpart:
                 found.append(performative)
 
     async def serve(self, stream: trio.abc.Stream) -> None:
-        """To the end of the stream."""
+        """Serve the stream to its end."""
         self.peer = Peer(stream)
         assert await self.peer.expect_header() == AMQP
         await self.peer.write(AMQP)

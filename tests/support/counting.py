@@ -1,4 +1,4 @@
-"""A job that needs no events: it counts, and tells what it was given."""
+"""A job that needs no events: it counts, and returns its arguments."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ JOB = Job(NAME, "how many there are", module=__name__)
 
 
 def job(work: Work) -> Done:
-    """Ten numbers for each directory of events; one that is named `bad` is an error."""
+    """Return ten numbers for each directory of events. A directory named `bad` is an error."""
     if any(each.endswith("/bad") for each in work.events):
         work.spark.sql("select raise_error('it is bad')").collect()
     rows = work.write(NAME, work.spark.range(10 * len(work.events)))

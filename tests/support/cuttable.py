@@ -1,4 +1,4 @@
-"""A way to a router that can be cut: whoever comes by it loses the connection, and the router stays."""
+"""A path to a router that a test can cut, while the router stays."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.support.served import Served
 
 
 class Way:
-    """Leads from `url` to that router."""
+    """A port that leads to that router."""
 
     def __init__(self, served: Served) -> None:
         self._to = int(served.url.rpartition(":")[2])
@@ -21,12 +21,12 @@ class Way:
         self.url = f"amqp://127.0.0.1:{port}"
 
     def cut(self) -> None:
-        """All connections that go by it break; to be called in the router's thread."""
+        """Break all connections over it. Only the router's thread may call this."""
         for scope in self._scopes:
             scope.cancel()
 
     def cut_soon(self) -> None:
-        """The same from any thread, without waiting."""
+        """Break them from any thread, without waiting."""
         self._token.run_sync_soon(self.cut)
 
     async def _serve(self, *, task_status: trio.TaskStatus[int]) -> None:

@@ -17,7 +17,7 @@ PATIENCE = 40.0
 
 
 class Daemon:
-    """`amqpmesh run`, and the lines it writes on standard error."""
+    """The process, and the lines of its standard error."""
 
     def __init__(self, *arguments: str, cwd: Path, patience: float = PATIENCE, **environment: str) -> None:
         self.process = subprocess.Popen(
@@ -34,7 +34,7 @@ class Daemon:
         self.lines: list[str] = []
 
     def said(self, pattern: str) -> re.Match[str]:
-        """The next line that the pattern is found in; the lines before it are read too."""
+        """Return the next match of the pattern in a line, and read the lines before it."""
         for line in self._errors:
             self.lines.append(line.rstrip("\n"))
             if found := re.search(pattern, line):

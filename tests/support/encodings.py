@@ -1,4 +1,4 @@
-"""Bytes as any peer may write them: every legal encoding of a value, not the most compact one only (§1.6).
+"""All legal encodings of values, not only the most compact ones (§1.6).
 
 What the project's own encoder writes is one of them. Values and fields are built here by hand, so that readers are
 tested against the standard, not against our writer.
@@ -12,41 +12,41 @@ NULL = b"\x40"
 
 
 def uints(value: int) -> Bytes:
-    """Every encoding of a uint (§1.6.5)."""
+    """Draw any encoding of a uint (§1.6.5)."""
     wide = b"\x70" + value.to_bytes(4, "big")
     small = b"\x43" if value == 0 else b"\x52" + bytes((value,)) if value < 256 else wide
     return st.sampled_from([small, b"\x52\x00", wide] if value == 0 else [small, wide])
 
 
 def booleans(value: bool) -> Bytes:
-    """Every encoding of a boolean (§1.6.2)."""
+    """Draw any encoding of a boolean (§1.6.2)."""
     return st.sampled_from([b"\x41", b"\x56\x01"] if value else [b"\x42", b"\x56\x00"])
 
 
 def binaries(value: bytes) -> Bytes:
-    """Every encoding of a binary (§1.6.19)."""
+    """Draw any encoding of a binary (§1.6.19)."""
     wide = b"\xb0" + len(value).to_bytes(4, "big") + value
     return st.sampled_from([b"\xa0" + bytes((len(value),)) + value, wide] if len(value) < 256 else [wide])
 
 
 def strings(value: str) -> Bytes:
-    """Every encoding of a string (§1.6.20)."""
+    """Draw any encoding of a string (§1.6.20)."""
     return binaries(value.encode()).map(lambda data: bytes((data[0] + 1,)) + data[1:])
 
 
 def symbols(value: str) -> Bytes:
-    """Every encoding of a symbol (§1.6.21)."""
+    """Draw any encoding of a symbol (§1.6.21)."""
     return binaries(value.encode()).map(lambda data: bytes((data[0] + 3,)) + data[1:])
 
 
 def described(code: int, name: str, value: bytes) -> Bytes:
-    """A described value, its descriptor as smallulong, ulong or symbol (§1.3.2)."""
+    """Draw a described value, its descriptor as smallulong, ulong or symbol (§1.3.2)."""
     numeric = st.sampled_from([b"\x53" + bytes((code,)), b"\x80" + code.to_bytes(8, "big")])
     return st.one_of(numeric, symbols(name)).map(lambda descriptor: b"\x00" + descriptor + value)
 
 
 def compounds(form8: int, form32: int, items: list[bytes]) -> Bytes:
-    """A list or map with a size of one octet, where that suffices, or of four (§1.6.22, §1.6.23)."""
+    """Draw a list or map with a size of one octet, where that suffices, or of four (§1.6.22, §1.6.23)."""
     body = b"".join(items)
     forms = [bytes((form32,)) + (len(body) + 4).to_bytes(4, "big") + len(items).to_bytes(4, "big") + body]
     if len(body) < 255 and len(items) < 256:
@@ -57,18 +57,18 @@ def compounds(form8: int, form32: int, items: list[bytes]) -> Bytes:
 
 
 def lists(items: list[bytes]) -> Bytes:
-    """Every encoding of a list of encoded items (§1.6.22)."""
+    """Draw any encoding of a list of encoded items (§1.6.22)."""
     return compounds(0xC0, 0xD0, items)
 
 
 def maps(items: list[bytes]) -> Bytes:
-    """Every encoding of a map of encoded keys and values, in turn (§1.6.23)."""
+    """Draw any encoding of a map of encoded keys and values, in turn (§1.6.23)."""
     return compounds(0xC1, 0xD1, items)
 
 
 @st.composite
 def composites(draw: st.DrawFn, code: int, name: str, fields: list[Bytes | None], width: int) -> bytes:
-    """A composite in any encoding: `None` is an absent field, and nulls may follow up to its full width (§1.4)."""
+    """Draw any encoding of a composite: `None` is an absent field, and nulls may follow up to its full width (§1.4)."""
     items = [NULL if field is None else draw(field) for field in fields]
     while items and items[-1] == NULL:
         items.pop()
@@ -78,7 +78,7 @@ def composites(draw: st.DrawFn, code: int, name: str, fields: list[Bytes | None]
 
 @st.composite
 def mutated(draw: st.DrawFn, data: bytes) -> bytes:
-    """`data` with up to three octets changed, taken out or put in, and sometimes its end cut off."""
+    """Draw `data` with up to three octets changed, removed or inserted, and sometimes cut short."""
     octets = bytearray(data)
     for _ in range(draw(st.integers(1, 3))):
         at = draw(st.integers(0, max(0, len(octets) - 1)))

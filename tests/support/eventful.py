@@ -1,4 +1,4 @@
-"""A mesh in which much happens: prints the event log of a seed. Used as `python -m tests.support.eventful SEED`."""
+"""A mesh with many events. `python -m tests.support.eventful SEED` prints the event log of a seed."""
 
 import sys
 
@@ -15,7 +15,7 @@ NEWS = AddressConfig(pattern="news/#", distribution=Distribution.MULTICAST)
 
 
 async def happen(seed: int) -> str:
-    """Returns: the log."""
+    """Return the log of a history."""
     async with Mesh(
         seed, latency=0.002, jitter=0.003, bandwidth=10e6, membership=MeshConfig(insecure=True, lane_idle=0.5),
         backoff=Backoff(first=0.05, longest=0.5), addresses=(NEWS,)
@@ -65,7 +65,7 @@ async def _ask(mesh: Mesh) -> None:
 
 
 def log_of(seed: int) -> str:
-    """The event log of a seed."""
+    """Return the event log of a seed."""
     return trio.run(happen, seed, clock=MockClock(autojump_threshold=0))
 
 

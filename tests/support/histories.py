@@ -1,4 +1,4 @@
-"""Random histories of a mesh: routers, clients, messages, and what breaks.
+"""Random histories of a mesh: routers, clients, messages, and faults.
 
 Nothing is random but what a `Random` says, so a history can be run again.
 """
@@ -16,7 +16,7 @@ from tests.support.letters import check, check_order
 
 
 class History(Correspondence):
-    """What happens to a mesh and its clients, and how it ends."""
+    """The events of a mesh and of its clients, and the end of both."""
 
     def run(self, steps: int) -> None:
         """Take random steps."""
@@ -55,20 +55,20 @@ class History(Correspondence):
     # ------------------------------------------------------------------------------------------------------ what breaks
 
     def cut(self) -> None:
-        """A connection is lost."""
+        """Lose a connection."""
         if self.mesh.wires:
             wire = self.random.choice(self.mesh.wires)
             self.mesh.cut(wire)
             self._thawed()
 
     def join(self) -> None:
-        """There is one more."""
+        """Start one more router."""
         if len(self.mesh.nodes) > 1 and len(self.mesh.wires) < 2 * len(self.names):
             one, two = self.random.sample(list(self.mesh.nodes), 2)
             self.mesh.join(one, two, self.random.randint(1, 4))
 
     def kill(self) -> None:
-        """A router dies."""
+        """Kill a router."""
         if len(self.mesh.nodes) > 2:
             self._kill(self.random.choice(list(self.mesh.nodes)))
 
@@ -85,7 +85,7 @@ class History(Correspondence):
             self.draining.remove(router)
 
     def restart(self) -> None:
-        """One that died is back."""
+        """Start a killed router again."""
         if self.gone:
             router = self.gone.pop(self.random.randrange(len(self.gone)))
             self.mesh.start(router)
@@ -93,7 +93,7 @@ class History(Correspondence):
             self.mesh.join(router, other, self.random.randint(1, 4))
 
     def freeze(self) -> None:
-        """A connection carries nothing, or does so again."""
+        """Let a connection carry nothing, or carry again."""
         if self.frozen:
             self.frozen.pop().frozen = False
             self.mesh.run()
@@ -106,7 +106,7 @@ class History(Correspondence):
         self.frozen = [each for each in self.frozen if each in self.mesh.wires]
 
     def cost(self) -> None:
-        """A cost is changed."""
+        """Change a cost."""
         if self.mesh.wires:
             core, record = self.random.choice(self.random.choice(self.mesh.wires).ends)
             assert core.mesh is not None
@@ -116,13 +116,13 @@ class History(Correspondence):
                 self.mesh.run()
 
     def partition(self) -> None:
-        """All connections of some routers are lost."""
+        """Lose all connections of some routers."""
         some = {each for each in self.mesh.nodes if self.random.random() < 0.5}
         self.mesh.cut(*[each for each in self.mesh.wires if len(each.routers & some) == 1])
         self._thawed()
 
     def drain(self) -> None:
-        """A router takes nothing new, and ends some time later."""
+        """Let a router drain, and end some time later."""
         able = [each for each in self.mesh.nodes if each not in self.draining]
         if len(able) > 2:
             router = self.random.choice(able)
@@ -133,7 +133,7 @@ class History(Correspondence):
     # ---------------------------------------------------------------------------------------------------------- the end
 
     def heal(self) -> None:
-        """Nothing is broken any more."""
+        """Undo all faults."""
         for wire in self.frozen:
             wire.frozen = False
         self.mesh.run()
@@ -150,7 +150,7 @@ class History(Correspondence):
         self.mesh.advance(60.0 if self.rules.faults else 2.0)
 
     def end(self) -> None:
-        """All is ended and decided; then all accounts agree."""
+        """End and decide everything; then assert that all accounts agree."""
         self.heal()
         self.collect()
         for link, letter in list(self.partial.items()):
@@ -193,7 +193,7 @@ class History(Correspondence):
         self.mesh.leave()
 
     def check_bounds(self) -> None:
-        """No router holds more than it may, whatever its receivers do."""
+        """Assert that no router holds more than it may, whatever its receivers do."""
         for node in self.mesh.nodes.values():
             assert node.core.budget.used <= 2 * self.memory
         if self.kind is Kind.CALM and not self.has_drained:
@@ -202,7 +202,7 @@ class History(Correspondence):
                     self._check_waiting(name)
 
     def _check_waiting(self, name: str) -> None:
-        """What waits anywhere is what receivers wanted, and one delivery for each input beyond that."""
+        """Assert that what waits is what receivers wanted, and one more delivery for each input."""
         waiting = inputs = 0
         for node in self.mesh.nodes.values():
             here = [each for each in node.core.addresses.values() if split(each.name)[0] == name]
@@ -219,7 +219,7 @@ class History(Correspondence):
         assert waiting <= asked + inputs + anonymous, ("too many wait", name, waiting, asked, inputs, anonymous)
 
     def check_ways(self) -> None:
-        """In a mesh that does not change, nothing goes in circles, and nothing has to be stopped for that."""
+        """Assert that in a mesh without changes no delivery goes in circles, and no loop has to be stopped."""
         assert self.trails.circles == []
         for router, node in self.mesh.nodes.items():
             assert node.core.no_hops == 0, router
@@ -228,7 +228,7 @@ class History(Correspondence):
 
 
 def play(seed: int, steps: int, kind: Kind, *, most: int = 8, addresses: Sequence[str] = ADDRESSES) -> History:
-    """One history."""
+    """Play one history."""
     history = History(Random(seed), kind, most=most, addresses=addresses)
     try:
         history.run(steps)

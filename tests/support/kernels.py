@@ -1,4 +1,4 @@
-"""Both kernels side by side, whichever of them is bound: what the one answers, the other does."""
+"""Both kernels side by side, whichever of them is in use."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from amqpmesh.router.kernel import BOUND, binding
 
 
 class Kernels(NamedTuple):
-    """The source as it is, and compiled: two modules, whose classes are not each other's."""
+    """The kernel in plain Python, and compiled: two modules, each with classes of its own."""
 
     pure: ModuleType
     compiled: ModuleType
 
 
 def both() -> Kernels:
-    """Both of them. Where there is no compiled one, or it is of another source, the test is skipped."""
+    """Return both. Skip the test if there is no compiled kernel, or if it is of another source."""
     bound = sys.modules[binding.MODULE]
     if BOUND.kernel == "compiled":
         return Kernels(binding.load(binding.SOURCE, "pure.relay"), bound)
@@ -31,7 +31,7 @@ def both() -> Kernels:
 
 
 def agreed(kernels: Kernels, call: Callable[[ModuleType], object]) -> object:
-    """What both answer. Args: call: is given the one and the other; what it changes must be in what it returns.
+    """Return the answer of both. Args: call: is given each kernel in turn; what it changes must be in what it returns.
 
     Raises: AssertionError: they answer differently.
     """
@@ -48,7 +48,9 @@ def _told(call: Callable[[ModuleType], object], kernel: ModuleType) -> object:
 
 
 def comparable(value: object, seen: dict[int, int] | None = None) -> object:
-    """A value of either kernel as one of neither: its objects by class and attributes, and a second time by number."""
+    """Return a value of either kernel in a form that both share: objects by class and attributes, and a second time
+    by number.
+    """
     seen = {} if seen is None else seen
     if isinstance(value, bool | int | float | str | bytes | None):
         return int(value) if isinstance(value, bool) else value

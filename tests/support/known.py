@@ -1,4 +1,4 @@
-"""Traffic that is known beforehand: what each router records of it, and the rows that are to come of that."""
+"""Traffic that is known beforehand: its records at each router, and the rows that follow from them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CROSSING: Final = 300_000
 
 @dataclass(frozen=True)
 class Delivery:
-    """One attempt to deliver, as it was; each of `ways` leads from the ingress router to a receiver."""
+    """One attempt to deliver. Each of `ways` leads from the ingress router to a receiver."""
 
     number: int
     ways: tuple[tuple[str, ...], ...]
@@ -42,7 +42,7 @@ class Delivery:
 
 @dataclass
 class Known:
-    """Routers, and what they have recorded.
+    """Routers, and their records.
 
     Args: sample: of keys, 2**-32; the others are counted only. alike: all clients call their links the same.
     """
@@ -82,7 +82,8 @@ class Known:
         unrecorded: str = "",
         sampled: bool = True,
     ) -> Delivery:
-        """One goes these ways. Args: ways: letters of routers, each from the ingress router; several for multicast.
+        """Record a delivery on these ways. Args: ways: letters of routers, each from the ingress router; several for
+        multicast.
         receivers: of each way; an empty one: it does not leave the last router. unrecorded: routers without a record.
         """
         self._counter += 1
@@ -164,11 +165,11 @@ class Known:
         return ingress.to_bytes(8, "big") + BEGAN.to_bytes(6, "big") + counter.to_bytes(6, "big")
 
     def count(self, router: str, records: Sequence[dict[str, Any]]) -> None:
-        """What links have counted."""
+        """Write counters of links."""
         self.recorders[router].put(Kind.COUNTS, records)
 
     def close(self, segments: int = 2) -> list[Name]:
-        """All that was recorded becomes files, in no order, and in that many segments of each router."""
+        """Write all records to files, in no order, in that many segments of each router."""
         names = []
         for router, recorder in self.recorders.items():
             records = self._records[router]

@@ -1,4 +1,4 @@
-"""Messages of a random history: what became of each, and what of that may be."""
+"""Messages of a random history: what became of each, and what may become of it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ EXPIRED = Modified(delivery_failed=True, undeliverable_here=True)
 
 @dataclass(eq=False)
 class Receipt:
-    """A message as it came to one receiver."""
+    """A message as one receiver has it."""
 
     arrival: Arrival
     #: What the receiver decided.
@@ -24,12 +24,12 @@ class Receipt:
 
     @property
     def link(self) -> Receiver:
-        """Where."""
+        """The link that it arrived on."""
         return self.arrival.link
 
     @property
     def is_whole(self) -> bool:
-        """All of it came."""
+        """Whether all of it has arrived."""
         return self.arrival.delivery.complete and not self.arrival.delivery.aborted
 
 
@@ -59,18 +59,18 @@ class Letter:
     receipts: list[Receipt] = field(default_factory=list)
 
     def receipt(self, arrival: Arrival) -> Receipt:
-        """That of an arrival."""
+        """Return the receipt of an arrival."""
         return next(each for each in self.receipts if each.arrival is arrival)
 
     @property
     def decided(self) -> list[DeliveryState]:
-        """What receivers have decided."""
+        """The decisions of receivers."""
         return [each.state for each in self.receipts if each.state is not None]
 
 
 @dataclass(frozen=True)
 class Rules:
-    """What may happen in a history.
+    """The events that a history may have.
 
     Args: faults: connections and routers are lost. departures: receivers leave, or lower their credit. multicast: the
         addresses that every receiver gets. attempts: how often a message of an address is tried, if more than once.
@@ -83,7 +83,7 @@ class Rules:
 
 
 def check(letter: Letter, rules: Rules, *, is_attached: bool) -> None:
-    """What its sender heard is what receivers did, or what is true where a router says it.
+    """Assert that what the sender heard is what receivers did, or what a router may say truthfully.
 
     Args: is_attached: its sender still is.
     """
@@ -138,7 +138,7 @@ def _check_outcome(letter: Letter, heard: DeliveryState, rules: Rules, account: 
 
 
 def check_order(nodes: Iterable[list[Arrival]], letters: dict[Arrival, Letter], tried_again: Container[str]) -> None:
-    """Of one sender's link to one receiver's link, those of a priority have begun to arrive as they were sent.
+    """Assert that from one sender's link to one receiver's link, messages of a priority began to arrive in their order.
 
     Args: nodes: what arrived at the clients of each router, in order. tried_again: addresses whose messages may be sent
         a second time.

@@ -12,7 +12,7 @@ from tests.support.script import attached, begun, flow
 
 
 def linked(attach: Attach, *, credit: int = 0, begin: Begin | None = None, **settings: object) -> Scripted:
-    """A link with the peer's handle 0 on its channel 0."""
+    """Return a link with the peer's handle 0 on its channel 0."""
     scripted = Scripted(**settings)
     scripted.peer.open()
     scripted.peer.write(begin or begun(), attach)
@@ -25,12 +25,12 @@ def linked(attach: Attach, *, credit: int = 0, begin: Begin | None = None, **set
 
 
 def producing(*, credit: int = 0, settings: dict[str, object] | None = None, **fields: object) -> Scripted:
-    """The peer sends."""
+    """Return a link on which the peer sends."""
     return linked(attached(Role.SENDER, **fields), credit=credit, **(settings or {}))  # type: ignore[arg-type]
 
 
 def consuming(*, credit: int = 0, settings: dict[str, object] | None = None, **fields: object) -> Scripted:
-    """The peer receives."""
+    """Return a link on which the peer receives."""
     scripted = linked(attached(Role.RECEIVER, **fields), **(settings or {}))  # type: ignore[arg-type]
     if credit:
         scripted.peer.write(flow(handle=0, delivery_count=0, link_credit=credit))
@@ -39,7 +39,7 @@ def consuming(*, credit: int = 0, settings: dict[str, object] | None = None, **f
 
 
 def failed(scripted: Scripted) -> Error:
-    """The link was detached for what the peer did on it: it and the owner heard the same; the session lives."""
+    """Assert that the link was detached for the peer's fault: peer and owner heard the same; the session lives."""
     detach = scripted.peer.expect(Detach)
     (event,) = scripted.end.take(events.LinkDetached)
     assert event.error == detach.error

@@ -1,4 +1,4 @@
-"""Routers of a mesh without sockets and without a clock: what they tell each other arrives at once."""
+"""Routers of a mesh without sockets, in virtual time."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ class Node(Network):
 
     @property
     def mesh(self) -> Mesh:
-        """Its part in the mesh."""
+        """The mesh member of its core."""
         assert self.core.mesh is not None
         return self.core.mesh
 
     def run(self) -> None:
-        """Carry bytes until nobody has any."""
+        """Carry octets until no router has any."""
         self.world.run()
 
     def advance(self, seconds: float) -> None:
@@ -49,14 +49,14 @@ class Node(Network):
         self.world.advance(seconds)
 
     def run_clients(self) -> None:
-        """Carry the bytes of its own clients."""
+        """Carry the octets of its own clients."""
         self.now = self.world.now
         super().run()
 
 
 @dataclass
 class OnWay:
-    """What is on its way to one end of a wire."""
+    """The octets on their way to one end of a wire."""
 
     data: bytes
     arrives: float
@@ -82,7 +82,7 @@ class Wire:
     def connect(
         self, world: World, one: tuple[Core, ConnectionRecord], two: tuple[Core, ConnectionRecord], latency: float = 0.0
     ) -> None:
-        """Between two ends of a connection."""
+        """Connect the cores of both ends."""
         self.ends = (one, two)
         #: Nothing is carried while this is set: one of the two is frozen, or the network is.
         self.frozen = False
@@ -97,16 +97,16 @@ class Wire:
 
     @property
     def is_empty(self) -> bool:
-        """Nothing is on the way."""
+        """Whether nothing is on the way."""
         return not self._on_way
 
     @property
     def next_arrival(self) -> float | None:
-        """When something arrives next."""
+        """The time of the next arrival."""
         return None if self.frozen else min((each.arrives for each in self._on_way.values()), default=None)
 
     def carry(self, now: float) -> bool:
-        """Carry what there is, once each way; whether anything has left or arrived."""
+        """Carry what there is, once each way. Returns: whether anything has left or arrived."""
         moved = False
         if self.frozen:
             return moved
@@ -128,7 +128,7 @@ class Wire:
         return moved
 
     def closed(self) -> bool:
-        """Both ends have said all that they will, or one has and the other has heard it."""
+        """Whether both ends have ended, or one has and the other has heard it."""
         finished = [record.engine.finished for _, record in self.ends]
         return all(finished) or (any(finished) and not (self.frozen or self._on_way))
 
@@ -173,7 +173,7 @@ class World:
         return self.nodes[router]
 
     def start(self, router: str, *addresses: AddressConfig) -> Node:
-        """Start a router. Args: addresses: that it alone has."""
+        """Start a router. Args: addresses: patterns of this router alone."""
         self.epoch += 1
         node = self.nodes[router] = Node(self, router, (*self._addresses, *addresses), self.epoch, **self._settings)
         node.core.on_output = self._wake
@@ -194,11 +194,11 @@ class World:
         self.run()
 
     def between(self, one: str, two: str) -> list[Wire]:
-        """The connections of two routers."""
+        """Return the connections of two routers."""
         return [wire for wire in self.wires if wire.routers == {one, two}]
 
     def cut(self, *wires: Wire) -> None:
-        """Connections are lost."""
+        """Lose connections."""
         for wire in wires:
             self.wires.remove(wire)
             for core, record in wire.ends:
@@ -206,7 +206,7 @@ class World:
         self.run()
 
     def kill(self, router: str) -> list[Client]:
-        """A router is gone from one moment to the next; its clients, which see their connections cut."""
+        """Kill a router. Its clients see their connections cut."""
         node = self.nodes.pop(router)
         for wire in [wire for wire in self.wires if router in wire.routers]:
             self.wires.remove(wire)
@@ -217,7 +217,7 @@ class World:
         return node.clients
 
     def run(self) -> None:
-        """Carry bytes to and fro until nobody has any."""
+        """Carry octets to and fro until no router has any."""
         for _ in range(10_000):
             moved = False
             for node in self.nodes.values():
@@ -234,7 +234,7 @@ class World:
         raise AssertionError("the mesh does not come to rest")
 
     def _wake(self, record: ConnectionRecord) -> None:
-        """A router has something to send."""
+        """Note that a router has something to send."""
         wire = self._wires_of.get(record)
         if wire is not None:
             self._awake[wire] = None
@@ -244,7 +244,7 @@ class World:
         self.advance_until(lambda: False, seconds)
 
     def advance_until(self, met: Callable[[], bool], limit: float) -> float:
-        """Let time pass until a condition is met, `limit` seconds at most; how long it took."""
+        """Let time pass until a condition is met, `limit` seconds at most. Returns: the time that passed."""
         began, end = self.now, self.now + limit
         while not met():
             timers = [node.core.next_timer() for node in self.nodes.values()]
@@ -261,7 +261,7 @@ class World:
         return self.now - began
 
     def close_clients(self) -> None:
-        """Every client closes."""
+        """Close every client."""
         for node in self.nodes.values():
             for client in node.clients:
                 client.stopped = False
@@ -269,7 +269,7 @@ class World:
                     client.close()
 
     def check_ledgers(self) -> None:
-        """No router has a delivery left, nor octets or frames of one."""
+        """Assert that no router has a delivery left, nor octets or frames of one."""
         for router, node in self.nodes.items():
             core = node.core
             whole = core.statistics().router
@@ -284,7 +284,7 @@ class World:
             assert left == (0, 0, 0, []), (router, left)
 
     def leave(self) -> None:
-        """Every client closes; then no router has anything of a delivery left."""
+        """Close every client; then assert that no router has anything of a delivery left."""
         self.close_clients()
         for _ in range(60):
             self.advance(1.0)
@@ -295,7 +295,7 @@ class World:
             assert self._left(router) == {}, router
 
     def _left(self, router: str) -> dict[str, object]:
-        """What a router still has of clients."""
+        """Return what a router still has of clients."""
         node = self[router]
         left = {
             "relays": node.core.relays,
@@ -311,14 +311,14 @@ class World:
 
 
 def records(world: World, router: str) -> list[ConnectionRecord]:
-    """The connections of a router to its neighbours."""
+    """Return the connections of a router to its neighbours."""
     return [record for wire in world.wires for core, record in wire.ends if core.id == router]
 
 
 def with_receivers(
     routers: Iterable[str], edges: Iterable[tuple[str, str]], *addresses: AddressConfig
 ) -> tuple[World, dict[str, Client]]:
-    """A mesh with a client at each router that receives from q; and who they are."""
+    """Return a mesh with a client at each router that receives from q, and these clients."""
     routers = list(routers)
     mesh = World(routers, edges, *addresses)
     receivers = {router: mesh[router].client() for router in routers}
@@ -329,7 +329,7 @@ def with_receivers(
 
 
 def deliver(mesh: World, receivers: dict[str, Client], sends: list[Sent]) -> set[str]:
-    """Accept what came, and see that the senders hear it; the routers whose receivers got some."""
+    """Accept what arrived, and assert that the senders hear it. Returns: the routers whose receivers got some."""
     mesh.advance(0.1)
     took = {router: client.take() for router, client in receivers.items()}
     for arrivals in took.values():

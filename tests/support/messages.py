@@ -27,20 +27,20 @@ class Message:
 
     @property
     def data(self) -> bytes:
-        """All of it."""
+        """The whole message, encoded."""
         return b"".join(section for _, section in self.sections)
 
     def section(self, code: int) -> bytes:
-        """The section with that code, if there is one."""
+        """Return the section with that code, if there is one."""
         return next((section for each, section in self.sections if each == code), b"")
 
     @property
     def bare(self) -> bytes:
-        """The bare message and the footer: what no router may touch (§3.2)."""
+        """The bare message and the footer, which no router may change (§3.2)."""
         return b"".join(section for code, section in self.sections if code >= PROPERTIES)
 
     def extent(self, code: int) -> tuple[int, int]:
-        """Where that section begins and ends; (0, 0) if there is none."""
+        """Return the begin and the end of that section; (0, 0) if there is none."""
         at = 0
         for each, section in self.sections:
             if each == code:
@@ -50,7 +50,7 @@ class Message:
 
 
 def maybe(field: wire.Bytes) -> wire.Bytes:
-    """Null at times."""
+    """Draw null, or the value."""
     return st.just(wire.NULL) | field
 
 
@@ -61,7 +61,7 @@ STRINGS = st.text(max_size=6) | st.sampled_from(["x" * 255, "x" * 256])
 
 @st.composite
 def headers(draw: st.DrawFn, ttls: st.SearchStrategy[int | None], priority: int) -> tuple[bytes, int | None]:
-    """A header, and its ttl."""
+    """Draw a header, and its ttl."""
     ttl = draw(ttls)
     default = priority == 4 and draw(st.booleans())
     fields = [
@@ -79,7 +79,7 @@ def headers(draw: st.DrawFn, ttls: st.SearchStrategy[int | None], priority: int)
 
 @st.composite
 def annotation_maps(draw: st.DrawFn, code: int, name: str) -> bytes:
-    """Annotations with any keys and values."""
+    """Draw annotations with any keys and values."""
     keys = draw(st.lists(NAMES.map("x-opt-".__add__), max_size=3, unique=True))
     items = []
     for key in keys:
@@ -89,7 +89,7 @@ def annotation_maps(draw: st.DrawFn, code: int, name: str) -> bytes:
 
 @st.composite
 def properties(draw: st.DrawFn, to: str | None) -> bytes:
-    """Properties, whose `to` is the one given."""
+    """Draw properties whose `to` is the one given."""
     ids = [st.just(b"\x53\x07"), STRINGS.flatmap(wire.strings), st.binary(max_size=5).flatmap(wire.binaries)]
     fields = [
         maybe(st.one_of(*ids)),
@@ -102,7 +102,7 @@ def properties(draw: st.DrawFn, to: str | None) -> bytes:
 
 @st.composite
 def bodies(draw: st.DrawFn) -> list[tuple[int, bytes]]:
-    """One body (§3.2): some data sections, some sequences, or one value."""
+    """Draw one body (§3.2): some data sections, some sequences, or one value."""
     kind = draw(st.sampled_from(["data", "sequence", "value", "none"]))
     if kind == "value":
         return [(0x77, draw(wire.described(0x77, "amqp:amqp-value:*", encode(draw(values)))))]
@@ -117,7 +117,7 @@ def bodies(draw: st.DrawFn) -> list[tuple[int, bytes]]:
 
 @st.composite
 def messages(draw: st.DrawFn, ttls: st.SearchStrategy[int | None] | None = None) -> Message:
-    """A message with any sections; with `ttls`, one with a header that has such a ttl."""
+    """Draw a message with any sections; with `ttls`, one with a header that has such a ttl."""
     sections: list[tuple[int, bytes]] = []
     ttl: int | None = None
     priority, to = 4, None

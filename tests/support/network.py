@@ -1,4 +1,4 @@
-"""A router and its clients without sockets and without a clock: `run` carries the bytes, `advance` the time."""
+"""One router and its clients without sockets, in virtual time: `run` carries the octets, `advance` the time."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ OUTCOMES: dict[str, DeliveryState] = {
 
 
 def decoded(state: bytes | None) -> DeliveryState | None:
-    """A delivery state as a value."""
+    """Return a delivery state as a value."""
     return None if state is None else decode_composite(STATES, state)[0]
 
 
 def message(
     body: object = "hello", *, ttl: int | None = None, priority: int = 4, to: str | None = None, header: bool = True
 ) -> bytes:
-    """A message of format 0."""
+    """Encode a message of format 0."""
     parts = [encode_composite(Header(ttl=ttl, priority=priority))] if header else []
     if to is not None:
         parts.append(encode_composite(Properties(to=to)))
@@ -55,11 +55,11 @@ class Arrival:
     said: list[tuple[DeliveryState | None, bool]] = field(default_factory=list)
 
     def dispose(self, state: DeliveryState | None, *, settled: bool) -> None:
-        """Tell the router."""
+        """Send its state to the router."""
         dispose(self.delivery, None if state is None else encode_composite(state), settled)
 
     def accept(self) -> None:
-        """Accepted and settled: what most receivers do."""
+        """Accept and settle it."""
         self.dispose(Accepted(), settled=True)
 
 
@@ -74,16 +74,16 @@ class Sent:
 
     @property
     def outcome(self) -> DeliveryState | None:
-        """The last state that came."""
+        """The last state that the router sent."""
         return next((state for state, _ in reversed(self.said) if state is not None), None)
 
     def dispose(self, state: DeliveryState | None, *, settled: bool) -> None:
-        """Tell the router."""
+        """Send its state to the router."""
         dispose(self.delivery, None if state is None else encode_composite(state), settled)
 
 
 class Client:
-    """One connection to the router under test, and everything that came over it."""
+    """One connection to the router under test, and everything that arrived over it."""
 
     def __init__(
         self, network: Network, container_id: str, *, max_frame_size: int, window: int, idle_time_out: float | None
@@ -211,7 +211,7 @@ class Client:
             self.network.run()
 
     def lose(self) -> None:
-        """The connection is cut."""
+        """Cut the connection."""
         self.is_lost = True
         self.network.core.receive_eof(self.record, self.network.now)
         self.network.run()
@@ -226,7 +226,7 @@ class Client:
     # What came.
 
     def take(self, number: int | None = None) -> list[Arrival]:
-        """The whole messages that came since the last call, which are as many as `number` if that is given."""
+        """Return the whole messages since the last call, and assert that they are `number`, if that is given."""
         whole = [each for each in self.arrivals if each.delivery.complete and not each.delivery.aborted]
         self.arrivals = [each for each in self.arrivals if each not in whole]
         if number is not None:
@@ -234,7 +234,7 @@ class Client:
         return whole
 
     def read(self, data: bytes) -> None:
-        """Bytes from the router."""
+        """Take octets from the router."""
         for event in self.engine.receive(data, self.network.now):
             self.events.append(event)
             if isinstance(event, events.TransferReceived):
@@ -283,7 +283,7 @@ class Network:
 
     @property
     def relays(self) -> int:
-        """How many deliveries are in doubt."""
+        """Relays of deliveries that are not settled yet."""
         return self.core.relays
 
     def client(
@@ -302,11 +302,11 @@ class Network:
         return client
 
     def _is_acknowledged(self, record: ConnectionRecord) -> bool:
-        """As sockets can tell: the client's system has all that was written."""
+        """Return whether the client's system has all that was written, as sockets can tell."""
         return not (record.unwritten or any(each.stopped for each in self.clients if each.record is record))
 
     def run(self) -> None:
-        """Carry bytes to and fro until nobody has any."""
+        """Carry octets to and fro until no end has any."""
         for _ in range(10_000):
             moved = False
             for client in self.clients:
@@ -355,7 +355,7 @@ class Network:
         self.run()
 
     def leave(self) -> None:
-        """Every client closes; then nothing may be left."""
+        """Close every client; then assert that nothing is left."""
         for client in self.clients:
             client.stopped = False
         for client in self.clients:

@@ -1,4 +1,4 @@
-"""HTML as a strict reader sees it: which elements there are, with what in them, and whether all of them are closed."""
+"""HTML as a strict reader sees it: elements, their contents, and whether all are closed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ VOID: Final = {"meta", "img", "br", "hr", "link", "input"}
 
 
 class Page(HTMLParser):
-    """What stands in it. Args: text: the whole file."""
+    """The elements of a page. Args: text: the whole file."""
 
     def __init__(self, text: str) -> None:
         super().__init__(convert_charrefs=True)
@@ -41,12 +41,12 @@ class Page(HTMLParser):
         return [attributes for name, attributes in self.elements if name == tag]
 
     def values(self, name: str) -> list[str]:
-        """Of an attribute, wherever it stands."""
+        """Return the values of an attribute, in any element."""
         return [each for _, attributes in self.elements for key, each in attributes.items() if key == name and each]
 
 
 def whole(text: str) -> Page:
-    """What is true of any report: it is closed, needs nothing else, and runs nothing."""
+    """Assert what holds for any report: it is closed, needs no other file, and runs nothing."""
     read = Page(text)
     ids = read.values("id")
     assert len({*ids}) == len(ids)

@@ -1,4 +1,4 @@
-"""Engines without I/O: one with a scripted peer, or two that talk to each other, on one clock.
+"""Engines without I/O on one clock: one with a scripted peer, or two with each other.
 
 Bytes are carried as a test wants: all at once, or in chunks of any sizes.
 """
@@ -25,7 +25,7 @@ E = TypeVar("E")
 
 
 class End:
-    """An engine and who owns it, who answers as most do and keeps what happened."""
+    """An engine and its owner, who answers as most owners do and keeps all events."""
 
     def __init__(
         self,
@@ -48,12 +48,12 @@ class End:
         self.events: list[events.Event] = []
 
     def receive(self, data: bytes, now: float) -> None:
-        """Bytes come."""
+        """Take octets."""
         for event in self.engine.receive(data, now):
             self.happened(event)
 
     def happened(self, event: events.Event) -> None:
-        """Note it, and answer it if it is the peer's doing."""
+        """Keep an event, and answer it if the peer caused it."""
         self.events.append(event)
         if not self.answers:
             return
@@ -73,13 +73,13 @@ class End:
             event.link.detach(closed=event.closed)
 
     def take(self, kind: type[E]) -> list[E]:
-        """The events of that kind that were not taken yet."""
+        """Return the events of that kind that were not taken yet."""
         taken = [event for event in self.events if isinstance(event, kind)]
         self.events = [event for event in self.events if not isinstance(event, kind)]
         return taken
 
     def take_one(self, kind: type[E]) -> E:
-        """The one event of that kind."""
+        """Return the one event of that kind."""
         taken = self.take(kind)
         assert len(taken) == 1, (kind, taken, self.events)
         return taken[0]
@@ -110,32 +110,32 @@ class Scripted:
             self.end.happened(event)
 
     def session(self, channel: int = 0) -> Session:
-        """The session on an incoming channel."""
+        """Return the session on an incoming channel."""
         return self.engine.channels.incoming[channel]
 
     def receiver(self, handle: int = 0, channel: int = 0) -> Receiver:
-        """The engine's link with the peer's sender of that handle."""
+        """Return the engine's link with the peer's sender of that handle."""
         link = self.link(handle, channel)
         assert isinstance(link, Receiver)
         return link
 
     def sender(self, handle: int = 0, channel: int = 0) -> Sender:
-        """The engine's link with the peer's receiver of that handle."""
+        """Return the engine's link with the peer's receiver of that handle."""
         link = self.link(handle, channel)
         assert isinstance(link, Sender)
         return link
 
     def link(self, handle: int = 0, channel: int = 0) -> Link:
-        """The engine's link with the peer's of that handle."""
+        """Return the engine's link with the peer's link of that handle."""
         return self.session(channel).links[handle]
 
     def transfers(self) -> list[tuple[kernel.Delivery, bytes]]:
-        """The deliveries that came whole, with their payload; what they held of the window is released."""
+        """Return the deliveries that arrived whole, with their payload, and release their part of the window."""
         return whole(self.end.take(events.TransferReceived))
 
 
 def whole(received: Iterable[events.TransferReceived]) -> list[tuple[kernel.Delivery, bytes]]:
-    """Frames put together to deliveries; what they held of the window is released."""
+    """Put frames together to deliveries, and release their part of the window."""
     payloads: dict[kernel.Delivery, bytes] = {}
     for event in received:
         assert event.first == (event.delivery not in payloads)
@@ -165,12 +165,12 @@ class Pair:
         self._under_way = {self.client: bytearray(), self.server: bytearray()}
 
     def take(self) -> None:
-        """Both ends send what they have; it does not arrive yet."""
+        """Take what both ends have to send; it does not arrive yet."""
         for end, under_way in self._under_way.items():
             under_way += end.engine.data_to_send(self.now)
 
     def run(self) -> None:
-        """Carry bytes to and fro until nobody has any."""
+        """Carry octets to and fro until no end has any."""
         for _ in range(100_000):
             self.take()
             if not any(self._under_way.values()):
@@ -198,7 +198,7 @@ class Pair:
                 return
 
     def open(self) -> Session:
-        """Open the connection and begin a session: the client's end of it."""
+        """Open the connection and begin a session. Returns: the client's end of the session."""
         self.client.engine.open()
         session = self.client.engine.begin()
         self.run()

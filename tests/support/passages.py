@@ -1,4 +1,4 @@
-"""A router of the kernel alone, of either kernel: a producer's connection, a consumer's, and links that are open."""
+"""A router of either kernel alone: a producer's connection, a consumer's, and links that are open."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _OF_SESSIONS: Final = (
 
 
 class Router:
-    """What comes on `source` from one sender leaves on `sink`."""
+    """A router that relays from one sender on `source` to `sink`."""
 
     def __init__(
         self,
@@ -105,16 +105,16 @@ class Router:
         return session
 
     def relay(self, data: bytes) -> None:
-        """All of this comes from the producer, and is relayed."""
+        """Relay frames that come from the producer."""
         assert self._kernel.relay(self.source, data, 0, len(data)) == len(data)
 
     def hear(self, data: bytes) -> None:
-        """All of this comes from the consumer, and is passed on."""
+        """Pass on frames that come from the consumer."""
         assert self._kernel.relay(self.sink, data, 0, len(data)) == len(data)
 
     @property
     def is_empty(self) -> bool:
-        """Nothing is left of any delivery."""
+        """Whether nothing is left of any delivery."""
         ledgers = [self.source_session.incoming.deliveries, self.sink_session.outgoing.deliveries]
         return (
             not any(ledgers)
@@ -124,7 +124,7 @@ class Router:
         )
 
     def state(self) -> object:
-        """All that a frame could change. What was read of one that was left alone is not among it."""
+        """Return all that a frame may change."""
         said = [
             (each.first, each.last, each.receiver, each.settled, each.state)
             for session in (self.source_session, self.sink_session)
@@ -170,7 +170,7 @@ FRAMES: Final = (
 
 @st.composite
 def frames(draw: st.DrawFn) -> bytes:
-    """A transfer or a disposition as peers write them."""
+    """Draw a transfer or a disposition, encoded as peers do."""
     style = draw(st.sampled_from(["compact", "full", "wide"]))
     number = draw(st.sampled_from([0, 1, 2, 3, M - 1]))
     if draw(st.booleans()):

@@ -1,4 +1,4 @@
-"""A scripted peer: it sends the frames that a test says, and expects the ones that a test says, over any stream."""
+"""A scripted peer over any stream: it sends frames, and expects frames."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ P = TypeVar("P", bound=Performative)
 
 
 def credit(number: int, *, handle: int = 0) -> Flow:
-    """A `flow` that gives a link credit, before its first delivery."""
+    """Return a `flow` that gives a link credit, before its first delivery."""
     return flow(handle=handle, delivery_count=0, link_credit=number)
 
 
 async def exactly(stream: trio.abc.Stream, size: int) -> bytes:
-    """So many octets."""
+    """Read so many octets."""
     data = b""
     while len(data) < size:
         more = await stream.receive_some(size - len(data))
@@ -46,7 +46,7 @@ async def exactly(stream: trio.abc.Stream, size: int) -> bytes:
 
 
 class Peer:
-    """One end of a stream, at the other end of which is a router."""
+    """One end of a stream to a router."""
 
     def __init__(self, stream: trio.abc.Stream) -> None:
         self.stream = stream
@@ -66,17 +66,17 @@ class Peer:
             )
 
     async def expect_header(self) -> bytes:
-        """The next 8 bytes."""
+        """Return the next 8 octets."""
         while (header := self._frames.next_header()) is None:
             assert await self._more(), "the stream ended"
         return header
 
     def rest(self) -> bytes:
-        """What was read and not looked at yet."""
+        """The octets that were read and not looked at yet."""
         return self._frames.take_rest()
 
     async def next_frame(self) -> tuple[Performative, bytes] | None:
-        """The next frame that is not empty, with its payload; None at the end of the stream."""
+        """Return the next frame that is not empty, with its payload; None at the end of the stream."""
         while True:
             found = self._frames.next_frame()
             if found is None:
@@ -89,7 +89,7 @@ class Peer:
                 return performative, found.body[at:]
 
     async def expect(self, kind: type[P]) -> P:
-        """The next frame, which must be of that kind; flows come at any time and are passed over."""
+        """Return the next frame, and assert its kind. Flows come at any time and are skipped."""
         while True:
             found = await self.next_frame()
             assert found is not None, f"the stream ended, {kind.__name__} should have come"
@@ -99,7 +99,7 @@ class Peer:
             assert isinstance(performative, Flow), f"{performative} came, {kind.__name__} should have"
 
     async def expect_end(self) -> None:
-        """Nothing more comes but what nobody asked for."""
+        """Assert that nothing more comes but the flows that come at any time."""
         while (found := await self.next_frame()) is not None:
             assert isinstance(found[0], Flow), f"{found[0]} came, and the stream should have ended"
 
@@ -118,7 +118,7 @@ class Peer:
         return await self.expect(Attach)
 
     async def send(self, number: int, body: bytes = b"", *, settled: bool = False) -> None:
-        """A delivery of one frame, with that id, once there is credit for it."""
+        """Send a delivery of one frame, with that id, once there is credit for it."""
         while number >= self.limit:
             found = await self.next_frame()
             assert found is not None, "the stream ended before there was credit"
@@ -142,7 +142,7 @@ class Peer:
         await self.stream.aclose()
 
     async def answer_close(self) -> Close:
-        """The router's `close`, answered in kind; then this end is closed too."""
+        """Answer the router's `close`, and close this end."""
         close = await self.expect(Close)
         await self.write(Close())
         await self.expect_end()
@@ -150,7 +150,9 @@ class Peer:
         return close
 
     def _account(self, performative: Performative) -> None:
-        """For one session and one link on it, whose deliveries are numbered from 0 and have a frame each."""
+        """Count a frame of one session and one link on it, whose deliveries are numbered from 0 and have a frame
+        each.
+        """
         if isinstance(performative, Begin):
             self._window_limit = performative.incoming_window
         elif isinstance(performative, Flow):
@@ -166,14 +168,14 @@ class Peer:
 
 
 def connected(nursery: trio.Nursery, router: Router, listener: ListenerConfig | None = None) -> Peer:
-    """A peer at the other end of a stream in memory; the nursery serves it."""
+    """Return a peer at the other end of a stream in memory, served by the nursery."""
     ours, theirs = memory_stream_pair()
     nursery.start_soon(router.serve_stream, theirs, listener)
     return Peer(ours)
 
 
 async def connect(router: Router, position: int = 0) -> Peer:
-    """A peer at the other end of a socket. Args: position: of the listener."""
+    """Return a peer at the other end of a socket. Args: position: of the listener."""
     endpoint = router.listeners[position].url.rpartition("//")[2]
     host, _, port = endpoint.rpartition(":")
     return Peer(await trio.open_tcp_stream(host.strip("[]"), int(port)))

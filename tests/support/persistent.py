@@ -1,4 +1,4 @@
-"""A sender that sends each message until it is accepted, whatever dies; and what a file sink of Spark's holds."""
+"""A sender that sends each message until it is accepted, whatever dies; and the contents of Spark's file sink."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ AT_ONCE = 200
 
 
 def eventually(is_so: Callable[[], Any], what: str) -> None:
-    """Wait until it is."""
+    """Wait until it is true."""
     began = time.monotonic()
     while not is_so():
         assert time.monotonic() - began < PATIENCE, what
@@ -33,7 +33,7 @@ def eventually(is_so: Callable[[], Any], what: str) -> None:
 
 
 class Persistent:
-    """Sends the numbers below `count` as text, from a thread of its own, until it has ended or is left."""
+    """A thread that sends the numbers below `count` as text, until all are accepted or it is left."""
 
     def __init__(self, url: str, count: int, address: str = "q") -> None:
         self.accepted: set[int] = set()
@@ -84,7 +84,9 @@ class Persistent:
 
 
 def in_sink(folder: Path) -> Counter[int]:
-    """The numbers in a Parquet sink of Spark's, how often each, as far as its batches are committed."""
+    """Return the numbers in a Parquet sink of Spark's, and how often each is there, as far as its batches are
+    committed.
+    """
     added = set()
     for log in (folder / "_spark_metadata").glob("[0-9]*"):
         for line in log.read_text(encoding="utf-8").splitlines()[1:]:

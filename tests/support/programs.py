@@ -1,4 +1,4 @@
-"""Programs run as a user would run them, each a process whose output is read while it goes on."""
+"""Programs run as processes, whose output a test reads meanwhile."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Program:
         self._alarm.start()
 
     def lines(self) -> Iterator[str]:
-        """What it writes from here on, line by line, on standard output and standard error."""
+        """Yield its next lines of standard output and standard error."""
         while True:
             try:
                 line = self._output.readline()
@@ -57,13 +57,13 @@ class Program:
             yield line.rstrip("\n")
 
     def line(self) -> str:
-        """The next line."""
+        """Return the next line."""
         for line in self.lines():
             return line
         raise AssertionError(f"{self.name}: ended, and should have said something")
 
     def found(self, pattern: str) -> str:
-        """What matches in the next line that does."""
+        """Return the match in the next line that has one."""
         said = []
         for line in self.lines():
             if found := re.search(pattern, line):
@@ -80,7 +80,7 @@ class Program:
         return rest
 
     def close(self) -> None:
-        """Whatever happened, it is gone."""
+        """Kill it, if it still runs."""
         self._alarm.cancel()
         self.process.kill()
         self.process.wait()
@@ -88,7 +88,7 @@ class Program:
 
 
 class Programs:
-    """Starts programs, and ends those that are left."""
+    """Programs of a test. Those that are left are killed."""
 
     def __init__(self) -> None:
         self.started: list[Program] = []
@@ -96,13 +96,13 @@ class Programs:
     def __call__(
         self, *command: str | Path, cwd: Path = ROOT, env: Mapping[str, str] = ENVIRONMENT, terminal: bool = False
     ) -> Program:
-        """Start one."""
+        """Start a program."""
         program = Program(*command, cwd=cwd, env=env, terminal=terminal)
         self.started.append(program)
         return program
 
     def python(self, *command: str | Path) -> Program:
-        """Start one in Python."""
+        """Start a program in Python."""
         return self(sys.executable, *command)
 
     def router(self) -> str:
@@ -112,7 +112,7 @@ class Programs:
 
 @contextmanager
 def programs() -> Iterator[Programs]:
-    """Programs, none of which goes on afterwards."""
+    """Yield `Programs`, and kill at the end what still runs."""
     all_of_them = Programs()
     try:
         yield all_of_them

@@ -1,4 +1,4 @@
-"""Segments as routers write them: links, hop records, counters, and whatever may be wrong with them."""
+"""Segments as routers write them: links, hop records, counters, and faults."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ SECOND: Final = 1_000_000_000
 
 
 def at(seconds: float) -> int:
-    """Nanoseconds since 1970. Args: seconds: after `BEGAN`."""
+    """Return nanoseconds since 1970. Args: seconds: after `BEGAN`."""
     return BEGAN * 1_000_000 + round(seconds * SECOND)
 
 
 def words(columns: Mapping[str, Any], count: int) -> np.ndarray[Any, np.dtype[np.uint64]]:
-    """Hop records, each with the units that may stand beside it.
+    """Return hop records, each with the units that may stand beside it.
 
     Args: columns: numbers as `PACKED` names them, or arrays of them; what is not there is 0, and an attempt the first.
     """
@@ -46,7 +46,7 @@ NARROW: Final = words({}, 1)[0, list(Unit).index(Unit.WIDE)]
 
 
 def units(records: np.ndarray[Any, np.dtype[np.uint64]]) -> bytes:
-    """Hop records as they stand in a block: what a key begins with where that is another, and wide units that say
+    """Return hop records as they stand in a block: with a key where that changes, and wide units that say something.
     something.
     """
     own, key, wide = (records[:, place] for place in range(len(Unit)))
@@ -58,7 +58,7 @@ def units(records: np.ndarray[Any, np.dtype[np.uint64]]) -> bytes:
 
 
 def hop(**numbers: int) -> np.ndarray[Any, np.dtype[np.uint64]]:
-    """One hop record."""
+    """Return one hop record."""
     return words(numbers, 1)
 
 
@@ -67,7 +67,7 @@ def framed(kind: int, first: int, count: int, body: bytes) -> bytes:
 
 
 class Recorder:
-    """What one router writes in one life; each segment is a file once it is closed."""
+    """The segments of one router in one life. Each is a file once it is closed."""
 
     def __init__(
         self,
@@ -94,7 +94,7 @@ class Recorder:
         return Name(self.router, self.epoch, self._segment)
 
     def begin(self, time: int | None = None) -> None:
-        """Another segment; it explains all links anew."""
+        """Begin another segment, which explains all links again."""
         self._segment += 1
         self.data = b""
         self._blocks = self._hops = 0
@@ -104,7 +104,7 @@ class Recorder:
             self.put(Kind.LINK, self._links)
 
     def put(self, kind: Kind, records: Sequence[Mapping[str, Any]]) -> None:
-        """A block of maps."""
+        """Write a block of maps."""
         self._append(kind, len(records), maps(records))
 
     def link(
@@ -126,13 +126,13 @@ class Recorder:
         return number
 
     def hops(self, *records: np.ndarray[Any, np.dtype[np.uint64]]) -> None:
-        """A block of hop records."""
+        """Write a block of hop records."""
         together = np.concatenate(records)
         self._append(Kind.HOP, len(together), units(together))
         self._hops += len(together)
 
     def lose(self, count: int) -> None:
-        """So many hop records find no room."""
+        """Lose so many hop records for want of room."""
         self._numbers[Kind.HOP] = self._numbers.get(Kind.HOP, 0) + count
         self.dropped += count
 
@@ -143,7 +143,7 @@ class Recorder:
         self._blocks += 1
 
     def end(self, time: int | None = None) -> bytes:
-        """The segment as it is when it is closed."""
+        """Return the segment as it is when it is closed."""
         told = {"hops": self._hops, "blocks": self._blocks, "dropped": self.dropped}
         return self.data + framed(Kind.END, 0, 1, maps([{**told, "time": time or self.epoch * 1_000_000}]))
 

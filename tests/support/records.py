@@ -1,4 +1,4 @@
-"""What a router under test records, kept in memory, and hop records as their numbers."""
+"""The records of a router under test, kept in memory, and hop records as numbers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ EPOCH = 1_700_000_000_000
 
 
 def unpacked(words: Iterable[int]) -> list[dict[str, int]]:
-    """The numbers of hop records."""
+    """Return the numbers of hop records."""
     words = list(words)
     records: list[dict[Unit, list[int]]] = []
     key: list[int] | None = None
@@ -49,7 +49,7 @@ def _numbers(units: dict[Unit, list[int]]) -> dict[str, int]:
 
 
 def blocks(directory: Path, suffix: str = "events") -> list[Block]:
-    """The blocks of all segments in a directory, which are whole."""
+    """Return the whole blocks of all segments in a directory."""
     found = []
     for file in sorted(directory.glob(f"*.{suffix}")):
         damage = Damage()
@@ -59,12 +59,12 @@ def blocks(directory: Path, suffix: str = "events") -> list[Block]:
 
 
 def hops_in(found: Iterable[Block]) -> list[dict[str, int]]:
-    """The hop records of blocks."""
+    """Return the hop records of blocks."""
     return [each for block in found if block.kind == Kind.HOP for each in unpacked(memoryview(block.body).cast("Q"))]
 
 
 class Records:
-    """Takes what one core records; its clock is the core's."""
+    """The records of one core, whose clock they use."""
 
     def __init__(self, core: Core, *, records: int = 1000, rooms: int = 100, **settings: Any) -> None:
         """Args: records: of a block, if keys begin alike. rooms: how many blocks there are. settings: of the
@@ -81,21 +81,21 @@ class Records:
 
     @property
     def hops(self) -> list[dict[str, int]]:
-        """All hop records so far, in the order in which they were made."""
+        """All hop records so far, in their order."""
         self.recording.flush()
         return self._hops
 
     def happened(self) -> list[tuple[str, str]]:
-        """The events so far: what, and to which link."""
+        """Return the events so far, each with its link."""
         return [(each["happening"], each["link"]) for each in self.taken[Kind.EVENT]]
 
     def conditions(self) -> list[str | None]:
-        """Of the hop records so far, the condition of each."""
+        """Return the condition of each hop record so far."""
         told = {each["number"]: each["name"] for each in self.taken[Kind.LINK] if each["direction"] == "condition"}
         return [told[each["condition"]] if each["condition"] else None for each in self.hops]
 
     def number(self, link: str) -> int:
-        """The number of the link of a name, attached last."""
+        """Return the number of the link of that name that was attached last."""
         return next(int(each["number"]) for each in reversed(self.taken[Kind.LINK]) if each["name"] == link)
 
     # As the core's writer.

@@ -1,4 +1,4 @@
-"""A plan of two routers, for tests to change."""
+"""A cost plan of two routers, for tests to change."""
 
 from typing import Final
 

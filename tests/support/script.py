@@ -1,4 +1,4 @@
-"""A scripted peer, without I/O: it writes the frames that a test says, legal or not, and reads those that come back."""
+"""A scripted peer without I/O: it writes frames, legal or not, and reads the frames that come back."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ P = TypeVar("P", bound=Performative)
 
 
 def frame(body: Performative | bytes, payload: bytes = b"", *, channel: int = 0, type: int = 0) -> bytes:
-    """A frame, as it stands in the stream. Args: body: a performative, or the octets of any."""
+    """Encode a frame. Args: body: a performative, or any octets."""
     octets = (body if isinstance(body, bytes) else encode_performative(body)) + payload
     return (8 + len(octets)).to_bytes(4, "big") + bytes((2, type)) + channel.to_bytes(2, "big") + octets
 
 
 def begun(remote_channel: int | None = None, **fields: int) -> Begin:
-    """A `begin` whose windows never close, unless `fields` says so."""
+    """Return a `begin` whose windows never close, unless `fields` says so."""
     standard = {"next_outgoing_id": 0, "incoming_window": WINDOW, "outgoing_window": WINDOW}
     return Begin(remote_channel=remote_channel, **{**standard, **fields})
 
 
 def attached(role: Role, address: str = "a", *, handle: int = 0, name: str | None = None, **fields: object) -> Attach:
-    """An `attach` of a link that is named after what it does."""
+    """Return an `attach` of a link that is named after its role."""
     standard: dict[str, object] = {
         "source": Source(address=address),
         "target": Target(address=address),
@@ -53,19 +53,19 @@ def attached(role: Role, address: str = "a", *, handle: int = 0, name: str | Non
 
 
 def flow(**fields: object) -> Flow:
-    """A `flow` whose windows never close, of a session on which nothing was transferred, unless `fields` says so."""
+    """Return a `flow` whose windows never close, of a session without transfers, unless `fields` says so."""
     standard = {"next_incoming_id": 0, "incoming_window": WINDOW, "next_outgoing_id": 0, "outgoing_window": WINDOW}
     return Flow(**{**standard, **fields})  # type: ignore[arg-type]  # the names are the tests'
 
 
 def transferred(number: int = 0, *, handle: int = 0, **fields: object) -> Transfer:
-    """A `transfer` that is a whole delivery, whose tag is its id, unless `fields` says so."""
+    """Return a `transfer` that is a whole delivery, whose tag is its id, unless `fields` says so."""
     standard = {"delivery_id": number, "delivery_tag": number.to_bytes(4, "big"), "message_format": 0}
     return Transfer(handle=handle, **{**standard, **fields})  # type: ignore[arg-type]  # the names are the tests'
 
 
 class Heard(NamedTuple):
-    """A frame that came."""
+    """A frame that arrived."""
 
     channel: int
     performative: Performative
@@ -73,7 +73,7 @@ class Heard(NamedTuple):
 
 
 class Script:
-    """One end of a byte pipe, at the other end of which is what is tested."""
+    """One end of a byte pipe to the engine under test."""
 
     def __init__(
         self, give: Callable[[bytes], None], take: Callable[[], bytes], *, max_frame_size: int = 2**20
@@ -88,14 +88,14 @@ class Script:
         self._give(b"".join(part if isinstance(part, bytes) else frame(part, channel=channel) for part in parts))
 
     def expect_header(self) -> bytes:
-        """The next 8 octets."""
+        """Return the next 8 octets."""
         self._frames.feed(self._take())
         header = self._frames.next_header()
         assert header is not None, "no header came"
         return header
 
     def hear(self) -> list[Heard]:
-        """What came since the last look; empty frames are passed over."""
+        """Return the frames since the last call; empty frames are skipped."""
         self._frames.feed(self._take())
         heard = []
         while (found := self._frames.next_frame()) is not None:
@@ -105,7 +105,7 @@ class Script:
         return heard
 
     def expect(self, kind: type[P]) -> P:
-        """The one frame that came, which must be of that kind."""
+        """Return the one frame that arrived, and assert its kind."""
         heard = self.hear()
         assert [type(each.performative) for each in heard] == [kind], heard
         performative = heard[0].performative
@@ -113,7 +113,7 @@ class Script:
         return performative
 
     def expect_all(self, *kinds: type[Performative]) -> list[Performative]:
-        """The frames that came, which must be of these kinds, in order."""
+        """Return the frames that arrived, and assert their kinds, in order."""
         heard = self.hear()
         assert [type(each.performative) for each in heard] == list(kinds), heard
         return [each.performative for each in heard]

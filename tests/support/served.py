@@ -1,4 +1,4 @@
-"""A router beside a command: it runs in a thread, so that the command has the main one, and the signals."""
+"""A router in a thread, beside a command in the main thread, which has the signals."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 class Served:
-    """A router that serves at `url`; what is asked of it is done in its thread."""
+    """A router that serves at `url`. Its methods do their work in the router's thread."""
 
     def __init__(self, **settings: Any) -> None:
         self._ready: queue.Queue[BaseException | None] = queue.Queue()
@@ -55,7 +55,7 @@ class Served:
         return self.router.listeners[0].url
 
     def do(self, work: Callable[..., Awaitable[T]], *arguments: Any) -> T:
-        """Do it in the router's thread, and wait until it is done."""
+        """Call it in the router's thread, and wait until it is done."""
 
         async def bounded() -> T:
             with trio.fail_after(PATIENCE):
@@ -64,7 +64,7 @@ class Served:
         return trio.from_thread.run(bounded, trio_token=self._token)
 
     def begin(self, work: Callable[..., Awaitable[Any]], *arguments: Any) -> Any:
-        """Begin it there, and wait until it says so: as `Nursery.start`."""
+        """Start it there, and wait until it says that it runs: as `Nursery.start`."""
 
         async def start() -> Any:
             return await self._nursery.start(work, *arguments)
@@ -74,7 +74,7 @@ class Served:
     def receive(
         self, address: str, decide: Callable[[Delivery], object] = Delivery.accept, credit: int = 100
     ) -> list[Message]:
-        """Receive from now on. Returns: what has come, also later."""
+        """Receive from now on. Returns: what has arrived, also later."""
         came: list[Message] = []
 
         async def receive(*, task_status: trio.TaskStatus[None]) -> None:
@@ -133,13 +133,13 @@ class Served:
         self.begin(send)
 
     def first(self, count: int, outcomes: dict[int, Any]) -> list[Any]:
-        """The first of what `send` returned, once they are there."""
+        """Return the first of the outcomes that `send` returned, once they are there."""
 
         self.until(lambda: all(place in outcomes for place in range(count)))
         return [outcomes[place] for place in range(count)]
 
     def until(self, is_so: Callable[[], bool]) -> None:
-        """Wait until it is."""
+        """Wait until it is true."""
 
         async def wait() -> None:
             while not is_so():
@@ -148,11 +148,11 @@ class Served:
         self.do(wait)
 
     def stop(self) -> None:
-        """End it, without waiting."""
+        """End the router, without waiting."""
         self._token.run_sync_soon(self._ended.set)
 
     def end(self) -> None:
-        """End it."""
+        """End the router."""
         if self._thread.is_alive():
             self.stop()
         self._thread.join(PATIENCE)
@@ -164,7 +164,7 @@ Serve = Callable[..., Served]
 
 @dataclass(frozen=True)
 class Said:
-    """What a command ended with."""
+    """The result of a command."""
 
     status: int
     out: str
@@ -172,7 +172,7 @@ class Said:
 
     @property
     def lines(self) -> list[str]:
-        """What it wrote on standard error."""
+        """The lines of its standard error."""
         return self.err.splitlines()
 
 

@@ -14,7 +14,7 @@ from tests.support.script import begun
 
 
 def mapped(*, attach: Attach | None = None, credit: int = 0, **settings: object) -> Scripted:
-    """A session on channel 0, and on it a link with handle 0 if `attach` asks for one."""
+    """Return a session on channel 0, and on it a link with handle 0 if `attach` asks for one."""
     begin = settings.pop("begin", None) or begun()
     assert isinstance(begin, Begin)
     scripted = Scripted(**settings)
@@ -32,7 +32,9 @@ def mapped(*, attach: Attach | None = None, credit: int = 0, **settings: object)
 
 
 def ended(scripted: Scripted) -> Error:
-    """The session was ended for what the peer did: it and the owner heard the same, and nobody else anything."""
+    """Assert that the session was ended for the peer's fault: peer and owner heard the same, and nobody else
+    anything.
+    """
     end = scripted.peer.expect(End)
     (event,) = scripted.end.events
     scripted.end.events.clear()

@@ -1,4 +1,4 @@
-"""The same octets given to a router twice: as it relays, and as it would if it decided everything anew.
+"""The same octets given to a router twice: on the fast path, and with every frame decided.
 
 Peers write what a test says, blindly; what they get back is noted in a form that does not depend on when dispositions
 were joined and flows sent.
@@ -78,7 +78,7 @@ def transfer(
     aborted: bool = False,
     style: str = "compact",
 ) -> bytes:
-    """A `transfer` frame. Args: second: rcv-settle-mode; -1: unset. style: compact, full, or wide."""
+    """Encode a `transfer` frame. Args: second: rcv-settle-mode; -1: unset. style: compact, full, or wide."""
     out = bytearray()
     said = TransferFrame(handle, number, tag, message_format, settled, more, second, aborted=aborted)
     write_transfer(out, 0, said, payload, 2**20, style == "full")
@@ -88,7 +88,7 @@ def transfer(
 def disposition(
     first: int, last: int, state: bytes | None, *, receiver: bool = True, settled: bool = True, style: str = "compact"
 ) -> bytes:
-    """A `disposition` frame. Args: style: compact, or wide."""
+    """Encode a `disposition` frame. Args: style: compact, or wide."""
     run = DispositionRun(receiver, first, settled, state)
     run.last = last
     out = bytearray()
@@ -97,7 +97,7 @@ def disposition(
 
 
 def widened(octets: bytes) -> bytes:
-    """A frame whose list8 becomes a list32 (§1.6.22, §1.6.23)."""
+    """Return a frame whose list8 became a list32 (§1.6.22, §1.6.23)."""
     size, count = octets[12], octets[13]
     body = octets[8:11] + b"\xd0" + (size + 3).to_bytes(4, "big") + count.to_bytes(4, "big") + octets[14:]
     return (len(body) + 8).to_bytes(4, "big") + octets[4:8] + body
@@ -118,7 +118,7 @@ class Way:
 
 @dataclass
 class Noted:
-    """What came to a peer in one step."""
+    """What arrived at a peer in one step."""
 
     transfers: list[object] = field(default_factory=list)
     frames: list[object] = field(default_factory=list)
@@ -170,7 +170,7 @@ class Wired:
         self.write(frame(attach))
 
     def credit(self, handle: int, credit: int, *, window: int = WINDOW, drain: bool = False, of: int = 0) -> None:
-        """A `flow` for a link that it receives on. Args: of: this many more than have come were counted."""
+        """Send a `flow` for a link that it receives on. Args: of: this many more than have arrived were counted."""
         way = self.ways[handle]
         self.write(
             frame(
@@ -199,13 +199,13 @@ class Wired:
             self.core.handle_timer(self._now())
 
     def lose(self) -> None:
-        """The connection is cut."""
+        """Cut the connection."""
         if not self.lost:
             self.lost = True
             self.core.receive_eof(self.record, self._now())
 
     def read(self) -> bool:
-        """Take what the router has for it; whether there was anything."""
+        """Take what the router has for it. Returns: whether there was anything."""
         if self.lost or self.stopped:
             return False
         data = self.core.data_to_send(self.record, self._now())
@@ -259,7 +259,7 @@ class Wired:
             noted.frames.append(performative)
 
     def take(self) -> Noted:
-        """What came since the last call."""
+        """Return what arrived since the last call."""
         noted, self.noted = self.noted, Noted()
         return noted
 
@@ -271,7 +271,7 @@ _DEMAND: Final = frozenset({"demand", "reason"})
 
 
 def statistics(core: Core, *, at_once: bool) -> dict[str, Any]:
-    """What a router tells of itself, but for those. Args: at_once: who divides credit was told."""
+    """Return the router's statistics, but for those. Args: at_once: whether the divider of credit was told."""
     told = _without(asdict(core.statistics()), _OCTETS)
     return told if at_once else _without(told, _DEMAND)
 

@@ -1,4 +1,4 @@
-"""One Spark session for all tests that ask for one, since each would take some seconds: embedded, on loopback."""
+"""The one embedded Spark session of all tests that ask for one."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """The session: `local[2]`, where a task that fails is not tried again."""
+    """Start the session: `local[2]`, where a task that fails is not tried again."""
     from amqpmesh.pipeline.session import session  # here: most tests need no Spark
 
     warehouse = tmp_path_factory.mktemp("warehouse")

@@ -1,4 +1,4 @@
-"""What `amqpmesh demo` tells, line by line."""
+"""The lines of `amqpmesh demo`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SUMMARY: Final = r"sent ([\d,]+) accepted \1 lost 0 twice 0 longest pause \d+\.\
 
 
 def check(lines: Sequence[str]) -> None:
-    """They tell of a run in which nothing was lost."""
+    """Assert that they tell of a run without losses."""
     *told, last = lines
     assert re.fullmatch(SUMMARY, last), last
     said = []

@@ -1,4 +1,4 @@
-"""A way between two processes on which connections can be cut, held up and delayed, by whoever stands beside it."""
+"""A path between two processes on which a test cuts, stalls and delays connections."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ PATIENCE = 10.0  # seconds for the thread to begin, and to end
 
 
 class Strait:
-    """Listens at `port`, and leads to another one. Its methods may be called in any thread, and return when done."""
+    """A proxy that listens at `port` and leads to another port. Any thread may call its methods, which return when
+    done.
+    """
 
     def __init__(self, to: int) -> None:
         """Args: to: the port that it leads to, where somebody may listen only later."""
@@ -33,23 +35,23 @@ class Strait:
         assert self._ready.wait(PATIENCE)
 
     def cut(self, *, lasting: bool = False) -> None:
-        """All connections are reset. Args: lasting: none comes about any more, until it is mended."""
+        """Reset all connections. Args: lasting: refuse new ones until `mend`."""
         self._do(lambda: self._cut(lasting))
 
     def stall(self) -> None:
-        """Nothing passes any more, and nobody is told."""
+        """Let nothing pass, and tell nobody."""
         self._do(self._stall)
 
     def mend(self) -> None:
-        """All is as it was; what was held up passes."""
+        """Let everything pass again, and what was stalled."""
         self._do(self._mend)
 
     def delay(self, seconds: float) -> None:
-        """What passes takes so long from now on."""
+        """Delay all that passes from now on."""
         self._delay = seconds
 
     def end(self) -> None:
-        """Let go of everything."""
+        """Close everything."""
         self._do(self._everything.cancel)
         self._thread.join(PATIENCE)
 

@@ -1,4 +1,4 @@
-"""A stretch of routers that looks like one: what holds over one router is to hold over many."""
+"""Several routers that look like one, for rules that hold over one router and over many."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.network import Client, Network
 
 
 def _take_from(client: Client, container: str, world: World) -> None:
-    """Its receivers are of a router's names: of `name@container` where they ask for `name`."""
+    """Let its receivers take from `name@container` where they ask for `name`."""
     attach = client.receiver
 
     def receiver(address: str | None, *, source: Source | None = None, **terms: Any) -> Receiver:
@@ -48,16 +48,16 @@ class Stretch:
 
     @property
     def count(self) -> int:
-        """How many clients there were."""
+        """The number of clients so far."""
         return sum(len(node.clients) for node in self.world.nodes.values())
 
     @property
     def relays(self) -> int:
-        """How many deliveries are in doubt; each counts once, however many routers it is at."""
+        """Deliveries that are not settled yet; each counts once, however many routers it is at."""
         return max(node.core.relays for node in self.world.nodes.values())
 
     def run(self) -> None:
-        """Carry bytes until nobody has any."""
+        """Carry octets until no router has any."""
         self.world.run()
 
     def advance(self, seconds: float) -> None:
@@ -65,7 +65,7 @@ class Stretch:
         self.world.advance(seconds)
 
     def leave(self) -> None:
-        """Every client closes; then no delivery may be left, and nothing that waits."""
+        """Close every client; then assert that no delivery is left, and nothing that waits."""
         self.world.close_clients()
         self.world.advance(1.0)
         self.world.check_ledgers()
@@ -75,17 +75,17 @@ Make = Callable[..., "Network | Stretch"]
 
 
 def line(*addresses: AddressConfig) -> Stretch:
-    """Three hops."""
+    """Return a stretch of three hops."""
     return Stretch(World("ABCD", [("A", "B"), ("B", "C"), ("C", "D")], *addresses), "D", "A")
 
 
 def ring(*addresses: AddressConfig) -> Stretch:
-    """Two hops, by either side."""
+    """Return a stretch of two hops, by either side."""
     return Stretch(World("ABCD", [("A", "B"), ("B", "C"), ("C", "D"), ("D", "A")], *addresses), "C", "A")
 
 
 def detour(*addresses: AddressConfig) -> Stretch:
-    """Three hops, by a router whose name it is that is received from."""
+    """Return a stretch of three hops, by the router whose name is received from."""
     return Stretch(World("ABCD", [("A", "B"), ("B", "C"), ("C", "D")], *addresses), "D", "A", "C")
 
 

@@ -1,4 +1,4 @@
-"""A terminal, for what behaves otherwise there."""
+"""A terminal, for programs that behave otherwise there."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.support.served import PATIENCE
 
 
 class Terminal:
-    """A terminal, and all that was shown on it."""
+    """A terminal, and all text that was shown on it."""
 
     def __init__(self) -> None:
         self._master, slave = os.openpty()
@@ -32,7 +32,7 @@ class Terminal:
             self._shown += chunk
 
     def shown(self) -> str:
-        """All of it; it is closed."""
+        """Return all of it, and close the terminal."""
         self.stream.close()
         self._reader.join(PATIENCE)
         return self._shown.decode()

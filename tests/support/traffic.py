@@ -1,4 +1,4 @@
-"""Numbered messages across a simulated mesh, and the account of them: who got which, and what its sender was told."""
+"""Numbered messages across a simulated mesh: who got which, and what its sender was told."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PATIENT = Backoff(first=0.05, longest=0.5)
 
 
 class Traffic:
-    """What was sent to one address, and what became of it."""
+    """The messages to one address, and their outcomes."""
 
     def __init__(self, mesh: Mesh, address: str = "q", *, every: float = 0.01) -> None:
         """Args: every: seconds from one message to the next, of each sender."""
@@ -39,7 +39,7 @@ class Traffic:
 
     @asynccontextmanager
     async def flowing(self, senders: str, receivers: str) -> AsyncIterator[None]:
-        """Let messages flow; leaving waits until every one has its outcome. Args: ids of routers, a letter each."""
+        """Let messages flow; leaving waits until each has its outcome. Args: ids of routers, a letter each."""
         async with trio.open_nursery() as consumers:
             for router in receivers:
                 await consumers.start(self._consume, router)
@@ -100,7 +100,7 @@ class Traffic:
     # --------------------------------------------------------------------------------------------------- the account
 
     def first_after(self, at: float) -> float:
-        """Seconds from then until the first message that was sent later had been accepted, and its sender knew."""
+        """Return the seconds from then until a message that was sent later was accepted, and its sender knew."""
         return (
             min(
                 self.told_at[number]
@@ -111,11 +111,11 @@ class Traffic:
         )
 
     def count(self) -> Counter[str]:
-        """How often senders were told what."""
+        """Return how often senders were told what."""
         return Counter(self.outcomes.values())
 
     def check(self) -> None:
-        """Every delivery has an honest outcome, nothing that was accepted is lost, nothing came twice."""
+        """Assert that every delivery has an honest outcome, nothing accepted is lost, and nothing came twice."""
         assert set(self.outcomes) == set(self.sent)
         for number, outcome in self.outcomes.items():
             if outcome == "Accepted":

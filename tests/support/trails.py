@@ -1,4 +1,4 @@
-"""Which routers deliveries visit, read from what routers send to each other."""
+"""The routers that deliveries visit, read from what routers send to each other."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ KEY: Final = 21
 
 
 class Trails:
-    """The ways of deliveries, by their keys."""
+    """The paths of deliveries, by their keys."""
 
     def __init__(self) -> None:
         self._routers: dict[bytes, list[str]] = {}
@@ -26,7 +26,7 @@ class Trails:
         self.longest = 0
 
     def hear(self, sender: str, receiver: str, data: bytes) -> None:
-        """One router sends this to another."""
+        """Note what one router sends to another."""
         for body in _bodies(data):
             if not body.startswith(TRANSFER):
                 continue
@@ -44,7 +44,7 @@ class Trails:
 
 
 def _bodies(data: bytes) -> Iterator[bytes]:
-    """What frames there are in what is sent at once."""
+    """Return the frames in what is sent at once."""
     at = 0
     while at < len(data):
         if data.startswith(b"AMQP", at):

@@ -8,7 +8,7 @@ from amqpmesh import Array, Described
 
 
 def typed(value: Any) -> Any:
-    """The value with each type beside it, so that `==` sees both."""
+    """Return the value with each type beside it, so that `==` sees both."""
     kind = type(value).__name__
     match value:
         case dict():

@@ -1,4 +1,4 @@
-"""Generated AMQP values, and when two are the same: by type too, which Python's == does not look at."""
+"""Generated AMQP values, and their equality by type and content, which Python's == does not see."""
 
 import math
 from collections.abc import Mapping
@@ -32,7 +32,7 @@ _LENGTHS = st.one_of(st.integers(0, 6), st.sampled_from([254, 255, 256, 300]))
 
 
 def integers(least: int, most: int) -> st.SearchStrategy[int]:
-    """Integers with the edges of the encodings among them."""
+    """Draw integers, with the edges of the encodings among them."""
     edges = [edge for edge in (-129, -128, -1, 0, 1, 127, 128, 255, 256, least, most) if least <= edge <= most]
     return st.one_of(st.integers(least, most), st.sampled_from(edges))
 
@@ -63,14 +63,14 @@ descriptors = st.one_of(SCALARS[Primitive.ULONG], symbols)
 
 
 def maps(keys: st.SearchStrategy[Any], values: st.SearchStrategy[Any]) -> st.SearchStrategy[PairMap]:
-    """Maps with keys of any type, in any order."""
+    """Draw maps with keys of any type, in any order."""
     # Not by unique_by, which makes the repr of the strategy for each key that it drops: hundreds of kilobytes of it.
     pairs = st.lists(st.tuples(keys, values), max_size=4)
     return pairs.map(lambda pairs: PairMap({encode(pair[0]): pair for pair in pairs}.values()))
 
 
 def arrays(children: st.SearchStrategy[Any]) -> st.SearchStrategy[Array]:
-    """Arrays of any element type; of lists, maps and arrays too."""
+    """Draw arrays of any element type; of lists, maps and arrays too."""
     described = st.one_of(st.just([]), st.lists(descriptors, min_size=1, max_size=2))
     lists, mappings = st.lists(children, max_size=3), maps(scalars, children)
 
@@ -94,7 +94,7 @@ values = st.recursive(scalars, _deeper, max_leaves=12)
 
 
 def identical(one: Any, other: Any) -> bool:
-    """Whether two values are one AMQP value: same type, same content, maps in the same order."""
+    """Return whether two values are one AMQP value: same type, same content, maps in the same order."""
     if isinstance(one, Mapping):
         return isinstance(other, Mapping) and identical(list(one.items()), list(other.items()))
     if type(one) is not type(other):
