@@ -3,7 +3,7 @@
 # make test   everything set up, then all checks but the slow ones; make check is its first part, without clients
 # make spark  what runs on Spark, in one session; a part of make test
 # make slow   loads and soaks, minutes each, and a Spark cluster
-# make uncompiled  unit tests and clients once more, all of them, with the kernel in plain Python
+# make uncompiled  unit tests and clients once more, with the kernel in plain Python, but for rooms without a kernel
 # make bench  what a router costs, beside byte forwarders; make bench-mesh: what a mesh takes
 # make wheel  what people install, with the kernel compiled, in dist/
 PYTHON ?= python3
@@ -20,6 +20,7 @@ TESTED = AMQPMESH_KERNEL=$(if $(shell command -v $(CC)),$(if $(wildcard $(HEADER
 PURE := AMQPMESH_KERNEL=pure
 # What the kernel is asked directly, and whether it is asked or not; what rests on that, `make uncompiled` repeats, too.
 ASKED := exits exits_alike exits_partings forwarding recording settlement
+KERNELLESS := --ignore=tests/policies --ignore=tests/benchmarks --ignore-glob="tests/topology/test_*" --ignore-glob="tests/pipeline/test_*"
 REACHING := tests/router/kernel tests/router/amqp tests/hostile $(ASKED:%=tests/router/test_%.py)
 
 .PHONY: run demo test check slow uncompiled lint format types imports unit spark pure interop bench bench-mesh docs wheel clean begin
@@ -42,7 +43,7 @@ slow: begin .venv/test .venv/kernel tests/interop/node_modules
 	@$(STAGE)
 
 uncompiled: begin .venv/test tests/interop/node_modules
-	@$(PURE) $(STAGE) unit $(PYTEST) $(PARALLEL) --junit-xml=build/unit-uncompiled.xml
+	@$(PURE) $(STAGE) unit $(PYTEST) $(PARALLEL) $(KERNELLESS) --junit-xml=build/unit-uncompiled.xml
 	@$(PURE) $(STAGE) interop $(PYTEST) $(PARALLEL) -m interop --junit-xml=build/interop-uncompiled.xml
 	@$(STAGE)
 
