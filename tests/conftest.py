@@ -1,4 +1,4 @@
-"""Settings every test shares."""
+"""Settings of all tests."""
 
 import os
 import signal

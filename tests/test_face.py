@@ -1,3 +1,5 @@
+"""The package `amqpmesh`: its public names, and their homes."""
+
 import ast
 import re
 import subprocess

@@ -1,4 +1,4 @@
-"""What is made of the figures: medians, what has changed, what was to be reached."""
+"""Evaluation of benchmark figures: medians, changes, and goals."""
 
 from __future__ import annotations
 

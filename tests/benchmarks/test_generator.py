@@ -1,4 +1,4 @@
-"""The load generator: what it counts, and that it sees what a faulty peer does."""
+"""The load generator: its counters, and its detection of faulty peers."""
 
 from __future__ import annotations
 

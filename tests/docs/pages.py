@@ -1,4 +1,4 @@
-"""What stands in a page: blocks of code, commands with what they print, and lines of a log."""
+"""The contents of a page: blocks of code, commands with their output, and log lines."""
 
 import re
 import shutil

@@ -1,4 +1,4 @@
-"""A process whose lines are waited for; it ends with the test, or when it takes too long."""
+"""Processes whose lines a test waits for, and which end with the test."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""A page's blocks done as its reader would: files saved, commands typed into terminals, what they print compared.
+"""A reader of the pages: saves files, types commands into terminals, and compares their output.
 
 A `console` block is a terminal: commands after a dollar sign, and what each prints. A command that is shown again while
 it has not ended is the same terminal, later. `...` stands for any lines, and `^C` for the key. A `python` block whose

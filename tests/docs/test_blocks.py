@@ -1,4 +1,4 @@
-"""Each block of code of the pages is run as its reader would save it, or says why it is not."""
+"""Code blocks of the pages: each runs as a reader would save it, or names the reason why it does not."""
 
 from __future__ import annotations
 

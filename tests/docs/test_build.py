@@ -1,4 +1,4 @@
-"""The pages build without a warning, and the reference has every public name."""
+"""The build of the pages: no warnings, and every public name in the reference."""
 
 import re
 import subprocess

@@ -1,4 +1,4 @@
-"""The README's picture is of a run, and of one of today's command."""
+"""The picture in the README: a recording of a run of today's command."""
 
 import html
 import re

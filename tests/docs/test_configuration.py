@@ -1,3 +1,5 @@
+"""The page on configuration, compared with the settings that there are."""
+
 import json
 import re
 import tomllib

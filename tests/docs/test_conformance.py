@@ -1,4 +1,4 @@
-"""The conformance statement: complete, honest about its shape, and shown by tests that exist."""
+"""The conformance statement: complete, and each claim shown by a test that exists."""
 
 import ast
 from collections import Counter

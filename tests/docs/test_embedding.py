@@ -1,4 +1,6 @@
-"""The page about the library: its pieces leave nothing behind, and its tables are so; `test_blocks` runs programs."""
+"""The page on embedding: its code leaves nothing behind, and its tables equal the code's; `test_blocks` runs
+programs.
+"""
 
 import ast
 import inspect

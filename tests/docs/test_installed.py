@@ -1,4 +1,6 @@
-"""The page's ways to install a router, done: in folders of the test, and with stand-ins for what only a host has."""
+"""The ways to install a router, as the page has them, in folders of the test and with stand-ins for programs of a
+host.
+"""
 
 import grp
 import os

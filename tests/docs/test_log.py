@@ -1,4 +1,4 @@
-"""The page on operations explains every event, and shows lines that a router writes: each is provoked here."""
+"""The page on operations: it explains every log event, and its examples are lines that routers write."""
 
 from __future__ import annotations
 

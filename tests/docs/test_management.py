@@ -1,4 +1,4 @@
-"""The page on seeing a running router says what there is; `test_blocks` runs its program."""
+"""The page on management, compared with the entities and attributes that there are; `test_blocks` runs its program."""
 
 import logging
 import re

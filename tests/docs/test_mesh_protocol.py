@@ -1,4 +1,4 @@
-"""The page on the mesh's protocol says what the declarations say."""
+"""The page on the mesh protocol, compared with the declarations."""
 
 import re
 

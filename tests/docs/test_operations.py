@@ -1,4 +1,4 @@
-"""What the page on operations says of commands, the unit file and exit statuses is so; its log is another test's."""
+"""The page on operations: its commands, unit file and exit statuses. `test_log` has the log."""
 
 import os
 import re

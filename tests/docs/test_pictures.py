@@ -1,4 +1,4 @@
-"""The pictures show what is so: they are drawn from the tables, and compared with frames and imports."""
+"""The pictures of the pages, drawn again from tables, frames and imports, and compared."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The page about the pipeline: its settings are those that are made, its commands and programs run."""
+"""The page on the pipeline: its settings, compared with those of the session; its commands and programs, run."""
 
 import re
 import shlex

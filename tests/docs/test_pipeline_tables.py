@@ -1,4 +1,4 @@
-"""The page with the pipeline's tables has all columns, in order; the other one all problems and all jobs."""
+"""The pages with the tables, problems and jobs of the pipeline, compared with the code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The README, done as it stands there: its commands and programs print what they should, and what it says is so."""
+"""The README: its commands and programs print what it shows, and its statements hold."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The reference says what the command line's clients have in common; the rest of it is made from the code."""
+"""The reference of the command line: the options that all clients share."""
 
 import argparse
 import re

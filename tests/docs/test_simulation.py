@@ -1,4 +1,4 @@
-"""The table of the page about meshes in tests is complete; `test_blocks` runs its programs."""
+"""The table of the page on simulated meshes is complete; `test_blocks` runs its programs."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""The page about Spark and the mesh: its tables are those of the code, and its programs run."""
+"""The page on the Spark connector: its tables equal the code's, and its programs run."""
 
 from __future__ import annotations
 

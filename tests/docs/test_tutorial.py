@@ -1,4 +1,4 @@
-"""The tutorial, done from its first line to its last: what it shows is what comes."""
+"""The tutorial, run from its first line to its last."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The services that README, pages and examples show: nothing that anybody asks ends one, or stops it."""
+"""The services of README, pages and examples: no request ends one, or blocks it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The configurations in `examples`, as `amqpmesh run` takes them, and the clients that come in by them, or do not."""
+"""The configurations in `examples`, loaded by `amqpmesh run`, with clients that they admit or refuse."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What intruders and bystanders do in one run, as lines of text: to be generated, kept in the corpus, and run again.
+"""Histories of intruders and bystanders as lines of text, generated, kept in the corpus, and run again.
 
 A line is a word and what belongs to it. `0 00000008...`: intruder 0 sends these octets; it connects with its first.
 `0 gone`: its stream ends. `exchange`: the bystanders exchange a message. `feed`: the partner sends one to whoever

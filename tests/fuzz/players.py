@@ -1,4 +1,4 @@
-"""An intruder with a protocol engine of its own, whose frames are tampered with on their way: it gets far."""
+"""An intruder with a protocol engine of its own, whose frames are changed on their way."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Any octets, through every door of the codec: a value that can be written and read again, or one ProtocolError.
+"""Random octets through every entry of the codec: the result is a value that can be encoded again, or one
+ProtocolError.
 
 `corpus/` holds octets that were worth keeping, one case a file; all are replayed. What a long run finds belongs there.
 """

@@ -1,4 +1,4 @@
-"""Whole connections of intruders against a router that has other clients: random and mutated frames, in any order.
+"""Random and mutated frames of intruders at a router that has other clients.
 
 Nothing comes out of the router but frames that a peer can read, its other clients are not disturbed, and at the end
 nothing is left. `connections/` holds histories that found bugs, or nearly did; all are replayed. A long run:

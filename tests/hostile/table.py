@@ -1,4 +1,4 @@
-"""One table: what a peer may do wrong, how far it has come by then, and what the standard has us answer.
+"""A table of protocol violations: the state before, the frames, and the answer that the standard demands.
 
 The scope says which endpoint ends, the condition with which error. A row whose answer can be argued about says why it
 is this one.

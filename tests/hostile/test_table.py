@@ -1,4 +1,4 @@
-"""Every row of the table against a router, while other clients' messages go on: before, between and behind it."""
+"""Every row of the table against a router, before, between and behind the messages of other clients."""
 
 from __future__ import annotations
 

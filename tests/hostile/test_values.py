@@ -1,4 +1,4 @@
-"""What peers say in values, many and large ones: what stays of each kind, and how long it keeps others waiting."""
+"""Many and large values in frames: the memory that each kind keeps, and the time that others wait."""
 
 from __future__ import annotations
 

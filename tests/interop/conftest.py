@@ -1,4 +1,4 @@
-"""A router and the clients around it, each a process of its own. Waiting is for a line of output; nothing sleeps."""
+"""A router and clients around it, each a process. Tests wait for lines of their output."""
 
 from __future__ import annotations
 

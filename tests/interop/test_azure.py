@@ -1,4 +1,4 @@
-"""Azure's pure-Python stack: it reads lists by position, and fails on an open, begin, attach or flow cut short."""
+"""Azure's pure-Python stack, which reads lists by position and fails on an open, begin, attach or flow cut short."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`amqpmesh send`, `receive` and `status` with peers that we did not write."""
+"""`amqpmesh send`, `receive` and `status` with peers of other makes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Wireshark's AMQP dissector, an implementation that shares nothing with ours, reads all that the router writes.
+"""All that the router writes, read by Wireshark's AMQP dissector, which shares nothing with this project.
 
 The bytes are recorded by a proxy between clients and router and written as a capture file: capturing on the interface
 needs rights that a build server does not give, and loses packets when the machine is busy.

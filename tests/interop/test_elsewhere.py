@@ -1,4 +1,4 @@
-"""What lives elsewhere, in containers that we did not write: a router goes there in the place of its clients."""
+"""Nodes of other containers, to which a router goes in place of its clients."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Messages of many frames: whole at the other end, or aborted, and never in the way of what comes after (§2.6.14)."""
+"""Messages of many frames, whole or aborted, and the messages after them (§2.6.14)."""
 
 from __future__ import annotations
 

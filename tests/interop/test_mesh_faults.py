@@ -1,4 +1,4 @@
-"""What goes wrong between routers that are processes, and what clients that we did not write notice of it.
+"""Faults between routers that are processes, as clients of other makes notice them.
 
 After each fault routes converge, every delivery has an outcome that is true, nothing is lost that was accepted, nothing
 comes twice, and nothing is left in any table. How fast is measured elsewhere; here a time that is waited for is bounded

@@ -1,4 +1,4 @@
-"""What lives elsewhere: clients that we did not write hear where, and ours follow them (§2.8.16, §2.8.18)."""
+"""Redirects to clients of other makes, and ours that follow them (§2.8.16, §2.8.18)."""
 
 from __future__ import annotations
 

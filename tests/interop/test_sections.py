@@ -1,4 +1,4 @@
-"""What one peer's user puts into a message is what another peer's user finds in it, type by type (part 1, §3.2)."""
+"""Messages from the user of one peer to the user of another, type by type (part 1, §3.2)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who may come in: SASL over TLS, and what happens to those who may not (part 5)."""
+"""SASL over TLS: clients that are admitted, and clients that are refused (part 5)."""
 
 from __future__ import annotations
 

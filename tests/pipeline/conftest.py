@@ -1,4 +1,4 @@
-"""Which tests of jobs are quick enough for `make spark`."""
+"""The choice of job tests that are fast enough for `make spark`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Addresses of dynamic nodes count as one where many are summed up."""
+"""Addresses of dynamic nodes, which sums count as one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is injected into a mesh's traffic is told as episodes, and nothing else is."""
+"""Episodes in a mesh's traffic: all that were injected are found, and no others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From what routers have written to the answers: each job on what those before it have made."""
+"""All jobs, each on the tables of those before it, from segments to answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hop records are put in order, whatever is missing or doubled among them."""
+"""The order of hop records, with missing and doubled ones among them."""
 
 from __future__ import annotations
 

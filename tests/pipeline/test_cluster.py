@@ -1,4 +1,4 @@
-"""A Spark cluster runs what the embedded session runs."""
+"""Jobs on a Spark cluster."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What breaks if something fails: compared with what networkx finds on the graph without it."""
+"""The effects of failures on a graph, compared with networkx on the graph without the failed part."""
 
 from __future__ import annotations
 

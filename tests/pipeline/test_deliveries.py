@@ -1,4 +1,4 @@
-"""Rows for attempts to deliver equal what was delivered."""
+"""Rows of delivery attempts, compared with the deliveries."""
 
 from __future__ import annotations
 

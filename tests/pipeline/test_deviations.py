@@ -1,4 +1,4 @@
-"""What differs is found when it does, and chance is not taken for it."""
+"""Outliers, and the chance that is not taken for one."""
 
 from __future__ import annotations
 

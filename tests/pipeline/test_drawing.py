@@ -1,4 +1,4 @@
-"""Names and numbers as they stand in pictures; and what a style leaves behind, which is nothing."""
+"""Names and numbers in pictures, and styles that leave nothing behind."""
 
 from __future__ import annotations
 

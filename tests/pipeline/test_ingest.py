@@ -1,4 +1,4 @@
-"""Segments become tables once, whatever is done to the directories meanwhile."""
+"""Ingestion of segments into tables: each once, whatever happens to the directories meanwhile."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which Java is given to Spark. Those here are scripts: none is started."""
+"""The Java that Spark is given. The tests have scripts in place of Java."""
 
 from __future__ import annotations
 

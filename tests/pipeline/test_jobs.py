@@ -1,4 +1,4 @@
-"""The table of jobs; what is in it, and what of it is to be done."""
+"""The table of jobs, and the choice of jobs that have to run."""
 
 from __future__ import annotations
 

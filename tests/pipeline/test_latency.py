@@ -1,4 +1,4 @@
-"""Latencies, where they are spent, and clocks that are apart, against what is known of a mesh."""
+"""Latencies, their shares, and clock offsets, compared with a mesh that is known."""
 
 from __future__ import annotations
 

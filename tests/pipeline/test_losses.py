@@ -1,4 +1,4 @@
-"""What went wrong is found, with what shows it; and nothing where nothing went wrong."""
+"""Findings of losses with their evidence, and no finding where nothing was lost."""
 
 from __future__ import annotations
 

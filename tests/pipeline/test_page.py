@@ -1,4 +1,4 @@
-"""The report's page: whole, by itself, and the same whatever names are like."""
+"""The page of the report: complete, without other files, and safe for any names."""
 
 from __future__ import annotations
 

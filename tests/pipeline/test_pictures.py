@@ -1,4 +1,4 @@
-"""What stands in pictures is what was given: looked up in the figures, before they become pixels."""
+"""The contents of pictures, read from the figures before they are drawn."""
 
 from __future__ import annotations
 

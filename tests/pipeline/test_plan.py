@@ -1,4 +1,4 @@
-"""Plans: what is proposed bears single failures as what there was, and says what it is of."""
+"""Cost plans: they bear single failures as well as the costs before, and name their graph."""
 
 from __future__ import annotations
 

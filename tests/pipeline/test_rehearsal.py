@@ -1,4 +1,4 @@
-"""Plans tried on simulated routers: what they do is what was predicted, and what is not is told."""
+"""Plans tried on simulated routers: their traffic, compared with the prediction."""
 
 from __future__ import annotations
 

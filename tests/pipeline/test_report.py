@@ -1,4 +1,4 @@
-"""The report of a run: what it says is what was recorded, and what its pictures show is what the tables have."""
+"""The report of a run, compared with the records and the tables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where traffic goes on a graph: compared with what networkx finds, flow by flow."""
+"""Traffic on a graph, compared with networkx flow by flow."""
 
 from __future__ import annotations
 

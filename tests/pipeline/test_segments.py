@@ -1,4 +1,4 @@
-"""A segment's octets become rows; whatever cannot is found, and costs nothing else."""
+"""Octets of segments as rows; damaged octets are found, and cost no others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The session: what is set, what wins, and that nobody on the network sees it."""
+"""The Spark session: its settings, their order of precedence, and no open port."""
 
 from __future__ import annotations
 

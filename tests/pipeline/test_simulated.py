@@ -1,4 +1,4 @@
-"""A simulated mesh whose traffic, faults and clocks are known: what the jobs make of its records is what happened."""
+"""All jobs on the records of a simulated mesh whose traffic, faults and clocks are known."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Clocks are where they are said to be, within the error that is stated."""
+"""Clock offsets, and their stated errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Figures of traffic equal what was sent: exactly where all was recorded, and to what was counted elsewhere."""
+"""Traffic figures: exact where all was recorded, scaled by counters elsewhere."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Costs that are proposed: never worse than those before, the known best where everybody can follow, and what networkx
-finds, flow by flow, once they are in force.
-"""
+"""Proposed link costs: never worse than those before, and as good as the best known or networkx's."""
 
 from __future__ import annotations
 

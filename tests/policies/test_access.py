@@ -1,3 +1,5 @@
+"""Access of peers to addresses: the router's own are not consumed by others."""
+
 import dataclasses
 
 import pytest

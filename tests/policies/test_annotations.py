@@ -1,3 +1,5 @@
+"""Annotations that may pass."""
+
 import pytest
 
 from amqpmesh.policies.annotations import DeliveryAnnotationsRule, must_be_understood, passes, passing

@@ -1,3 +1,5 @@
+"""Distributions: the links that a delivery goes to."""
+
 from __future__ import annotations
 
 import random

@@ -1,3 +1,5 @@
+"""Expiry of messages by ttl and absolute-expiry-time."""
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,4 +1,4 @@
-"""Redirects that are followed, and those that are not."""
+"""Redirects that may be followed, and redirects that may not."""
 
 from __future__ import annotations
 

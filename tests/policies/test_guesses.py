@@ -1,4 +1,4 @@
-"""How long the next answer to a login waits."""
+"""The wait before the next answer to a login."""
 
 from hypothesis import given
 from hypothesis import strategies as st

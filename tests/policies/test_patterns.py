@@ -1,3 +1,5 @@
+"""Patterns of addresses, and the most specific match."""
+
 from __future__ import annotations
 
 import time

@@ -1,4 +1,4 @@
-"""Redirects: what they leave as it is, and those that lead nowhere."""
+"""Redirects: fields that they leave as they are, and redirects that lead nowhere."""
 
 from __future__ import annotations
 

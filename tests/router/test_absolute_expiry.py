@@ -1,4 +1,4 @@
-"""Messages that say when they expire by the wall clock, at addresses that honour it (§3.2.4, absolute-expiry-time)."""
+"""Messages with an absolute-expiry-time, at addresses that honour it (§3.2.4)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Addresses: what they have only once somebody needs it, and what they leave behind."""
+"""Nodes of a router: parts that they make when they need them, and what they leave behind."""
 
 import gc
 from weakref import ref

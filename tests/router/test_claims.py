@@ -1,4 +1,4 @@
-"""Links that a second connection attaches: they are taken from those that give no sign of life (§2.6.1)."""
+"""Links that a second connection attaches: stolen from holders without a sign of life (§2.6.1)."""
 
 from __future__ import annotations
 

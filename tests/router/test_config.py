@@ -1,3 +1,5 @@
+"""Configurations: files, defaults, and errors that name file and key."""
+
 import tomllib
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""Links to other containers follow redirects: as far as they may, never in circles, and back when they end there."""
+"""Redirects of links to other containers: followed within limits, never in circles."""
 
 from __future__ import annotations
 

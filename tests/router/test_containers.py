@@ -1,4 +1,4 @@
-"""Links to nodes of other containers: what crosses them is settled by its receivers, and they come back."""
+"""Links to nodes of other containers: settlement by their receivers, and their return."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Costs of sending to neighbours: each router says its own, and paths follow while it runs."""
+"""Costs of links to neighbours: set by each router, and changed while it runs."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Credit of a pool: who is given credit, how much, and when it is renewed."""
+"""Credit of a pool: its division among inputs, and its renewal."""
 
 from __future__ import annotations
 

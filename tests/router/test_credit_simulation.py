@@ -1,4 +1,4 @@
-"""Random meshes of pools with producers and consumers, in virtual time: every message arrives, and little ever waits.
+"""Random meshes of credit pools in virtual time: every message arrives, and few ever wait.
 
 Each hop is a pool as a router has it; a branch of one is an input of the next. What runs between them are transfers
 and flows with latency, nothing else.

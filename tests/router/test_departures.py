@@ -1,4 +1,4 @@
-"""Links that go with very many deliveries, or by the thousand: in slices, and each look at one of them pays for one."""
+"""Loss of links with many deliveries, and of thousands of links, in slices."""
 
 from __future__ import annotations
 

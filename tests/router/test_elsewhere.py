@@ -1,4 +1,4 @@
-"""Addresses whose nodes are elsewhere and that the router serves in their place: credit and outcomes are theirs."""
+"""Remote nodes: addresses that the router serves with the credit and outcomes of another container."""
 
 from __future__ import annotations
 

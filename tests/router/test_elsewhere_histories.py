@@ -1,4 +1,4 @@
-"""Whatever becomes of places elsewhere and of those who use them: each sender hears an outcome, and nothing is left."""
+"""Random histories of remote nodes: each sender gets an outcome, and nothing is left."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the entities of a router are called, and what they are known by."""
+"""Names and keys of `$management` entities."""
 
 from dataclasses import replace
 

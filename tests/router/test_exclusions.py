@@ -1,4 +1,4 @@
-"""A receiver that gave a message back for good does not get it again; others at its router do (§3.4.5)."""
+"""Messages that a receiver returned for good: others at its router get them, and it does not (§3.4.5)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which deliveries the kernel relays alone, and which the router decides: seen by what events there are of them."""
+"""The choice between fast path and decision, seen by the events of each delivery."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the kernel relays by itself it relays as the router would: the same octets in, the same deliveries out."""
+"""Equal results of the fast path and of decided deliveries: the same octets in, the same out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Deliveries that the kernel relayed, whose sender or receiver goes, or does something out of the ordinary."""
+"""Fast deliveries whose sender or receiver is lost, or does something unusual."""
 
 from __future__ import annotations
 

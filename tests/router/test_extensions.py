@@ -1,4 +1,4 @@
-"""States of deliveries that are no part of the standard: extensions may define them, and a router passes them on."""
+"""Delivery states of extensions, which a router passes on."""
 
 from __future__ import annotations
 

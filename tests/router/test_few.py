@@ -1,3 +1,5 @@
+"""Compact sets for zero or few elements."""
+
 from __future__ import annotations
 
 from hypothesis import given

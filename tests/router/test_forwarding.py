@@ -1,4 +1,4 @@
-"""Where deliveries go: distributions, order, priorities, ttl, copies, anonymous senders, large messages."""
+"""Dispatch of deliveries: distributions, order, priorities, ttl, copies, anonymous senders, large messages."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""What leaves a router equals what came, but for the ttl and the annotations that do not pass (§3.2)."""
+"""Messages that leave a router: equal to those that arrived, but for ttl and some annotations (§3.2)."""
 
 import pytest
 from hypothesis import assume, given

@@ -1,4 +1,4 @@
-"""How long a router remembers what came to it by a tree."""
+"""The memory of multicast trees, and its limit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The windows of sessions between neighbours: wide for what comes whole in one frame, and for nobody else (§2.5.6)."""
+"""Session windows between neighbours: wide for deliveries of one frame only (§2.5.6)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What lanes are called, and the keys of what they carry."""
+"""Names of lanes, and keys of their deliveries."""
 
 import pytest
 from hypothesis import given

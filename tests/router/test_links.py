@@ -1,4 +1,4 @@
-"""What links of clients look like to them."""
+"""Links of clients, as their peers see them."""
 
 from tests.support.network import Network
 

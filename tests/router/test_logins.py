@@ -1,4 +1,4 @@
-"""Lines of the log on logins, without sockets: clients are written octet by octet."""
+"""Log lines of logins, by clients that are written octet by octet."""
 
 from __future__ import annotations
 

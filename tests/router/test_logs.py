@@ -1,3 +1,5 @@
+"""Log lines: format, repeats, and limits."""
+
 import io
 import json
 import logging

@@ -1,4 +1,4 @@
-"""What `$management` answers: queries and readings of the statistics, and refusals that say why."""
+"""Answers of `$management`: queries, reads, and refusals with reasons."""
 
 from dataclasses import fields, replace
 from typing import Any

@@ -1,4 +1,4 @@
-"""Lanes by the hundred: led again a part at a time, with frames that say no more than routers need."""
+"""Hundreds of lanes, attached again in parts."""
 
 from itertools import pairwise
 

@@ -1,4 +1,4 @@
-"""Memory that is used up: it is held where it cannot leave, and others are served as if nothing had happened."""
+"""Memory at its limit: the holders that are stopped, and the others that are served."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Messages of anonymous senders whose receivers are at other routers: what their addresses say, holds as it does for
-those of a sender that is attached to the address.
-"""
+"""Messages of anonymous senders to receivers at other routers."""
 
 from __future__ import annotations
 

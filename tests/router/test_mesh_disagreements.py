@@ -1,4 +1,4 @@
-"""Routers whose patterns differ about an address: what the ingress router says holds, and both sides are named."""
+"""Routers whose patterns for an address differ: the ingress router's hold, and both are named."""
 
 from __future__ import annotations
 

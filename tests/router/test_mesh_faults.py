@@ -1,4 +1,4 @@
-"""What goes wrong between routers, and what of it a client may notice."""
+"""Faults between routers, and their effects on clients."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What becomes of a message itself on its way over several routers: nothing that is not said here."""
+"""Changes of a message on its way over several routers."""
 
 from __future__ import annotations
 

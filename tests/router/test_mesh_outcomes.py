@@ -1,4 +1,4 @@
-"""What a sender hears of its deliveries over three routers, and what receivers see of those that do not end well."""
+"""Outcomes over three routers, and receivers' views of deliveries that fail."""
 
 from __future__ import annotations
 

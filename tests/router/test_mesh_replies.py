@@ -1,4 +1,4 @@
-"""Messages for receivers that a sender has no link to, as replies are: their credit comes from those receivers."""
+"""Messages to receivers without a link from the sender, as replies are: credit comes from those receivers."""
 
 from __future__ import annotations
 

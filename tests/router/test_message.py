@@ -1,4 +1,4 @@
-"""A message as a program writes and reads it (§3.2)."""
+"""Messages as programs write and read them (§3.2)."""
 
 from __future__ import annotations
 

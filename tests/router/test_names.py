@@ -1,4 +1,4 @@
-"""What the forms of an address mean, wherever they stand: `name`, `name@container`, `@container`, and what is none.
+"""Forms of an address, in all places: `name`, `name@container`, `@container`, and invalid ones.
 
 Every form is tried as the target of a sender, as the source of a receiver, as the `to` of an anonymous sender's
 message, and as the address that an answer goes to; at router A of a mesh, where B is another router.

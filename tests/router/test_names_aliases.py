@@ -1,4 +1,4 @@
-"""Aliases: names here that stand for another address."""
+"""Aliases of addresses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Receivers of `name@router` that are attached to another router: they take from that router's own name.
+"""Receivers of `name@router` at another router, which take from that router's own node.
 
 The settlement matrix over such a way is in `test_settlement.py`, as one of its stretches.
 """

@@ -1,4 +1,4 @@
-"""Names of a router that is several: `name@A` is at all of `A.1`, `A.2`, ..., from wherever it is asked for."""
+"""Names of a router with workers: `name@A` is at all of `A.1`, `A.2`, ...."""
 
 from __future__ import annotations
 

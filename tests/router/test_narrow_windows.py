@@ -1,4 +1,4 @@
-"""The window of sessions in which large deliveries come, while small ones pass the same router (§2.5.6)."""
+"""Session windows of large deliveries, while small ones pass the same router (§2.5.6)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Connections that the router itself opens, without sockets: two cores joined by their bytes."""
+"""Outbound connections of a router, between two cores without sockets."""
 
 from __future__ import annotations
 

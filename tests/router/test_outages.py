@@ -1,4 +1,4 @@
-"""Routers that are out of reach for a moment: what led to them is kept until they are back, or for long enough."""
+"""Routers that are unreachable for a while: their routes are kept, for a limited time."""
 
 import logging
 from string import ascii_uppercase

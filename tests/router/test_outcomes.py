@@ -1,4 +1,4 @@
-"""What became of a delivery, for the program that sent it (§3.4)."""
+"""Outcomes of a delivery, for the program that sent it (§3.4)."""
 
 from __future__ import annotations
 

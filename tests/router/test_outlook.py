@@ -1,4 +1,4 @@
-"""What a router tells of its mesh: neighbours, routes, lanes, addresses over all routers, and why a sender waits."""
+"""The mesh snapshot: neighbours, routes, lanes, addresses of all routers, and reasons of waiting senders."""
 
 from collections.abc import Callable
 

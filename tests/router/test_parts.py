@@ -1,4 +1,4 @@
-"""Messages read while they come: however they are cut, they are what they are as a whole."""
+"""Messages read while they arrive: equal to whole ones, however they are cut."""
 
 from __future__ import annotations
 

@@ -1,3 +1,5 @@
+"""Shares of a sender's window among the destinations of its messages."""
+
 from __future__ import annotations
 
 import pytest

@@ -1,4 +1,4 @@
-"""Random meshes, clients, messages, outcomes and faults: what senders heard and what receivers did agree.
+"""Random meshes, clients, messages, outcomes and faults: senders' and receivers' accounts agree.
 
 A seed is one history. What is found is made shorter by its steps: the history that fails is the shortest of its seed.
 """

@@ -1,4 +1,4 @@
-"""Random clients, links, messages, outcomes and departures: whatever happens, the accounts of both sides agree.
+"""Random clients, links, messages, outcomes and departures at one router: both sides' accounts agree.
 
 A seed is one history. Nothing is random but that, so a history that fails can be run again.
 """

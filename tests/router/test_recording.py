@@ -1,4 +1,4 @@
-"""What is recorded of deliveries, links and the graph: once for each, the same whoever relays, and nobody waits."""
+"""Records of deliveries, links and the graph: one for each, the same on both paths, and no waiting."""
 
 from __future__ import annotations
 

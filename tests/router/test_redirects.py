@@ -1,4 +1,4 @@
-"""What lives elsewhere: links, messages and connections are told where (§2.8.16, §2.8.18)."""
+"""Redirects of links, messages and connections (§2.8.16, §2.8.18)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Messages whose address would have failed an attach (anonymous terminus, §2.2.2)."""
+"""Messages whose address would be refused to a link (anonymous terminus, §2.2.2)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Two routers that have connected to each other: one side's connections are enough."""
+"""Two routers that have connected to each other, of which one side's connections stay."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Segments: what is appended is read, and what is damaged is passed over and counted."""
+"""Segments: appended blocks are read, damaged ones are skipped and counted."""
 
 from __future__ import annotations
 

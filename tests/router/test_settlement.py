@@ -1,4 +1,4 @@
-"""Every way in which a delivery can end: who settles first, in which mode, with which outcome.
+"""Settlement of deliveries: every order, mode and outcome.
 
 Through one router, and through many, over which nothing may be different.
 """

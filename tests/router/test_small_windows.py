@@ -1,4 +1,4 @@
-"""The window of a connection's first session: wider, as long as what comes is small and leaves at once (§2.5.6)."""
+"""The window of a connection's first session: wide while deliveries are small and leave at once (§2.5.6)."""
 
 from __future__ import annotations
 

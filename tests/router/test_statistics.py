@@ -1,4 +1,4 @@
-"""What a router tells of itself: counts, times, and why nothing moves."""
+"""Statistics of a router: counters, times, and reasons of blocked senders."""
 
 from dataclasses import fields, replace
 

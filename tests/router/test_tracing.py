@@ -1,4 +1,4 @@
-"""A line of the log for each frame, with everything in it but bodies and secrets."""
+"""The frame trace: a line for each frame, with all but bodies and secrets."""
 
 import logging
 from collections.abc import Iterable, Iterator

@@ -1,3 +1,5 @@
+"""URLs of listeners and connectors."""
+
 import pytest
 
 from amqpmesh.router.urls import UNIX, Endpoint, Service, endpoint, place

@@ -1,3 +1,5 @@
+"""Files of password users, and their verifiers."""
+
 import base64
 import os
 import stat

@@ -1,4 +1,4 @@
-"""Queues of relays, between which a relay can move."""
+"""Queues of relays, between which relays move."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,4 +1,4 @@
-"""Nodes of containers that accept messages for nodes that are not there: a watch sees whether the node is."""
+"""Watches of nodes that accept messages though they do not exist."""
 
 from __future__ import annotations
 

@@ -1,3 +1,5 @@
+"""Fixed windows of credit."""
+
 from __future__ import annotations
 
 import pytest

@@ -1,4 +1,4 @@
-"""What each process of a router is configured as."""
+"""The configuration of each worker of a router."""
 
 from __future__ import annotations
 

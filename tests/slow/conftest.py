@@ -1,4 +1,4 @@
-"""A router to be soaked, and peers that speak in fixed bytes."""
+"""A router under load, and peers that write fixed octets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the router holds in memory while others do not read, and while it passes on what is larger than its memory."""
+"""Memory of a router whose peers do not read, and that passes on messages larger than its memory."""
 
 from __future__ import annotations
 

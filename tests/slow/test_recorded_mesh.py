@@ -1,4 +1,4 @@
-"""Three routers, each a process, a minute of load by clients that know nothing of them, and what the jobs say of it."""
+"""Three routers as processes, a minute of load, and the jobs on their records."""
 
 from __future__ import annotations
 

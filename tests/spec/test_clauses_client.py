@@ -1,4 +1,4 @@
-"""What the standard asks of whoever connects, and of whoever writes a message (§3.2.4, §3.5.3, part 5)."""
+"""Clauses of the standard for clients and senders of messages (§3.2.4, §3.5.3, part 5)."""
 
 import ssl
 from contextlib import suppress

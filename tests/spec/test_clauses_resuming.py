@@ -1,4 +1,4 @@
-"""Links that come back to a router, which remembers none of them (§2.6.13, §2.7.3)."""
+"""Links that return to a router, which remembers none of them (§2.6.13, §2.7.3)."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What the standard asks of sessions at either end (§2.7.2), and of maps in whatever goes over them (§1.6.23)."""
+"""Clauses of the standard for sessions at either end (§2.7.2), and for maps (§1.6.23)."""
 
 from collections.abc import Awaitable, Callable
 

@@ -1,4 +1,4 @@
-"""Our declarations against the standard's: `types.json` holds its type definitions, as they stand in parts 1 to 5."""
+"""Our declarations, compared with the standard's in `types.json` (parts 1 to 5)."""
 
 import json
 from dataclasses import MISSING

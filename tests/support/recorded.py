@@ -46,9 +46,7 @@ NARROW: Final = words({}, 1)[0, list(Unit).index(Unit.WIDE)]
 
 
 def units(records: np.ndarray[Any, np.dtype[np.uint64]]) -> bytes:
-    """Return hop records as they stand in a block: with a key where that changes, and wide units that say something.
-    something.
-    """
+    """Return hop records as they stand in a block: with a key where that changes, and wide units that say something."""
     own, key, wide = (records[:, place] for place in range(len(Unit)))
     is_said = np.ones(len(records), bool)
     is_said[1:] = (key[1:] != key[:-1]).any(axis=1)

@@ -1,4 +1,4 @@
-"""The addresses of one origin, whatever order its records come in."""
+"""The addresses of one origin, for any order of its records."""
 
 from random import Random
 

@@ -1,4 +1,4 @@
-"""Damping: losses that are forgiven with time."""
+"""Damping of adjacencies: penalties that decay."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""The authority of a mesh: what it makes is good for OpenSSL's strict rules, and for TLS both ways."""
+"""The authority of a mesh: certificates that OpenSSL accepts in strict mode, for TLS both ways."""
 
 import shutil
 import ssl

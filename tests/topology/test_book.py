@@ -1,4 +1,4 @@
-"""The address book: what is advertised, as far as it can be reached."""
+"""The address book: advertised addresses of reachable routers."""
 
 from __future__ import annotations
 

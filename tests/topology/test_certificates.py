@@ -1,4 +1,4 @@
-"""What a certificate must say to be a router's, or an authority's."""
+"""Certificates of routers and authorities: required contents."""
 
 from typing import Any
 

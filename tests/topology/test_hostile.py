@@ -1,4 +1,4 @@
-"""Bytes that no honest neighbour sends: dropped, counted, told of with their origin; nothing else happens."""
+"""Octets of dishonest neighbours: dropped, counted by origin, and without other effect."""
 
 import time
 import tracemalloc

@@ -1,4 +1,4 @@
-"""Bodies and messages: what is written is read, by whoever knows less or more of it."""
+"""Bodies and messages, written and read by routers of other versions."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""How soon something is done again."""
+"""The pace of repeated work."""
 
 from hypothesis import given
 from hypothesis import strategies as st

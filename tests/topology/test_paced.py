@@ -1,4 +1,4 @@
-"""Who says too much too often is not heard as often, keeps nobody else waiting, and is heard in the end."""
+"""Routers that send too much: heard less often, delaying no others, and heard in the end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the graph means to one router, compared with networkx computing it from nothing."""
+"""Paths from one router, compared with networkx."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Routers that find each other, tell each other what they know, and agree."""
+"""Routers that find each other, exchange their records, and agree."""
 
 from itertools import pairwise
 

@@ -1,4 +1,4 @@
-"""Whatever happens to a mesh: once it is left alone, all agree, and then there is nothing more to say."""
+"""Random changes of a mesh: once they end, all routers agree and fall silent."""
 
 from collections.abc import Callable
 from random import Random

@@ -1,4 +1,4 @@
-"""So much in a second, and some of it at once."""
+"""Rate limits with bursts."""
 
 from __future__ import annotations
 

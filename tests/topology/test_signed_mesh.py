@@ -1,4 +1,4 @@
-"""A mesh whose routers have certificates: they believe each other, and nobody else."""
+"""A mesh with certificates, which trusts its own routers only."""
 
 from collections.abc import Callable
 from itertools import pairwise

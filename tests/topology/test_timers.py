@@ -1,4 +1,4 @@
-"""Deadlines by name: each comes up once, in order, and what is wanted no more is let go of."""
+"""Timers by name: each fires once, in order, and cancelled ones are forgotten."""
 
 from __future__ import annotations
 

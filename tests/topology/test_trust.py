@@ -1,4 +1,4 @@
-"""Whom a router believes: signatures, certificates, revocations, and a clock that may be off."""
+"""Trust of a router: signatures, certificates, revocations, and a wrong clock."""
 
 import time
 from typing import Any

@@ -1,4 +1,4 @@
-"""Which routers are one to others."""
+"""Routers with workers, as others see them."""
 
 from hypothesis import given
 from hypothesis import strategies as st

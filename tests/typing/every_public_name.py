@@ -1,4 +1,4 @@
-"""A program that uses every public name as people would; it is checked strictly against the installed package, and run.
+"""A program that uses every public name; checked strictly against the installed package, and run.
 
 Its first half is the library's example: a service within the process, and a client.
 """

@@ -1,4 +1,4 @@
-"""What `make run` installs: a strict type checker finds it, as it finds a wheel."""
+"""The installation of `make run`, as a strict type checker finds it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What people install: a wheel, whose public names a strict type checker knows."""
+"""The wheel, whose public names a strict type checker knows."""
 
 from __future__ import annotations
 

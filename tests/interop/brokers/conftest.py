@@ -1,4 +1,4 @@
-"""A broker that we did not write, private to the test run: a process in a temporary folder, on loopback only.
+"""A broker of another make, private to the test run: a process in a temporary folder, on loopback only.
 
 RabbitMQ 3.x, as Debian packages it, with its AMQP 1.0 plugin (version 4 has other addresses and other faults). One node
 serves the whole run; a test that kills it starts it again, on the same ports and with the same data.

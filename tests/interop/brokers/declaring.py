@@ -1,4 +1,4 @@
-"""What AMQP 1.0 has no words for, in those of AMQP 0-9-1: queues of RabbitMQ are declared and deleted while it runs."""
+"""Declaring and deleting queues of RabbitMQ over AMQP 0-9-1, since AMQP 1.0 has no words for it."""
 
 import socket
 import struct

@@ -1,4 +1,4 @@
-"""A mesh beside RabbitMQ: its queues are drained into addresses and fed from them, at least once, whatever breaks."""
+"""A mesh beside RabbitMQ: queues feed addresses and are fed from them, at least once, whatever breaks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The client and RabbitMQ: what it does, and what it does not do: that is said, and hurts nobody else."""
+"""The client with RabbitMQ: the features that it has, and errors for those that it lacks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the clients of Azure's pure-Python AMQP stack share (the stack under azure-eventhub, without its service)."""
+"""Common parts of the clients on Azure's pure-Python AMQP stack (that of azure-eventhub, without its service)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A container that takes connections, as proton's users write one, and says what its peer does.
+"""A container that accepts connections, as users of proton write one, and reports what its peer does.
 
 What it does with a link is decided by its address:
 

@@ -1,4 +1,4 @@
-"""What the proton clients share: arguments, connecting, reporting, and an end in bounded time."""
+"""Common parts of the proton clients: arguments, connecting, reporting, and an end in bounded time."""
 
 from __future__ import annotations
 

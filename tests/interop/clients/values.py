@@ -1,4 +1,4 @@
-"""AMQP values of the proton clients as JSON, typed, so that what one peer sent can be compared with what another got.
+"""AMQP values of the proton clients as typed JSON, so that sent and received values can be compared.
 
 Every value is `[type, value]`. Integers, char and timestamp are decimal strings, since JSON's numbers are doubles;
 float and double are the hexadecimal octets of their IEEE 754 form, decimals and binary hexadecimal octets.

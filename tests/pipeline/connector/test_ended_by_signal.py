@@ -1,4 +1,4 @@
-"""A reader whose process is ended while it stops: what is not accepted is released all the same."""
+"""A reader whose process is ended while it stops: deliveries that are not accepted are released."""
 
 from __future__ import annotations
 

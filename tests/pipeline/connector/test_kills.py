@@ -1,4 +1,4 @@
-"""What dies in the middle of a stream: each time the sink has what the sender was told is accepted; at last all."""
+"""Streams whose processes or routers are killed: the sink has all that the sender was told is accepted."""
 
 from __future__ import annotations
 

@@ -1,3 +1,5 @@
+"""Options of the Spark connector: parsing, defaults, and errors."""
+
 import pytest
 
 from amqpmesh.pipeline.connector.options import TABLE, Acquire, BodyFormat, Options, Use, documented

@@ -1,4 +1,4 @@
-"""What the reader of a stream relies on: when Spark asks for what. If a version of Spark changes it, this is red."""
+"""The order of Spark's calls that the stream reader relies on. It fails if a version of Spark changes this."""
 
 from __future__ import annotations
 

@@ -1,3 +1,5 @@
+"""Messages as rows of the Spark connector, and rows as messages."""
+
 from __future__ import annotations
 
 from datetime import UTC, datetime

@@ -1,3 +1,5 @@
+"""AMQP values as values of Spark, and back."""
+
 from decimal import Decimal
 from typing import Any
 from uuid import UUID

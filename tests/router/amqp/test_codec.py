@@ -1,4 +1,4 @@
-"""Values <-> bytes (§1.2, §1.6): every encoding read, the most compact written, hostile bytes refused."""
+"""Values and octets (§1.2, §1.6): all encodings are read, the most compact is written, hostile octets are refused."""
 
 import math
 import tracemalloc

@@ -1,4 +1,4 @@
-"""Our encodings against proton's: what either writes, the other reads as the same value."""
+"""Values and octets with proton as the other side."""
 
 from typing import Any
 

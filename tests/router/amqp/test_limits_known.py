@@ -1,4 +1,4 @@
-"""Which delivery-limit a sender knows, and so what it may still send (§2.6.7)."""
+"""The delivery-limit that a sender knows, and the deliveries that it may send (§2.6.7)."""
 
 from hypothesis import given
 from hypothesis import strategies as st

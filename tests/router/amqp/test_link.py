@@ -1,4 +1,4 @@
-"""Links come and go: attach and detach, from either side and from both (§2.6.1 to §2.6.6)."""
+"""Attach and detach of links, by either side and by both (§2.6.1 to §2.6.6)."""
 
 import pytest
 

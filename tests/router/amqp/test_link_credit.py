@@ -1,4 +1,4 @@
-"""Credit: what a receiver gives, a sender uses up, and both agree on (§2.6.7 to §2.6.10)."""
+"""Link credit: given, used, and agreed on (§2.6.7 to §2.6.10)."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""Deliveries, frame by frame, and when they are settled (§2.6.12 to §2.6.14, §2.7.5)."""
+"""Deliveries of links, frame by frame, and their settlement (§2.6.12 to §2.6.14, §2.7.5)."""
 
 from dataclasses import replace
 

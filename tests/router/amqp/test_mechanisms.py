@@ -1,4 +1,4 @@
-"""SASL mechanisms as conversations: who is let in as whom, and what is never said."""
+"""SASL mechanisms as conversations: identities, refusals, and secrets that are never sent."""
 
 import base64
 import hashlib

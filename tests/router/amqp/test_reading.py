@@ -1,4 +1,4 @@
-"""Peers that name all fields of their open get all fields of a transfer; the others get no trailing nulls."""
+"""The two hot frames: complete for peers that write complete frames, without trailing nulls for others."""
 
 import pytest
 

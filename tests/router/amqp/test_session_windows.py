@@ -1,4 +1,4 @@
-"""Windows: how many transfers may be under way, and what flows say of it (§2.5.6, §2.7.4)."""
+"""Session windows: transfers that may be in flight, and the flows that say so (§2.5.6, §2.7.4)."""
 
 from itertools import repeat
 

@@ -1,4 +1,4 @@
-"""The tables of states against the figures of the standard, read once more (§2.4.7, §2.5.5, §2.6.2)."""
+"""The tables of states, compared with the figures of the standard (§2.4.7, §2.5.5, §2.6.2)."""
 
 from collections.abc import Mapping
 from enum import Enum

@@ -1,4 +1,4 @@
-"""A daemon has its memory of the C library, which gives back what is free; who wants it otherwise says so."""
+"""The allocator of a daemon: the C library's by default, which returns free memory."""
 
 from __future__ import annotations
 

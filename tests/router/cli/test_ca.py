@@ -1,4 +1,4 @@
-"""`amqpmesh ca`: files of an authority and its routers, which routers take as they are."""
+"""`amqpmesh ca`: files of an authority and of its routers, which routers accept as they are."""
 
 import getpass
 import io

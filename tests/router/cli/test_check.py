@@ -1,3 +1,5 @@
+"""`amqpmesh check`: valid and invalid configurations."""
+
 import tomllib
 from pathlib import Path
 

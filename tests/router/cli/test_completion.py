@@ -1,4 +1,4 @@
-"""`amqpmesh completion`: the scripts, tried in the shells that are here."""
+"""`amqpmesh completion`: the scripts, tried in the installed shells."""
 
 import shutil
 import subprocess

@@ -1,4 +1,4 @@
-"""`amqpmesh demo`, run as a user would: to its end, and ended in the middle. Nothing of it is left."""
+"""`amqpmesh demo` as a process: a whole run, and runs that are interrupted. No process or file is left."""
 
 from __future__ import annotations
 

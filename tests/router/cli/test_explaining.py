@@ -1,4 +1,4 @@
-"""Why a sender has no credit: a router is asked, and of other peers nothing is supposed."""
+"""The reason why a sender has no credit: asked of routers, unknown of other peers."""
 
 from __future__ import annotations
 

@@ -1,3 +1,5 @@
+"""The command line as a whole: arguments, exit statuses, interrupts."""
+
 import os
 import re
 import signal

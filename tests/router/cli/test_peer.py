@@ -1,4 +1,4 @@
-"""The options that say which peer, as far as any command shows them."""
+"""Options that choose the peer, in every command that has them."""
 
 import json
 from typing import Any

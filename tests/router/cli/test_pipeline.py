@@ -1,4 +1,4 @@
-"""`amqpmesh pipeline`: what it is given, what it shows, and how it ends. The job is one that counts."""
+"""`amqpmesh pipeline`: arguments, output, and exit statuses, with a job that counts."""
 
 from __future__ import annotations
 

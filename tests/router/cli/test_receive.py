@@ -1,4 +1,4 @@
-"""`amqpmesh receive`, beside a router: what it prints, what it decides, and how it ends."""
+"""`amqpmesh receive` beside a router: output, outcomes, and exit statuses."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""`--reconnect`: the commands go on over another connection, and say of which messages nobody knows."""
+"""`--reconnect`: commands that go on over another connection, and messages in doubt."""
 
 import json
 import threading

@@ -1,4 +1,4 @@
-"""What a daemon records: readable whatever becomes of it, and by each of its workers."""
+"""Segments of a daemon: readable after any end, and one set for each worker."""
 
 from __future__ import annotations
 

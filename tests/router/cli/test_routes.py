@@ -1,4 +1,4 @@
-"""`amqpmesh routes apply`: a plan is shown, asked about, put into force and taken back, at two linked routers."""
+"""`amqpmesh routes apply`: plans that are shown, confirmed, applied and taken back, at two linked routers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The daemon as a process: what it says, and how it ends."""
+"""The daemon as a process: its log, its signals, and its end."""
 
 import contextlib
 import os

@@ -1,4 +1,4 @@
-"""`amqpmesh send`, beside a router: what it sends, what it says, and how it ends."""
+"""`amqpmesh send` beside a router: messages, output, and exit statuses."""
 
 import getpass
 import io

@@ -1,3 +1,5 @@
+"""The daemon's part of a service: the service manager, file limits, and garbage collection."""
+
 import resource
 import socket
 import subprocess

@@ -1,4 +1,4 @@
-"""What `amqpmesh demo` draws: the picture, and the lines above it."""
+"""The screen of `amqpmesh demo`: the picture, and the lines above it."""
 
 from __future__ import annotations
 

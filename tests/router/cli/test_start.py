@@ -1,4 +1,4 @@
-"""What a router reads before it listens: three that start together have to carry an address within a second."""
+"""The modules that a router imports before it listens. Three that start together carry an address within a second."""
 
 import os
 import re

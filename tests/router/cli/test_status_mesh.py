@@ -1,4 +1,4 @@
-"""`amqpmesh status` in a mesh of three processes: A, B and C in a line, each asked about at A."""
+"""`amqpmesh status` in a mesh of three processes in a line, asked at A."""
 
 import json
 import os

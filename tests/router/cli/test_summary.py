@@ -1,4 +1,4 @@
-"""Counting, and what is told of it."""
+"""Summaries of sent and received messages."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""What stands on a terminal, and only there: progress, and what to type next."""
+"""Output on terminals only: progress, and hints what to type next."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""The messages of `amqpmesh demo`, and a relay between sender and receiver that does what routers must not."""
+"""The messages of `amqpmesh demo`, over a relay that breaks the rules of routers."""
 
 from __future__ import annotations
 

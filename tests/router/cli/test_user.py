@@ -1,3 +1,5 @@
+"""`amqpmesh user`: password users of a file."""
+
 import getpass
 import io
 import sys

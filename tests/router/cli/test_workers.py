@@ -1,4 +1,4 @@
-"""A router in several processes: to its clients it is one, whichever of them dies."""
+"""A router of several processes, which is one router to its clients, whichever process dies."""
 
 from __future__ import annotations
 

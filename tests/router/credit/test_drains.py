@@ -1,4 +1,4 @@
-"""Receivers that drain at one router (§2.6.10): when they are answered, and what becomes of credit."""
+"""Receivers that drain at one router (§2.6.10): the answers, and the credit."""
 
 from __future__ import annotations
 

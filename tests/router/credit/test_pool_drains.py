@@ -1,4 +1,4 @@
-"""Drains of a pool: which inputs are asked, and when a drain is done."""
+"""Drains of a pool: the inputs that are asked, and the end of a drain."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Credit that a pool takes back: when inputs are told, and when they are believed to know."""
+"""Credit that a pool takes back: notices to inputs, and their confirmations."""
 
 from __future__ import annotations
 

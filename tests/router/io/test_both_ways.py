@@ -1,4 +1,4 @@
-"""Sockets, in whatever way they are waited for: bounded turns, partial writes, TLS, and every way to end."""
+"""Sockets with epoll and without: bounded turns, partial writes, TLS, and all kinds of end."""
 
 import os
 import socket

@@ -1,4 +1,4 @@
-"""Connectors that their peers send elsewhere: where they go, where they do not, and what they tell (§2.8.16)."""
+"""Connectors that peers redirect: destinations, refusals, and logs (§2.8.16)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Connectors: where they connect and when, what they tell, and that nothing ends the router."""
+"""Connectors: their attempts, pauses, and states, none of which ends the router."""
 
 from __future__ import annotations
 

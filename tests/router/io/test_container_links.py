@@ -1,4 +1,4 @@
-"""Links to nodes of other containers, of whole routers in virtual time: connections are cut, and nothing is lost."""
+"""Links to nodes of other containers, by whole routers in virtual time: connections are cut, and nothing is lost."""
 
 from __future__ import annotations
 

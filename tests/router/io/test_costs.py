@@ -1,4 +1,4 @@
-"""Who may change costs by `$management`, and what becomes of them."""
+"""Costs that clients change by `$management`, and the clients that may."""
 
 import logging
 from collections.abc import AsyncIterator

@@ -1,4 +1,4 @@
-"""What the core has to send is let out: all of it, or as much as there is time for."""
+"""Output of the core: all of it, or as much as there is time for."""
 
 import trio
 

@@ -1,4 +1,4 @@
-"""Routers that go where something is, of whole routers in virtual time: at least once, whatever is cut."""
+"""Connections on demand to other containers, by whole routers in virtual time: at least once, whatever is cut."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""TLS on a connection: first thing on a port of its own, or asked for in the stream (§5.2); and who the client is."""
+"""TLS of a connection: on a port of its own, or asked for in the stream (§5.2); and the client's identity."""
 
 import ssl
 from dataclasses import dataclass, replace

@@ -1,4 +1,4 @@
-"""What connections and deliveries had is given back when most of them are gone."""
+"""Memory of connections and deliveries, freed when most of them are gone."""
 
 from __future__ import annotations
 

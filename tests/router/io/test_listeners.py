@@ -1,4 +1,4 @@
-"""Connections as they come in: how many are taken, and what a listener does when the system gives no more."""
+"""Listeners: their limits, and systems that accept no more connections."""
 
 import errno
 import logging

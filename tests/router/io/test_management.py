@@ -1,4 +1,4 @@
-"""`$management` of a running router, asked by those who are connected to it and by the program that it is in."""
+"""`$management` of a running router, asked by its clients and by the program around it."""
 
 import gc
 import logging

@@ -1,4 +1,4 @@
-"""What the configuration says of the mesh is what the protocol is told."""
+"""Settings of the mesh, as the topology protocol is given them."""
 
 from __future__ import annotations
 

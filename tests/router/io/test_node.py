@@ -1,4 +1,4 @@
-"""A router from its start to its end: what it does to those who are connected, and to the program around it."""
+"""A router from start to end, with its clients and the program around it."""
 
 import gc
 import socket

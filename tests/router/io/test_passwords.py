@@ -1,4 +1,4 @@
-"""Passwords: who guesses them waits, and nobody waits while they are checked."""
+"""Passwords: waits after wrong ones, and no wait of others while they are checked."""
 
 import threading
 from collections.abc import Callable

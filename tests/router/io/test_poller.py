@@ -1,4 +1,4 @@
-"""One task for all sockets: what it does for several of them before others have their turn."""
+"""The one task for all sockets: its turns, and their limits."""
 
 import errno
 import os

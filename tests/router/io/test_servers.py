@@ -1,4 +1,4 @@
-"""Which servers a domain names, and in which order they are tried (RFC 2782)."""
+"""Servers of a domain, and their order (RFC 2782)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A connector whose neighbour has connected here itself waits, and connects once that connection is gone."""
+"""A connector that waits while its neighbour has connected here, and connects once that connection is gone."""
 
 import trio
 from trio.testing import MockClock

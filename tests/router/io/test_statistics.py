@@ -1,4 +1,4 @@
-"""What the edge adds to the statistics: listeners, and TLS."""
+"""Statistics of the edge: listeners, and TLS."""
 
 import ssl
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""How a stream is left: outwards first, then read to its end, then closed (§2.2, §5.1)."""
+"""The end of a stream: our direction first, then the peer's, then the socket (§2.2, §5.1)."""
 
 import socket
 import ssl

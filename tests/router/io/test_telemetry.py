@@ -1,4 +1,4 @@
-"""What a router writes of what it records: segments that others read, and messages that never wait for them."""
+"""The telemetry writer: segments that others read, and messages that never wait for it."""
 
 from __future__ import annotations
 

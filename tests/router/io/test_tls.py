@@ -1,4 +1,4 @@
-"""TLS contexts: who is let in, who is believed, whom a certificate names."""
+"""TLS contexts: admitted clients, trusted authorities, and names in certificates."""
 
 import ssl
 import time

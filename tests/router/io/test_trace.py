@@ -1,4 +1,4 @@
-"""Frames of a running router in its log, where a listener says so."""
+"""The frame trace of a running router, in its log."""
 
 import logging
 import ssl

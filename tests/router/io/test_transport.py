@@ -1,4 +1,4 @@
-"""One connection among others: what is read, what is written when, and what becomes of it when something goes wrong."""
+"""The transport of one connection among others: reads, writes, and faults."""
 
 import logging
 import socket

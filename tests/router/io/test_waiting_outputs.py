@@ -1,4 +1,4 @@
-"""Who waits until more can be written to a connection: what ends that, and for how long it lasts at most."""
+"""Inputs that wait until their output can be written: the ends of such a wait, and its limit."""
 
 from __future__ import annotations
 

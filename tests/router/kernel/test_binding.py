@@ -1,4 +1,4 @@
-"""Which kernel a process binds: by what is there, by what it was made of, and by AMQPMESH_KERNEL."""
+"""The choice of kernel: by its presence, its digest, and AMQPMESH_KERNEL."""
 
 import os
 import shutil

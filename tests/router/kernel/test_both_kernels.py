@@ -1,4 +1,4 @@
-"""The kernel as it is and the kernel compiled: whatever they are given, they answer the same."""
+"""Equal answers of the pure and the compiled kernel."""
 
 from __future__ import annotations
 

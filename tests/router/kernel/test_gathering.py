@@ -1,4 +1,4 @@
-"""What comes whole for a client's link is gathered, as if each frame had been read by itself; nothing else is."""
+"""Whole frames for a client's link, received as a batch, with the results of single frames."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A ledger finds what is live by its delivery-id, whatever the ids are, and holds no more than is live."""
+"""Ledgers: look-up of live deliveries by any delivery-ids, in space for no more than these."""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""Hop records as the kernel stores them: the words that `telemetry` says, in both kernels."""
+"""Hop records in the kernel, with the layout of the telemetry schema."""
 
 from __future__ import annotations
 

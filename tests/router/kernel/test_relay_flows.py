@@ -1,4 +1,4 @@
-"""Flows that the kernel reads and writes: as the engine would, and none that leaves something to be decided."""
+"""Flow frames that the kernel reads and writes as the engine would."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The head of a message is found by skipping: whole or in pieces, whatever the encoding, whatever the bytes."""
+"""Heads of messages, found by skipping: whole or in pieces, in any encoding, with any octets."""
 
 import time
 from contextlib import suppress

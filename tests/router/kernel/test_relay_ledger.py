@@ -1,4 +1,4 @@
-"""Which deliveries are live, which of them a disposition speaks of, and what is said of them."""
+"""Live deliveries, the range of a disposition, and its states."""
 
 import time
 

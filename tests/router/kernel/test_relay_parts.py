@@ -1,4 +1,4 @@
-"""Deliveries of several frames that the kernel relays alone: each frame leaves as it comes."""
+"""Deliveries of several frames on the fast path, each frame as it comes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The kernel relays alone: what it reads of a connection, where it stops, and what it makes of what it has relayed."""
+"""The fast path: the frames that it takes, the frames that it leaves, and its results."""
 
 from __future__ import annotations
 

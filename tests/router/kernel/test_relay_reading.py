@@ -1,4 +1,4 @@
-"""The two frames that carry the traffic are read twice over: by the skimmer and by the generic decoder. They agree."""
+"""The two hot frames, read alike by the kernel and by the generic decoder."""
 
 import pytest
 from hypothesis import given

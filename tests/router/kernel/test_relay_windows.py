@@ -1,4 +1,4 @@
-"""Session windows and credit: an honest peer never oversteps them and never waits for ever, another changes nothing."""
+"""Session windows and credit: honest peers never overstep or stall, others change nothing."""
 
 from __future__ import annotations
 

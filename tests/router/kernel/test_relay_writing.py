@@ -1,4 +1,4 @@
-"""Transfers and dispositions as the kernel writes them: what the encoder would write, cut to what the peer takes."""
+"""Transfers and dispositions of the kernel, equal to the encoder's, and cut to the peer's frame size."""
 
 import pytest
 from hypothesis import given

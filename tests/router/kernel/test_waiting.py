@@ -1,4 +1,4 @@
-"""What is large is left where it is until more can be written, if that is soon and nobody else suffers."""
+"""Back-pressure: large frames that stay unread until their output can be written."""
 
 from __future__ import annotations
 

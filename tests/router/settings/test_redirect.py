@@ -1,4 +1,4 @@
-"""Redirects in the configuration: read, written, and refused where they lead nowhere."""
+"""Redirects in the configuration: read, written, and refused."""
 
 from __future__ import annotations
 

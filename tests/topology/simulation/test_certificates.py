@@ -1,4 +1,4 @@
-"""Meshes whose routers have certificates, in virtual time: they end, are renewed and revoked, and clocks go wrong."""
+"""Certificates in simulated meshes: expiry, renewal, revocation, and wrong clocks."""
 
 import pytest
 import trio

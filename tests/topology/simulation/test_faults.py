@@ -1,4 +1,4 @@
-"""What goes wrong in a mesh, in virtual time: routes converge, every delivery ends honestly, nothing is left behind."""
+"""Faults in simulated meshes: routes converge, every delivery ends honestly, nothing is left."""
 
 from collections.abc import Awaitable, Callable
 

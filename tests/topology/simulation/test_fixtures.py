@@ -1,4 +1,4 @@
-"""The plugin of pytest, in tests of somebody else."""
+"""The pytest plugin, in the tests of another project."""
 
 import subprocess
 import sys

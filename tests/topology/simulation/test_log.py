@@ -1,4 +1,4 @@
-"""The event log: the same seed gives the same one, byte for byte."""
+"""The event log of a simulation: equal for equal seeds, byte for byte."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""Meshes in virtual time: how they are built, and that they do what they say."""
+"""Simulated meshes: their construction, and their methods."""
 
 import networkx
 import pytest

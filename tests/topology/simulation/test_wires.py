@@ -1,4 +1,4 @@
-"""The network: what octets go through, from one host to another."""
+"""The simulated network between two hosts."""
 
 from collections.abc import Awaitable, Callable
 from random import Random

@@ -1,4 +1,4 @@
-"""What tests of clients share: an end for each of them, and both ways to a router."""
+"""Fixtures of client tests: a limit of virtual time, and both kinds of link to a router."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Answering where the peer does not let the answer through: no request ends the service that it was sent to."""
+"""Replies that the peer does not let pass, which end no service."""
 
 import pytest
 import trio

@@ -1,4 +1,4 @@
-"""What is wrong is said at the door that it came in by, and touches nobody else's links."""
+"""Wrong arguments: an error at the call that has them, and no effect on other links."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Deliveries that do not come to their end: aborted, lost, decided before, or no messages at all."""
+"""Deliveries that do not end as begun: aborted, lost, decided before, or no messages."""
 
 from __future__ import annotations
 

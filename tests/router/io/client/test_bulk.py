@@ -1,4 +1,4 @@
-"""Receiving in bulk: what is taken, decided, given back, and how the peer is kept from sending too much."""
+"""Batches of received messages: taken, settled, released, and limited."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a call that is cancelled leaves behind, at every point where it can be."""
+"""Cancelled calls, at every point where a call can be cancelled."""
 
 from __future__ import annotations
 

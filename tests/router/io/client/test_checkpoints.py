@@ -1,4 +1,4 @@
-"""Every `await` is a checkpoint, where there is nothing to wait for, too: whoever loops over one stops nobody else."""
+"""Checkpoints: every `await` is one, so that no loop blocks other tasks."""
 
 from __future__ import annotations
 

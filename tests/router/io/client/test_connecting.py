@@ -1,4 +1,4 @@
-"""How a connection comes about, and comes back: tries, pauses, several URLs, refusals that are final."""
+"""Connecting and reconnecting: attempts, pauses, several URLs, and final refusals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Deliveries: what can be done with one, once; and answers to it."""
+"""Deliveries that a program has received: the one outcome of each, and replies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A router and its clients inside a program: they touch nothing of the process, and raise what the program raised."""
+"""A router and its clients within a program: no effect on the process, and errors as they were raised."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Errors come out bare; what fails in the background is told by the next call, and cancels nobody."""
+"""Errors of the body, of the background, and of the peer: raised bare, once, at the next call."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A fault of ours in the links of a program: it costs those, and nobody else."""
+"""Faults of this library in a program's links, which cost these links alone."""
 
 import logging
 

@@ -1,4 +1,4 @@
-"""What a receiver asks a source to leave out (§3.5.8): it is left out, or nothing is received."""
+"""Filters of a receiver's source (§3.5.8): in force, or the link is refused."""
 
 import pytest
 import trio

@@ -1,4 +1,4 @@
-"""Redirects of links that the client follows: over another connection, for as long as a link is there (§2.8.18)."""
+"""Redirects of links that the client follows over another connection (§2.8.18)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Links within the process: no sockets, no queue of their own, and an end with the router."""
+"""In-process links: no sockets, no queue of their own, and an end with the router."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Leaving connections and links: in good order, by an error, cancelled; with peers that do not answer."""
+"""Closing connections and links: orderly, by an error, cancelled, and with peers that do not answer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Links that are refused or stolen, and peers that do what they may not."""
+"""Links that are refused or stolen, and peers that break the protocol."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Redirects of whole connections that the client follows: it connects where it is sent, as whom it said (§2.8.16)."""
+"""Redirects of connections that the client follows, with its identity (§2.8.16)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Random programs on one router: whatever they do, and whenever their connections break, the accounts are right."""
+"""Random programs on one router, whose accounts agree whatever breaks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What peers do to single links and sessions: which of them are attached again, and with what credit."""
+"""Links and sessions that the peer ends: those that are attached again, and their credit."""
 
 from __future__ import annotations
 

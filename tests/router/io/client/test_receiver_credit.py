@@ -1,4 +1,4 @@
-"""Receivers: credit for what is not decided, a window for what is not taken (§2.6.7, §2.5.6)."""
+"""Receivers: credit for undecided deliveries, a window for deliveries not taken yet (§2.6.7, §2.5.6)."""
 
 from __future__ import annotations
 

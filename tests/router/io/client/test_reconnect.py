@@ -1,4 +1,4 @@
-"""Links live on when their connection is lost: what waits goes on, what is in doubt says so, nothing comes twice."""
+"""Links over a new connection: waiting calls go on, doubtful outcomes say so, nothing arrives twice."""
 
 from __future__ import annotations
 

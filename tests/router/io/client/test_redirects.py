@@ -1,4 +1,4 @@
-"""A router that redirects, and programs that hear of it."""
+"""A router that redirects, and the errors that programs get."""
 
 from __future__ import annotations
 

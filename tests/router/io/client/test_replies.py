@@ -1,4 +1,4 @@
-"""How answers find their way: over one link for all where the peer has one, else over a link for each address."""
+"""Links for replies: one for all where the peer allows it, else one for each address."""
 
 import pytest
 import trio

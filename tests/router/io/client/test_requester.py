@@ -1,4 +1,4 @@
-"""Requesters: whose answer is whose, and what becomes of a call that gets none."""
+"""Requesters: the answer of each request, and requests without one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who a client is, and what it shows to whom: TLS, the SASL mechanisms, and never a password in clear (part 5)."""
+"""Identities and secrets of a client: TLS, the SASL mechanisms, and no password in clear (part 5)."""
 
 from __future__ import annotations
 

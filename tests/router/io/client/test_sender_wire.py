@@ -1,4 +1,4 @@
-"""Senders as their peer sees them: credit, drain, windows, sizes, settlement (§2.6.7, §2.6.12)."""
+"""Senders on the wire: credit, drain, windows, sizes, settlement (§2.6.7, §2.6.12)."""
 
 from __future__ import annotations
 

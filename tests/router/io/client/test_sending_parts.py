@@ -1,4 +1,4 @@
-"""Messages that are sent while they are made, part by part (§2.6.14, §2.7.5, §3.2.6)."""
+"""Messages sent part by part while a program makes them (§2.6.14, §2.7.5, §3.2.6)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every way to send, to receive and to decide, through links within the process and over streams (§2.6.12, §3.4)."""
+"""Every way to send, receive and decide, over in-process links and over streams (§2.6.12, §3.4)."""
 
 from __future__ import annotations
 

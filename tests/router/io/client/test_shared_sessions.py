@@ -1,5 +1,4 @@
-"""Links that share a session, as the peer has no channel left: what one holds is in the way of the others no longer
-than it is there."""
+"""Links that share a session, since the peer has no channel left: none keeps the window of another."""
 
 import pytest
 import trio

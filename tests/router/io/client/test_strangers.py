@@ -1,4 +1,4 @@
-"""Peers that speak something else: what is said of them, and what to try."""
+"""Peers of other protocols: the errors that name them, and their advice."""
 
 from __future__ import annotations
 

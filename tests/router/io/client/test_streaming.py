@@ -1,4 +1,4 @@
-"""How large messages are, and those that are read while they come (§2.6.14, §2.7.3)."""
+"""Sizes of messages, and messages that are read while they arrive (§2.6.14, §2.7.3)."""
 
 from __future__ import annotations
 
