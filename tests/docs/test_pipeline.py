@@ -13,7 +13,7 @@ from amqpmesh.pipeline.session import EVERYWHERE, LOCAL, PARTITIONS
 from tests.docs.pages import ROOT, blocks
 from tests.docs.processes import environment
 from tests.support.known import Known
-from tests.support.spark import GROUP, SETTINGS
+from tests.support.spark import SETTINGS
 
 PAGE = "pipeline.md"
 PATIENCE = 300.0  # seconds; a session takes some
@@ -44,7 +44,6 @@ def test_other_programs_are_given_the_same_java(tmp_path: Path) -> None:
     assert "jdk.incubator" not in run(f'{java}"$JAVA_HOME/bin/java" --version', tmp_path, env)
 
 
-@GROUP
 @pytest.mark.slow
 def test_its_command_and_its_programs_run(tmp_path: Path) -> None:
     known = Known(tmp_path / "events", "ABC")

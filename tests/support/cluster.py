@@ -18,7 +18,7 @@ from typing import Final
 import pytest
 
 from tests.support.programs import ENVIRONMENT, ROOT
-from tests.support.spark import GROUP, JAVA
+from tests.support.spark import JAVA
 
 PATIENCE: Final = 120.0  # seconds; it is there in ten, and so is what is run on it
 WORKERS: Final = 2
@@ -135,11 +135,10 @@ def running(folder: Path) -> Iterator[Cluster]:
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` is looked at
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark tests that ask for the cluster as slow, and keep them in the process of those with the session."""
+    """Mark tests that ask for the cluster as slow."""
     for item in items:
         if "cluster" in getattr(item, "fixturenames", ()):
             item.add_marker("slow")
-            item.add_marker(GROUP)
 
 
 @pytest.fixture(scope="session")

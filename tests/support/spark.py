@@ -20,18 +20,12 @@ SETTINGS = {
 }
 
 
-GROUP = pytest.mark.xdist_group("spark")
-"""Of tests that start Java: where several processes run tests, all of these run in one, for memory's sake."""
-
-
 @pytest.hookimpl(tryfirst=True)  # before `-m` is looked at
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark tests that ask for the session as those of `make spark`, and keep them in one process."""
+    """Mark tests that ask for the session as those of `make spark`."""
     for item in items:
         if "spark" in getattr(item, "fixturenames", ()):
             item.add_marker("spark")
-        if item.get_closest_marker("spark"):
-            item.add_marker(GROUP)
 
 
 @pytest.fixture(scope="session")

@@ -21,7 +21,6 @@ from tests.support.daemons import Daemon
 from tests.support.persistent import PATIENCE, Persistent, eventually, in_sink
 from tests.support.programs import ENVIRONMENT, ROOT
 from tests.support.served import Served
-from tests.support.spark import GROUP
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -94,7 +93,6 @@ def test_the_connection_is_cut_twice(spark: SparkSession, served: Served, tmp_pa
         query.stop()
 
 
-@GROUP
 @pytest.mark.slow
 def test_the_router_is_killed_and_comes_back(tmp_path: Path) -> None:
     first = Daemon("--listen", "amqp://127.0.0.1:0", cwd=tmp_path, patience=2 * PATIENCE)
@@ -117,7 +115,6 @@ def test_the_router_is_killed_and_comes_back(tmp_path: Path) -> None:
         first.close()
 
 
-@GROUP
 @pytest.mark.slow
 def test_the_drivers_java_is_killed_in_the_middle_of_a_batch(served: Served, tmp_path: Path) -> None:
     with Persistent(served.url, COUNT) as sender:
