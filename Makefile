@@ -73,7 +73,7 @@ pure: .venv/test
 	@$(PURE) $(STAGE) pure $(PYTEST) $(PARALLEL) $(REACHING) --junit-xml=build/pure.xml
 
 interop: .venv/test .venv/kernel tests/interop/node_modules
-	@$(TESTED) $(STAGE) interop $(PYTEST) $(PARALLEL) -m interop --junit-xml=build/interop.xml
+	@$(TESTED) $(STAGE) interop $(PYTEST) $(PARALLEL) -m "interop and not slow" --junit-xml=build/interop.xml
 
 bench: .venv/bench .venv/kernel build/loadgen
 	$(BIN)/python -m benchmarks.run $(ARGS)
