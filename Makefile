@@ -18,10 +18,9 @@ STAGE := .ci/stage
 HEADERS = $(shell $(PYTHON) -c 'import sysconfig; print(sysconfig.get_path("include"))')/Python.h
 TESTED = AMQPMESH_KERNEL=$(if $(shell command -v $(CC)),$(if $(wildcard $(HEADERS)),compiled))
 PURE := AMQPMESH_KERNEL=pure
-# What the kernel is asked directly, and whether it is asked or not; what rests on that, `make uncompiled` repeats, too.
-ASKED := exits exits_alike exits_partings forwarding recording settlement
+# Tests of the kernel and of its callers: they run with both kernels in `make test`.
 KERNELLESS := --ignore=tests/policies --ignore=tests/benchmarks --ignore-glob="tests/topology/test_*" --ignore-glob="tests/pipeline/test_*"
-REACHING := tests/router/kernel tests/router/amqp tests/hostile $(ASKED:%=tests/router/test_%.py)
+REACHING := tests/router/kernel tests/router/amqp tests/router/delivery tests/router/telemetry tests/hostile
 
 .PHONY: run demo test check slow uncompiled lint format types imports unit spark pure interop bench bench-mesh docs wheel clean begin
 .NOTPARALLEL:

@@ -10,24 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from amqpmesh.policies.annotations import DeliveryAnnotationsRule
     from amqpmesh.policies.distribution import Distribution
-    from amqpmesh.router.amqp.definitions import Error, ReceiverSettleMode, SenderSettleMode
-    from amqpmesh.router.amqp.delivery_states import Accepted, Modified, Rejected, Released
-    from amqpmesh.router.amqp.errors import (
-        AmqpMeshError,
-        CommandError,
-        ConfigError,
-        ConnectionClosedError,
-        ConnectionRedirectError,
-        InDoubtError,
-        LinkDetachedError,
-        LinkRedirectError,
-        LinkStolenError,
-        ProtocolError,
-        SaslError,
-        SessionEndedError,
-    )
-    from amqpmesh.router.amqp.messaging import AmqpSequence, AmqpValue, Data, Source, Target
-    from amqpmesh.router.amqp.types import (
+    from amqpmesh.router.amqp.codec.types import (
         Array,
         Byte,
         Char,
@@ -47,7 +30,30 @@ if TYPE_CHECKING:
         ULong,
         UShort,
     )
-    from amqpmesh.router.config import (
+    from amqpmesh.router.amqp.errors import (
+        AmqpMeshError,
+        CommandError,
+        ConfigError,
+        ConnectionClosedError,
+        ConnectionRedirectError,
+        InDoubtError,
+        LinkDetachedError,
+        LinkRedirectError,
+        LinkStolenError,
+        ProtocolError,
+        SaslError,
+        SessionEndedError,
+    )
+    from amqpmesh.router.amqp.standard.definitions import Error, ReceiverSettleMode, SenderSettleMode
+    from amqpmesh.router.amqp.standard.delivery_states import Accepted, Modified, Rejected, Released
+    from amqpmesh.router.amqp.standard.messaging import AmqpSequence, AmqpValue, Data, Source, Target
+    from amqpmesh.router.client.connect import Connection, connect
+    from amqpmesh.router.client.delivery import Delivery, DeliveryAbortedError
+    from amqpmesh.router.client.receiver import Receiver
+    from amqpmesh.router.client.requester import Requester
+    from amqpmesh.router.client.sender import Sender
+    from amqpmesh.router.client.sent import Sent
+    from amqpmesh.router.config.file import (
         AddressConfig,
         ConnectorConfig,
         ConnectorTlsConfig,
@@ -65,17 +71,11 @@ if TYPE_CHECKING:
         TlsConfig,
         Watch,
     )
-    from amqpmesh.router.io.client.backoff import Backoff
-    from amqpmesh.router.io.client.connection import Connection, connect
-    from amqpmesh.router.io.client.delivery import Delivery, DeliveryAbortedError
-    from amqpmesh.router.io.client.receiver import Receiver
-    from amqpmesh.router.io.client.requester import Requester
-    from amqpmesh.router.io.client.sender import Sender
-    from amqpmesh.router.io.client.sent import Sent
-    from amqpmesh.router.io.node import Router
-    from amqpmesh.router.message import Message
-    from amqpmesh.router.outcomes import ModifiedError, Outcome, OutcomeError, RejectedError, ReleasedError
-    from amqpmesh.router.reasons import Reason
+    from amqpmesh.router.io.backoff import Backoff
+    from amqpmesh.router.management.blocked import Reason
+    from amqpmesh.router.message.content import Message
+    from amqpmesh.router.message.outcomes import ModifiedError, Outcome, OutcomeError, RejectedError, ReleasedError
+    from amqpmesh.router.runtime.router import Router
     from amqpmesh.router.statistics import (
         AddressStatistics,
         AdvertStatistics,
@@ -208,8 +208,8 @@ if not TYPE_CHECKING:  # a type checker that saw `__getattr__` would believe in 
         for module, names in {
             "amqpmesh.policies.annotations": ("DeliveryAnnotationsRule",),
             "amqpmesh.policies.distribution": ("Distribution",),
-            "amqpmesh.router.amqp.definitions": ("Error", "ReceiverSettleMode", "SenderSettleMode"),
-            "amqpmesh.router.amqp.delivery_states": ("Accepted", "Modified", "Rejected", "Released"),
+            "amqpmesh.router.amqp.standard.definitions": ("Error", "ReceiverSettleMode", "SenderSettleMode"),
+            "amqpmesh.router.amqp.standard.delivery_states": ("Accepted", "Modified", "Rejected", "Released"),
             "amqpmesh.router.amqp.errors": (
                 "AmqpMeshError",
                 "CommandError",
@@ -224,8 +224,8 @@ if not TYPE_CHECKING:  # a type checker that saw `__getattr__` would believe in 
                 "SaslError",
                 "SessionEndedError",
             ),
-            "amqpmesh.router.amqp.messaging": ("AmqpSequence", "AmqpValue", "Data", "Source", "Target"),
-            "amqpmesh.router.amqp.types": (
+            "amqpmesh.router.amqp.standard.messaging": ("AmqpSequence", "AmqpValue", "Data", "Source", "Target"),
+            "amqpmesh.router.amqp.codec.types": (
                 "Array",
                 "Byte",
                 "Char",
@@ -245,7 +245,7 @@ if not TYPE_CHECKING:  # a type checker that saw `__getattr__` would believe in 
                 "ULong",
                 "UShort",
             ),
-            "amqpmesh.router.config": (
+            "amqpmesh.router.config.file": (
                 "AddressConfig",
                 "ConnectorConfig",
                 "ConnectorTlsConfig",
@@ -263,17 +263,23 @@ if not TYPE_CHECKING:  # a type checker that saw `__getattr__` would believe in 
                 "TlsConfig",
                 "Watch",
             ),
-            "amqpmesh.router.io.client.backoff": ("Backoff",),
-            "amqpmesh.router.io.client.connection": ("Connection", "connect"),
-            "amqpmesh.router.io.client.delivery": ("Delivery", "DeliveryAbortedError"),
-            "amqpmesh.router.io.client.receiver": ("Receiver",),
-            "amqpmesh.router.io.client.requester": ("Requester",),
-            "amqpmesh.router.io.client.sender": ("Sender",),
-            "amqpmesh.router.io.client.sent": ("Sent",),
-            "amqpmesh.router.io.node": ("Router",),
-            "amqpmesh.router.message": ("Message",),
-            "amqpmesh.router.outcomes": ("ModifiedError", "Outcome", "OutcomeError", "RejectedError", "ReleasedError"),
-            "amqpmesh.router.reasons": ("Reason",),
+            "amqpmesh.router.io.backoff": ("Backoff",),
+            "amqpmesh.router.client.connect": ("Connection", "connect"),
+            "amqpmesh.router.client.delivery": ("Delivery", "DeliveryAbortedError"),
+            "amqpmesh.router.client.receiver": ("Receiver",),
+            "amqpmesh.router.client.requester": ("Requester",),
+            "amqpmesh.router.client.sender": ("Sender",),
+            "amqpmesh.router.client.sent": ("Sent",),
+            "amqpmesh.router.runtime.router": ("Router",),
+            "amqpmesh.router.message.content": ("Message",),
+            "amqpmesh.router.message.outcomes": (
+                "ModifiedError",
+                "Outcome",
+                "OutcomeError",
+                "RejectedError",
+                "ReleasedError",
+            ),
+            "amqpmesh.router.management.blocked": ("Reason",),
             "amqpmesh.router.statistics": (
                 "AddressStatistics",
                 "AdvertStatistics",

@@ -35,7 +35,7 @@ from statistics import median
 
 import networkx
 
-from amqpmesh.topology.protocol import Advert, Settings, Step, Topology
+from amqpmesh.topology.linkstate import Advert, Settings, Step, Topology
 from amqpmesh.topology.records import open_record
 from amqpmesh.topology.signing import Unsigned
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from urllib.parse import urlsplit
 
-from amqpmesh.router.users import Users
+from amqpmesh.router.config.users import Users
 from benchmarks import wire
 from benchmarks.bench import Bench, progress
 from benchmarks.memory import measured

@@ -23,7 +23,7 @@ import trio
 
 from amqpmesh import ConnectorConfig, ListenerConfig, MeshConfig, Router
 from amqpmesh.router.io.streams import TcpStream
-from amqpmesh.router.links import OutgoingLink
+from amqpmesh.router.model.links import OutgoingLink
 from benchmarks.processes import resident_bytes
 
 #: Links of one client, all in one session.

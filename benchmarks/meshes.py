@@ -19,8 +19,8 @@ from typing import Any
 import trio
 
 from amqpmesh import AmqpMeshError, connect
-from amqpmesh.router.cli.status import all_pages
-from amqpmesh.router.management import ADDRESS
+from amqpmesh.router.cli.commands.status import all_pages
+from amqpmesh.router.management.service import ADDRESS
 from benchmarks.processes import ROOT, Failed
 
 START_TIME = 90.0  # seconds for a router to listen; ten of them may start at once

@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.support.recorded import ACCEPTED, ANSWERED, BEGAN, BEGUN, TIMED, Recorder, at, words
+from tests.support.data.segments import ACCEPTED, ANSWERED, BEGAN, BEGUN, TIMED, Recorder, at, words
 
 ROUTERS = 5  # in a line; each delivery crosses three of them
 HOPS = 3

@@ -10,8 +10,8 @@ import argparse
 import random
 import time
 
+from amqpmesh.pipeline.cost_search import capacities, search
 from amqpmesh.pipeline.routing import Network, Traffic
-from amqpmesh.pipeline.weights import capacities, search
 from benchmarks.contingency import SEED, mesh
 
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import trustme
 
-from amqpmesh.router.users import Users
+from amqpmesh.router.config.users import Users
 from benchmarks.generator import generate
 from benchmarks.meshes import Port, mesh
 from benchmarks.processes import Failed, Load, cpu_seconds, resident_bytes, server

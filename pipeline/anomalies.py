@@ -14,8 +14,8 @@ from pyspark.sql import functions as F  # noqa: N812 - everybody calls it so
 
 from amqpmesh.pipeline.addresses import of_applications, summed_up
 from amqpmesh.pipeline.deliveries import between
-from amqpmesh.pipeline.deviations import MEASURES, SEASON, Episode, Judged, episodes, judge
 from amqpmesh.pipeline.events import Column, arrow_schema, spark_schema, table
+from amqpmesh.pipeline.outliers import MEASURES, SEASON, Episode, Judged, episodes, judge
 from amqpmesh.pipeline.work import Done, Table, Work
 
 if TYPE_CHECKING:

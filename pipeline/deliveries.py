@@ -11,9 +11,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from amqpmesh.pipeline.chains import Chains, chains
 from amqpmesh.pipeline.events import Column, Problem, arrow_schema, spark_schema, table
-from amqpmesh.pipeline.packed import OUTCOMES
+from amqpmesh.pipeline.hop_order import Chains, chains
+from amqpmesh.pipeline.hop_records import OUTCOMES
 from amqpmesh.pipeline.work import Done, Table, Work
 
 if TYPE_CHECKING:

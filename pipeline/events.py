@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
-from amqpmesh.router.telemetry import COUNTS, EDGE, EVENT, HOP, Field, Type
+from amqpmesh.router.telemetry.schema import COUNTS, EDGE, EVENT, HOP, Field, Type
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

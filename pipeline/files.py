@@ -14,8 +14,8 @@ from urllib.parse import unquote, urlsplit
 from amqpmesh.pipeline.events import LONGEST_NAME, Problem
 from amqpmesh.pipeline.segments import Finding, peek
 from amqpmesh.router.amqp.errors import CommandError
-from amqpmesh.router.segments import OPEN, Name
-from amqpmesh.router.telemetry import VERSION
+from amqpmesh.router.telemetry.schema import VERSION
+from amqpmesh.router.telemetry.segments import OPEN, Name
 
 LEFT_BEHIND: Final = 24 * 3600.0
 """Seconds after which a segment that is open, and that nobody has written to, is taken as it is: its router is dead, or

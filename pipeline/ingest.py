@@ -28,8 +28,8 @@ from amqpmesh.pipeline.events import PARTITIONED, TABLES, Problem, arrow_schema
 from amqpmesh.pipeline.files import File, find, ordinary
 from amqpmesh.pipeline.segments import Account, Finding, convert
 from amqpmesh.pipeline.work import Done, Table, Work
-from amqpmesh.router.segments import OPEN, SUFFIX, Name
-from amqpmesh.router.telemetry import VERSION
+from amqpmesh.router.telemetry.schema import VERSION
+from amqpmesh.router.telemetry.segments import OPEN, SUFFIX, Name
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -11,9 +11,9 @@ from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812 - everybody calls it so
 
 from amqpmesh.pipeline.addresses import of_applications, summed_up
+from amqpmesh.pipeline.clock_offsets import Bound
+from amqpmesh.pipeline.clock_offsets import clocks as located
 from amqpmesh.pipeline.events import Column, arrow_schema, spark_schema
-from amqpmesh.pipeline.skew import Bound
-from amqpmesh.pipeline.skew import clocks as located
 from amqpmesh.pipeline.work import Done, Table, Work
 
 if TYPE_CHECKING:

@@ -16,16 +16,16 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from amqpmesh.pipeline.contingency import Case, Failure, Flow, contingency, flows
+from amqpmesh.pipeline.cost_search import USUAL, Edge, Effort, arranged, capacities, edges_of, search
 from amqpmesh.pipeline.deliveries import between
 from amqpmesh.pipeline.events import Column, spark_schema, table
 from amqpmesh.pipeline.files import ordinary
 from amqpmesh.pipeline.graphs import Graph, recorded
 from amqpmesh.pipeline.rehearsal import rehearsed
 from amqpmesh.pipeline.routing import Amounts
-from amqpmesh.pipeline.weights import USUAL, Edge, Effort, arranged, capacities, edges_of, search
 from amqpmesh.pipeline.work import Done, Table, Work
 from amqpmesh.router.amqp.errors import CommandError
-from amqpmesh.router.plans import Change, Plan, Use, Verdict, dumped
+from amqpmesh.router.management.cost_plan import Change, Plan, Use, Verdict, dumped
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

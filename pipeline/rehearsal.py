@@ -22,14 +22,14 @@ from trio.testing import MockClock
 
 from amqpmesh.pipeline.routing import Amounts, Network, Traffic
 from amqpmesh.router.amqp.errors import AmqpMeshError
-from amqpmesh.router.management import ADDRESS
-from amqpmesh.router.plans import Change, Verdict
-from amqpmesh.router.rerouting import ReroutingError, put, standings
+from amqpmesh.router.management.apply_plan import ReroutingError, put, standings
+from amqpmesh.router.management.cost_plan import Change, Verdict
+from amqpmesh.router.management.service import ADDRESS
 from amqpmesh.topology.simulation.mesh import Mesh
 
 if TYPE_CHECKING:
     from amqpmesh.pipeline.graphs import Graph
-    from amqpmesh.router.io.client.receiver import Receiver
+    from amqpmesh.router.client.receiver import Receiver
 
 MOST_ROUTERS: Final = 60
 """A graph with more routers is not simulated: each of them is a real one, in this process."""

@@ -10,14 +10,14 @@ from uuid import uuid4
 
 from matplotlib.figure import Figure
 
-from amqpmesh.pipeline import excerpts, pictures
+from amqpmesh.pipeline import pictures, summaries
 from amqpmesh.pipeline.addresses import MANAGEMENT
 from amqpmesh.pipeline.drawing import octets, png, printable, seconds
-from amqpmesh.pipeline.excerpts import Basis
 from amqpmesh.pipeline.files import ordinary
 from amqpmesh.pipeline.jobs import Account
 from amqpmesh.pipeline.page import Report, Section, Shown, Told, page
 from amqpmesh.pipeline.pictures import Percentiles
+from amqpmesh.pipeline.summaries import Basis
 from amqpmesh.pipeline.work import Done, Work
 from amqpmesh.router.amqp.errors import CommandError
 
@@ -64,7 +64,7 @@ def _write(target: Path, data: bytes) -> None:
 
 
 def _report(work: Work, accounts: Sequence[Account], folder: Path) -> Report:
-    basis = excerpts.basis(work)
+    basis = summaries.basis(work)
     done = {each.job.name: each.done for each in accounts}
     sections = []
     for account in accounts:
@@ -91,7 +91,7 @@ def _report(work: Work, accounts: Sequence[Account], folder: Path) -> Report:
 def _found(done: Mapping[str, Done], answers: Mapping[str, str]) -> Iterator[Told]:
     """What was found, the worst first, a sentence each."""
     losses = done["losses"].tables[0].rows if "losses" in done and done["losses"].tables else ()
-    for _, _, sentence in losses[: excerpts.FOUND]:
+    for _, _, sentence in losses[: summaries.FOUND]:
         yield Told(f"{sentence}.", is_warning=True)
     if "losses" in answers and len(losses) != 1:
         yield Told(answers["losses"])
@@ -223,7 +223,7 @@ def _traffic(work: Work, done: Done) -> str:
 
 
 def _latency(work: Work, done: Done) -> str:
-    rows = excerpts.percentiles(work)
+    rows = summaries.percentiles(work)
     if not rows:
         return "No delivery is known to have left the mesh."
     slowest, fastest = rows[0], rows[-1]
@@ -265,10 +265,10 @@ def _anomalies(work: Work, done: Done) -> str:
 
 
 def _contingency(work: Work, done: Done) -> str:
-    rows = excerpts.contingency(work)
+    rows = summaries.contingency(work)
     if not rows:
         return "There is nothing that could fail."
-    alone = excerpts.alone(work)
+    alone = summaries.alone(work)
     whole = "No link and no router that fails alone cuts off an address."
     some = f"{alone['cut off']:,} of {alone.total():,} links and routers cut off an address if they fail alone."
     worst = rows[0]
@@ -314,39 +314,40 @@ DRAWN: Final[Mapping[str, Sequence[Drawn]]] = {
             "mesh",
             f"The mesh. The wider and darker a link, the more it carried; the {pictures.BUSIEST} busiest say how much.",
             "Graph of routers and links, with what links carried",
-            lambda work: pictures.mesh(*excerpts.mesh(work)),
+            lambda work: pictures.mesh(*summaries.mesh(work)),
         ),
         Drawn(
             "matrix",
-            f"Who sends to whom: payload, by the routers where it came and went, at most {excerpts.ENDS} of each side.",
+            "Who sends to whom: payload, by the routers where it came and went,"
+            f" at most {summaries.ENDS} of each side.",
             "Heat map of payload from ingress routers to egress routers",
-            lambda work: pictures.matrix(excerpts.matrix(work)),
+            lambda work: pictures.matrix(summaries.matrix(work)),
         ),
         Drawn(
             "traffic",
-            f"Traffic over time, of the {excerpts.STACKED} addresses with most messages, and all others.",
+            f"Traffic over time, of the {summaries.STACKED} addresses with most messages, and all others.",
             "Messages in a second over time, stacked by address",
-            lambda work: pictures.over_time(*excerpts.over_time(work)),
+            lambda work: pictures.over_time(*summaries.over_time(work)),
         ),
     ),
     "latency": (
         Drawn(
             "latency",
-            f"How long deliveries take, of the {excerpts.ADDRESSES} addresses with most of them.",
+            f"How long deliveries take, of the {summaries.ADDRESSES} addresses with most of them.",
             "Percentiles of the latency of addresses, on a logarithmic scale",
-            lambda work: pictures.percentiles(excerpts.percentiles(work)),
+            lambda work: pictures.percentiles(summaries.percentiles(work)),
         ),
         Drawn(
             "shares",
-            f"Where the time goes, of the {excerpts.ADDRESSES} addresses that take most of it.",
+            f"Where the time goes, of the {summaries.ADDRESSES} addresses that take most of it.",
             "For each address, the shares of time in routers, on links, at receivers, and on the way back",
-            lambda work: pictures.shares(excerpts.shares(work)),
+            lambda work: pictures.shares(summaries.shares(work)),
         ),
         Drawn(
             "clocks",
-            f"How far clocks are apart, and how well that is known: the {excerpts.CLOCKS} furthest.",
+            f"How far clocks are apart, and how well that is known: the {summaries.CLOCKS} furthest.",
             "Offsets of routers' clocks over time, with their errors",
-            lambda work: pictures.clocks(excerpts.clocks(work)),
+            lambda work: pictures.clocks(summaries.clocks(work)),
         ),
     ),
     "losses": (
@@ -354,31 +355,31 @@ DRAWN: Final[Mapping[str, Sequence[Drawn]]] = {
             "losses",
             "What was found, by kind.",
             "How many rows show each kind of finding",
-            lambda work: pictures.losses(excerpts.losses(work)),
+            lambda work: pictures.losses(summaries.losses(work)),
         ),
     ),
     "anomalies": (
         Drawn(
             "anomalies",
-            f"The worst episodes, at most {excerpts.EPISODES}, each of another incident.",
+            f"The worst episodes, at most {summaries.EPISODES}, each of another incident.",
             "What was seen over time around the worst episodes, with what was expected",
-            lambda work: pictures.anomalies(excerpts.anomalies(work)),
+            lambda work: pictures.anomalies(summaries.anomalies(work)),
         ),
     ),
     "contingency": (
         Drawn(
             "contingency",
-            f"The {excerpts.FAILURES} worst of the failures that were tried.",
+            f"The {summaries.FAILURES} worst of the failures that were tried.",
             "For each failure, addresses that are cut off, messages that are lost, and the most loaded link",
-            lambda work: pictures.contingency(excerpts.contingency(work)),
+            lambda work: pictures.contingency(summaries.contingency(work)),
         ),
     ),
     "plan": (
         Drawn(
             "plan",
-            f"How much links are used, before and after: the {excerpts.PLANNED} that are used most.",
+            f"How much links are used, before and after: the {summaries.PLANNED} that are used most.",
             "Use of links, before and after the changes that are proposed",
-            lambda work: pictures.plan(excerpts.plan(work)),
+            lambda work: pictures.plan(summaries.plan(work)),
         ),
     ),
 }

@@ -11,10 +11,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from amqpmesh.pipeline import packed
+from amqpmesh.pipeline import hop_records
 from amqpmesh.pipeline.events import LONGEST_NAME, TABLES, Problem, arrow_schema, encoded
-from amqpmesh.router.segments import Block, Damage, Name, read
-from amqpmesh.router.telemetry import COUNTS, EDGE, END, EVENT, LINK, SEGMENT, VERSION, Field, Kind, Type
+from amqpmesh.router.telemetry.schema import COUNTS, EDGE, END, EVENT, LINK, SEGMENT, VERSION, Field, Kind, Type
+from amqpmesh.router.telemetry.segments import Block, Damage, Name, read
 
 BATCH: Final = 1 << 18
 """Hop records that are converted at a time: 8 MB of a segment, and thrice that in memory."""
@@ -76,7 +76,7 @@ class Account:
     def began(self) -> int:
         """When the segment was begun, nanoseconds since 1970; if it does not say: that life of its router."""
         named = self.name.epoch * 1_000_000 if self.name else 0
-        return self.time if self.time is not None else min(named, packed.LARGEST)
+        return self.time if self.time is not None else min(named, hop_records.LARGEST)
 
     @property
     def date(self) -> str:
@@ -102,7 +102,7 @@ def peek(start: bytes) -> tuple[Name | None, int | None]:
 def convert(data: bytes, account: Account) -> Iterator[tuple[str, pa.RecordBatch]]:
     """A segment's rows: batches, each with the name of its table. All else is in the account, once the last has come.
 
-    Args: account: with the name that the file has. Source: `router.segments`, `router.telemetry`.
+    Args: account: with the name that the file has. Source: `router.telemetry.segments`, `router.telemetry.schema`.
     """
     if not data:
         account.findings.append(Finding(Problem.EMPTY, "nothing stands in it", records=0))
@@ -125,9 +125,9 @@ class _Conversion:
 
     def __init__(self, account: Account) -> None:
         self.account = account
-        self._links = packed.Links()
-        self._words: list[packed.Numbers] = []
-        self._rows: list[packed.Numbers] = []  # of links: coming, going, address
+        self._links = hop_records.Links()
+        self._words: list[hop_records.Numbers] = []
+        self._rows: list[hop_records.Numbers] = []  # of links: coming, going, address
         self._waiting = 0
         self._next: dict[int, int] = {}
         self._damaged_since: dict[int, bool] = {}
@@ -252,7 +252,7 @@ class _Conversion:
 
     def _number(self, block: Block) -> None:
         """Whether its first record is the one that was to come."""
-        first, behind = (min(each, packed.LARGEST) for each in (block.first, block.first + block.count))
+        first, behind = (min(each, hop_records.LARGEST) for each in (block.first, block.first + block.count))
         expected = self._next.get(block.kind)
         self._next[block.kind] = behind
         damaged, self._damaged_since[block.kind] = self._damaged_since.get(block.kind, False), False
@@ -306,19 +306,19 @@ class _Conversion:
         return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
     def _hops(self, block: Block) -> None:
-        words = packed.records(block.body, block.count)
+        words = hop_records.records(block.body, block.count)
         self._words.append(words)
-        self._rows.append(packed.rows(words, self._links))
+        self._rows.append(hop_records.rows(words, self._links))
         self._waiting += block.count
 
     def _batch(self) -> pa.RecordBatch:
         words, rows = np.concatenate(self._words, axis=1), np.concatenate(self._rows)
         self._words, self._rows, self._waiting = [], [], 0
-        columns = packed.columns(words, rows, self._links)
-        columns["router"] = packed.coded(np.zeros(len(rows), np.int32), [self._router])
+        columns = hop_records.columns(words, rows, self._links)
+        columns["router"] = hop_records.coded(np.zeros(len(rows), np.int32), [self._router])
         columns.update(self._source(len(rows)))
         self.account.add_hops(columns["time"])
-        self._unknown_links += int((rows == packed.UNKNOWN).any(axis=1).sum())
+        self._unknown_links += int((rows == hop_records.UNKNOWN).any(axis=1).sum())
         self._unknown_outcomes += columns["outcome"].null_count
         return pa.RecordBatch.from_arrays([columns[each.name] for each in HOPS], schema=HOPS)
 
@@ -368,7 +368,7 @@ def _value(record: Mapping[str, Any], declared: Field) -> Any:
 
 def _bounded(name: str, values: Iterable[Any]) -> None:
     """Raises: ValueError: a number is none that a router writes."""
-    most = packed.LATEST if name in _TIMES else packed.MOST_COUNTED
+    most = hop_records.LATEST if name in _TIMES else hop_records.MOST_COUNTED
     for each in values:
         if type(each) is int and not 0 <= each <= most:
             raise ValueError(f"{name} is {each}, and not from 0 to {most}")
@@ -395,7 +395,7 @@ def _begun(block: Block) -> tuple[Name, int, dict[str, Any]]:
     (told,) = block.records()[:1] or ({},)
     version = told.get("version")
     if type(version) is int and version > VERSION:  # all else may mean something else then
-        return Name(str(told.get("router")), 0, 0), min(version, packed.LARGEST), {}
+        return Name(str(told.get("router")), 0, 0), min(version, hop_records.LARGEST), {}
     (told,) = _checked([told], SEGMENT)
     name = Name(told["router"], told["epoch"], told["segment"])
     if Name.of(name.file()) != name or len(name.file("")) > LONGEST_NAME:

@@ -16,7 +16,7 @@ import pyarrow as pa
 from amqpmesh.pipeline.addresses import of_applications, summed_up
 from amqpmesh.pipeline.deliveries import between, ns
 from amqpmesh.pipeline.events import Column, table
-from amqpmesh.pipeline.packed import LARGEST
+from amqpmesh.pipeline.hop_records import LARGEST
 from amqpmesh.pipeline.work import Done, Table, Work
 
 if TYPE_CHECKING:

@@ -5,24 +5,24 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from amqpmesh.router.accounts import recount
-from amqpmesh.router.addresses import NOBODY_AWAITED
-from amqpmesh.router.exits import catch_up, reopen, stay_quiet
-from amqpmesh.router.few import excluding, including
-from amqpmesh.router.forwarding import dispatch
-from amqpmesh.router.links import IncomingLink
-from amqpmesh.router.memory import check, check_node, count_output
-from amqpmesh.router.patience import take_back, watch
-from amqpmesh.router.shares import Share
-from amqpmesh.router.windows import FixedWindow
+from amqpmesh.router.credit.sinks import FixedWindow
+from amqpmesh.router.delivery.dispatch import dispatch
+from amqpmesh.router.delivery.fast_routes import catch_up, reopen, stay_quiet
+from amqpmesh.router.delivery.lifetime import recount
+from amqpmesh.router.delivery.multicast_stall import take_back, watch
+from amqpmesh.router.memory.holders import check, check_node, count_output
+from amqpmesh.router.model.credit_share import Share
+from amqpmesh.router.model.links import IncomingLink
+from amqpmesh.router.model.node import NOBODY_AWAITED
+from amqpmesh.router.small_set import excluding, including
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from amqpmesh.router.addresses import Address
     from amqpmesh.router.core import Core
-    from amqpmesh.router.links import OutgoingLink
-    from amqpmesh.router.windows import Grant
+    from amqpmesh.router.credit.sinks import Grant
+    from amqpmesh.router.model.links import OutgoingLink
+    from amqpmesh.router.model.node import Address
 
 
 def finish_batch(core: Core) -> None:

@@ -6,7 +6,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from amqpmesh.router.steps import Steps
+    from amqpmesh.router.incremental import Steps
 
 #: Steps of a turn that are done at once: most partings need fewer. A step is a link, or some ten deliveries.
 AT_ONCE: Final = 20

@@ -12,50 +12,50 @@ from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Final
 
-from amqpmesh.router.addresses import Address, AddressTable
 from amqpmesh.router.amqp import events
-from amqpmesh.router.amqp.definitions import Error
 from amqpmesh.router.amqp.negotiation import Negotiation
-from amqpmesh.router.attaching import Attaching
+from amqpmesh.router.amqp.standard.definitions import Error
+from amqpmesh.router.attach.answer import Attaching
+from amqpmesh.router.attach.resolve import Lookup
 from amqpmesh.router.batch import finish_batch, limit_windows
 from amqpmesh.router.chores import Chores
-from amqpmesh.router.connections import ConnectionRecord
-from amqpmesh.router.containers import Containers
-from amqpmesh.router.costs import set_cost
-from amqpmesh.router.departures import connection_gone
-from amqpmesh.router.elsewhere import Elsewhere
-from amqpmesh.router.exits import catch_up, close, reopen, unfolded
+from amqpmesh.router.containers.container_links import Containers
+from amqpmesh.router.containers.on_demand import Places
+from amqpmesh.router.containers.remote_nodes import Elsewhere
+from amqpmesh.router.credit.sinks import FixedWindow
+from amqpmesh.router.delivery.fast_routes import catch_up, close, reopen, unfolded
+from amqpmesh.router.delivery.left_unsettled import Leftovers
+from amqpmesh.router.delivery.link_loss import connection_gone
+from amqpmesh.router.delivery.queueing import end_waiting
+from amqpmesh.router.delivery.sending import go_on
+from amqpmesh.router.delivery.settlement import Settlement
+from amqpmesh.router.endpoint_setup import client_sasl, endpoint, server_sasl
 from amqpmesh.router.handlers import handle
+from amqpmesh.router.incremental import at_once
 from amqpmesh.router.kernel.relay import Relay, RouterFlow, serial_distance
-from amqpmesh.router.leaving import go_on
-from amqpmesh.router.leftovers import Leftovers
-from amqpmesh.router.links import IncomingLink, OutgoingLink
 from amqpmesh.router.logins import Logins
-from amqpmesh.router.logs import EventLog
-from amqpmesh.router.lookup import Lookup
-from amqpmesh.router.memory import Memory, count_output, forget_output, nodes
-from amqpmesh.router.opening import client_sasl, endpoint, server_sasl
-from amqpmesh.router.places import Places
-from amqpmesh.router.remembered import forget
-from amqpmesh.router.settlement import Settlement
-from amqpmesh.router.steps import at_once
-from amqpmesh.router.survey import survey
-from amqpmesh.router.tally import Tally
-from amqpmesh.router.waiting import end_waiting
-from amqpmesh.router.windows import FixedWindow
+from amqpmesh.router.logs.event_log import EventLog
+from amqpmesh.router.management.snapshot import survey
+from amqpmesh.router.memory.holders import Memory, count_output, forget_output, nodes
+from amqpmesh.router.memory.retained import forget
+from amqpmesh.router.mesh.costs import set_cost
+from amqpmesh.router.model.connections import ConnectionRecord
+from amqpmesh.router.model.counters import Tally
+from amqpmesh.router.model.links import IncomingLink, OutgoingLink
+from amqpmesh.router.model.node import Address, AddressTable
 from amqpmesh.topology.timers import Timers
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from amqpmesh.router.config import ConnectorConfig, ListenerConfig, RouterConfig
-    from amqpmesh.router.costs import Costly
-    from amqpmesh.router.lanes import Lane
-    from amqpmesh.router.mesh import Mesh
-    from amqpmesh.router.recording import Recording
+    from amqpmesh.router.config.file import ConnectorConfig, ListenerConfig, RouterConfig
+    from amqpmesh.router.config.users import Users
+    from amqpmesh.router.incremental import Steps
+    from amqpmesh.router.mesh.costs import Costly
+    from amqpmesh.router.mesh.member import Mesh
+    from amqpmesh.router.model.lane import Lane
     from amqpmesh.router.statistics import Statistics
-    from amqpmesh.router.steps import Steps
-    from amqpmesh.router.users import Users
+    from amqpmesh.router.telemetry.recording import Recording
 
 #: Deliveries that are looked at before other connections come first: a frame of 20 octets can speak of thousands.
 WORK_LIMIT: Final = 1000

@@ -8,27 +8,27 @@ from typing import TYPE_CHECKING, Final
 
 from amqpmesh.policies.access import Peer
 from amqpmesh.router.amqp import events
-from amqpmesh.router.amqp.definitions import AmqpCondition, ConnectionCondition, Error
 from amqpmesh.router.amqp.errors import CommandError, ProtocolError
-from amqpmesh.router.amqp.sasl import SaslServer
-from amqpmesh.router.arriving import transfer_received
-from amqpmesh.router.claims import Claim
-from amqpmesh.router.container_link import ContainerLink
-from amqpmesh.router.departures import connection_gone, link_over, session_over, suspend
-from amqpmesh.router.few import including
-from amqpmesh.router.leaving import go_on, pump
-from amqpmesh.router.links import IncomingLink, OutgoingLink
-from amqpmesh.router.neighbours import Neighbour
-from amqpmesh.router.redirects import info
-from amqpmesh.router.remembered import of_attach, of_begin, of_open, remember, size_of_open
-from amqpmesh.router.watches import drops_in_silence
+from amqpmesh.router.amqp.sasl.exchange import SaslServer
+from amqpmesh.router.amqp.standard.definitions import AmqpCondition, ConnectionCondition, Error
+from amqpmesh.router.attach.stealing import Claim
+from amqpmesh.router.containers.container_link import ContainerLink
+from amqpmesh.router.containers.watches import drops_in_silence
+from amqpmesh.router.delivery.arrival import transfer_received
+from amqpmesh.router.delivery.link_loss import connection_gone, link_over, session_over, suspend
+from amqpmesh.router.delivery.sending import go_on, pump
+from amqpmesh.router.memory.retained import of_attach, of_begin, of_open, remember, size_of_open
+from amqpmesh.router.mesh.neighbour import Neighbour
+from amqpmesh.router.model.links import IncomingLink, OutgoingLink
+from amqpmesh.router.model.redirects import info
+from amqpmesh.router.small_set import including
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from amqpmesh.policies.redirect import Redirect
-    from amqpmesh.router.connections import ConnectionRecord
     from amqpmesh.router.core import Core
+    from amqpmesh.router.model.connections import ConnectionRecord
 
 
 def handle(core: Core, record: ConnectionRecord, event: events.Event) -> None:

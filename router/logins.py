@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from amqpmesh.router.logs import LOGINS, EventLog
+from amqpmesh.router.logs.event_log import LOGINS, EventLog
 
 if TYPE_CHECKING:
-    from amqpmesh.router.connections import ConnectionRecord
     from amqpmesh.router.core import Core
+    from amqpmesh.router.model.connections import ConnectionRecord
 
 LINES: Final = 100
 """Lines for one host in one second. A person reads no more, and a guesser must not fill a disk."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from amqpmesh.policies.distribution import Distribution
-from amqpmesh.router.reasons import Reason
+from amqpmesh.router.management.blocked import Reason
 
 
 class Direction(StrEnum):

@@ -8,8 +8,8 @@ from hypothesis import HealthCheck, settings
 # Where the package is installed its entry point does this.
 pytest_plugins = [
     "amqpmesh.topology.simulation.fixtures",
-    "tests.support.spark",
-    "tests.support.cluster",
+    "tests.support.spark.session",
+    "tests.support.spark.cluster",
     "tests.support.worlds.sockets",
 ]
 

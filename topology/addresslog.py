@@ -10,7 +10,7 @@ from enum import Enum
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
-from amqpmesh.topology.book import Advert
+from amqpmesh.topology.address_book import Advert
 from amqpmesh.topology.records import ADDRESS_DELTA, AddressDelta, Addresses, Key, Name, Record, SignedRecord, adverts
 
 MAX_EARLY: Final = 256

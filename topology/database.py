@@ -10,7 +10,7 @@ from enum import Enum
 from typing import Final, NamedTuple
 
 from amqpmesh.topology.addresslog import AddressLog, Effect, Stored, Taken
-from amqpmesh.topology.rates import NEVER
+from amqpmesh.topology.rate_limit import NEVER
 from amqpmesh.topology.records import (
     CERTIFICATE,
     LINK_STATE,

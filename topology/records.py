@@ -11,7 +11,7 @@ from enum import IntEnum
 from functools import lru_cache
 from typing import Final, NamedTuple, TypeAlias
 
-from amqpmesh.topology.book import Advert
+from amqpmesh.topology.address_book import Advert
 from amqpmesh.topology.schema import (
     Body,
     Flag,

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from amqpmesh.topology.rates import Rate
+from amqpmesh.topology.rate_limit import Rate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,7 +20,7 @@ from sphinx.util.docutils import SphinxDirective
 from sphinx.util.typing import OptionSpec
 
 import amqpmesh
-from amqpmesh.router.tables import Table
+from amqpmesh.router.config.tables import Table
 
 _ARGUMENT = re.compile(r"^ *(?=[a-z_]+(?:, [a-z_]+)*: )", re.MULTILINE)
 _LABEL = re.compile(r"(?:^|(?<=\. ))(Args|Attributes|Raises|Returns|Source|Yields):(?= |$)", re.MULTILINE)

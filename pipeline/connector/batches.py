@@ -12,7 +12,7 @@ from amqpmesh.pipeline.connector.intake import Intake
 from amqpmesh.pipeline.connector.options import MIB, Acquire
 from amqpmesh.pipeline.connector.rows import batch, carried
 from amqpmesh.pipeline.connector.stream import ROWS
-from amqpmesh.router.amqp.messaging import DistributionMode, Source
+from amqpmesh.router.amqp.standard.messaging import DistributionMode, Source
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -12,10 +12,10 @@ from pyspark.sql.types import MapType, StringType, StructType
 from amqpmesh.pipeline.connector.columns import BY_NAME, spark_schema
 from amqpmesh.pipeline.connector.options import BodyFormat
 from amqpmesh.pipeline.connector.values import MisfitError, from_text
+from amqpmesh.router.amqp.codec.types import Symbol, Timestamp, ULong
 from amqpmesh.router.amqp.errors import CommandError
-from amqpmesh.router.amqp.messaging import MESSAGE_FORMAT
-from amqpmesh.router.amqp.types import Symbol, Timestamp, ULong
-from amqpmesh.router.message import Message
+from amqpmesh.router.amqp.standard.messaging import MESSAGE_FORMAT
+from amqpmesh.router.message.content import Message
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from amqpmesh.router.amqp.errors import CommandError
 from amqpmesh.router.amqp.link import MAX_CREDIT
-from amqpmesh.router.urls import Endpoint
+from amqpmesh.router.config.urls import Endpoint
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

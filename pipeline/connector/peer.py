@@ -8,14 +8,14 @@ from secrets import token_hex
 from typing import TYPE_CHECKING
 
 from amqpmesh.router.amqp.errors import CommandError
-from amqpmesh.router.io.client.backoff import Backoff
-from amqpmesh.router.io.client.connection import connect
+from amqpmesh.router.client.connect import connect
+from amqpmesh.router.io.backoff import Backoff
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from amqpmesh.pipeline.connector.options import Options
-    from amqpmesh.router.io.client.connection import Connection
+    from amqpmesh.router.client.connect import Connection
 
 BACKOFF = Backoff(first=0.1, longest=5.0)
 """Between two tries to connect."""

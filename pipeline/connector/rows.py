@@ -19,9 +19,10 @@ from amqpmesh.pipeline.connector.columns import HEADER, PROPERTIES, VALUES, arro
 from amqpmesh.pipeline.connector.options import BodyFormat, KeepPayload
 from amqpmesh.pipeline.connector.sections import DATA, SEQUENCE, VALUE, Sections, find, section
 from amqpmesh.pipeline.connector.values import MisfitError, to_json, to_text
-from amqpmesh.router.amqp.counting import MAX_VALUES, refuse_values
+from amqpmesh.router.amqp.codec.types import Symbol, ULong
+from amqpmesh.router.amqp.codec.value_limits import MAX_VALUES, refuse_values
 from amqpmesh.router.amqp.errors import ProtocolError
-from amqpmesh.router.amqp.messaging import (
+from amqpmesh.router.amqp.standard.messaging import (
     AmqpSequence,
     AmqpValue,
     ApplicationProperties,
@@ -31,7 +32,6 @@ from amqpmesh.router.amqp.messaging import (
     MessageAnnotations,
     Properties,
 )
-from amqpmesh.router.amqp.types import Symbol, ULong
 from amqpmesh.router.kernel.relay import skip
 
 if TYPE_CHECKING:

@@ -13,10 +13,10 @@ import numpy as np
 import pyarrow as pa
 
 from amqpmesh.pipeline.connector.values import MisfitError
-from amqpmesh.router.amqp.composite import decode_composite
-from amqpmesh.router.amqp.decoder import ENCODINGS, MIN_WIDTHS
+from amqpmesh.router.amqp.codec.composite import decode_composite
+from amqpmesh.router.amqp.codec.decoder import ENCODINGS, MIN_WIDTHS
 from amqpmesh.router.amqp.errors import ProtocolError
-from amqpmesh.router.amqp.messaging import MESSAGE_FORMAT, AmqpValue
+from amqpmesh.router.amqp.standard.messaging import MESSAGE_FORMAT, AmqpValue
 from amqpmesh.router.kernel.relay import Incomplete, Violation, descriptor_code, skip
 
 if TYPE_CHECKING:

@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, Final
 import trio
 
 from amqpmesh.pipeline.connector import peer
-from amqpmesh.router.amqp.delivery_states import Accepted, Rejected
 from amqpmesh.router.amqp.errors import AmqpMeshError, CommandError, ConnectionClosedError, InDoubtError
-from amqpmesh.router.outcomes import outcome_error
+from amqpmesh.router.amqp.standard.delivery_states import Accepted, Rejected
+from amqpmesh.router.message.outcomes import outcome_error
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
 
     from amqpmesh.pipeline.connector.options import Options
-    from amqpmesh.router.io.client.connection import Connection
-    from amqpmesh.router.io.client.sender import Sender
-    from amqpmesh.router.io.client.sent import Sent
+    from amqpmesh.router.client.connect import Connection
+    from amqpmesh.router.client.sender import Sender
+    from amqpmesh.router.client.sent import Sent
 
 WATCH: Final = 0.1
 """Seconds between two looks at whether it goes on."""

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from amqpmesh.pipeline.connector.options import Options
-    from amqpmesh.router.io.client.bulk import Bulk
+    from amqpmesh.router.client.batch_receiver import Bulk
     from amqpmesh.router.kernel.relay import Delivery
 
 ROWS = 10_000

@@ -15,9 +15,9 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
-from amqpmesh.router.amqp import types
-from amqpmesh.router.amqp.decimals import Decimal32, Decimal64, Decimal128
-from amqpmesh.router.amqp.types import Symbol
+from amqpmesh.router.amqp.codec import types
+from amqpmesh.router.amqp.codec.decimals import Decimal32, Decimal64, Decimal128
+from amqpmesh.router.amqp.codec.types import Symbol
 
 if TYPE_CHECKING:
     from collections.abc import Callable

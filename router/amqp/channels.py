@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from amqpmesh.router.amqp.definitions import AmqpCondition
 from amqpmesh.router.amqp.errors import CommandError, ProtocolError, Scope
-from amqpmesh.router.amqp.numbers import LowestFree
+from amqpmesh.router.amqp.free_numbers import LowestFree
+from amqpmesh.router.amqp.standard.definitions import AmqpCondition
 from amqpmesh.router.amqp.states import SessionState
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from amqpmesh.router.amqp.channels import Channels
-from amqpmesh.router.amqp.counting import FEW_VALUES
-from amqpmesh.router.amqp.definitions import AmqpCondition, ConnectionCondition, Error, LinkCondition, SessionCondition
+from amqpmesh.router.amqp.codec.types import Symbol
+from amqpmesh.router.amqp.codec.value_limits import FEW_VALUES
 from amqpmesh.router.amqp.errors import CommandError, ProtocolError, Scope
 from amqpmesh.router.amqp.events import (
     RELAYED,
@@ -23,7 +23,6 @@ from amqpmesh.router.amqp.events import (
     SaslWorkDue,
     TlsRequested,
 )
-from amqpmesh.router.amqp.fitting import short_farewell
 from amqpmesh.router.amqp.frames import (
     AMQP_FRAME,
     EMPTY_FRAME,
@@ -34,10 +33,19 @@ from amqpmesh.router.amqp.frames import (
     FrameReader,
     protocol_header,
 )
+from amqpmesh.router.amqp.hot_frames import disposition_frame, names_all_fields, transfer_frame
 from amqpmesh.router.amqp.link import Receiver
-from amqpmesh.router.amqp.liveness import Due, Liveness
 from amqpmesh.router.amqp.negotiation import AMQP_ID, Negotiation, Progress
-from amqpmesh.router.amqp.performatives import (
+from amqpmesh.router.amqp.session import Session
+from amqpmesh.router.amqp.shortening import short_farewell
+from amqpmesh.router.amqp.standard.definitions import (
+    AmqpCondition,
+    ConnectionCondition,
+    Error,
+    LinkCondition,
+    SessionCondition,
+)
+from amqpmesh.router.amqp.standard.performatives import (
     Attach,
     Begin,
     Close,
@@ -52,16 +60,14 @@ from amqpmesh.router.amqp.performatives import (
     encode_performative,
     is_overfull,
 )
-from amqpmesh.router.amqp.reading import disposition_frame, names_all_fields, transfer_frame
-from amqpmesh.router.amqp.session import Session
 from amqpmesh.router.amqp.states import CONNECTION, ConnectionState, Step
-from amqpmesh.router.amqp.types import Symbol
+from amqpmesh.router.amqp.timeouts import Due, Liveness
 from amqpmesh.router.kernel import relay as kernel
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from amqpmesh.router.amqp.types import Value
+    from amqpmesh.router.amqp.codec.types import Value
 
 S = ConnectionState
 

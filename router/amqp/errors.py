@@ -8,12 +8,12 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from amqpmesh.router.amqp.conditions import AmqpCondition, ConnectionCondition, LinkCondition
-from amqpmesh.router.amqp.types import Symbol, Value
+from amqpmesh.router.amqp.codec.types import Symbol, Value
+from amqpmesh.router.amqp.standard.conditions import AmqpCondition, ConnectionCondition, LinkCondition
 
 if TYPE_CHECKING:
     # Only the annotation needs it; the declaration of `Error` needs the codec, and the codec needs this module.
-    from amqpmesh.router.amqp.definitions import Error
+    from amqpmesh.router.amqp.standard.definitions import Error
 
 
 class AmqpMeshError(Exception):

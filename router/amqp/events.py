@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from amqpmesh.router.amqp.definitions import Error
     from amqpmesh.router.amqp.link import Link, Receiver, Sender
-    from amqpmesh.router.amqp.mechanisms import Work
-    from amqpmesh.router.amqp.performatives import Attach, Flow, Open
+    from amqpmesh.router.amqp.sasl.mechanisms import Work
     from amqpmesh.router.amqp.session import Session
+    from amqpmesh.router.amqp.standard.definitions import Error
+    from amqpmesh.router.amqp.standard.performatives import Attach, Flow, Open
     from amqpmesh.router.kernel.relay import Delivery
 
 

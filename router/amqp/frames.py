@@ -2,8 +2,8 @@
 
 from typing import Final, NamedTuple
 
-from amqpmesh.router.amqp.definitions import ConnectionCondition
 from amqpmesh.router.amqp.errors import ProtocolError, Scope
+from amqpmesh.router.amqp.standard.definitions import ConnectionCondition
 from amqpmesh.router.kernel import relay as kernel
 
 #: Every peer takes frames of this size, and no other limit holds before `open` (§2.4.1).

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from amqpmesh.router.amqp.definitions import AmqpCondition, Error, ReceiverSettleMode, Role, SenderSettleMode
+from amqpmesh.router.amqp.codec.types import Extension, Symbol
 from amqpmesh.router.amqp.errors import CommandError
-from amqpmesh.router.amqp.fitting import short_state
-from amqpmesh.router.amqp.performatives import Attach, Detach, Flow
+from amqpmesh.router.amqp.shortening import short_state
+from amqpmesh.router.amqp.standard.definitions import AmqpCondition, Error, ReceiverSettleMode, Role, SenderSettleMode
+from amqpmesh.router.amqp.standard.performatives import Attach, Detach, Flow
 from amqpmesh.router.amqp.states import LINK, LinkEndpointState, Step
 from amqpmesh.router.amqp.terminus import Terminus
-from amqpmesh.router.amqp.types import Extension, Symbol
 from amqpmesh.router.kernel import relay as kernel
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from amqpmesh.router.amqp.messaging import Source, Target
+    from amqpmesh.router.amqp.codec.types import Value
     from amqpmesh.router.amqp.session import Session
-    from amqpmesh.router.amqp.transactions import Coordinator
-    from amqpmesh.router.amqp.types import Value
+    from amqpmesh.router.amqp.standard.messaging import Source, Target
+    from amqpmesh.router.amqp.standard.transactions import Coordinator
 
 S = LinkEndpointState
 

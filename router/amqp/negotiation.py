@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from amqpmesh.router.amqp.frames import SASL_FRAME, protocol_header
 
 if TYPE_CHECKING:
-    from amqpmesh.router.amqp.sasl import SaslClient, SaslServer
+    from amqpmesh.router.amqp.sasl.exchange import SaslClient, SaslServer
 
 AMQP_ID: Final = 0
 TLS_ID: Final = 2

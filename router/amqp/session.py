@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from amqpmesh.router.amqp.definitions import AmqpCondition, ConnectionCondition, Error, Role, SessionCondition
+from amqpmesh.router.amqp.codec.types import Extension
 from amqpmesh.router.amqp.errors import CommandError, ProtocolError, Scope
 from amqpmesh.router.amqp.events import (
     CreditChanged,
@@ -20,21 +20,21 @@ from amqpmesh.router.amqp.events import (
     TransferReceived,
     WindowOpened,
 )
-from amqpmesh.router.amqp.fitting import short_state
+from amqpmesh.router.amqp.free_numbers import LowestFree
 from amqpmesh.router.amqp.link import Link, Receiver, Sender
-from amqpmesh.router.amqp.numbers import LowestFree
-from amqpmesh.router.amqp.performatives import Attach, Begin, Detach, End, Flow
+from amqpmesh.router.amqp.shortening import short_state
+from amqpmesh.router.amqp.standard.definitions import AmqpCondition, ConnectionCondition, Error, Role, SessionCondition
+from amqpmesh.router.amqp.standard.performatives import Attach, Begin, Detach, End, Flow
 from amqpmesh.router.amqp.states import LINK, SESSION, LinkEndpointState, SessionState, Step
 from amqpmesh.router.amqp.terminus import Terminus
-from amqpmesh.router.amqp.types import Extension
 from amqpmesh.router.kernel import relay as kernel
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from amqpmesh.router.amqp.codec.types import Symbol
     from amqpmesh.router.amqp.connection import Connection
-    from amqpmesh.router.amqp.performatives import Performative
-    from amqpmesh.router.amqp.types import Symbol
+    from amqpmesh.router.amqp.standard.performatives import Performative
 
 S = SessionState
 

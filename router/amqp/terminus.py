@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from amqpmesh.router.amqp.definitions import Role
+from amqpmesh.router.amqp.standard.definitions import Role
 
 if TYPE_CHECKING:
     from amqpmesh.router.kernel.relay import Delivery, Passage

@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from amqpmesh.policies.redirect import pattern_refusal
-from amqpmesh.router.amqp.mechanisms import MAX_ITERATIONS, MIN_ITERATIONS
+from amqpmesh.router.amqp.sasl.mechanisms import MAX_ITERATIONS, MIN_ITERATIONS
 
 URL_VARIABLE: Final = "AMQPMESH_URL"
 """Of the environment: where the peer is, if no argument says it."""

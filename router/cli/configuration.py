@@ -5,8 +5,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from amqpmesh.router.amqp.errors import ConfigError
-from amqpmesh.router.config import DEFAULT_URL, RouterConfig, load
-from amqpmesh.router.io.credentials import ConnectorCredentials, Credentials
+from amqpmesh.router.config.file import DEFAULT_URL, RouterConfig, load
+from amqpmesh.router.runtime.credentials import ConnectorCredentials, Credentials
 
 MOST_WORKERS = 64
 """Each of them is connected to each other one."""
@@ -70,7 +70,7 @@ def _try_mesh(config: RouterConfig, file: Path | None) -> None:
     """Raises: ConfigError: a certificate, a key or an authority is none, or the certificate is another router's."""
     if config.mesh is None:
         return
-    from amqpmesh.router.io.membership import membership  # here: a router in no mesh need not read what makes one
+    from amqpmesh.router.runtime.membership import membership  # here: a router in no mesh need not read what makes one
 
     try:
         membership(config)
@@ -80,7 +80,7 @@ def _try_mesh(config: RouterConfig, file: Path | None) -> None:
 
 def _try_workers(config: RouterConfig, count: int, file: Path | None) -> None:
     """Raises: ConfigError: the router cannot be several."""
-    from amqpmesh.router.workers import worker_config  # here: one process needs none of it
+    from amqpmesh.router.config.workers import worker_config  # here: one process needs none of it
 
     try:
         for number in range(1, count + 1):

@@ -7,11 +7,11 @@ import trio
 
 from amqpmesh.router.amqp.connection import OURS, PRODUCT
 from amqpmesh.router.amqp.errors import AmqpMeshError
-from amqpmesh.router.asking import body_of
-from amqpmesh.router.entities import PREFIX
-from amqpmesh.router.io.client.connection import Connection
-from amqpmesh.router.management import ADDRESS
-from amqpmesh.router.message import Message
+from amqpmesh.router.client.connect import Connection
+from amqpmesh.router.management.entities import PREFIX
+from amqpmesh.router.management.queries import body_of
+from amqpmesh.router.management.service import ADDRESS
+from amqpmesh.router.message.content import Message
 
 ANSWER_TIME: Final = 2.0
 """Seconds for the router to answer: the sender waits meanwhile anyway."""

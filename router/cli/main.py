@@ -5,7 +5,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from amqpmesh.router.cli.allocator import take_from_c_library
+from amqpmesh.router.cli.process.allocator import take_from_c_library
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -17,7 +17,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         take_from_c_library()  # before anything that takes time is read
     try:
         with _ended_by_sigint():
-            from amqpmesh.router.cli.commands import parser, run  # here: reading them takes a while
+            from amqpmesh.router.cli.registry import parser, run  # here: reading them takes a while
 
             given = parser().parse_args(arguments)
         return run(given)

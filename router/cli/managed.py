@@ -5,16 +5,16 @@ from contextlib import AsyncExitStack
 from typing import Final
 
 from amqpmesh.router.amqp.errors import AmqpMeshError, CommandError
-from amqpmesh.router.asking import AnswerError, entities_of, query
-from amqpmesh.router.cli.exits import RefusedError
-from amqpmesh.router.cli.status import MAX_ANSWER, look_for_path
-from amqpmesh.router.entities import PREFIX
-from amqpmesh.router.io.client.connection import Connection
-from amqpmesh.router.io.client.requester import Requester
-from amqpmesh.router.management import ADDRESS
-from amqpmesh.router.message import Message
-from amqpmesh.router.outcomes import OutcomeError
-from amqpmesh.router.rerouting import Ask
+from amqpmesh.router.cli.commands.status import MAX_ANSWER, look_for_path
+from amqpmesh.router.cli.exit_status import RefusedError
+from amqpmesh.router.client.connect import Connection
+from amqpmesh.router.client.requester import Requester
+from amqpmesh.router.management.apply_plan import Ask
+from amqpmesh.router.management.entities import PREFIX
+from amqpmesh.router.management.queries import AnswerError, entities_of, query
+from amqpmesh.router.management.service import ADDRESS
+from amqpmesh.router.message.content import Message
+from amqpmesh.router.message.outcomes import OutcomeError
 
 _URLS: Final = 3
 """Listeners of a router that are named in advice."""

@@ -9,7 +9,7 @@ from typing import Final
 import trio
 
 from amqpmesh.router.amqp.errors import CommandError
-from amqpmesh.router.cli import standard
+from amqpmesh.router.cli.process import stdio
 
 STANDARD_INPUT: Final = "-"
 
@@ -28,7 +28,7 @@ class Source:
         self.size: int | None = None
         self._name = name
         if name == STANDARD_INPUT:
-            self._file = standard.number(sys.stdin, "input")
+            self._file = stdio.number(sys.stdin, "input")
             return
         try:
             self._file = os.open(name, os.O_RDONLY | os.O_CLOEXEC)
@@ -44,7 +44,7 @@ class Source:
     async def chunks(self) -> AsyncGenerator[bytes, None]:
         """Its octets, once; of a file that grows meanwhile, those that it had. Raises: OSError: they cannot be read."""
         if self.size is None:
-            async for chunk in standard.chunks(self._file):
+            async for chunk in stdio.chunks(self._file):
                 yield chunk
             return
         left = self.size

@@ -6,11 +6,11 @@ from typing import Final
 
 import trio
 
-from amqpmesh.router.amqp.delivery_states import Accepted, Modified, Rejected
-from amqpmesh.router.io.client.outgoing import Outgoing
-from amqpmesh.router.io.client.receiver import Receiver
-from amqpmesh.router.io.client.sender import Sender, end_of
-from amqpmesh.router.message import Message, encode_message
+from amqpmesh.router.amqp.standard.delivery_states import Accepted, Modified, Rejected
+from amqpmesh.router.client.outgoing import Outgoing
+from amqpmesh.router.client.receiver import Receiver
+from amqpmesh.router.client.sender import Sender, end_of
+from amqpmesh.router.message.content import Message, encode_message
 
 IN_FLIGHT: Final = 2_000
 """Messages that may be on their way at a time."""

@@ -4,7 +4,7 @@ from contextlib import suppress
 
 import trio
 
-from amqpmesh.router.io.secured import TlsStream
+from amqpmesh.router.io.secured_stream import TlsStream
 from amqpmesh.router.io.streams import READ_SIZE
 
 LINGER = 1.0

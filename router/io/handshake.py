@@ -8,7 +8,7 @@ from typing import Any, Self
 import trio
 
 from amqpmesh.router.io.farewell import LINGER, take_leave
-from amqpmesh.router.io.secured import TlsStream
+from amqpmesh.router.io.secured_stream import TlsStream
 from amqpmesh.router.io.streams import PutBack, TcpStream
 from amqpmesh.router.io.tls import certificate_user, not_believed
 from amqpmesh.router.logins import Logins

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from tests.docs.pages import ROOT, Block, Command, commands, on_loopback, steady
-from tests.support.programs import ENVIRONMENT, Program, Programs
+from tests.support.processes.programs import ENVIRONMENT, Program, Programs
 
 _ROUTER: Final = re.compile(r"make run|amqpmesh run\b.*")
 _LASTING: Final = re.compile(r"amqpmesh receive (?!.*--count).*|python (receive|service|survivor)\.py")

@@ -15,11 +15,11 @@ from typing import Final
 
 import pytest
 
-from amqpmesh.router.cli.commands import parser
-from amqpmesh.router.config import load
+from amqpmesh.router.cli.registry import parser
+from amqpmesh.router.config.file import load
 from tests.docs.pages import ROOT, blocks, fences, is_whole, pieces, steady
 from tests.docs.processes import environment
-from tests.support.programs import ENVIRONMENT, PATIENCE, programs
+from tests.support.processes.programs import ENVIRONMENT, PATIENCE, programs
 
 PAGES: Final = ("../README.md", "../CONTRIBUTING.md", *sorted(page.name for page in (ROOT / "docs").glob("*.md")))
 

@@ -5,7 +5,7 @@ import re
 
 from docs.capture import COMMAND, FILE, screen_of
 from tests.docs.pages import ROOT
-from tests.support.story import check
+from tests.support.processes.demo_story import check
 
 
 def shown() -> list[str]:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import pytest
 
-from amqpmesh.router.config import (
+from amqpmesh.router.config.file import (
     AddressConfig,
     ConnectorConfig,
     ConnectorTlsConfig,
@@ -28,7 +28,7 @@ from amqpmesh.router.config import (
     TlsConfig,
     parse,
 )
-from amqpmesh.router.tables import Table, declared
+from amqpmesh.router.config.tables import Table, declared
 
 PAGE = (Path(__file__).parents[2] / "docs" / "configuration.md").read_text(encoding="utf-8")
 

@@ -19,8 +19,8 @@ from trio.testing import MockClock, memory_stream_pair
 
 import amqpmesh
 from amqpmesh import AmqpMeshError, Connection, Message, Router, connect
-from amqpmesh.router import message as message_module
-from amqpmesh.router.amqp.codec import encode
+from amqpmesh.router.amqp.codec.values import encode
+from amqpmesh.router.message import content as message_module
 from tests.docs.pages import ROOT, Block, is_whole, pieces
 
 PAGE = "embedding.md"

@@ -22,15 +22,15 @@ import trustme
 from trio.testing import MockClock, memory_stream_pair
 
 from amqpmesh import AddressConfig, Distribution, Router, RouterConfig
-from amqpmesh.router import logs
-from amqpmesh.router.amqp.definitions import Role
 from amqpmesh.router.amqp.negotiation import Negotiation
-from amqpmesh.router.amqp.performatives import Attach, Begin, Close, Open
-from amqpmesh.router.amqp.sasl import SaslClient
-from amqpmesh.router.users import add_user
+from amqpmesh.router.amqp.sasl.exchange import SaslClient
+from amqpmesh.router.amqp.standard.definitions import Role
+from amqpmesh.router.amqp.standard.performatives import Attach, Begin, Close, Open
+from amqpmesh.router.config.users import add_user
+from amqpmesh.router.logs import event_log
 from tests.docs.pages import ROOT, log_lines, on_loopback, steady
 from tests.docs.processes import PATIENCE, Daemon, environment
-from tests.support.peer import AMQP, Peer, attached, begun, exactly
+from tests.support.peers.scripted_stream import AMQP, Peer, attached, begun, exactly
 
 PAGE = "operations.md"
 TEXT = (ROOT / "docs" / PAGE).read_text(encoding="utf-8")
@@ -250,10 +250,10 @@ SCENES: Mapping[Callable[[Site], Awaitable[None]], str | RouterConfig] = {
 @contextmanager
 def written() -> Iterator[io.StringIO]:
     """What routers of this process log, as a daemon would write it."""
-    root = logging.getLogger(logs.ROOT)
+    root = logging.getLogger(event_log.ROOT)
     handlers, level, propagate = root.handlers[:], root.level, root.propagate
     stream = io.StringIO()
-    logs.configure("info", "text", stream)
+    event_log.configure("info", "text", stream)
     try:
         yield stream
     finally:

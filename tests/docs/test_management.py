@@ -8,13 +8,13 @@ import trio
 from trio.testing import MockClock
 
 from amqpmesh import ListenerConfig, Reason, Router
-from amqpmesh.router.amqp.definitions import Role
-from amqpmesh.router.amqp.performatives import Attach, Begin, Open
-from amqpmesh.router.entities import TYPES
-from amqpmesh.router.logs import TextFormatter
-from amqpmesh.router.tracing import NAME
+from amqpmesh.router.amqp.standard.definitions import Role
+from amqpmesh.router.amqp.standard.performatives import Attach, Begin, Open
+from amqpmesh.router.logs.event_log import TextFormatter
+from amqpmesh.router.logs.frame_trace import NAME
+from amqpmesh.router.management.entities import TYPES
 from tests.docs.pages import ROOT, log_lines, steady
-from tests.support.peer import AMQP, attached, begun, connected
+from tests.support.peers.scripted_stream import AMQP, attached, begun, connected
 
 PAGE = "management.md"
 TEXT = (ROOT / "docs" / PAGE).read_text(encoding="utf-8")

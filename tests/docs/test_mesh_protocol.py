@@ -2,8 +2,8 @@
 
 import re
 
+from amqpmesh.topology.linkstate import Settings
 from amqpmesh.topology.messages import TYPES
-from amqpmesh.topology.protocol import Settings
 from amqpmesh.topology.records import BODIES, Kind
 from docs.mesh_protocol import PAGE, filled, tables
 

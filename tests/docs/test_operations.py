@@ -15,9 +15,9 @@ from typing import NamedTuple
 
 import pytest
 
-from amqpmesh.router.cli.exits import Exit
-from amqpmesh.router.config import parse
-from amqpmesh.router.io.node import CLOSE_TIME
+from amqpmesh.router.cli.exit_status import Exit
+from amqpmesh.router.config.file import parse
+from amqpmesh.router.runtime.router import CLOSE_TIME
 from tests.docs.pages import CONFIGURATIONS, ROOT, Command, blocks, commands, on_loopback, steady
 from tests.docs.processes import PATIENCE, Daemon, environment
 

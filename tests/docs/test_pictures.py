@@ -6,14 +6,14 @@ import grimp
 import networkx
 import pytest
 
-from amqpmesh.router.amqp.definitions import ReceiverSettleMode, Role
-from amqpmesh.router.amqp.delivery_states import Accepted
-from amqpmesh.router.amqp.performatives import Attach, Begin, Disposition, Flow, Open, Performative, Transfer
+from amqpmesh.router.amqp.standard.definitions import ReceiverSettleMode, Role
+from amqpmesh.router.amqp.standard.delivery_states import Accepted
+from amqpmesh.router.amqp.standard.performatives import Attach, Begin, Disposition, Flow, Open, Performative, Transfer
 from amqpmesh.router.amqp.states import CONNECTION, ConnectionState, Step
-from amqpmesh.router.io.node import Router
+from amqpmesh.router.runtime.router import Router
 from docs.drawing import deliveries, pictures, rooms, states
 from docs.drawing.deliveries import RECEIVER, ROUTER, SENDER, Exchange
-from tests.support.peer import AMQP, Peer, attached, begun, connect, credit
+from tests.support.peers.scripted_stream import AMQP, Peer, attached, begun, connect, credit
 
 FILES = Path(__file__).parents[2] / "docs" / "pictures"
 
@@ -69,6 +69,8 @@ def room_of(module: str) -> str:
     if module.startswith("amqpmesh.topology.simulation"):
         return ""
     name = module.removeprefix("amqpmesh").removeprefix(".")
+    if name.startswith(("router.client", "router.runtime")):
+        name = "router.io"  # the edge, drawn as one
     return max((room for room in rooms.ROOMS if f"{name}.".startswith(f"{room}.")), key=len, default="")
 
 

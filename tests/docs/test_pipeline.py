@@ -12,8 +12,8 @@ import pytest
 from amqpmesh.pipeline.session import EVERYWHERE, LOCAL, PARTITIONS
 from tests.docs.pages import ROOT, blocks
 from tests.docs.processes import environment
-from tests.support.known import Known
-from tests.support.spark import SETTINGS
+from tests.support.data.known_traffic import Known
+from tests.support.spark.session import SETTINGS
 
 PAGE = "pipeline.md"
 PATIENCE = 300.0  # seconds; a session takes some

@@ -11,15 +11,15 @@ import pytest
 
 from amqpmesh.pipeline import (
     anomalies,
-    deviations,
-    excerpts,
+    cost_search,
     latency,
     losses,
+    outliers,
     pictures,
     plan,
     rehearsal,
     report,
-    weights,
+    summaries,
 )
 from amqpmesh.pipeline.contingency import FAILURES
 from amqpmesh.pipeline.deliveries import ATTEMPTS, CONTRADICTIONS
@@ -99,8 +99,8 @@ def test_every_loss_is_explained() -> None:
     [
         ("latency", [latency]),
         ("losses", [losses]),
-        ("anomalies", [anomalies, deviations]),
-        ("plan", [plan, rehearsal, weights]),
+        ("anomalies", [anomalies, outliers]),
+        ("plan", [plan, rehearsal, cost_search]),
     ],
 )
 def test_every_parameter_of_a_job_is_there(name: str, modules: list[ModuleType]) -> None:
@@ -128,7 +128,7 @@ def test_every_parameter_of_the_report_is_there() -> None:
     units = {"LONGEST": 86_400, "FASTEST": 1_000}
     named = {
         name: value // units.get(name, 1)
-        for module in (excerpts, pictures)
+        for module in (summaries, pictures)
         for name, value in vars(module).items()
         if re.fullmatch("[A-Z][A-Z_]+", name) and type(value) is int
     }

@@ -7,7 +7,7 @@ import pytest
 
 from tests.docs.pages import ROOT, Block, blocks
 from tests.docs.reader import Reader
-from tests.support.programs import programs
+from tests.support.processes.programs import programs
 
 PAGE = "../README.md"
 TEXT = (ROOT / "README.md").read_text(encoding="utf-8")

@@ -3,7 +3,7 @@
 import argparse
 import re
 
-from amqpmesh.router.cli import peer
+from amqpmesh.router.cli import client_peer
 from tests.docs.pages import ROOT
 
 TEXT = (ROOT / "docs" / "reference.md").read_text(encoding="utf-8")
@@ -12,7 +12,7 @@ TEXT = (ROOT / "docs" / "reference.md").read_text(encoding="utf-8")
 def options(*, lasting: bool) -> list[str]:
     """As a usage shows them, without brackets."""
     command = argparse.ArgumentParser(add_help=False)
-    peer.add_options(command, lasting=lasting)
+    client_peer.add_options(command, lasting=lasting)
     actions = [action for action in command._actions if action.option_strings]  # argparse has no other way to ask
     return [
         f"{each.option_strings[0]} {each.metavar or each.dest.upper()}" if each.nargs != 0 else each.option_strings[0]

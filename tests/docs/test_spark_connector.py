@@ -12,8 +12,8 @@ import pytest
 
 from amqpmesh import Accepted, Message
 from amqpmesh.pipeline.connector import columns, options, values
-from amqpmesh.router.settings.address import AddressConfig
-from tests.support.served import PATIENCE, Served
+from amqpmesh.router.config.address import AddressConfig
+from tests.support.processes.router_thread import PATIENCE, Served
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

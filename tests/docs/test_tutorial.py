@@ -5,7 +5,7 @@ from pathlib import Path
 
 from tests.docs.pages import ROOT, blocks
 from tests.docs.reader import Reader
-from tests.support.programs import programs
+from tests.support.processes.programs import programs
 
 PAGE = "tutorial.md"
 

@@ -12,9 +12,9 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from amqpmesh import Message, Requester, Router
 from tests.docs.pages import ROOT, blocks
-from tests.support.bad_requests import BODIES, PATIENCE, UNDECODABLE, send_all, send_other_formats
-from tests.support.client import Roads, joined
-from tests.support.peer import connected
+from tests.support.peers.bad_requests import BODIES, PATIENCE, UNDECODABLE, send_all, send_other_formats
+from tests.support.peers.library_client import Roads, joined
+from tests.support.peers.scripted_stream import connected
 
 Names = dict[str, Any]
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.programs import PATIENCE, ROOT, Program, Programs, programs
+from tests.support.processes.programs import PATIENCE, ROOT, Program, Programs, programs
 
 EXAMPLES = ROOT / "examples"
 MAX_LINES = 80

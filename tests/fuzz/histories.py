@@ -12,10 +12,10 @@ from time import process_time
 
 from amqpmesh.policies.distribution import Distribution
 from amqpmesh.router.amqp.frames import FrameReader
-from amqpmesh.router.amqp.performatives import Close, decode_performative
-from amqpmesh.router.config import AddressConfig, Overflow
-from tests.support.bystanders import Bystanders, Intruder
-from tests.support.network import OUTCOMES
+from amqpmesh.router.amqp.standard.performatives import Close, decode_performative
+from amqpmesh.router.config.file import AddressConfig, Overflow
+from tests.support.peers.bystanders import Bystanders, Intruder
+from tests.support.worlds.network import OUTCOMES
 
 ADDRESSES = (
     AddressConfig(pattern="all", distribution=Distribution.MULTICAST, overflow=Overflow.DROP),

@@ -5,17 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from amqpmesh.router.amqp import events
-from amqpmesh.router.amqp.composite import encode_composite
+from amqpmesh.router.amqp.codec.composite import encode_composite
 from amqpmesh.router.amqp.connection import Connection
-from amqpmesh.router.amqp.definitions import ReceiverSettleMode, Role, SenderSettleMode
-from amqpmesh.router.amqp.delivery_states import Received
 from amqpmesh.router.amqp.errors import CommandError
 from amqpmesh.router.amqp.link import Receiver, Sender
-from amqpmesh.router.amqp.messaging import DistributionMode, Source, Target
 from amqpmesh.router.amqp.negotiation import Negotiation
+from amqpmesh.router.amqp.standard.definitions import ReceiverSettleMode, Role, SenderSettleMode
+from amqpmesh.router.amqp.standard.delivery_states import Received
+from amqpmesh.router.amqp.standard.messaging import DistributionMode, Source, Target
 from amqpmesh.router.amqp.terminus import Terminus
 from amqpmesh.router.kernel.relay import Delivery, dispose
-from tests.support.network import OUTCOMES, message
+from tests.support.worlds.network import OUTCOMES, message
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -11,18 +11,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from amqpmesh.router.amqp import plans, sasl
-from amqpmesh.router.amqp.codec import decode, encode
-from amqpmesh.router.amqp.composite import Registry, decode_composite, encode_composite
-from amqpmesh.router.amqp.definitions import AmqpCondition
+from amqpmesh.router.amqp.codec import field_codecs
+from amqpmesh.router.amqp.codec.composite import Registry, decode_composite, encode_composite
+from amqpmesh.router.amqp.codec.values import decode, encode
 from amqpmesh.router.amqp.errors import ProtocolError, Scope
-from amqpmesh.router.amqp.message import decode_sections, encode_sections
-from amqpmesh.router.amqp.performatives import decode_performative, encode_performative
-from tests.support.values import identical, values
+from amqpmesh.router.amqp.sasl import exchange
+from amqpmesh.router.amqp.standard.definitions import AmqpCondition
+from amqpmesh.router.amqp.standard.performatives import decode_performative, encode_performative
+from amqpmesh.router.amqp.standard.sections import decode_sections, encode_sections
+from tests.support.data.values import identical, values
 
 CORPUS = sorted((Path(__file__).parent / "corpus").iterdir())
 SASL: Registry[Any] = Registry(
-    sasl.SaslMechanisms, sasl.SaslInit, sasl.SaslChallenge, sasl.SaslResponse, sasl.SaslOutcome
+    exchange.SaslMechanisms, exchange.SaslInit, exchange.SaslChallenge, exchange.SaslResponse, exchange.SaslOutcome
 )
 
 # What a hostile peer would write where a size, a count or a format code is expected.
@@ -46,7 +47,7 @@ def mutated(draw: st.DrawFn, originals: st.SearchStrategy[bytes]) -> bytes:
 kept = st.sampled_from([path.read_bytes() for path in CORPUS])
 described = st.builds(
     lambda declared, value: b"\x00" + encode(declared.name) + encode(value),
-    st.sampled_from(list(plans.DECLARED.values())),
+    st.sampled_from(list(field_codecs.DECLARED.values())),
     values,
 )
 hostile = st.one_of(st.binary(max_size=64), mutated(kept), mutated(values.map(encode)), mutated(described), described)

@@ -15,13 +15,22 @@ from hypothesis import given, note, settings
 from hypothesis import strategies as st
 
 from amqpmesh.router.amqp import events
-from amqpmesh.router.amqp.composite import encode_composite
-from amqpmesh.router.amqp.definitions import Error, ReceiverSettleMode, Role, SenderSettleMode
-from amqpmesh.router.amqp.delivery_states import Accepted, Modified, Received, Rejected, Released, TransactionalState
+from amqpmesh.router.amqp.codec.composite import encode_composite
+from amqpmesh.router.amqp.codec.types import Symbol
 from amqpmesh.router.amqp.frames import EMPTY_FRAME
 from amqpmesh.router.amqp.link import Receiver
-from amqpmesh.router.amqp.messaging import DistributionMode, Source, Target
-from amqpmesh.router.amqp.performatives import (
+from amqpmesh.router.amqp.sasl.exchange import SaslInit
+from amqpmesh.router.amqp.standard.definitions import Error, ReceiverSettleMode, Role, SenderSettleMode
+from amqpmesh.router.amqp.standard.delivery_states import (
+    Accepted,
+    Modified,
+    Received,
+    Rejected,
+    Released,
+    TransactionalState,
+)
+from amqpmesh.router.amqp.standard.messaging import DistributionMode, Source, Target
+from amqpmesh.router.amqp.standard.performatives import (
     Attach,
     Begin,
     Close,
@@ -33,16 +42,14 @@ from amqpmesh.router.amqp.performatives import (
     Performative,
     Transfer,
 )
-from amqpmesh.router.amqp.sasl import SaslInit
+from amqpmesh.router.amqp.standard.transactions import Coordinator
 from amqpmesh.router.amqp.terminus import Terminus
-from amqpmesh.router.amqp.transactions import Coordinator
-from amqpmesh.router.amqp.types import Symbol
 from tests.fuzz.histories import History
 from tests.fuzz.players import Player, tampered
-from tests.support.encodings import mutated
-from tests.support.network import OUTCOMES, message
-from tests.support.pair import Scripted
-from tests.support.script import AMQP, SASL, attached, begun, flow, frame
+from tests.support.data.encodings import mutated
+from tests.support.peers.engine_pair import Scripted
+from tests.support.peers.scripted import AMQP, SASL, attached, begun, flow, frame
+from tests.support.worlds.network import OUTCOMES, message
 
 CORPUS = sorted((Path(__file__).parent / "connections").iterdir())
 EXAMPLES = int(os.environ.get("AMQPMESH_FUZZ", "0"))

@@ -9,18 +9,27 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
-from amqpmesh.router.amqp.codec import encode
-from amqpmesh.router.amqp.composite import encode_composite
-from amqpmesh.router.amqp.definitions import Error, ReceiverSettleMode, Role, SenderSettleMode
-from amqpmesh.router.amqp.delivery_states import Accepted, Modified, TransactionalState
+from amqpmesh.router.amqp.codec.composite import encode_composite
+from amqpmesh.router.amqp.codec.types import Described, Extension, Symbol, ULong
+from amqpmesh.router.amqp.codec.values import encode
 from amqpmesh.router.amqp.frames import EMPTY_FRAME
-from amqpmesh.router.amqp.messaging import Source, Target
-from amqpmesh.router.amqp.performatives import Begin, Close, Detach, Disposition, End, Open, Performative, Transfer
-from amqpmesh.router.amqp.sasl import SaslInit, SaslResponse
-from amqpmesh.router.amqp.transactions import Coordinator
-from amqpmesh.router.amqp.types import Described, Extension, Symbol, ULong
-from tests.support.bystanders import MAX_FRAME_SIZE, MAX_MESSAGE_SIZE
-from tests.support.script import AMQP, SASL, TLS, attached, begun, flow, frame, transferred
+from amqpmesh.router.amqp.sasl.exchange import SaslInit, SaslResponse
+from amqpmesh.router.amqp.standard.definitions import Error, ReceiverSettleMode, Role, SenderSettleMode
+from amqpmesh.router.amqp.standard.delivery_states import Accepted, Modified, TransactionalState
+from amqpmesh.router.amqp.standard.messaging import Source, Target
+from amqpmesh.router.amqp.standard.performatives import (
+    Begin,
+    Close,
+    Detach,
+    Disposition,
+    End,
+    Open,
+    Performative,
+    Transfer,
+)
+from amqpmesh.router.amqp.standard.transactions import Coordinator
+from tests.support.peers.bystanders import MAX_FRAME_SIZE, MAX_MESSAGE_SIZE
+from tests.support.peers.scripted import AMQP, SASL, TLS, attached, begun, flow, frame, transferred
 
 
 class Stage(Enum):

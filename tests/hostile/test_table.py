@@ -6,11 +6,21 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from amqpmesh.router.amqp.definitions import Role
-from amqpmesh.router.amqp.performatives import Attach, Begin, Close, Detach, End, Flow, Open, Performative, Transfer
+from amqpmesh.router.amqp.standard.definitions import Role
+from amqpmesh.router.amqp.standard.performatives import (
+    Attach,
+    Begin,
+    Close,
+    Detach,
+    End,
+    Flow,
+    Open,
+    Performative,
+    Transfer,
+)
 from tests.hostile.table import ROWS, Answer, Row, Stage
-from tests.support.bystanders import Bystanders, Intruder
-from tests.support.script import AMQP, attached, begun, flow, frame
+from tests.support.peers.bystanders import Bystanders, Intruder
+from tests.support.peers.scripted import AMQP, attached, begun, flow, frame
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -13,14 +13,15 @@ from types import FrameType
 
 import pytest
 
-from amqpmesh.router.amqp import decoder
-from amqpmesh.router.amqp.codec import encode
-from amqpmesh.router.amqp.composite import encode_composite
-from amqpmesh.router.amqp.counting import FEW_VALUES
-from amqpmesh.router.amqp.definitions import Error, ReceiverSettleMode, Role
-from amqpmesh.router.amqp.delivery_states import Modified, Rejected
-from amqpmesh.router.amqp.messaging import DeliveryAnnotations, MessageAnnotations, Source
-from amqpmesh.router.amqp.performatives import (
+from amqpmesh.router.amqp.codec import decoder
+from amqpmesh.router.amqp.codec.composite import encode_composite
+from amqpmesh.router.amqp.codec.types import Described, Extension, Symbol
+from amqpmesh.router.amqp.codec.value_limits import FEW_VALUES
+from amqpmesh.router.amqp.codec.values import encode
+from amqpmesh.router.amqp.standard.definitions import Error, ReceiverSettleMode, Role
+from amqpmesh.router.amqp.standard.delivery_states import Modified, Rejected
+from amqpmesh.router.amqp.standard.messaging import DeliveryAnnotations, MessageAnnotations, Source
+from amqpmesh.router.amqp.standard.performatives import (
     Attach,
     Begin,
     Close,
@@ -30,12 +31,11 @@ from amqpmesh.router.amqp.performatives import (
     Open,
     Performative,
 )
-from amqpmesh.router.amqp.types import Described, Extension, Symbol
-from amqpmesh.router.config import AddressConfig
-from amqpmesh.router.connections import ConnectionRecord
+from amqpmesh.router.config.file import AddressConfig
 from amqpmesh.router.kernel.relay import Delivery
-from tests.support.network import Network, message
-from tests.support.script import AMQP, Script, attached, begun, flow, frame, transferred
+from amqpmesh.router.model.connections import ConnectionRecord
+from tests.support.peers.scripted import AMQP, Script, attached, begun, flow, frame, transferred
+from tests.support.worlds.network import Network, message
 
 OCTETS = 24_000
 """Of each thing that is large, about: a frame has 32 KiB at most."""

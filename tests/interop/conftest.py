@@ -23,7 +23,7 @@ from typing import IO, Any
 import pytest
 import trustme
 
-from tests.support.bounded import bounded
+from tests.support.tasks.bounded import bounded
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent

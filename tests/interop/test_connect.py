@@ -26,7 +26,7 @@ from amqpmesh import (
     ULong,
     connect,
 )
-from tests.support.types import typed
+from tests.support.data.typed import typed
 
 pytestmark = pytest.mark.interop
 

@@ -18,7 +18,7 @@ import pytest
 
 from benchmarks.meshes import await_that, mesh, port_of
 from benchmarks.processes import ROOT
-from tests.support.straits import Strait
+from tests.support.processes.faulty_path import Strait
 
 pytestmark = pytest.mark.interop
 

@@ -13,8 +13,8 @@ from amqpmesh.pipeline import anomalies
 from amqpmesh.pipeline import events as declared
 from amqpmesh.pipeline.anomalies import WINDOW, job
 from amqpmesh.pipeline.work import Done, Work
-from tests.support.attempts import Way, frame
-from tests.support.recorded import SECOND, at
+from tests.support.data.attempts import Way, frame
+from tests.support.data.segments import SECOND, at
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

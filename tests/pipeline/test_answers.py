@@ -9,8 +9,8 @@ import pytest
 
 from amqpmesh.pipeline.jobs import JOBS
 from amqpmesh.pipeline.work import Work
-from amqpmesh.router.telemetry import Outcome
-from tests.support.known import CROSSING, STAY, Known
+from amqpmesh.router.telemetry.schema import Outcome
+from tests.support.data.known_traffic import CROSSING, STAY, Known
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -12,11 +12,11 @@ import pandas
 from pyarrow import parquet
 
 from amqpmesh.pipeline.jobs import JOBS
-from amqpmesh.router.telemetry import Kind
-from tests.support import counting
-from tests.support.cluster import WORKERS, Cluster
-from tests.support.known import Known
-from tests.support.recorded import at
+from amqpmesh.router.telemetry.schema import Kind
+from tests.support.data.known_traffic import Known
+from tests.support.data.segments import at
+from tests.support.spark import counting_job
+from tests.support.spark.cluster import WORKERS, Cluster
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -57,7 +57,7 @@ def test_a_function_of_frames_runs_on_all_executors(cluster: Cluster) -> None:
 
 def test_the_command_runs_a_job_there(cluster: Cluster, tmp_path: Path) -> None:
     command = ("pipeline", "count", "--events", tmp_path, "--out", tmp_path / "out", "--master", cluster.url, "--json")
-    (account,) = json.loads(cluster.run(counting.PROGRAM, *command))["jobs"]
+    (account,) = json.loads(cluster.run(counting_job.PROGRAM, *command))["jobs"]
     assert account["rows"] == 10
     assert sorted(parquet.read_table(account["out"])["id"].to_pylist()) == list(range(10))
     told = {row["name"]: row["value"] for row in account["tables"][0]["rows"]}

@@ -18,9 +18,9 @@ from amqpmesh.pipeline.events import spark_schema, table
 from amqpmesh.pipeline.ingest import ingest
 from amqpmesh.pipeline.jobs import JOBS
 from amqpmesh.pipeline.work import Work
-from amqpmesh.router.telemetry import Outcome
-from tests.support.known import CROSSING, STAY, Delivery, Known
-from tests.support.recorded import BEGAN, at
+from amqpmesh.router.telemetry.schema import Outcome
+from tests.support.data.known_traffic import CROSSING, STAY, Delivery, Known
+from tests.support.data.segments import BEGAN, at
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -20,9 +20,9 @@ from amqpmesh.pipeline.ingest import Ingested, ingest, job, watch
 from amqpmesh.pipeline.jobs import JOBS
 from amqpmesh.pipeline.work import Work
 from amqpmesh.router.amqp.errors import CommandError
-from amqpmesh.router.segments import Name
-from amqpmesh.router.telemetry import VERSION, Kind
-from tests.support.recorded import ACCEPTED, BEGAN, BEGUN, Recorder, at, hop
+from amqpmesh.router.telemetry.schema import VERSION, Kind
+from amqpmesh.router.telemetry.segments import Name
+from tests.support.data.segments import ACCEPTED, BEGAN, BEGUN, Recorder, at, hop
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pytest
 
 from amqpmesh.pipeline import latency
+from amqpmesh.pipeline.clock_offsets import INCONSISTENT, ONE_WAY
 from amqpmesh.pipeline.latency import (
     ACCURACY,
     STAMP,
@@ -26,10 +27,9 @@ from amqpmesh.pipeline.latency import (
     shares,
 )
 from amqpmesh.pipeline.latency import links as link_table
-from amqpmesh.pipeline.skew import INCONSISTENT, ONE_WAY
 from amqpmesh.pipeline.work import Done, Work
-from tests.support.attempts import Way, frame
-from tests.support.recorded import at
+from tests.support.data.attempts import Way, frame
+from tests.support.data.segments import at
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

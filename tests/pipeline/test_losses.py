@@ -26,8 +26,8 @@ from amqpmesh.pipeline.losses import (
     without_record,
 )
 from amqpmesh.pipeline.work import Done, Work
-from tests.support.attempts import Way, frame
-from tests.support.recorded import SECOND, at
+from tests.support.data.attempts import Way, frame
+from tests.support.data.segments import SECOND, at
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from amqpmesh.pipeline.drawing import nothing, picture, png
 from amqpmesh.pipeline.page import Report, Section, Shown, Told, page
 from amqpmesh.pipeline.work import Table
-from tests.support.pages import whole
+from tests.support.data.html import whole
 
 PNG = png(picture(nothing)())
 

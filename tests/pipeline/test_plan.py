@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from amqpmesh.pipeline.contingency import Case, Flow
+from amqpmesh.pipeline.cost_search import Effort
 from amqpmesh.pipeline.events import TABLES, spark_schema
 from amqpmesh.pipeline.graphs import Graph
 from amqpmesh.pipeline.plan import CHANGES, FILE, Proposed, changes, directly, job, links, proposed, save
 from amqpmesh.pipeline.traffic import MATRIX
-from amqpmesh.pipeline.weights import Effort
 from amqpmesh.pipeline.work import Work
-from amqpmesh.router.plans import Change, dumped, loaded
+from amqpmesh.router.management.cost_plan import Change, dumped, loaded
 from tests.pipeline.test_rehearsal import SQUARE
 from tests.pipeline.test_routing import flows_of, grid
-from tests.router.test_plans import PLAN
+from tests.router.management.test_cost_plan import PLAN
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

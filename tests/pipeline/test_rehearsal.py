@@ -10,7 +10,7 @@ import pytest
 from amqpmesh.pipeline import rehearsal
 from amqpmesh.pipeline.graphs import Graph
 from amqpmesh.pipeline.rehearsal import rehearsed
-from amqpmesh.router.plans import Change
+from amqpmesh.router.management.cost_plan import Change
 from tests.pipeline.test_routing import Edges, Flows, flows_of, grid
 
 #: A reaches C by B, and by D if that costs no more.

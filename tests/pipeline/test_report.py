@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import pyarrow.parquet as pq
 import pytest
 
-from amqpmesh.pipeline import anomalies, deliveries, events, excerpts, latency, losses, plan, traffic
+from amqpmesh.pipeline import anomalies, deliveries, events, latency, losses, plan, summaries, traffic
 from amqpmesh.pipeline.contingency import FAILURES
 from amqpmesh.pipeline.events import arrow_schema
 from amqpmesh.pipeline.jobs import JOBS, Account
@@ -20,10 +20,10 @@ from amqpmesh.pipeline.pictures import ALL_OTHERS, Carried
 from amqpmesh.pipeline.report import ANSWERS, DRAWN, PICTURES, REPORT, destination, report
 from amqpmesh.pipeline.work import Done, Table, Work
 from amqpmesh.router.amqp.errors import CommandError
-from amqpmesh.router.telemetry import Kind, Outcome
-from tests.support.known import Known
-from tests.support.pages import Page, whole
-from tests.support.recorded import BEGAN, WHOLE_SAMPLE, Recorder
+from amqpmesh.router.telemetry.schema import Kind, Outcome
+from tests.support.data.html import Page, whole
+from tests.support.data.known_traffic import Known
+from tests.support.data.segments import BEGAN, WHOLE_SAMPLE, Recorder
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -182,15 +182,15 @@ def test_names_are_text_and_pictures_are_in_the_page_and_beside_it(ran: Ran) -> 
 
 def test_what_is_shown_of_traffic_is_all_of_it(ran: Ran) -> None:
     sizes = sum(each.size for each in ran.known.deliveries)
-    sent = excerpts.matrix(ran.work)
+    sent = summaries.matrix(ran.work)
     assert sum(sent.values()) == sizes
     assert sent["A", "C"] == 100 * sum(each.address == "orders" for each in ran.known.deliveries)
-    edges, rates = excerpts.over_time(ran.work)
+    edges, rates = summaries.over_time(ran.work)
     assert len(edges) == MINUTES + 2  # windows begin with minutes, and what was recorded does not
     seconds = edges[1] - edges[0]
     assert sum(map(sum, rates.values())) * seconds == pytest.approx(len(ran.known.deliveries) - 2 * OWN)
     assert sum(rates["$dynamic"]) * seconds == pytest.approx(9)
-    routers, links = excerpts.mesh(ran.work)
+    routers, links = summaries.mesh(ran.work)
     assert routers == [*"ABCE"]
     passed = sum(each.size for each in ran.known.deliveries if each.ways[0][:2] == ("A", "B"))
     assert Carried("A", "B", passed) in links
@@ -198,42 +198,42 @@ def test_what_is_shown_of_traffic_is_all_of_it(ran: Ran) -> None:
 
 
 def test_what_is_too_much_to_be_shown_is_summed_up(ran: Ran, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(excerpts, "ENDS", 1)
-    monkeypatch.setattr(excerpts, "STACKED", 2)
-    monkeypatch.setattr(excerpts, "BINS", 10)
-    monkeypatch.setattr(excerpts, "ADDRESSES", 2)
-    sent = excerpts.matrix(ran.work)
+    monkeypatch.setattr(summaries, "ENDS", 1)
+    monkeypatch.setattr(summaries, "STACKED", 2)
+    monkeypatch.setattr(summaries, "BINS", 10)
+    monkeypatch.setattr(summaries, "ADDRESSES", 2)
+    sent = summaries.matrix(ran.work)
     assert {*sent} == {("A", "C"), ("A", ALL_OTHERS), (ALL_OTHERS, ALL_OTHERS)}
     assert sum(sent.values()) == sum(each.size for each in ran.known.deliveries)
-    edges, rates = excerpts.over_time(ran.work)
+    edges, rates = summaries.over_time(ran.work)
     assert {*rates} == {"orders", HOSTILE, ALL_OTHERS}
     assert len(edges) <= 11
     assert edges[1] - edges[0] == 14 * 60
     assert sum(map(sum, rates.values())) * 14 * 60 == pytest.approx(len(ran.known.deliveries) - 2 * OWN)
-    assert {each.address for each in excerpts.percentiles(ran.work)} == {"orders", HOSTILE}
-    assert len(excerpts.shares(ran.work)) == 2
+    assert {each.address for each in summaries.percentiles(ran.work)} == {"orders", HOSTILE}
+    assert len(summaries.shares(ran.work)) == 2
 
 
 def test_what_is_shown_of_latency_is_what_the_tables_say(ran: Ran) -> None:
-    rows = excerpts.percentiles(ran.work)
+    rows = summaries.percentiles(ran.work)
     assert [each.address for each in rows][:1] == ["orders"]
     assert {each.address for each in rows} == {"orders", HOSTILE, MATHS, LONG, "$dynamic"}
-    for parts in excerpts.shares(ran.work).values():
+    for parts in summaries.shares(ran.work).values():
         assert sum(parts.values()) == pytest.approx(1)
-    for clock in excerpts.clocks(ran.work):
+    for clock in summaries.clocks(ran.work):
         assert clock.router != clock.against
         assert len(clock.times) == len(clock.offsets) == len(clock.errors) > 0
         assert list(clock.times) == sorted(clock.times)
 
 
 def test_an_episode_is_shown_with_what_was_before_it(ran: Ran) -> None:
-    (worst, *_) = excerpts.anomalies(ran.work)
+    (worst, *_) = summaries.anomalies(ran.work)
     assert worst.title.startswith("messages to orders in 60 s fell to 0, usually ")
     assert "between" not in worst.title
     inside = [at for at, time in enumerate(worst.times) if worst.begin <= time < worst.end]
     assert len(inside) * 60 == worst.end - worst.begin
     assert all(worst.values[at] < worst.low[at] <= worst.usual[at] <= worst.high[at] for at in inside)
-    assert worst.begin - worst.times[0] == excerpts.BEFORE * 60
+    assert worst.begin - worst.times[0] == summaries.BEFORE * 60
     begins = timedelta(seconds=worst.begin - BEGAN / 1_000)
     assert timedelta(minutes=SILENT.start - 1) <= begins <= timedelta(minutes=SILENT.start + 1)
 

@@ -15,9 +15,9 @@ import pytest
 
 from amqpmesh.pipeline.events import TABLES, Column, Problem, arrow_schema
 from amqpmesh.pipeline.segments import MOST_FINDINGS, Account, convert, peek
-from amqpmesh.router.segments import HEAD, MAGIC, Name, block, maps
-from amqpmesh.router.telemetry import FIELDS, HOP, UNIT_OCTETS, VERSION, Kind, Outcome, Unit
-from tests.support.recorded import (
+from amqpmesh.router.telemetry.schema import FIELDS, HOP, UNIT_OCTETS, VERSION, Kind, Outcome, Unit
+from amqpmesh.router.telemetry.segments import HEAD, MAGIC, Name, block, maps
+from tests.support.data.segments import (
     ACCEPTED,
     ANSWERED,
     BEGAN,

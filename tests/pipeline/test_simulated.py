@@ -13,8 +13,8 @@ from trio.testing import MockClock
 
 from amqpmesh.pipeline.jobs import JOBS
 from amqpmesh.pipeline.work import Done, Work
-from amqpmesh.router.config import TelemetryConfig
-from amqpmesh.router.plans import loaded
+from amqpmesh.router.config.file import TelemetryConfig
+from amqpmesh.router.management.cost_plan import loaded
 from amqpmesh.topology.simulation.mesh import Mesh
 
 if TYPE_CHECKING:

@@ -29,8 +29,8 @@ from amqpmesh.pipeline.traffic import (
     weighted,
 )
 from amqpmesh.pipeline.work import Work
-from tests.support.known import CROSSING, STAY, Delivery, Known
-from tests.support.recorded import BEGAN, WHOLE_SAMPLE, at
+from tests.support.data.known_traffic import CROSSING, STAY, Delivery, Known
+from tests.support.data.segments import BEGAN, WHOLE_SAMPLE, at
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -10,17 +10,17 @@ from trio.testing import MockClock, memory_stream_pair
 
 from amqpmesh import Message, connect
 from amqpmesh.router.amqp.connection import Connection as Engine
-from amqpmesh.router.amqp.definitions import Role
 from amqpmesh.router.amqp.errors import CommandError, SaslError
 from amqpmesh.router.amqp.events import ConnectionOpened
-from amqpmesh.router.amqp.message import decode_sections
-from amqpmesh.router.amqp.messaging import AmqpSequence, AmqpValue, Data, Source
 from amqpmesh.router.amqp.negotiation import Negotiation
-from amqpmesh.router.amqp.performatives import Attach, Begin, Open
-from amqpmesh.router.amqp.sasl import SaslServer
-from amqpmesh.router.urls import Endpoint
-from amqpmesh.router.users import Users
-from tests.support.peer import AMQP, Peer, begun
+from amqpmesh.router.amqp.sasl.exchange import SaslServer
+from amqpmesh.router.amqp.standard.definitions import Role
+from amqpmesh.router.amqp.standard.messaging import AmqpSequence, AmqpValue, Data, Source
+from amqpmesh.router.amqp.standard.performatives import Attach, Begin, Open
+from amqpmesh.router.amqp.standard.sections import decode_sections
+from amqpmesh.router.config.urls import Endpoint
+from amqpmesh.router.config.users import Users
+from tests.support.peers.scripted_stream import AMQP, Peer, begun
 
 NAME = "router.example"
 

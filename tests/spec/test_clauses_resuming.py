@@ -2,12 +2,12 @@
 
 import pytest
 
-from amqpmesh.router.amqp.definitions import Role
-from amqpmesh.router.amqp.delivery_states import Accepted, DeliveryState
-from amqpmesh.router.amqp.performatives import Attach, Detach, Flow, Transfer
-from tests.support.bystanders import Intruder
-from tests.support.network import Network, message
-from tests.support.script import attached, flow
+from amqpmesh.router.amqp.standard.definitions import Role
+from amqpmesh.router.amqp.standard.delivery_states import Accepted, DeliveryState
+from amqpmesh.router.amqp.standard.performatives import Attach, Detach, Flow, Transfer
+from tests.support.peers.bystanders import Intruder
+from tests.support.peers.scripted import attached, flow
+from tests.support.worlds.network import Network, message
 
 UNSETTLED: dict[bytes, DeliveryState | None] = {b"one": None, b"two": Accepted()}
 

@@ -7,10 +7,11 @@ import trio
 from trio.testing import MockClock
 
 from amqpmesh import Router
-from amqpmesh.router.amqp.codec import decode, encode
-from amqpmesh.router.amqp.definitions import Role
+from amqpmesh.router.amqp.codec.types import Symbol
+from amqpmesh.router.amqp.codec.values import decode, encode
 from amqpmesh.router.amqp.errors import ProtocolError
-from amqpmesh.router.amqp.performatives import (
+from amqpmesh.router.amqp.standard.definitions import Role
+from amqpmesh.router.amqp.standard.performatives import (
     Attach,
     Begin,
     Close,
@@ -22,10 +23,9 @@ from amqpmesh.router.amqp.performatives import (
     decode_performative,
     encode_performative,
 )
-from amqpmesh.router.amqp.types import Symbol
-from tests.support.client import Host, Roads
-from tests.support.peer import AMQP, Peer, attached, connected, credit, frame
-from tests.support.script import begun
+from tests.support.peers.library_client import Host, Roads
+from tests.support.peers.scripted import begun
+from tests.support.peers.scripted_stream import AMQP, Peer, attached, connected, credit, frame
 
 CAPABILITIES = tuple(map(Symbol, ("ANONYMOUS-RELAY", "SHARED-SUBS", "DELAYED_DELIVERY", "queue", "com.example:other")))
 DATA = b"\x00\x53\x75\xa0\x02hi"

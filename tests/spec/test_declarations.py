@@ -8,18 +8,20 @@ from typing import Any
 
 import pytest
 
-from amqpmesh.router.amqp import conditions, decoder, definitions, messaging, performatives, plans, sasl, transactions
-from amqpmesh.router.amqp.composite import Composite, Declaration, declaration
-from amqpmesh.router.amqp.types import Primitive
+from amqpmesh.router.amqp.codec import decoder, field_codecs
+from amqpmesh.router.amqp.codec.composite import Composite, Declaration, declaration
+from amqpmesh.router.amqp.codec.types import Primitive
+from amqpmesh.router.amqp.sasl import exchange
+from amqpmesh.router.amqp.standard import conditions, definitions, messaging, performatives, transactions
 
 TYPES: dict[str, dict[str, Any]] = {
     definition["name"]: definition for definition in json.loads(Path(__file__).with_name("types.json").read_text())
 }
-MODULES = (definitions, performatives, messaging, transactions, sasl)
+MODULES = (definitions, performatives, messaging, transactions, exchange)
 DECLARED: dict[str, Declaration] = {
     declared.label: declared
     for module in MODULES
-    for declared in plans.DECLARED.values()
+    for declared in field_codecs.DECLARED.values()
     if vars(module).get(declared.cls.__name__) is declared.cls
 }
 CHOICES: dict[str, type[Enum]] = {
@@ -35,7 +37,7 @@ CHOICES: dict[str, type[Enum]] = {
     "std-dist-mode": messaging.DistributionMode,
     "txn-capability": transactions.TransactionCapability,
     "transaction-error": conditions.TransactionCondition,
-    "sasl-code": sasl.SaslCode,
+    "sasl-code": exchange.SaslCode,
 }
 
 # A slip of the draft: the published standard has a colon.

@@ -5,11 +5,11 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
+from amqpmesh.topology.address_book import Advert
 from amqpmesh.topology.addresslog import AddressLog, Stored, Taken
-from amqpmesh.topology.book import Advert
+from amqpmesh.topology.own_records import Speaker
 from amqpmesh.topology.records import AddressDelta, Name
 from amqpmesh.topology.signing import Unsigned
-from amqpmesh.topology.speaking import Speaker
 
 ROOM = 10**9
 

@@ -26,7 +26,7 @@ from amqpmesh.topology.authority import (
 from amqpmesh.topology.certificates import CertificateError, RouterCertificate, issued_by
 from amqpmesh.topology.revocations import MAX_LIST, lists_in, read_revocations
 from amqpmesh.topology.trust import Trust
-from tests.support.authorities import NOW, World
+from tests.support.data.authorities import NOW, World
 
 
 class Files:

@@ -20,7 +20,7 @@ from amqpmesh.topology.certificates import (
     router_uri,
 )
 from amqpmesh.topology.workers import covers
-from tests.support.authorities import NOW, World, san, strange
+from tests.support.data.authorities import NOW, World, san, strange
 
 WORLD = World()
 ROUTER = WORLD.certificate("A")

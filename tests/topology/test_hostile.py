@@ -11,8 +11,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from amqpmesh.topology.book import Advert
+from amqpmesh.topology.address_book import Advert
 from amqpmesh.topology.flooding import SMALL
+from amqpmesh.topology.linkstate import Dropped, RevocationsChanged, Settings, Topology
 from amqpmesh.topology.messages import (
     MAX_MESSAGE,
     Acknowledgement,
@@ -27,7 +28,6 @@ from amqpmesh.topology.messages import (
     read_message,
     write_message,
 )
-from amqpmesh.topology.protocol import Dropped, RevocationsChanged, Settings, Topology
 from amqpmesh.topology.records import (
     MAX_BODY,
     MAX_EPOCH,
@@ -42,8 +42,8 @@ from amqpmesh.topology.records import (
 from amqpmesh.topology.schema import UnreadableError
 from amqpmesh.topology.signing import Signer, Unsigned
 from amqpmesh.topology.trust import Identity, Trust
-from tests.support.authorities import World
-from tests.support.control import EPOCH, Line, Mesh
+from tests.support.data.authorities import World
+from tests.support.worlds.topologies import EPOCH, Line, Mesh
 
 
 def running(mesh: Mesh | None = None) -> tuple[Mesh, Line]:

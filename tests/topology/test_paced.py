@@ -7,12 +7,12 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from amqpmesh.topology.book import Advert
+from amqpmesh.topology.address_book import Advert
+from amqpmesh.topology.linkstate import AddressesChanged, Dropped, Settings, Topology
 from amqpmesh.topology.messages import Records, write_message
-from amqpmesh.topology.protocol import AddressesChanged, Dropped, Settings, Topology
 from amqpmesh.topology.records import MAX_NEIGHBOURS, AddressDelta, Entry, Kind, LinkState, Neighbour, encode
 from amqpmesh.topology.signing import Unsigned
-from tests.support.control import EPOCH, Line, Mesh
+from tests.support.worlds.topologies import EPOCH, Line, Mesh
 from tests.topology.test_hostile import running, signed
 
 HASTY = Settings(link_rate=1000.0, link_burst=1000, address_rate=2**30, address_burst=2**30, link_time=0.001)

@@ -7,9 +7,9 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from amqpmesh.topology.protocol import Dropped, IdentityConflict, Settings
-from tests.support.authorities import World
-from tests.support.control import EPOCH, Line, Mesh
+from amqpmesh.topology.linkstate import Dropped, IdentityConflict, Settings
+from tests.support.data.authorities import World
+from tests.support.worlds.topologies import EPOCH, Line, Mesh
 
 NAMES = ("A", "B", "C", "D", "E", "F", "G", "H")
 SETTINGS = Settings(penalty_half_life=2.0)

@@ -6,11 +6,11 @@ from itertools import pairwise
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from amqpmesh.topology.authority import DAY
-from amqpmesh.topology.protocol import Dropped
+from amqpmesh.topology.linkstate import Dropped
 from amqpmesh.topology.signing import SignedRecord, Signer, Verifier
 from amqpmesh.topology.trust import CLOCK_TOLERANCE, Identity, Trust, Verified
-from tests.support.authorities import World
-from tests.support.control import Mesh
+from tests.support.data.authorities import World
+from tests.support.worlds.topologies import Mesh
 
 
 class Routers:

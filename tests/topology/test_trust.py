@@ -22,7 +22,7 @@ from amqpmesh.topology.trust import (
     Verified,
     signed_octets,
 )
-from tests.support.authorities import NOW, World, strange
+from tests.support.data.authorities import NOW, World, strange
 
 BODY = b"what A says"
 

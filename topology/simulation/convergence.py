@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import networkx
 
 if TYPE_CHECKING:
-    from amqpmesh.topology.protocol import Topology
+    from amqpmesh.topology.linkstate import Topology
     from amqpmesh.topology.simulation.nodes import Node
 
 

@@ -12,7 +12,7 @@ from typing import Final
 
 import trio
 
-from amqpmesh.router.logs import ROOT, Said, escaped
+from amqpmesh.router.logs.event_log import ROOT, Said, escaped
 
 _MESH: Final[trio.lowlevel.RunVar[Log | None]] = trio.lowlevel.RunVar("amqpmesh simulation's log", None)
 

@@ -16,21 +16,21 @@ import trio
 from trio.testing import MockClock
 
 from amqpmesh.router.amqp.errors import CommandError
-from amqpmesh.router.config import ConnectorConfig, ListenerConfig, MeshConfig, RouterConfig
-from amqpmesh.router.io.client.backoff import Backoff
-from amqpmesh.router.io.client.connection import Connection, connect
+from amqpmesh.router.client.connect import Connection, connect
+from amqpmesh.router.config.file import ConnectorConfig, ListenerConfig, MeshConfig, RouterConfig
+from amqpmesh.router.io.backoff import Backoff
+from amqpmesh.topology.simulation.certificates import Papers
 from amqpmesh.topology.simulation.convergence import disagreement, leftovers
+from amqpmesh.topology.simulation.links import Conditions
 from amqpmesh.topology.simulation.log import Log
 from amqpmesh.topology.simulation.network import Host, Network, Road
 from amqpmesh.topology.simulation.nodes import Node, true_time
-from amqpmesh.topology.simulation.papers import Papers
 from amqpmesh.topology.simulation.routers import HostedRouter
 from amqpmesh.topology.simulation.scheduling import seeded
-from amqpmesh.topology.simulation.wires import Conditions
 
 if TYPE_CHECKING:
+    from amqpmesh.router.config.urls import Endpoint
     from amqpmesh.router.statistics import Statistics
-    from amqpmesh.router.urls import Endpoint
 
 CLIENTS: Final = 5672
 """The port at which routers take clients; links have those from `LINKS` on, one each."""

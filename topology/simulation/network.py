@@ -10,8 +10,8 @@ from typing import Final
 
 import trio
 
+from amqpmesh.topology.simulation.links import Conditions, End, Wire
 from amqpmesh.topology.simulation.log import Log
-from amqpmesh.topology.simulation.wires import Conditions, End, Wire
 
 Serve = Callable[[End, "Host"], Awaitable[None]]
 """Serves who has connected, at the end of a connection, until it is over."""

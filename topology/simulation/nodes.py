@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Any, Final
 import trio
 
 from amqpmesh.router.amqp.errors import CommandError
-from amqpmesh.router.io.client.doors import Doors
+from amqpmesh.router.client.factory import Doors
 from amqpmesh.topology.simulation.log import speak_as
 
 if TYPE_CHECKING:
-    from amqpmesh.router.config import ListenerConfig
-    from amqpmesh.router.io.client.attacher import Attacher
-    from amqpmesh.router.io.client.connection import Connection
+    from amqpmesh.router.client.connect import Connection
+    from amqpmesh.router.client.link_manager import Attacher
+    from amqpmesh.router.config.file import ListenerConfig
     from amqpmesh.router.statistics import Statistics
+    from amqpmesh.topology.simulation.links import End
     from amqpmesh.topology.simulation.network import Host, Serve
     from amqpmesh.topology.simulation.routers import HostedRouter
-    from amqpmesh.topology.simulation.wires import End
 
 START: Final = 1_700_000_000.0
 """What wall clocks show when the run begins, in seconds since 1970."""

@@ -7,17 +7,17 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from amqpmesh.router.io.connectors import Connector
-from amqpmesh.router.io.credentials import ConnectorCredentials
-from amqpmesh.router.io.driver import Driver
-from amqpmesh.router.io.membership import Membership, membership
-from amqpmesh.router.io.node import Router
+from amqpmesh.router.runtime.connectors import Connector
+from amqpmesh.router.runtime.credentials import ConnectorCredentials
+from amqpmesh.router.runtime.driver import Driver
+from amqpmesh.router.runtime.membership import Membership, membership
+from amqpmesh.router.runtime.router import Router
 from amqpmesh.topology.simulation.log import speak_as
 
 if TYPE_CHECKING:
-    from amqpmesh.router.config import ConnectorConfig, ListenerConfig, RouterConfig
+    from amqpmesh.router.config.file import ConnectorConfig, ListenerConfig, RouterConfig
     from amqpmesh.router.core import Core
-    from amqpmesh.router.mesh import Mesh as MeshPart
+    from amqpmesh.router.mesh.member import Mesh as MeshPart
     from amqpmesh.topology.simulation.network import Host
 
 

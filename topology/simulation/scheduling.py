@@ -9,7 +9,7 @@ from typing import Final
 
 from trio._core import _run
 
-from amqpmesh.router.io.surroundings import OF_RUN, Surroundings
+from amqpmesh.router.io.environment import OF_RUN, Surroundings
 
 _SORTED: Final = "_ALLOW_DETERMINISTIC_SCHEDULING"
 

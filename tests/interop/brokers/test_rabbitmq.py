@@ -33,7 +33,7 @@ from amqpmesh import (
     connect,
 )
 from tests.interop.brokers.conftest import NOBODY, PASSWORD, USER
-from tests.support.types import typed
+from tests.support.data.typed import typed
 
 pytestmark = pytest.mark.interop
 

@@ -16,7 +16,7 @@ from amqpmesh.pipeline.connector.columns import BY_NAME
 from amqpmesh.pipeline.connector.options import Options, Use
 from amqpmesh.pipeline.connector.rows import Shape
 from amqpmesh.router.amqp.errors import AmqpMeshError
-from tests.support.served import PATIENCE, Served
+from tests.support.processes.router_thread import PATIENCE, Served
 
 BODIES = [b"%d" % number for number in range(20)]
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from amqpmesh import Released
-from tests.support.served import PATIENCE, Served
+from tests.support.processes.router_thread import PATIENCE, Served
 
 ROOT = Path(__file__).parents[3]
 

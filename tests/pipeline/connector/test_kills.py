@@ -15,12 +15,12 @@ import pytest
 
 from amqpmesh import Direction, LinkStatistics
 from amqpmesh.pipeline.connector.datasource import register
-from tests.support.cluster import Cluster
-from tests.support.cuttable import Way
-from tests.support.daemons import Daemon
-from tests.support.persistent import PATIENCE, Persistent, eventually, in_sink
-from tests.support.programs import ENVIRONMENT, ROOT
-from tests.support.served import Served
+from tests.support.processes.cuttable_path import Way
+from tests.support.processes.daemon import Daemon
+from tests.support.processes.programs import ENVIRONMENT, ROOT
+from tests.support.processes.router_thread import Served
+from tests.support.spark.cluster import Cluster
+from tests.support.spark.persistent import PATIENCE, Persistent, eventually, in_sink
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

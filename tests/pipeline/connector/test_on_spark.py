@@ -13,7 +13,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 from amqpmesh import Accepted, Message, Released
 from amqpmesh.pipeline.connector.datasource import register
-from tests.support.served import PATIENCE, Served
+from tests.support.processes.router_thread import PATIENCE, Served
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -14,7 +14,7 @@ from pyspark import cloudpickle
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit
 
-from tests.support.served import PATIENCE
+from tests.support.processes.router_thread import PATIENCE
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

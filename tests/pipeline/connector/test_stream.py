@@ -32,8 +32,8 @@ from amqpmesh.pipeline.connector.rows import Shape
 from amqpmesh.pipeline.connector.stream import AmqpStreamReader
 from amqpmesh.router.amqp.errors import AmqpMeshError
 from amqpmesh.router.amqp.link import Sender as EngineSender
-from amqpmesh.router.users import add_user
-from tests.support.served import PATIENCE, Served
+from amqpmesh.router.config.users import add_user
+from tests.support.processes.router_thread import PATIENCE, Served
 
 MANY = ReadMaxRows(1000)
 

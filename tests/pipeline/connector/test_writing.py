@@ -18,7 +18,7 @@ from amqpmesh.pipeline.connector.rows import CARRIED, Shape, batch
 from amqpmesh.pipeline.connector.sending import RowError
 from amqpmesh.pipeline.connector.writer import AmqpBatchWriter
 from amqpmesh.router.amqp.errors import AmqpMeshError, CommandError
-from tests.support.served import Served
+from tests.support.processes.router_thread import Served
 
 
 @pytest.fixture

@@ -8,16 +8,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from amqpmesh.router.amqp import events
-from amqpmesh.router.amqp.codec import encode
-from amqpmesh.router.amqp.definitions import AmqpCondition, ConnectionCondition, Error, Role
-from amqpmesh.router.amqp.delivery_states import Accepted
+from amqpmesh.router.amqp.codec.types import Described, Symbol, ULong
+from amqpmesh.router.amqp.codec.values import encode
 from amqpmesh.router.amqp.errors import CommandError
 from amqpmesh.router.amqp.frames import EMPTY_FRAME
-from amqpmesh.router.amqp.performatives import Begin, Close, Detach, Disposition, End, Flow, Open
+from amqpmesh.router.amqp.standard.definitions import AmqpCondition, ConnectionCondition, Error, Role
+from amqpmesh.router.amqp.standard.delivery_states import Accepted
+from amqpmesh.router.amqp.standard.performatives import Begin, Close, Detach, Disposition, End, Flow, Open
 from amqpmesh.router.amqp.states import ConnectionState
-from amqpmesh.router.amqp.types import Described, Symbol, ULong
-from tests.support.pair import Pair, Scripted
-from tests.support.script import AMQP, attached, begun, flow, frame, transferred
+from tests.support.peers.engine_pair import Pair, Scripted
+from tests.support.peers.scripted import AMQP, attached, begun, flow, frame, transferred
 
 S = ConnectionState
 FORCED = Error(condition=ConnectionCondition.CONNECTION_FORCED, description="enough")

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amqpmesh.router.amqp.definitions import ConnectionCondition
 from amqpmesh.router.amqp.errors import ProtocolError, Scope
 from amqpmesh.router.amqp.frames import AMQP_FRAME, EMPTY_FRAME, SASL_FRAME, Frame, FrameReader, protocol_header
+from amqpmesh.router.amqp.standard.definitions import ConnectionCondition
 
 
 def framed(body: bytes, *, channel: int = 0, kind: int = AMQP_FRAME, extended: bytes = b"") -> bytes:

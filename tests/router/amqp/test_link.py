@@ -3,7 +3,10 @@
 import pytest
 
 from amqpmesh.router.amqp import events
-from amqpmesh.router.amqp.definitions import (
+from amqpmesh.router.amqp.codec.types import Symbol
+from amqpmesh.router.amqp.errors import CommandError
+from amqpmesh.router.amqp.link import Receiver, Sender
+from amqpmesh.router.amqp.standard.definitions import (
     AmqpCondition,
     Error,
     ReceiverSettleMode,
@@ -11,17 +14,14 @@ from amqpmesh.router.amqp.definitions import (
     SenderSettleMode,
     SessionCondition,
 )
-from amqpmesh.router.amqp.errors import CommandError
-from amqpmesh.router.amqp.link import Receiver, Sender
-from amqpmesh.router.amqp.messaging import Source, Target
-from amqpmesh.router.amqp.performatives import Attach, Begin, Detach, Disposition, End, Flow, Open
+from amqpmesh.router.amqp.standard.messaging import Source, Target
+from amqpmesh.router.amqp.standard.performatives import Attach, Begin, Detach, Disposition, End, Flow, Open
 from amqpmesh.router.amqp.states import LinkEndpointState
 from amqpmesh.router.amqp.terminus import Terminus
-from amqpmesh.router.amqp.types import Symbol
 from amqpmesh.router.kernel.relay import ACCEPTED_STATE, dispose
-from tests.support.links import consuming, producing
-from tests.support.pair import Pair, Scripted
-from tests.support.script import AMQP, attached, begun, flow, frame, transferred
+from tests.support.peers.engine_pair import Pair, Scripted
+from tests.support.peers.scripted import AMQP, attached, begun, flow, frame, transferred
+from tests.support.peers.scripted_link import consuming, producing
 
 S = LinkEndpointState
 WHY = Error(condition=AmqpCondition.NOT_FOUND, description="there is no such thing")

@@ -5,16 +5,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from amqpmesh.router.amqp import events
-from amqpmesh.router.amqp.definitions import AmqpCondition, LinkCondition, Role
+from amqpmesh.router.amqp.codec.types import Symbol
 from amqpmesh.router.amqp.errors import CommandError
 from amqpmesh.router.amqp.link import Receiver, Sender
-from amqpmesh.router.amqp.performatives import Attach, Begin, Detach, Flow, Open, Transfer
+from amqpmesh.router.amqp.standard.definitions import AmqpCondition, LinkCondition, Role
+from amqpmesh.router.amqp.standard.performatives import Attach, Begin, Detach, Flow, Open, Transfer
 from amqpmesh.router.amqp.terminus import Terminus
-from amqpmesh.router.amqp.types import Symbol
 from amqpmesh.router.kernel.relay import serial_add
-from tests.support.links import consuming, failed, producing
-from tests.support.pair import Pair, Scripted
-from tests.support.script import AMQP, attached, begun, flow, transferred
+from tests.support.peers.engine_pair import Pair, Scripted
+from tests.support.peers.scripted import AMQP, attached, begun, flow, transferred
+from tests.support.peers.scripted_link import consuming, failed, producing
 
 
 def test_a_flow_sets_the_credit_that_its_limit_leaves() -> None:

@@ -5,8 +5,11 @@ from dataclasses import replace
 import pytest
 
 from amqpmesh.router.amqp import events
-from amqpmesh.router.amqp.composite import encode_composite
-from amqpmesh.router.amqp.definitions import (
+from amqpmesh.router.amqp.codec.composite import encode_composite
+from amqpmesh.router.amqp.codec.types import Symbol
+from amqpmesh.router.amqp.errors import CommandError
+from amqpmesh.router.amqp.link import Receiver, Sender
+from amqpmesh.router.amqp.standard.definitions import (
     AmqpCondition,
     Error,
     LinkCondition,
@@ -14,16 +17,13 @@ from amqpmesh.router.amqp.definitions import (
     Role,
     SenderSettleMode,
 )
-from amqpmesh.router.amqp.delivery_states import Accepted, Received, Rejected
-from amqpmesh.router.amqp.errors import CommandError
-from amqpmesh.router.amqp.link import Receiver, Sender
-from amqpmesh.router.amqp.performatives import Disposition, Open, Transfer
+from amqpmesh.router.amqp.standard.delivery_states import Accepted, Received, Rejected
+from amqpmesh.router.amqp.standard.performatives import Disposition, Open, Transfer
 from amqpmesh.router.amqp.terminus import Terminus
-from amqpmesh.router.amqp.types import Symbol
 from amqpmesh.router.kernel.relay import ACCEPTED_STATE, Delivery, dispose
-from tests.support.links import failed, producing
-from tests.support.pair import Pair, Scripted
-from tests.support.script import AMQP, attached, begun, flow, frame, transferred
+from tests.support.peers.engine_pair import Pair, Scripted
+from tests.support.peers.scripted import AMQP, attached, begun, flow, frame, transferred
+from tests.support.peers.scripted_link import failed, producing
 
 
 def small_frames(*, credit: int = 5) -> Scripted:

@@ -3,9 +3,10 @@
 import pytest
 
 from amqpmesh.router.amqp import events
-from amqpmesh.router.amqp.definitions import AmqpCondition, Error, Role, SessionCondition
+from amqpmesh.router.amqp.codec.types import Symbol
 from amqpmesh.router.amqp.errors import CommandError
-from amqpmesh.router.amqp.performatives import (
+from amqpmesh.router.amqp.standard.definitions import AmqpCondition, Error, Role, SessionCondition
+from amqpmesh.router.amqp.standard.performatives import (
     Attach,
     Begin,
     Close,
@@ -17,10 +18,9 @@ from amqpmesh.router.amqp.performatives import (
 )
 from amqpmesh.router.amqp.states import ConnectionState, SessionState
 from amqpmesh.router.amqp.terminus import Terminus
-from amqpmesh.router.amqp.types import Symbol
-from tests.support.pair import Pair, Scripted
-from tests.support.script import AMQP, attached, begun, flow, frame, transferred
-from tests.support.sessions import ended, mapped
+from tests.support.peers.engine_pair import Pair, Scripted
+from tests.support.peers.scripted import AMQP, attached, begun, flow, frame, transferred
+from tests.support.peers.scripted_session import ended, mapped
 
 S = SessionState
 WHY = Error(condition=AmqpCondition.NOT_ALLOWED, description="no more of this")

@@ -3,19 +3,19 @@
 import pytest
 
 from amqpmesh.router.amqp import events
-from amqpmesh.router.amqp.composite import encode_composite
-from amqpmesh.router.amqp.definitions import Error, Role
-from amqpmesh.router.amqp.delivery_states import Accepted, Modified, Received, Rejected, TransactionalState
-from amqpmesh.router.amqp.performatives import (
+from amqpmesh.router.amqp.codec.composite import encode_composite
+from amqpmesh.router.amqp.codec.types import Symbol
+from amqpmesh.router.amqp.standard.definitions import Error, Role
+from amqpmesh.router.amqp.standard.delivery_states import Accepted, Modified, Received, Rejected, TransactionalState
+from amqpmesh.router.amqp.standard.performatives import (
     Disposition,
     End,
     decode_performative,
 )
-from amqpmesh.router.amqp.types import Symbol
 from amqpmesh.router.kernel.relay import ACCEPTED_STATE, Delivery, dispose
-from tests.support.pair import Scripted
-from tests.support.script import attached, begun, frame, transferred
-from tests.support.sessions import mapped
+from tests.support.peers.engine_pair import Scripted
+from tests.support.peers.scripted import attached, begun, frame, transferred
+from tests.support.peers.scripted_session import mapped
 
 
 def delivered(number: int, *, links: int = 1) -> tuple[Scripted, list[Delivery]]:

@@ -6,14 +6,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from amqpmesh.router.amqp import events
-from amqpmesh.router.amqp.definitions import Role, SessionCondition
 from amqpmesh.router.amqp.link import Receiver, Sender
-from amqpmesh.router.amqp.performatives import Begin, End, Flow, Open, Transfer
+from amqpmesh.router.amqp.standard.definitions import Role, SessionCondition
+from amqpmesh.router.amqp.standard.performatives import Begin, End, Flow, Open, Transfer
 from amqpmesh.router.amqp.terminus import Terminus
 from amqpmesh.router.kernel.relay import ACCEPTED_STATE, Delivery, dispose, serial_add
-from tests.support.pair import Pair, Scripted, whole
-from tests.support.script import AMQP, attached, begun, flow, transferred
-from tests.support.sessions import ended, mapped
+from tests.support.peers.engine_pair import Pair, Scripted, whole
+from tests.support.peers.scripted import AMQP, attached, begun, flow, transferred
+from tests.support.peers.scripted_session import ended, mapped
 
 
 def test_a_transfer_beyond_the_window_ends_the_session() -> None:

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from amqpmesh.router.cli.main import main
-from tests.support.served import PATIENCE, Command, Said, Serve, Served
-from tests.support.terminals import Terminal
+from tests.support.processes.router_thread import PATIENCE, Command, Said, Serve, Served
+from tests.support.processes.terminal import Terminal
 
 
 @pytest.fixture

@@ -7,13 +7,13 @@ import trio
 from trio.testing import MockClock
 
 from amqpmesh.router.amqp.connection import OURS, PRODUCT
-from amqpmesh.router.amqp.definitions import AmqpCondition, Error, Role
-from amqpmesh.router.amqp.performatives import Attach
+from amqpmesh.router.amqp.standard.definitions import AmqpCondition, Error, Role
+from amqpmesh.router.amqp.standard.performatives import Attach
 from amqpmesh.router.cli.explaining import ANSWER_TIME, UNKNOWN, why_no_credit
-from amqpmesh.router.io.management import SURVEY_TIME
-from amqpmesh.router.io.node import Router
-from tests.support.client import joined
-from tests.support.counterpart import Counterpart
+from amqpmesh.router.runtime.management_node import SURVEY_TIME
+from amqpmesh.router.runtime.router import Router
+from tests.support.peers.library_client import joined
+from tests.support.peers.scripted_server import Counterpart
 
 
 async def test_a_router_tells_the_reason_that_its_status_has(nursery: trio.Nursery, autojump_clock: MockClock) -> None:

@@ -19,7 +19,7 @@ from amqpmesh.router.amqp.errors import (
     SaslError,
     SessionEndedError,
 )
-from amqpmesh.router.cli.exits import Exit, RefusedError, StoppedError, TimedOutError, status_of
+from amqpmesh.router.cli.exit_status import Exit, RefusedError, StoppedError, TimedOutError, status_of
 from amqpmesh.router.cli.main import main
 
 
@@ -99,7 +99,7 @@ def test_help_is_there_before_the_library_is_read() -> None:
     assert done.stdout.endswith("\n[]\n")
 
 
-@pytest.mark.parametrize("module", ["amqpmesh.router.cli.commands", "amqpmesh.router.cli.send", "trio"])
+@pytest.mark.parametrize("module", ["amqpmesh.router.cli.registry", "amqpmesh.router.cli.commands.send", "trio"])
 def test_ctrl_c_while_modules_are_read_ends_it_at_once_and_quietly(module: str) -> None:
     """Some of them would hide it, or wrap it: it ends the process all the same."""
     interrupted = f"""
@@ -130,7 +130,7 @@ seen = []
 
 class Looking:
     def find_spec(self, name, path=None, target=None):
-        if name == "amqpmesh.router.cli.check":
+        if name == "amqpmesh.router.cli.commands.check":
             seen.append(signal.getsignal(signal.SIGINT))
 
 sys.meta_path.insert(0, Looking())

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from amqpmesh.policies.distribution import Distribution
-from amqpmesh.router.config import AddressConfig, ListenerConfig
-from tests.support.network import Network, message
+from amqpmesh.router.config.file import AddressConfig, ListenerConfig
+from tests.support.worlds.network import Network, message
 
 
 def test_a_drain_of_an_empty_address_is_answered_and_gives_no_message() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from amqpmesh.router.credit import Branch, Input, Pool
+from amqpmesh.router.credit.pool import Branch, Input, Pool
 from tests.support.worlds.credit_pools import BALANCED, Flow, flows, pass_time, relay, served
 
 

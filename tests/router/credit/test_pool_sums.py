@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
 from amqpmesh.policies.distribution import Distribution
-from amqpmesh.router.credit import Branch, Input, Pool
-from amqpmesh.router.windows import ahead
+from amqpmesh.router.credit.pool import Branch, Input, Pool
+from amqpmesh.router.credit.sinks import ahead
 from tests.support.worlds.credit_pools import BALANCED, SINGLE
 
 

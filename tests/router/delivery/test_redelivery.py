@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from amqpmesh.router.amqp.composite import decode_composite
-from amqpmesh.router.amqp.definitions import Error
-from amqpmesh.router.amqp.delivery_states import Accepted, Modified, Rejected, Released
-from amqpmesh.router.amqp.messaging import Header, MessageAnnotations
-from amqpmesh.router.amqp.types import Symbol
-from amqpmesh.router.config import AddressConfig
-from tests.support.network import Network, message
+from amqpmesh.router.amqp.codec.composite import decode_composite
+from amqpmesh.router.amqp.codec.types import Symbol
+from amqpmesh.router.amqp.standard.definitions import Error
+from amqpmesh.router.amqp.standard.delivery_states import Accepted, Modified, Rejected, Released
+from amqpmesh.router.amqp.standard.messaging import Header, MessageAnnotations
+from amqpmesh.router.config.file import AddressConfig
+from tests.support.worlds.network import Network, message
 
 
 def test_an_expired_message_goes_to_the_dead_letter_address_without_ttl() -> None:

@@ -9,16 +9,16 @@ import trio
 import trustme
 from trio.testing import MockClock
 
-from amqpmesh.router.amqp.definitions import Role
 from amqpmesh.router.amqp.errors import ConfigError
-from amqpmesh.router.amqp.performatives import Close, Open
-from amqpmesh.router.config import ListenerConfig, RouterConfig, TlsConfig
+from amqpmesh.router.amqp.standard.definitions import Role
+from amqpmesh.router.amqp.standard.performatives import Close, Open
+from amqpmesh.router.config.file import ListenerConfig, RouterConfig, TlsConfig
+from amqpmesh.router.config.users import add_user
 from amqpmesh.router.io.handshake import HANDSHAKE_TIME_OUT, certificate_subject
-from amqpmesh.router.io.node import Router
 from amqpmesh.router.io.tls import client_context
-from amqpmesh.router.logs import event_of
-from amqpmesh.router.users import add_user
-from tests.support.peer import AMQP, TLS, Peer, connect, connected, frame
+from amqpmesh.router.logs.event_log import event_of
+from amqpmesh.router.runtime.router import Router
+from tests.support.peers.scripted_stream import AMQP, TLS, Peer, connect, connected, frame
 from tests.support.worlds.sockets import EITHER_WAY
 
 pytestmark = EITHER_WAY

@@ -8,13 +8,13 @@ import trio
 import trustme
 from trio.testing import MockClock, memory_stream_pair
 
-from amqpmesh.router.config import RouterConfig
+from amqpmesh.router.config.file import RouterConfig
+from amqpmesh.router.config.urls import Endpoint
 from amqpmesh.router.core import Core
-from amqpmesh.router.io.client.dialing import open_tcp
+from amqpmesh.router.io.dialing import open_tcp
 from amqpmesh.router.io.farewell import LINGER, take_leave
 from amqpmesh.router.io.handshake import secure
 from amqpmesh.router.io.streams import RECEIVE_BUFFER, UNSENT, TcpStream
-from amqpmesh.router.urls import Endpoint
 
 
 class Recorded(trio.abc.HalfCloseableStream):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.support.kernels import Kernels, both
+from tests.support.worlds.kernels import Kernels, both
 
 
 @pytest.fixture(scope="session")

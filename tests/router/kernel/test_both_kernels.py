@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support import encodings as wire
-from tests.support.kernels import Kernels, agreed
+from tests.support.data import encodings as wire
+from tests.support.worlds.kernels import Kernels, agreed
 
 M = 2**32
 NUMBERS = st.one_of(st.sampled_from([0, 1, 255, 256, M // 2 - 1, M // 2, M - 1]), st.integers(0, M - 1))

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from amqpmesh.router.amqp.definitions import Error, LinkCondition
-from amqpmesh.router.amqp.types import Symbol
-from amqpmesh.router.message import Message
+from amqpmesh.router.amqp.codec.types import Symbol
+from amqpmesh.router.amqp.standard.definitions import Error, LinkCondition
+from amqpmesh.router.message.content import Message
 
 PAYLOAD = Message(b"").encode()
 

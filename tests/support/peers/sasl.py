@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 
 from scramp import ScramMechanism
 
-from amqpmesh.router.amqp.composite import encode_composite
-from amqpmesh.router.amqp.mechanisms import ScramKeys
-from amqpmesh.router.amqp.sasl import (
+from amqpmesh.router.amqp.codec.composite import encode_composite
+from amqpmesh.router.amqp.codec.types import Symbol
+from amqpmesh.router.amqp.sasl.exchange import (
     SaslChallenge,
     SaslCode,
     SaslInit,
@@ -17,7 +17,7 @@ from amqpmesh.router.amqp.sasl import (
     SaslResponse,
     SaslServer,
 )
-from amqpmesh.router.amqp.types import Symbol
+from amqpmesh.router.amqp.sasl.mechanisms import ScramKeys
 
 ALL = ("EXTERNAL", "SCRAM-SHA-256", "SCRAM-SHA-1", "PLAIN", "ANONYMOUS")
 

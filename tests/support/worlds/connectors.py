@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from amqpmesh.router.config import ConnectorConfig
-from amqpmesh.router.io.client.backoff import Backoff
-from amqpmesh.router.io.node import Router
+from amqpmesh.router.config.file import ConnectorConfig
+from amqpmesh.router.io.backoff import Backoff
+from amqpmesh.router.runtime.router import Router
 from amqpmesh.router.statistics import ConnectorStatistics
-from tests.support.client import URL, Roads
+from tests.support.peers.library_client import URL, Roads
 
 
 class Even(Backoff):

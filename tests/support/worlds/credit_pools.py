@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from amqpmesh.policies.distribution import Distribution
-from amqpmesh.router.credit import Branch, Input, Pool
+from amqpmesh.router.credit.pool import Branch, Input, Pool
 
 BALANCED = Distribution.BALANCED
 #: The distributions by which each message is one delivery, or one for each receiver.

@@ -6,10 +6,10 @@ from collections import Counter, defaultdict
 
 import trio
 
-from amqpmesh.router.io.client.receiver import Receiver
-from amqpmesh.router.io.node import Router
-from amqpmesh.router.message import Message
-from amqpmesh.router.outcomes import OutcomeError
+from amqpmesh.router.client.receiver import Receiver
+from amqpmesh.router.message.content import Message
+from amqpmesh.router.message.outcomes import OutcomeError
+from amqpmesh.router.runtime.router import Router
 
 TOTAL = 100
 """Messages of each sender."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from amqpmesh.router.io import poller
+from amqpmesh.router.runtime import poller
 
 #: The `pytestmark` of a module whose tests run with either way.
 EITHER_WAY = [

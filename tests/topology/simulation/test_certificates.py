@@ -5,7 +5,7 @@ import trio
 
 from amqpmesh import CommandError, ConfigError, MeshConfig
 from amqpmesh.topology.simulation.mesh import Mesh
-from tests.support.traffic import Traffic
+from tests.support.worlds.simulated_traffic import Traffic
 
 DAY = 86_400.0
 TOLERANCE = 300.0

@@ -7,7 +7,7 @@ import trio
 
 from amqpmesh import Backoff, MeshConfig
 from amqpmesh.topology.simulation.mesh import Mesh
-from tests.support.traffic import Traffic
+from tests.support.worlds.simulated_traffic import Traffic
 
 HOLD = 3.0
 MEMBERSHIP = MeshConfig(insecure=True, hold=HOLD, lane_idle=1.0)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.programs import ENVIRONMENT, PATIENCE
+from tests.support.processes.programs import ENVIRONMENT, PATIENCE
 
 PLUGIN = "amqpmesh.topology.simulation.fixtures"
 

@@ -7,13 +7,13 @@ import sys
 import pytest
 
 from amqpmesh.topology.simulation.mesh import Mesh
-from tests.support.eventful import log_of
-from tests.support.programs import ENVIRONMENT, PATIENCE
+from tests.support.processes.programs import ENVIRONMENT, PATIENCE
+from tests.support.worlds.eventful import log_of
 
 
 def log_in_another_process(seed: int, hash_seed: int) -> str:
     done = subprocess.run(
-        [sys.executable, "-m", "tests.support.eventful", str(seed)],
+        [sys.executable, "-m", "tests.support.worlds.eventful", str(seed)],
         env={**os.environ, **ENVIRONMENT, "PYTHONHASHSEED": str(hash_seed)},
         capture_output=True,
         text=True,

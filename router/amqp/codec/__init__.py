@@ -1,0 +1,1 @@
+"""Values and composite types to bytes, and back (part 1)."""

@@ -1,0 +1,382 @@
+"""From the annotation of a field to the functions that read and write it, once per class."""
+
+import types as python_types
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from enum import Enum
+from functools import partial, reduce
+from typing import Annotated, Any, NoReturn, Union, get_args, get_origin
+
+from amqpmesh.router.amqp.codec import decoder, encoder, types
+from amqpmesh.router.amqp.codec.decoder import Buffer, Reader, Span
+from amqpmesh.router.amqp.codec.encoder import NULL, Writer
+from amqpmesh.router.amqp.codec.field_types import MaxOctets, Shape
+from amqpmesh.router.amqp.codec.maps import Entries
+from amqpmesh.router.amqp.codec.types import Extension, Primitive, Symbol
+from amqpmesh.router.amqp.codec.value_limits import FEW_VALUES, behind, refuse_values
+from amqpmesh.router.amqp.errors import decode_error, invalid_field, shown
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How values of one annotation are read and written.
+
+    Args: label: what the type is called, for errors.
+        readers: by format code; 0x00 for described types. Null is not among them, unless any value is one.
+        write: refuses what is not of the type by one of `encoder.REFUSALS`.
+        classes: the Python classes of the values: how a union finds the plan for a value.
+        nullable: whether null is a value of it, which reads as None.
+        multiple: whether it is an annotation with `Multiple`.
+    """
+
+    label: str
+    readers: Mapping[int, Reader]
+    write: Writer
+    classes: tuple[type, ...]
+    nullable: bool = False
+    multiple: bool = False
+
+    def table(self) -> list[Reader]:
+        """The readers, null included where it is a value, ready to be indexed by any octet."""
+        label = self.label
+
+        def refuse(data: Buffer, offset: int, _depth: int) -> NoReturn:
+            raise decode_error(f"format code 0x{data[offset - 1]:02x} is not of type {label}")
+
+        table: list[Reader] = [refuse] * 256
+        for code, reader in self.readers.items():
+            table[code] = reader
+        if self.nullable:
+            for code, reader in decoder.PLAIN[Primitive.NULL].items():
+                table[code] = reader
+        return table
+
+
+@dataclass(frozen=True, slots=True)
+class Declaration:
+    """A type declared with a descriptor: how what follows the descriptor is read, and how the whole is written."""
+
+    name: Symbol
+    code: int
+    cls: type
+    read: Reader
+    write: Writer
+
+    @property
+    def label(self) -> str:
+        """The name of the type without domain and representation: `attach` for `amqp:attach:list`."""
+        return self.name.split(":")[1]
+
+
+DECLARED: dict[type, Declaration] = {}
+"""Every composite and every restricted type with a descriptor that was declared, by its class."""
+
+CHOICES: dict[type[Enum], Primitive] = {}
+"""The source type of every restricted type with choices that was declared, by its class."""
+
+_PYTHONS_OWN = {type(None), bool, int, float, str, bytes, bytearray, memoryview, list, tuple, dict}
+"""Classes that do not say by themselves what a field is: an int could be of nine types."""
+
+
+def plan_for(annotation: Any) -> Plan:
+    """The plan for an annotation.
+
+    Raises: TypeError: it is none of those that `fields.py` names.
+    """
+    origin = get_origin(annotation)
+    if origin is Annotated:
+        return _annotated(*get_args(annotation))
+    if origin is Union or origin is python_types.UnionType:
+        return _union(get_args(annotation))
+    if annotation in DECLARED:
+        return _described([DECLARED[annotation]], refuse_unknown)
+    if annotation in CHOICES:
+        return _choices(annotation, CHOICES[annotation], others=False)
+    if annotation in encoder.CLASSES.keys() - _PYTHONS_OWN:
+        primitive = encoder.CLASSES[annotation]
+        return Plan(primitive.value, decoder.TYPED[primitive], encoder.FIELD_WRITERS[primitive], (annotation,))
+    raise TypeError(f"{annotation!r} does not say what it is on the wire")
+
+
+_ANY: dict[int, Reader] = {0x00: decoder.READERS[0x00], **decoder.READERS_BY_CODE}
+
+_NOT_SIMPLE = {Primitive.LIST, Primitive.MAP, Primitive.ARRAY}
+
+_SIMPLE = {code: read for code, read in _ANY.items() if decoder.ENCODINGS.get(code) not in _NOT_SIMPLE}
+
+
+def _write_simple(value: Any, depth: int) -> bytes:
+    octets = encoder.write_value(value, depth)
+    if octets[0] not in _SIMPLE:
+        raise TypeError(f"{shown(value)} is a list, a map or an array")
+    return octets
+
+
+def _annotated(base: Any, kind: Primitive | Shape, *restrictions: MaxOctets) -> Plan:
+    if kind is Shape.ANY:
+        return Plan("*", _ANY, encoder.write_value, (), nullable=True)
+    if kind is Shape.SIMPLE:
+        return Plan("simple", _SIMPLE, _write_simple, (), nullable=True)
+    if kind is Shape.MULTIPLE:
+        return _multiple(plan_for(get_args(base)[0]))
+    if kind in (Shape.MAP, Shape.LAZY_MAP):
+        key, value = get_args(base)
+        return _map(plan_for(key), plan_for(value), lazy=kind is Shape.LAZY_MAP)
+    plan = Plan(kind.value, decoder.PLAIN[kind], encoder.FIELD_WRITERS[kind], (get_origin(base) or base,))
+    return reduce(_at_most, restrictions, plan)
+
+
+def _wrapped(readers: Mapping[int, Reader], convert: Callable[[Any], Any]) -> dict[int, Reader]:
+    """Readers that convert what the given ones read."""
+
+    def wrap(reader: Reader) -> Reader:
+        def read(data: Buffer, offset: int, depth: int) -> tuple[Any, int]:
+            value, offset = reader(data, offset, depth)
+            return convert(value), offset
+
+        return read
+
+    return {code: wrap(reader) for code, reader in readers.items()}
+
+
+def _at_most(plan: Plan, limit: MaxOctets) -> Plan:
+    most, write = limit.octets, plan.write
+
+    def check(value: bytes) -> bytes:
+        if len(value) > most:
+            raise invalid_field(f"{len(value)} octets are more than {most}")
+        return value
+
+    def write_checked(value: bytes, depth: int) -> bytes:
+        if len(value) > most:
+            raise ValueError(f"{len(value)} octets are more than {most}")
+        return write(value, depth)
+
+    return replace(plan, readers=_wrapped(plan.readers, check), write=write_checked)
+
+
+def _choices(cls: type[Enum], source: Primitive, *, others: bool) -> Plan:
+    """Args: others: extensions may add to the choices: what is none of them is read as a value of the source type."""
+    members = {member.value: member for member in cls}
+    written = {member: encoder.FIELD_WRITERS[source](member.value, 0) for member in cls}
+
+    def choose(value: Any) -> Any:
+        try:
+            return members[value]
+        except KeyError:
+            if others:
+                return value
+            raise invalid_field(f"{shown(value)} is not one of the choices of {cls.__name__}") from None
+
+    def write(value: Any, depth: int) -> bytes:
+        try:
+            return written[value]
+        except KeyError:
+            if others:
+                return encoder.FIELD_WRITERS[source](value, depth)
+            raise ValueError(f"{shown(value)} is not one of the choices of {cls.__name__}") from None
+
+    return Plan(source.value, _wrapped(decoder.PLAIN[source], choose), write, (cls,))
+
+
+# Described types: the descriptor chooses the reader.
+
+
+def refuse_unknown(data: Buffer, offset: int, depth: int) -> NoReturn:
+    """Where one of a few described types may be: what came is none of them."""
+    descriptor, _ = decoder.READERS[data[offset]](data, offset + 1, depth)
+    raise invalid_field(f"a described type with the descriptor {shown(descriptor)} is not permitted here")
+
+
+def is_of_the_standard(descriptor: types.Value) -> bool:
+    """Whether a descriptor is that of a type of the standard's."""
+    return any(descriptor in (each.code, each.name) for each in DECLARED.values())
+
+
+def read_extension(data: Buffer, offset: int, depth: int) -> tuple[Extension, int]:
+    """Where extensions may add to a few described types: what came is well formed, and kept as it came.
+
+    A type of the standard's that is none of the few is refused all the same.
+    """
+    value, end = decoder.READERS[0x00](data, offset, depth)
+    if is_of_the_standard(value.descriptor):
+        refuse_unknown(data, offset, depth)
+    return Extension(bytes(data[offset - 1 : end])), end
+
+
+def write_extension(value: Extension, _depth: int) -> bytes:
+    """The octets that came."""
+    return value.octets
+
+
+def descriptor_reader(declared: Iterable[Declaration], otherwise: Reader) -> Reader:
+    """A reader for offsets behind the 0x00 of a described type: its descriptor, numeric or symbolic, says which (§1.5).
+
+    Args: otherwise: reads (or refuses) what has another descriptor, from the same offset.
+    """
+    declared = list(declared)
+    by_code = {one.code: one.read for one in declared}
+    by_name = {one.name: one.read for one in declared}
+
+    def read(data: Buffer, offset: int, depth: int) -> tuple[Any, int]:
+        reader: Reader | None = None
+        if data[offset] == 0x53:
+            body = offset + 2
+            reader = by_code.get(data[offset + 1])
+        else:
+            descriptor, body = decoder.READERS[data[offset]](data, offset + 1, depth)
+            # By class: Python takes uint 0x24 for equal to ulong 0x24, but the descriptor is only the latter.
+            if type(descriptor) is types.ULong:
+                reader = by_code.get(descriptor)
+            elif type(descriptor) is Symbol:
+                reader = by_name.get(descriptor)
+        if reader is None:
+            return otherwise(data, offset, depth)
+        return reader(data, body, depth)
+
+    return read
+
+
+def _described(declared: list[Declaration], otherwise: Reader) -> Plan:
+    label = " or ".join(one.label for one in declared)
+    writers: dict[type, Writer] = {one.cls: one.write for one in declared}
+    if otherwise is read_extension:
+        writers[Extension] = write_extension
+    return Plan(label, {0x00: descriptor_reader(declared, otherwise)}, _write_by_class(writers), tuple(writers))
+
+
+# Unions: the format code, and for described types the descriptor, chooses the reader; the class chooses the writer.
+
+
+def _union(members: tuple[Any, ...]) -> Plan:
+    nullable = type(None) in members
+    declared = [DECLARED[member] for member in members if member in DECLARED]
+    others = [member for member in members if member not in (type(None), Extension) and member not in DECLARED]
+    choice = next((member for member in others if member in CHOICES), None)
+    if choice is not None:
+        # Beside its choices stands the type of their values: there may be others.
+        plans = [_choices(choice, CHOICES[choice], others=True)]
+    else:
+        plans = [plan_for(member) for member in others]
+    open_ended = any(plan.label == "*" for plan in plans)
+    if declared:
+        otherwise = read_extension if Extension in members else refuse_unknown
+        plans.append(_described(declared, decoder.READERS[0x00] if open_ended else otherwise))
+    if len(plans) == 1:
+        return replace(plans[0], nullable=nullable or plans[0].nullable)
+    readers = {code: reader for plan in plans for code, reader in plan.readers.items()}
+    writers = {cls: plan.write for plan in plans for cls in plan.classes}
+    write = encoder.write_value if open_ended else _write_by_class(writers)
+    return Plan(" or ".join(plan.label for plan in plans), readers, write, tuple(writers), nullable or open_ended)
+
+
+def _write_by_class(writers: Mapping[type, Writer]) -> Writer:
+    def write(value: Any, depth: int) -> bytes:
+        writer = writers.get(type(value)) or inherited(type(value))
+        if writer is None:
+            raise TypeError(f"{shown(value)} is not permitted here")
+        return writer(value, depth)
+
+    def inherited(cls: type) -> Writer | None:
+        return next((writers[base] for base in cls.__mro__ if base in writers), None)
+
+    return write
+
+
+# Multiple values and maps.
+
+
+def _by_width(primitive: Primitive, make: Callable[[Span], Reader]) -> dict[int, Reader]:
+    """The readers of both encodings of a map or an array: sizes and counts of one octet, of four."""
+    return dict(zip(decoder.PLAIN[primitive], map(make, (decoder.span8, decoder.span32)), strict=True))
+
+
+def _multiple(one: Plan) -> Plan:
+    source = Primitive(one.label)
+
+    def many(span: Span) -> Reader:
+        def read(data: Buffer, offset: int, depth: int) -> tuple[tuple[Any, ...], int]:
+            begin, end, count = span(data, offset)
+            _, values, descriptors = decoder.read_elements(data, begin, end, count, depth, one.readers)
+            if descriptors:
+                raise decode_error(f"described elements are not of type {one.label}")
+            return tuple(values), end
+
+        return read
+
+    def write(values: Iterable[Any], depth: int) -> bytes:
+        if isinstance(values, str | bytes):
+            raise TypeError(f"{shown(values)} is one value, not a tuple of them")
+        values = tuple(values)
+        if not values:
+            return NULL
+        if len(values) == 1:
+            return one.write(values[0], depth)
+        return encoder.write_array(types.Array(source, values), depth)
+
+    single = _wrapped(one.readers, lambda value: (value,))
+    readers = single | _by_width(Primitive.ARRAY, many)
+    return Plan(one.label, readers, write, (tuple,), multiple=True)
+
+
+def _symbol(text: str) -> Symbol:
+    try:
+        return Symbol(text)
+    except ValueError as error:
+        raise decode_error(f"as a key, {error}") from None
+
+
+def _strings_as_symbols(key: Plan) -> Plan:
+    """Where keys are symbols, strings are read as such: rhea writes the names in an error's info as strings, and a
+    router that refused them would end the connection of whoever gives a reason for a rejection."""
+    symbols = decoder.PLAIN[Primitive.SYMBOL].keys()
+    strings = decoder.PLAIN[Primitive.STRING]
+    if not symbols <= key.readers.keys() or strings.keys() & key.readers.keys():
+        return key
+    return replace(key, readers={**key.readers, **_wrapped(strings, _symbol)})
+
+
+def _map(key: Plan, value: Plan, *, lazy: bool) -> Plan:
+    """Args: lazy: its entries are read when they are asked for."""
+    key_table, value_table = _strings_as_symbols(key).table(), value.table()
+
+    def later(depth: int, octets: bytes, offset: int) -> tuple[Any, Any, int]:
+        try:
+            one, offset = key_table[octets[offset]](octets, offset + 1, depth)
+            end = behind(octets, offset)
+            if end - offset > FEW_VALUES:
+                refuse_values(octets[offset:end], FEW_VALUES)
+            content, offset = value_table[octets[offset]](octets, offset + 1, depth)
+        except decoder.MALFORMED as error:
+            raise decoder.malformed(error) from error
+        return one, content, offset
+
+    def entries(span: Span) -> Reader:
+        def read(data: Buffer, offset: int, depth: int) -> tuple[Any, int]:
+            offset, end, count = span(data, offset)
+            decoder.enter(data, offset, end, count, depth)
+            decoder.refuse_odd(count)
+            depth += 1
+            if lazy:
+                return Entries(bytes(data[offset:end]), count // 2, partial(later, depth)), end
+            keys, values = [], []
+            for _ in range(count // 2):
+                one, offset = key_table[data[offset]](data, offset + 1, depth)
+                keys.append(one)
+                one, offset = value_table[data[offset]](data, offset + 1, depth)
+                values.append(one)
+            decoder.leave(offset, end)
+            return decoder.distinct(keys, values), end
+
+        return read
+
+    def write(entries: Mapping[Any, Any], depth: int) -> bytes:
+        encoder.enter(depth)
+        depth += 1
+        parts = []
+        for one, content in entries.items():
+            parts.append(key.write(one, depth))
+            parts.append(NULL if content is None and value.nullable else value.write(content, depth))
+        return encoder.compound(b"", 0xC1, 0xD1, len(parts), b"".join(parts))
+
+    return Plan("map", _by_width(Primitive.MAP, entries), write, (Mapping,))

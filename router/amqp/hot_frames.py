@@ -1,0 +1,52 @@
+"""From the decoded performatives to the small values that the kernel applies: the generic half of reading."""
+
+from dataclasses import fields
+from typing import Final
+
+from amqpmesh.router.amqp.codec.composite import encode_composite
+from amqpmesh.router.amqp.standard.definitions import ReceiverSettleMode, Role
+from amqpmesh.router.amqp.standard.performatives import Disposition, Open, Transfer
+from amqpmesh.router.kernel.relay import DispositionFrame, TransferFrame, descriptor_code
+
+#: How many fields an `open` has, as it is declared.
+_OPEN_FIELDS: Final = len(fields(Open))
+
+
+def names_all_fields(body: bytes) -> bool:
+    """Whether an `open` names every field, though trailing nulls may be left out (§1.4).
+
+    A peer that writes so may read no other: Azure's Python clients index past the end of a `transfer` that is shorter.
+    """
+    at = descriptor_code(body, 0, len(body))[1]
+    if body[at] == 0xC0:
+        return body[at + 2] == _OPEN_FIELDS
+    return body[at] == 0xD0 and int.from_bytes(body[at + 5 : at + 9], "big") == _OPEN_FIELDS
+
+
+def transfer_frame(transfer: Transfer) -> TransferFrame:
+    """What the skimmer would have read (§2.7.5)."""
+    return TransferFrame(
+        handle=transfer.handle,
+        delivery_id=-1 if transfer.delivery_id is None else transfer.delivery_id,
+        delivery_tag=transfer.delivery_tag,
+        message_format=-1 if transfer.message_format is None else transfer.message_format,
+        settled=-1 if transfer.settled is None else int(transfer.settled),
+        more=transfer.more,
+        rcv_settle_mode=-1
+        if transfer.rcv_settle_mode is None
+        else int(transfer.rcv_settle_mode is ReceiverSettleMode.SECOND),
+        state=None if transfer.state is None else encode_composite(transfer.state),
+        resume=transfer.resume,
+        aborted=transfer.aborted,
+    )
+
+
+def disposition_frame(disposition: Disposition) -> DispositionFrame:
+    """What the skimmer would have read (§2.7.6)."""
+    return DispositionFrame(
+        receiver=disposition.role is Role.RECEIVER,
+        first=disposition.first,
+        last=disposition.first if disposition.last is None else disposition.last,
+        settled=disposition.settled,
+        state=None if disposition.state is None else encode_composite(disposition.state),
+    )

@@ -1,0 +1,1 @@
+"""SASL: frames, exchange, and mechanisms (§5.3)."""

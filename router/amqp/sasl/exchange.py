@@ -1,0 +1,412 @@
+"""SASL: the frames of §5.3.3 and the exchange of §5.3.2, both roles.
+
+The connection does protocol headers and framing. It sends the frame bodies that `start` and `receive` return, hands in
+the bodies of the peer's frames, and looks at `done`. An authentication that fails is an outcome; a peer that breaks the
+standard is a `ProtocolError`, and whatever it sends after that is one again. Where `work` is set, a password is to be
+checked or hashed: the caller does that, and calls `go_on`.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from enum import IntEnum
+from functools import partial
+from typing import Final, Generic, Never, TypeAlias, TypeVar
+
+from amqpmesh.router.amqp.codec.composite import Registry, choices, composite, decode_composite, encode_composite
+from amqpmesh.router.amqp.codec.field_types import Binary, Multiple, String
+from amqpmesh.router.amqp.codec.types import Primitive, Symbol
+from amqpmesh.router.amqp.errors import CommandError, ProtocolError, Scope
+from amqpmesh.router.amqp.sasl.mechanisms import (
+    MECHANISMS,
+    Authenticator,
+    BusyError,
+    ClientConversation,
+    ClientSide,
+    MechanismError,
+    ServerSide,
+    Success,
+    Turn,
+    Work,
+)
+from amqpmesh.router.amqp.standard.definitions import MIN_MAX_FRAME_SIZE, AmqpCondition, ConnectionCondition
+
+MAX_BODY_SIZE: Final = MIN_MAX_FRAME_SIZE - 8
+"""Octets of a SASL frame's body: there is no other size to agree on (§5.3.1), and its header takes 8."""
+
+
+@choices(Primitive.UBYTE)
+class SaslCode(IntEnum):
+    """How an exchange ended (§5.3.3.6)."""
+
+    OK = 0
+    AUTH = 1
+    SYS = 2
+    SYS_PERM = 3
+    SYS_TEMP = 4
+
+
+_REFUSALS: Final[Mapping[SaslCode, str]] = {
+    SaslCode.AUTH: "does not accept the credentials (auth)",
+    SaslCode.SYS: "cannot check the credentials (sys)",
+    SaslCode.SYS_PERM: "cannot check the credentials until somebody mends it (sys-perm)",
+    SaslCode.SYS_TEMP: "cannot check the credentials now (sys-temp)",
+}
+
+
+@composite("amqp:sasl-mechanisms:list", 0x40)
+class SaslMechanisms:
+    """The server's mechanisms, the one it likes best first (§5.3.3.1)."""
+
+    sasl_server_mechanisms: Multiple[Symbol]
+
+
+# Of what follows no octet shows in a repr: it may be a password, or help to guess one.
+
+
+@composite("amqp:sasl-init:list", 0x41)
+class SaslInit:
+    """The client has chosen a mechanism (§5.3.3.2)."""
+
+    mechanism: Symbol
+    initial_response: Binary | None = None
+    hostname: String | None = None
+
+    def __repr__(self) -> str:
+        return f"SaslInit(mechanism={self.mechanism!r}, initial_response={_size(self.initial_response)})"
+
+
+@composite("amqp:sasl-challenge:list", 0x42)
+class SaslChallenge:
+    """What the mechanism asks (§5.3.3.3)."""
+
+    challenge: Binary
+
+    def __repr__(self) -> str:
+        return f"SaslChallenge({_size(self.challenge)})"
+
+
+@composite("amqp:sasl-response:list", 0x43)
+class SaslResponse:
+    """What the mechanism answers (§5.3.3.4)."""
+
+    response: Binary
+
+    def __repr__(self) -> str:
+        return f"SaslResponse({_size(self.response)})"
+
+
+@composite("amqp:sasl-outcome:list", 0x44)
+class SaslOutcome:
+    """The exchange has ended (§5.3.3.5)."""
+
+    code: SaslCode
+    additional_data: Binary | None = None
+
+    def __repr__(self) -> str:
+        return f"SaslOutcome(code={self.code!r}, additional_data={_size(self.additional_data)})"
+
+
+def _size(data: bytes | None) -> str:
+    return "None" if data is None else f"<{len(data)} octets>"
+
+
+ClientFrame: TypeAlias = SaslInit | SaslResponse
+ServerFrame: TypeAlias = SaslMechanisms | SaslChallenge | SaslOutcome
+
+_FROM_CLIENT: Registry[ClientFrame] = Registry(SaslInit, SaslResponse)
+_FROM_SERVER: Registry[ServerFrame] = Registry(SaslMechanisms, SaslChallenge, SaslOutcome)
+
+F = TypeVar("F")
+
+
+class _Exchange(Generic[F]):
+    """What both roles have.
+
+    Attributes: `outcome`: None until the exchange has ended; OK only if both sides are content. `user`: who was
+    authenticated; None before the end, and after ANONYMOUS. `mechanism`: the one that was chosen. `reason`: why the
+    exchange failed, for the log; it holds nothing secret. `work`: what is to be done before it goes on, if it defers.
+    """
+
+    def __init__(self, frames: Registry[F], defers: bool) -> None:
+        self.outcome: SaslCode | None = None
+        self.user: str | None = None
+        self.mechanism: str | None = None
+        self.reason = ""
+        self.work: Work | None = None
+        self._defers = defers
+        self._frames = frames
+        self._expected: tuple[type[object], ...] = ()
+
+    @property
+    def done(self) -> bool:
+        """Whether the exchange has ended."""
+        return self.outcome is not None
+
+    @property
+    def succeeded(self) -> bool:
+        """Whether it has ended well."""
+        return self.outcome is SaslCode.OK
+
+    def _read(self, body: bytes | bytearray | memoryview) -> F:
+        expected, self._expected = self._expected, ()  # whoever answers says what may come next
+        if not body:
+            raise _framing_error("an empty SASL frame")
+        if len(body) > MAX_BODY_SIZE:
+            raise _framing_error(f"a SASL frame of more than {MIN_MAX_FRAME_SIZE} octets")
+        frame, end = decode_composite(self._frames, body)
+        if end != len(body):
+            raise _framing_error("a SASL frame with more than one value in it")
+        if not isinstance(frame, expected):
+            raise ProtocolError(
+                Scope.CONNECTION, AmqpCondition.ILLEGAL_STATE, f"a {type(frame).__name__} that is not due"
+            )
+        return frame
+
+
+def _nobody(_said: bytes) -> Never:
+    """Who listens before a mechanism is chosen, and after the end."""
+    raise MechanismError("no mechanism is chosen")
+
+
+def _framing_error(description: str) -> ProtocolError:
+    return ProtocolError(Scope.CONNECTION, ConnectionCondition.FRAMING_ERROR, description)
+
+
+class SaslServer(_Exchange[ClientFrame]):
+    """The server's side of one exchange.
+
+    Attributes: `hostname`: which host the client said it wants. `refused_user`: who it said it is, and is not.
+    `authenticator_error`: what the authenticator raised, if it did: the client is told `SYS` and no more.
+    """
+
+    def __init__(
+        self,
+        mechanisms: Sequence[str],
+        authenticator: Authenticator,
+        *,
+        external_user: str | None = None,
+        defers: bool = False,
+    ) -> None:
+        """Args: mechanisms: names, the best liked first. external_user: whom the layer below has authenticated.
+        defers: passwords are checked by the caller (`work`), not within `receive`.
+
+        Raises: CommandError: no mechanism, or one that we do not speak.
+        """
+        super().__init__(_FROM_CLIENT, defers)
+        _check_names(mechanisms)
+        # proton's clients choose EXTERNAL wherever it is offered: without a certificate they would never come in.
+        possible = [name for name in mechanisms if name != "EXTERNAL" or external_user is not None]
+        self._offered = tuple(possible or mechanisms)  # an empty list is not allowed (§5.3.3.1)
+        self._side = ServerSide(authenticator, external_user)
+        self._tell: Callable[[bytes], bytes | Work] = _nobody
+        self.hostname: str | None = None
+        self.refused_user: str | None = None
+        self.authenticator_error: Exception | None = None
+
+    def start(self) -> list[bytes]:
+        """The protocol headers are exchanged: the frame bodies to send first (§5.3.2)."""
+        self._expected = (SaslInit,)
+        return [encode_composite(SaslMechanisms(sasl_server_mechanisms=tuple(map(Symbol, self._offered))))]
+
+    def receive(self, body: bytes | bytearray | memoryview) -> list[bytes]:
+        """The body of a SASL frame came: the frame bodies to answer with; none where there is `work` now.
+
+        Raises: ProtocolError(CONNECTION): it is none, or not its turn (§5.3.1, §5.3.2).
+        """
+        return self._answer(partial(self._converse, self._read(body)))
+
+    def go_on(self) -> list[bytes]:
+        """`work` is done: the frame bodies to answer with."""
+        self.work = None
+        return self._answer(partial(self._tell, b""))
+
+    def _answer(self, step: Callable[[], bytes | Work]) -> list[bytes]:
+        try:
+            said = step()
+            while isinstance(said, Work):
+                if self._defers:
+                    self.work = said
+                    return []
+                said.do()
+                said = self._tell(b"")
+            challenge = encode_composite(SaslChallenge(challenge=said))
+            if len(challenge) > MAX_BODY_SIZE:
+                raise MechanismError("the client's nonce leaves no room for a challenge")
+        except StopIteration as end:
+            success: Success = end.value
+            self.user = success.user
+            return self._end(SaslCode.OK, "", success.additional_data)
+        except MechanismError as error:
+            self.refused_user = error.user
+            return self._end(SaslCode.SYS_TEMP if isinstance(error, BusyError) else SaslCode.AUTH, str(error))
+        except Exception as error:
+            self.authenticator_error = error
+            return self._end(SaslCode.SYS, "the authenticator failed")
+        self._expected = (SaslResponse,)
+        return [challenge]
+
+    def _converse(self, frame: ClientFrame) -> bytes | Work:
+        """The mechanism's next challenge. Raises: StopIteration: there is none, the client is who it says."""
+        if isinstance(frame, SaslResponse):
+            return self._tell(frame.response)
+        self.hostname = frame.hostname
+        if frame.mechanism not in self._offered:
+            raise MechanismError("a mechanism that was not offered")
+        self.mechanism = str(frame.mechanism)
+        mechanism = MECHANISMS[self.mechanism]
+        conversation = mechanism.server(self.mechanism, self._side)
+        self._tell = conversation.send
+        challenge = next(conversation)
+        if mechanism.speaks and frame.initial_response is None:
+            return challenge  # an empty one is a response, and is told (§5.3.3.2)
+        return self._tell(frame.initial_response or b"")
+
+    def _end(self, code: SaslCode, reason: str, additional_data: bytes | None = None) -> list[bytes]:
+        self.outcome, self.reason, self._tell = code, reason, _nobody
+        # Azure's pure-Python stack prints both fields of an outcome that is not OK, and fails on one.
+        return [encode_composite(SaslOutcome(code=code, additional_data=additional_data), full=True)]
+
+
+class SaslClient(_Exchange[ServerFrame]):
+    """The client's side of one exchange.
+
+    A client that must not send its password to whoever reads along leaves PLAIN out unless there is TLS below.
+    """
+
+    def __init__(
+        self,
+        mechanisms: Sequence[str],
+        user: str | None = None,
+        password: str | None = None,
+        hostname: str | None = None,
+        external: bool = False,
+        withheld: str | None = None,
+        defers: bool = False,
+    ) -> None:
+        """Args: mechanisms: names, the best liked first; those for which there are no credentials are passed over.
+        hostname: which host is wanted. external: the layer below has authenticated us. withheld: why mechanisms that
+        the server may offer are not among them, for people. defers: passwords are hashed by the caller (`work`), not
+        within `receive`.
+
+        Raises: CommandError: a mechanism that we do not speak, none for which there are credentials, or credentials
+            that one of the mechanisms cannot carry: SCRAM takes what SASLprep (RFC 4013) takes.
+        """
+        super().__init__(_FROM_SERVER, defers)
+        _check_names(mechanisms)
+        self._hostname = hostname
+        self._user = user
+        self._withheld = withheld
+        self._conversations: dict[str, tuple[ClientConversation, Turn]] = {}
+        self._turn = Turn(b"", satisfied=False)
+        self._tell: Callable[[bytes], Turn | Work] = _nobody
+        side = ClientSide(user, password, external)
+        for name in mechanisms:
+            if not MECHANISMS[name].usable(side):
+                continue
+            conversation = MECHANISMS[name].client(name, side)
+            try:
+                turn = next(conversation)
+                assert isinstance(turn, Turn), "no mechanism begins with work"
+                _fitting(self._init(name, turn))
+            except MechanismError as error:
+                raise CommandError(f"{name} cannot be used: {error}") from None
+            self._conversations[name] = (conversation, turn)
+        if not self._conversations:
+            raise CommandError(f"no credentials for any of {', '.join(mechanisms)}")
+
+    def start(self) -> list[bytes]:
+        """The protocol headers are exchanged: a client sends nothing yet (§5.3.2)."""
+        self._expected = (SaslMechanisms,)
+        return []
+
+    def receive(self, body: bytes | bytearray | memoryview) -> list[bytes]:
+        """The body of a SASL frame came: the frame bodies to answer with; none where there is `work` now.
+
+        Raises: ProtocolError(CONNECTION): it is none, or not its turn (§5.3.1, §5.3.2).
+        """
+        frame = self._read(body)
+        match frame:
+            case SaslMechanisms():
+                return self._answer(partial(self._choose, frame.sasl_server_mechanisms))
+            case SaslChallenge():
+                return self._answer(partial(self._respond, frame.challenge))
+            case SaslOutcome():
+                return self._answer(partial(self._finish, frame))
+
+    def go_on(self) -> list[bytes]:
+        """`work` is done: the frame bodies to answer with."""
+        self.work = None
+        return self._answer(partial(self._respond, b""))
+
+    def _answer(self, step: Callable[[], bytes | None]) -> list[bytes]:
+        try:
+            answer = step()
+            if answer is None:
+                return []
+            answer = _fitting(answer)
+        except MechanismError as error:
+            # The standard has no frame to say so: the connection is closed.
+            self._end(SaslCode.AUTH, str(error))
+            return []
+        self._expected = (SaslChallenge, SaslOutcome)
+        return [answer]
+
+    def _respond(self, challenge: bytes) -> bytes | None:
+        self._listen(challenge)
+        return None if self.work is not None else encode_composite(SaslResponse(response=self._turn.response))
+
+    def _choose(self, offered: Sequence[str]) -> bytes:
+        name = next((name for name in self._conversations if name in offered), None)
+        if name is None:
+            why = f"; {self._withheld}" if self._withheld is not None else ""
+            raise MechanismError(f"none of {', '.join(self._conversations)} is offered{why}")
+        self.mechanism = name
+        conversation, self._turn = self._conversations[name]
+        self._tell = conversation.send
+        self._conversations.clear()
+        return self._init(name, self._turn)
+
+    def _init(self, name: str, turn: Turn) -> bytes:
+        return encode_composite(
+            SaslInit(mechanism=Symbol(name), initial_response=turn.response, hostname=self._hostname)
+        )
+
+    def _listen(self, challenge: bytes) -> None:
+        try:
+            turn = self._tell(challenge)
+            while isinstance(turn, Work):
+                if self._defers:
+                    self.work = turn
+                    return
+                turn.do()
+                turn = self._tell(b"")
+            self._turn = turn
+        except StopIteration:
+            raise MechanismError("a challenge that the mechanism does not have") from None
+
+    def _finish(self, frame: SaslOutcome) -> None:
+        if frame.code is not SaslCode.OK:
+            self._end(frame.code, f"the server {_REFUSALS[frame.code]}")
+            return
+        if not self._turn.satisfied and frame.additional_data is not None:
+            self._listen(frame.additional_data)
+        if not self._turn.satisfied:
+            raise MechanismError("the server has not proved that it knows the password")
+        self._end(SaslCode.OK, "")
+        if self.mechanism is not None and MECHANISMS[self.mechanism].speaks:
+            self.user = self._user
+
+    def _end(self, code: SaslCode, reason: str) -> None:
+        self.outcome, self.reason, self._tell = code, reason, _nobody
+        self._conversations.clear()
+
+
+def _check_names(mechanisms: Sequence[str]) -> None:
+    unknown = [name for name in mechanisms if name not in MECHANISMS]
+    if unknown or not mechanisms:
+        raise CommandError(f"mechanisms are some of {', '.join(MECHANISMS)}, not {', '.join(unknown) or 'none'}")
+
+
+def _fitting(body: bytes) -> bytes:
+    if len(body) > MAX_BODY_SIZE:
+        raise MechanismError(f"the response does not fit a frame of {MIN_MAX_FRAME_SIZE} octets (§5.3.1)")
+    return body

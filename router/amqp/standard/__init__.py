@@ -1,0 +1,1 @@
+"""Performatives, delivery states, termini and sections, declared as the standard declares them."""

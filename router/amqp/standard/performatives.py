@@ -1,0 +1,207 @@
+"""The nine frame bodies, declared (§2.7)."""
+
+from dataclasses import fields
+from typing import Final, TypeAlias
+
+from amqpmesh.router.amqp.codec.composite import Registry, composite, decode_composite, encode_composite
+from amqpmesh.router.amqp.codec.decoder import MALFORMED, Buffer, malformed
+from amqpmesh.router.amqp.codec.field_types import Boolean, LazyMap, Multiple, String, UInt, ULong, UShort
+from amqpmesh.router.amqp.codec.types import Extension, Symbol
+from amqpmesh.router.amqp.codec.value_limits import abridged, behind, exceeds
+from amqpmesh.router.amqp.standard.definitions import (
+    DeliveryNumber,
+    DeliveryTag,
+    Error,
+    Fields,
+    Handle,
+    IetfLanguageTag,
+    MessageFormat,
+    Milliseconds,
+    ReceiverSettleMode,
+    Role,
+    SenderSettleMode,
+    SequenceNo,
+    TransferNumber,
+)
+from amqpmesh.router.amqp.standard.messaging import DeliveryState, Source, Target
+from amqpmesh.router.amqp.standard.transactions import Coordinator
+
+
+@composite("amqp:open:list", 0x10)
+class Open:
+    """Connection parameters (§2.7.1)."""
+
+    container_id: String
+    hostname: String | None = None
+    max_frame_size: UInt = 4294967295
+    channel_max: UShort = 65535
+    idle_time_out: Milliseconds | None = None
+    outgoing_locales: Multiple[IetfLanguageTag] = ()
+    incoming_locales: Multiple[IetfLanguageTag] = ()
+    offered_capabilities: Multiple[Symbol] = ()
+    desired_capabilities: Multiple[Symbol] = ()
+    properties: Fields | None = None
+
+
+@composite("amqp:begin:list", 0x11)
+class Begin:
+    """A session has begun on the channel (§2.7.2)."""
+
+    remote_channel: UShort | None = None
+    next_outgoing_id: TransferNumber
+    incoming_window: UInt
+    outgoing_window: UInt
+    handle_max: Handle = 4294967295
+    offered_capabilities: Multiple[Symbol] = ()
+    desired_capabilities: Multiple[Symbol] = ()
+    properties: Fields | None = None
+
+
+@composite("amqp:attach:list", 0x12)
+class Attach:
+    """A link endpoint has been attached to the session (§2.7.3)."""
+
+    name: String
+    handle: Handle
+    role: Role
+    snd_settle_mode: SenderSettleMode = SenderSettleMode.MIXED
+    rcv_settle_mode: ReceiverSettleMode = ReceiverSettleMode.FIRST
+    source: Source | Extension | None = None
+    target: Target | Coordinator | Extension | None = None
+    unsettled: LazyMap[DeliveryTag, DeliveryState | None] | None = None
+    incomplete_unsettled: Boolean = False
+    initial_delivery_count: SequenceNo | None = None
+    max_message_size: ULong | None = None
+    offered_capabilities: Multiple[Symbol] = ()
+    desired_capabilities: Multiple[Symbol] = ()
+    properties: Fields | None = None
+
+
+@composite("amqp:flow:list", 0x13)
+class Flow:
+    """The state of a session's windows, and of a link's credit if a handle is set (§2.7.4)."""
+
+    next_incoming_id: TransferNumber | None = None
+    incoming_window: UInt
+    next_outgoing_id: TransferNumber
+    outgoing_window: UInt
+    handle: Handle | None = None
+    delivery_count: SequenceNo | None = None
+    link_credit: UInt | None = None
+    available: UInt | None = None
+    drain: Boolean = False
+    echo: Boolean = False
+    properties: Fields | None = None
+
+
+@composite("amqp:transfer:list", 0x14)
+class Transfer:
+    """Part of a delivery, sent on a link (§2.7.5)."""
+
+    handle: Handle
+    delivery_id: DeliveryNumber | None = None
+    delivery_tag: DeliveryTag | None = None
+    message_format: MessageFormat | None = None
+    settled: Boolean | None = None
+    more: Boolean = False
+    rcv_settle_mode: ReceiverSettleMode | None = None
+    state: DeliveryState | None = None
+    resume: Boolean = False
+    aborted: Boolean = False
+    batchable: Boolean = False
+
+
+@composite("amqp:disposition:list", 0x15)
+class Disposition:
+    """Deliveries have changed their state (§2.7.6)."""
+
+    role: Role
+    first: DeliveryNumber
+    last: DeliveryNumber | None = None
+    settled: Boolean = False
+    state: DeliveryState | None = None
+    batchable: Boolean = False
+
+
+@composite("amqp:detach:list", 0x16)
+class Detach:
+    """A link endpoint has been detached from the session (§2.7.7)."""
+
+    handle: Handle
+    closed: Boolean = False
+    error: Error | None = None
+
+
+@composite("amqp:end:list", 0x17)
+class End:
+    """The session has ended (§2.7.8)."""
+
+    error: Error | None = None
+
+
+@composite("amqp:close:list", 0x18)
+class Close:
+    """The connection is closed (§2.7.9)."""
+
+    error: Error | None = None
+
+
+Performative: TypeAlias = Open | Begin | Attach | Flow | Transfer | Disposition | Detach | End | Close
+
+_PERFORMATIVES: Registry[Performative] = Registry(Open, Begin, Attach, Flow, Transfer, Disposition, Detach, End, Close)
+
+# Azure's pure-Python stack indexes past short lists, so these are written in full.
+_WRITTEN_IN_FULL = frozenset({Open, Begin, Attach, Flow})
+
+#: What an `attach` may begin with (§1.3.3), and which of its fields is its unsettled map.
+_ATTACHES: Final = (
+    b"\x00\x53\x12",
+    b"\x00\x80\x00\x00\x00\x00\x00\x00\x00\x12",
+    b"\x00\xa3\x10amqp:attach:list",
+    b"\x00\xb3\x00\x00\x00\x10amqp:attach:list",
+)
+_UNSETTLED: Final = [field.name for field in fields(Attach)].index("unsettled")
+
+
+def decode_performative(data: Buffer, offset: int = 0) -> tuple[Performative, int]:
+    """The performative of a frame body, and the offset at which its payload begins.
+
+    Raises: ProtocolError(CONNECTION, decode-error or invalid-field): as `decode_composite`.
+    """
+    return decode_composite(_PERFORMATIVES, data, offset)
+
+
+def is_overfull(body: bytes, most: int) -> bool:
+    """Whether the performative of a frame body holds more values than `most`, but for those of an unsettled map, which
+    are not made before somebody wants them. What is no performative is for the decoder to refuse."""
+    return exceeds(body, most, _UNSETTLED if body.startswith(_ATTACHES) else -1)
+
+
+def decode_abridged(body: bytes, most: int) -> tuple[Performative, int]:
+    """The performative of a frame body without what its fields hold, and the offset at which its payload begins.
+
+    Null is in the place of each value of values. Of a delivery state of the standard the simple fields stay, and those
+    of the error in it; of one of an extension nothing.
+    Args: most: values that such a state may leave. Raises: ProtocolError(CONNECTION): as `decode_composite`.
+    """
+    try:
+        performative = decode_composite(_PERFORMATIVES, abridged(body))[0]
+        if isinstance(performative, Transfer | Disposition) and not is_overfull(
+            deep := abridged(body, deep=True), most
+        ):
+            with_state = decode_composite(_PERFORMATIVES, deep)[0]
+            assert isinstance(with_state, Transfer | Disposition)
+            if not isinstance(with_state.state, Extension):  # nobody knows what of it matters
+                performative = with_state
+        return performative, behind(body, 0)
+    except MALFORMED as error:
+        raise malformed(error) from error
+
+
+def encode_performative(performative: Performative, *, compact: bool = False) -> bytes:
+    """The encoding of a performative: open, begin, attach and flow with all their fields, the others compact.
+
+    Args: compact: those, too: the peer reads what it should.
+    Raises: CommandError: as `encode_composite`.
+    """
+    return encode_composite(performative, full=not compact and type(performative) in _WRITTEN_IN_FULL)

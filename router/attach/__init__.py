@@ -1,0 +1,1 @@
+"""Attaches of peers: answers, stolen links, and the meaning of addresses."""

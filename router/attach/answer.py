@@ -1,0 +1,557 @@
+"""Links come and go: what an attach is answered with, dynamic nodes, stolen links (§2.6.1, §2.6.3, §3.5).
+
+Our attach reports what is in force, never an echo of what was asked for: filters that nobody applies are absent, no
+terminus is durable, and none outlives its link.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Final
+from urllib.parse import quote
+
+from amqpmesh.policies.access import may_consume
+from amqpmesh.router.amqp.codec.composite import encode_composite
+from amqpmesh.router.amqp.codec.field_codecs import is_of_the_standard
+from amqpmesh.router.amqp.codec.types import Array, Described, Primitive, Symbol
+from amqpmesh.router.amqp.errors import ProtocolError, Scope
+from amqpmesh.router.amqp.link import Link, Receiver, Sender
+from amqpmesh.router.amqp.standard.definitions import (
+    AmqpCondition,
+    Error,
+    LinkCondition,
+    ReceiverSettleMode,
+    Role,
+    SenderSettleMode,
+)
+from amqpmesh.router.amqp.standard.messaging import (
+    DistributionMode,
+    LifetimePolicy,
+    NodeProperties,
+    Source,
+    Target,
+    TerminusExpiryPolicy,
+)
+from amqpmesh.router.amqp.standard.transactions import Coordinator
+from amqpmesh.router.amqp.terminus import Terminus
+from amqpmesh.router.attach.reattaching import bring, end_undecided, in_common, states
+from amqpmesh.router.attach.stealing import Claim, Claims
+from amqpmesh.router.credit.anonymous_window import SharedWindow
+from amqpmesh.router.credit.sinks import FixedWindow
+from amqpmesh.router.delivery.link_loss import fail_link, suspend
+from amqpmesh.router.delivery.permitted import OUTCOMES
+from amqpmesh.router.endpoint_setup import REDIRECT
+from amqpmesh.router.kernel.relay import ACCEPTED, is_terminal, state_kind
+from amqpmesh.router.management.mesh_snapshot import why_unasked
+from amqpmesh.router.memory.retained import LIFETIME_POLICY, forget, is_too_much, size_of_attach
+from amqpmesh.router.mesh.neighbour import LARGE
+from amqpmesh.router.model.lane import LaneKind
+from amqpmesh.router.model.links import IncomingLink, LinkKey, OutgoingLink
+from amqpmesh.router.model.redirects import info
+from amqpmesh.router.small_set import excluding, including
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from amqpmesh.router.amqp.codec.types import Value
+    from amqpmesh.router.amqp.session import Session
+    from amqpmesh.router.amqp.standard.performatives import Attach
+    from amqpmesh.router.config.file import AddressConfig
+    from amqpmesh.router.core import Core
+    from amqpmesh.router.credit.pool import Pool
+    from amqpmesh.router.model.connections import ConnectionRecord
+    from amqpmesh.router.model.lane import Lane
+    from amqpmesh.router.model.node import Address
+    from amqpmesh.router.small_set import Few
+
+#: Characters of a container-id and of a link's name that a dynamic node's name repeats: enough to trace it by (§3.5.3),
+#: few enough for the smallest frame that a peer may take (§2.7.1).
+TRACEABLE: Final = 32
+
+#: Seconds for which a container whose connections share a link's name is not told of again; and how many of those are
+#: remembered.
+TOLD_TIME: Final = 600.0
+TOLD: Final = 1000
+
+DISTRIBUTION_MODES: Final = Symbol("supported-dist-modes")
+_MODES: Final = Array(Primitive.SYMBOL, tuple(Symbol(mode.value) for mode in DistributionMode))
+DYNAMIC: Final = "$dynamic"
+
+
+class RefusedError(Exception):
+    """The attach is answered by one without our terminus, and a detach with this error (§2.6.3)."""
+
+    def __init__(
+        self,
+        condition: AmqpCondition | LinkCondition,
+        description: str,
+        info: Mapping[Symbol, Value] | None = None,
+    ) -> None:
+        super().__init__(description)
+        self.error = Error(condition=condition, description=description, info=info)
+
+
+def check_here(config: AddressConfig, name: str) -> None:
+    """Let an address pass that is served here.
+
+    Raises: RefusedError: it is elsewhere, and the error says where (§2.8.18).
+    """
+    if config.redirect is not None:
+        place = config.redirect.place.for_address(name)
+        raise RefusedError(LinkCondition.REDIRECT, "the address is elsewhere", info(place))
+
+
+def follows(config: AddressConfig, record: ConnectionRecord, attach: Attach | None) -> bool:
+    """Whether this router goes where an address is, in the place of who asks for it.
+
+    Who desires `amqpmesh:redirect`, of its connection or of its link, goes there by itself.
+    """
+    if config.redirect is None or not config.redirect.is_followed:
+        return False
+    opened = record.engine.remote
+    return not any(asked is not None and REDIRECT in asked.desired_capabilities for asked in (opened, attach))
+
+
+class Attaching:
+    """Answers attaches; owns the table of links that could be stolen."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        #: What lanes that leave here begin at.
+        self._here = Source(address=core.id)
+        self._number = 0
+        #: Links by what identifies them: of several connections, if those live.
+        self.links: dict[LinkKey, Few[IncomingLink | OutgoingLink]] = {}
+        self._claims = Claims(core)
+        #: Containers of which several connections share a link's name, by the hash of what identifies them, and until
+        #: when that is not told again.
+        self._told: OrderedDict[int, float] = OrderedDict()
+
+    def attached(self, record: ConnectionRecord, link: Link, attach: Attach) -> None:
+        """A peer's attach came: answer it.
+
+        Raises: ProtocolError(SESSION, resource-limit-exceeded): there are too many handles of links that are no more.
+        """
+        octets = size_of_attach(attach)
+        self._check_handles(record)
+        key = self._key(record, link)
+        claim = link.context if isinstance(link.context, Claim) else None
+        # The same link on this connection: what is live of it is the new one's, if the peer wants to resume.
+        resumed: list[IncomingLink | OutgoingLink] = []
+        try:
+            if is_too_much(self._core, record, octets):
+                raise RefusedError(AmqpCondition.RESOURCE_LIMIT_EXCEEDED, "names and addresses are too long")
+            if attach.incomplete_unsettled:
+                # Nothing new may be sent until both maps are complete: it is to try again (§2.7.3).
+                link.attach(source=attach.source, target=attach.target, unsettled=self._unsettled(record, link, attach))
+                link.detach(closed=False)
+                return
+            if len(record.incoming) + len(record.outgoing) + len(record.lingering) >= record.limits.links:
+                raise RefusedError(AmqpCondition.RESOURCE_LIMIT_EXCEEDED, f"more than {record.limits.links} links")
+            holders = [each.connection for each in self.links.get(key, ()) if each.connection is not record]
+            # Whoever has an unsettled map wants to resume: that is the one that was there, by the letter of §2.6.1.
+            if claim is None and holders and attach.unsettled is None and self._core.config.theft_wait:
+                _lifetime(attach.target if isinstance(link, Receiver) else attach.source)
+                self._claims.ask(Claim(record, link, attach, octets), holders)
+                return
+            if attach.unsettled is not None:
+                resumed = [each for each in self.links.get(key, ()) if each.connection is record]
+                for each in resumed:
+                    suspend(self._core, record, each)
+            if isinstance(link, Receiver):
+                taken: IncomingLink | OutgoingLink = self._producer(record, link, attach)
+            else:
+                assert isinstance(link, Sender)
+                taken = self._consumer(record, link, attach)
+        except (RefusedError, ProtocolError) as refusal:
+            if isinstance(refusal, RefusedError):
+                error = refusal.error
+            elif refusal.scope is Scope.LINK:  # of its unsettled map, which is read now
+                error = Error(condition=refusal.condition, description=str(refusal))
+            else:
+                raise
+            for each in resumed:
+                self._steal(record, each)
+            link.refuse(error)
+            self.refused(record, link, error)
+            return
+        link.context = taken
+        if octets:
+            taken.remembered = octets
+            record.account.add(octets)
+        if self._core.recording is not None:
+            self._core.recording.up(taken)
+        for holder in [*resumed, *self.links.get(key, ())]:
+            if claim is None or holder.connection is record or holder.connection in claim.silent:
+                self._steal(record, holder)
+            else:
+                self._tell_shared(record, holder)
+        taken.key = key
+        self.links[key] = including(self.links.get(key, ()), taken)
+
+    def _unsettled(self, record: ConnectionRecord, link: Link, attach: Attach) -> Mapping[bytes, object]:
+        """What answers an incomplete unsettled map."""
+        if isinstance(link, Receiver):
+            return states(in_common(self._core, record, link, attach))
+        end_undecided(self._core, record, link, attach)
+        return {}
+
+    def refused(self, record: ConnectionRecord, link: Link, error: Error) -> None:
+        """A peer's attach was answered with an error: tell it. Raises: as `attached`."""
+        self._core.log.info(
+            "link refused",
+            connection=record.number,
+            peer=record.host,
+            link=link.name,
+            condition=error.condition,
+            reason=error.description,
+        )
+        if self._core.recording is not None:
+            self._core.recording.refused(link, record, error)
+        link.let_go()
+        self._check_handles(record)
+
+    @staticmethod
+    def _check_handles(record: ConnectionRecord) -> None:
+        """Whether the handles that a peer has not detached are few: those of links that we ended stay its own until it
+        does, and are none of its `links`.
+
+        Raises: ProtocolError(SESSION, resource-limit-exceeded): it has let as many stay as it may have links, and more.
+        """
+        handles = 0
+        for each in record.engine.channels.incoming.values():
+            handles += len(each.links)
+        if handles > 2 * record.limits.links:
+            description = f"more than {record.limits.links} links are not detached"
+            raise ProtocolError(Scope.SESSION, AmqpCondition.RESOURCE_LIMIT_EXCEEDED, description)
+
+    # ---------------------------------------------------------------------------------------------------- producers
+
+    def _producer(self, record: ConnectionRecord, link: Receiver, attach: Attach) -> IncomingLink:
+        core = self._core
+        target = attach.target
+        if isinstance(target, Coordinator):
+            raise RefusedError(AmqpCondition.NOT_IMPLEMENTED, "this router coordinates no transactions")
+        if target is None:
+            raise RefusedError(AmqpCondition.NOT_FOUND, "the link has no target, and none is known by its name")
+        assert isinstance(target, Target)
+        address: Address | None
+        to: str | None = None
+        container: str | None = None
+        if target.dynamic:
+            address = self._make_dynamic(record, link, _lifetime(target))
+            named: str | None = self._dynamic_name(address)
+        elif target.address is None:
+            # The anonymous terminus: each message goes by its own `to`.
+            address, named = None, None
+        else:
+            named = target.address
+            place = core.lookup.place(named)
+            address = core.lookup.target(record, attach, place)
+            if address is None:
+                to, container = place.address if place.name else None, place.container
+        pool: Pool | FixedWindow
+        if address is None:
+            pool = SharedWindow(record.limits.anonymous_window)
+        else:
+            pool = address.pool
+        both = in_common(core, record, link, attach)
+        link.attach(
+            source=attach.source,
+            target=Target(
+                address=named,
+                expiry_policy=TerminusExpiryPolicy.LINK_DETACH,
+                dynamic=target.dynamic,
+                dynamic_node_properties=_properties(address) if target.dynamic and address else None,
+            ),
+            snd_settle_mode=attach.snd_settle_mode,
+            rcv_settle_mode=attach.rcv_settle_mode,
+            max_message_size=record.limits.max_message_size or None,
+            unsettled=None if attach.unsettled is None else states(both),
+        )
+        incoming = IncomingLink(
+            record, link, address, pool, number=self.next_number(), now=core.now, to=to, container=container
+        )
+        bring(core, both, incoming)
+        if isinstance(pool, FixedWindow):
+            pool.set_suspended(core.draining or core.lookup.is_cut_off(incoming))
+        record.incoming[incoming] = None
+        if address is not None:
+            address.incoming = including(address.incoming, incoming)
+            core.touch(address)
+            if not address.has_consumers:
+                core.log.info(
+                    "sender waits",
+                    connection=record.number,
+                    link=link.name,
+                    peer=record.host,
+                    address=address.name,
+                    reason=why_unasked(core, address).value,
+                )
+        core.touch_input(incoming)
+        return incoming
+
+    # ---------------------------------------------------------------------------------------------------- consumers
+
+    def _consumer(self, record: ConnectionRecord, link: Sender, attach: Attach) -> OutgoingLink:
+        core = self._core
+        source = attach.source
+        if source is None:
+            raise RefusedError(AmqpCondition.NOT_FOUND, "the link has no source, and none is known by its name")
+        assert isinstance(source, Source)
+        if source.dynamic:
+            address = self._make_dynamic(record, link, _lifetime(source))
+            named = self._dynamic_name(address)
+        elif source.address is None:
+            raise RefusedError(AmqpCondition.INVALID_FIELD, "the source has no address and is not dynamic")
+        else:
+            named = source.address
+            place = core.lookup.place(named)
+            address = core.lookup.source(record, attach, place)
+            if address.maker not in (None, record) and not address.is_open:
+                description = "only its maker may receive from the node of a dynamic source"
+                raise RefusedError(AmqpCondition.UNAUTHORIZED_ACCESS, description)
+            if address.maker is None and not (may_consume(place.name) or record.own):
+                raise RefusedError(AmqpCondition.UNAUTHORIZED_ACCESS, "this address is a router's own")
+        copy = source.distribution_mode is DistributionMode.COPY
+        default = encode_composite(source.default_outcome) if source.default_outcome is not None else None
+        if default is not None and (not is_terminal(default) or state_kind(default) == ACCEPTED):
+            # Accepted is said by receivers only: a router never says it in the place of one that is gone.
+            default = None
+        end_undecided(core, record, link, attach)
+        link.attach(
+            source=Source(
+                address=named,
+                expiry_policy=TerminusExpiryPolicy.LINK_DETACH,
+                dynamic=source.dynamic,
+                dynamic_node_properties=_properties(address) if source.dynamic else None,
+                distribution_mode=DistributionMode.COPY if copy else DistributionMode.MOVE,
+                default_outcome=source.default_outcome if default is not None else None,
+                # What is no outcome cannot be one of those that are chosen from (§3.5.3, outcomes).
+                outcomes=tuple(outcome for outcome in source.outcomes if outcome in OUTCOMES),
+            ),
+            target=attach.target,
+            snd_settle_mode=SenderSettleMode.MIXED,
+            rcv_settle_mode=attach.rcv_settle_mode,
+            unsettled=None if attach.unsettled is None else {},
+        )
+        outgoing = OutgoingLink(
+            record,
+            link,
+            address,
+            copy=copy,
+            default_outcome=default,
+            max_unsettled=address.config.max_unsettled,
+            number=self.next_number(),
+            now=core.now,
+        )
+        record.outgoing[outgoing] = None
+        if copy:
+            address.copies = including(address.copies, outgoing)
+        else:
+            address.outgoing = including(address.outgoing, outgoing)
+        outgoing.branch = address.pool.add_branch(0, 1, not copy, outgoing)
+        core.touch_outgoing(outgoing)
+        core.consumers_changed(address)
+        return outgoing
+
+    # -------------------------------------------------------------------------------------------------------- lanes
+
+    def lane_out(
+        self,
+        record: ConnectionRecord,
+        session: Session,
+        way: Address,
+        lane: Lane,
+        name: str,
+        *,
+        bulk: bool,
+        cost: int,
+    ) -> OutgoingLink:
+        """Attach a lane to a neighbour: what comes to `way` leaves by it.
+
+        Args: bulk: it carries what is large, and another link the rest. cost: of reaching who is at its end.
+        Raises: CommandError: the neighbour takes no more links in this session.
+        """
+        core = self._core
+        link = session.attach(
+            Terminus(name, Role.SENDER),
+            source=self._here,
+            target=Target(address=lane.target),
+            rcv_settle_mode=ReceiverSettleMode.SECOND,
+            desired_capabilities=(LARGE,) if bulk else (),
+        )
+        assert isinstance(link, Sender)
+        outgoing = OutgoingLink(
+            record,
+            link,
+            way,
+            copy=False,
+            default_outcome=None,
+            max_unsettled=way.config.max_unsettled,
+            number=self.next_number(),
+            now=core.now,
+            lane=lane,
+            cost=cost,
+        )
+        link.context = outgoing
+        record.outgoing[outgoing] = None
+        way.outgoing = including(way.outgoing, outgoing)
+        outgoing.branch = way.pool.add_branch(0, cost, True, outgoing)
+        core.touch_outgoing(outgoing)
+        if core.recording is not None:
+            core.recording.up(outgoing)
+        return outgoing
+
+    def lane_in(
+        self, record: ConnectionRecord, link: Receiver, attach: Attach, lane: Lane, way: Address | None
+    ) -> IncomingLink:
+        """Answer a neighbour's attach of a lane. Args: way: where what it carries goes; None: each to its own place."""
+        core = self._core
+        large = LARGE in attach.desired_capabilities
+        pool: Pool | FixedWindow
+        if way is None or lane.kind is LaneKind.TRANSIT:
+            pool = FixedWindow(record.limits.anonymous_window)
+            pool.set_suspended(core.draining)
+        else:
+            pool = way.pool
+        link.attach(
+            source=attach.source,
+            target=Target(address=lane.target),
+            rcv_settle_mode=ReceiverSettleMode.SECOND,
+            unsettled=None if attach.unsettled is None else {},
+            offered_capabilities=(LARGE,) if large else (),
+        )
+        incoming = IncomingLink(
+            record, link, way, pool, number=self.next_number(), now=core.now, lane=lane, large=large
+        )
+        link.context = incoming
+        record.incoming[incoming] = None
+        if way is not None:
+            way.incoming = including(way.incoming, incoming)
+        core.touch_input(incoming)
+        if core.recording is not None:
+            core.recording.up(incoming)
+        return incoming
+
+    @property
+    def made(self) -> int:
+        """How many links there were."""
+        return self._number
+
+    def next_number(self) -> int:
+        """Of one more link, for logs and statistics."""
+        self._number += 1
+        return self._number
+
+    # ----------------------------------------------------------------------------------------------------- addresses
+
+    def _make_dynamic(self, record: ConnectionRecord, link: Link, lifetime: LifetimePolicy | None) -> Address:
+        """A node for this link (§3.5.3, §3.5.4, dynamic).
+
+        Of a dynamic source only the connection that made it receives, and others send. Of a dynamic target others
+        receive, too, if its maker tells them its name: for whom else would it send?
+        """
+        made_for = f"{_traceable(record.peer.container_id)}/{_traceable(link.name)}"
+        name = f"{DYNAMIC}/{made_for}/{self._core.token(16)}"
+        address = self._core.addresses.use(record.peer.tenant, name, record)
+        address.is_open = isinstance(link, Receiver)
+        # Should the link not come about after all, nobody uses it.
+        self._core.touch(address)
+        if lifetime is not None:
+            address.lifetime = lifetime
+        return address
+
+    def _dynamic_name(self, address: Address) -> str:
+        return f"{address.name}@{self._core.id}"
+
+    # ------------------------------------------------------------------------------------------------------- stealing
+
+    def _key(self, record: ConnectionRecord, link: Link) -> LinkKey:
+        """What identifies a link between two containers (§2.6.1).
+
+        The container-id alone proves nothing: it counts per virtual host and authenticated user, or host.
+        """
+        peer = record.peer
+        return peer.hostname or "", record.principal, peer.container_id, link.name, link.role is Role.SENDER
+
+    def _steal(self, record: ConnectionRecord, robbed: IncomingLink | OutgoingLink) -> None:
+        """The second attach of a link wins, and the first is detached (§2.6.1)."""
+        core = self._core
+        core.log.info(
+            "link stolen",
+            connection=robbed.connection.number,
+            by=record.number,
+            peer=record.host,
+            link=robbed.link.name,
+        )
+        core.stolen += 1
+        if core.recording is not None:
+            core.recording.stolen(robbed)
+        error = Error(condition=LinkCondition.STOLEN, description="the link was attached again")
+        fail_link(core, robbed, error)
+
+    def _tell_shared(self, record: ConnectionRecord, holder: IncomingLink | OutgoingLink) -> None:
+        """Two connections of a container live, and each has a link of that name: tell it once."""
+        now, told = self._core.now, self._told
+        assert holder.key is not None
+        container = hash(holder.key[:3])
+        if told.get(container, now) > now:
+            return
+        told[container] = now + TOLD_TIME
+        told.move_to_end(container)
+        if len(told) > TOLD:
+            told.popitem(last=False)
+        self._core.log.info(
+            "link name shared",
+            connection=record.number,
+            other=holder.connection.number,
+            peer=record.host,
+            container=record.peer.container_id,
+            link=holder.link.name,
+        )
+
+    @property
+    def held(self) -> int:
+        """How many links could be stolen."""
+        return sum(map(len, self.links.values()))
+
+    def forget(self, taken: IncomingLink | OutgoingLink) -> None:
+        """A link is gone: it cannot be stolen any more, and what it was called does not count."""
+        forget(taken.connection, taken)
+        key = taken.key
+        if key is None:
+            return
+        left = excluding(self.links.get(key, ()), taken)
+        if left:
+            self.links[key] = left
+        else:
+            self.links.pop(key, None)
+
+
+def _lifetime(terminus: object) -> LifetimePolicy | None:
+    """How long a dynamic node is to live; None: that is not said. A policy of an extension is not in force.
+
+    Raises: RefusedError: it is of a type that is no lifetime policy.
+    """
+    if not (isinstance(terminus, Source | Target) and terminus.dynamic):
+        return None
+    lifetime = (terminus.dynamic_node_properties or {}).get(LIFETIME_POLICY)
+    if isinstance(lifetime, LifetimePolicy | None):
+        return lifetime
+    if isinstance(lifetime, Described) and not is_of_the_standard(lifetime.descriptor):
+        return None
+    raise RefusedError(AmqpCondition.INVALID_FIELD, "the lifetime-policy is none (§3.5.9)")
+
+
+def _properties(address: Address) -> NodeProperties:
+    """What a dynamic node is (§3.5.9)."""
+    return {LIFETIME_POLICY: address.lifetime, DISTRIBUTION_MODES: _MODES}
+
+
+def _traceable(text: str) -> str:
+    """The beginning of a text, percent-encoded."""
+    text = text[:TRACEABLE]
+    while len(encoded := quote(text, safe="")) > TRACEABLE:
+        text = text[:-1]
+    return encoded

@@ -1,0 +1,274 @@
+"""What an address means at this router: a name here, of the mesh, or of another container.
+
+`name` is served by whichever routers have receivers of it, `name@container` by that container alone, and `@container`
+is all of it. What is found out from the configuration is kept by address, since each message of an anonymous sender
+says one.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from amqpmesh.policies.access import is_reserved
+from amqpmesh.policies.distribution import Distribution
+from amqpmesh.router.address_syntax import as_known_at, refusal, split
+from amqpmesh.router.amqp.standard.definitions import AmqpCondition
+from amqpmesh.router.attach.answer import RefusedError, check_here, follows
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from amqpmesh.router.amqp.standard.performatives import Attach
+    from amqpmesh.router.config.file import AddressConfig
+    from amqpmesh.router.core import Core
+    from amqpmesh.router.model.connections import ConnectionRecord
+    from amqpmesh.router.model.links import IncomingLink
+    from amqpmesh.router.model.node import Address
+
+#: Addresses that are remembered, and the longest of them: they are as long as peers make them.
+REMEMBERED: Final = 1000
+LONGEST: Final = 255
+
+
+class Place(NamedTuple):
+    """An address, with the aliases of this router followed."""
+
+    name: str
+    """Empty: the whole of a container."""
+    container: str | None
+    """None: whichever routers serve the name."""
+    config: AddressConfig
+
+    @property
+    def address(self) -> str:
+        """All of it."""
+        return self.name if self.container is None else f"{self.name}@{self.container}"
+
+    @property
+    def is_reserved(self) -> bool:
+        """It is one of a router's own."""
+        return is_reserved(self.name)
+
+    @property
+    def is_available(self) -> bool:
+        """Policy lets it be used. It is asked for names of other containers, too: what is forbidden here would be got
+        around by an `@`.
+        """
+        return self.config.distribution is not Distribution.UNAVAILABLE
+
+
+class Lookup:
+    """Finds addresses of a router."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._own = core.config.names
+        #: Addresses that were looked up lately. Once half of what may be remembered was, those not looked up since are
+        #: the older ones, which go next: nobody makes the router forget what is in use.
+        self._places: dict[str, Place] = {}
+        self._older: dict[str, Place] = {}
+
+    @property
+    def remembered(self) -> Mapping[str, Place]:
+        """The addresses whose meaning is kept."""
+        return {**self._older, **self._places}
+
+    def compact(self) -> None:
+        """Let go of what is kept: one of them among what a link had keeps the whole page of memory."""
+        self._places, self._older = {}, {}
+
+    def place(self, address: str) -> Place:
+        """What an address means by the configuration, wherever that is.
+
+        Raises: RefusedError: it is none.
+        """
+        place = self._places.get(address)
+        if place is None:
+            place = self._older.pop(address, None) or self._place(address)
+            if len(address) <= LONGEST:
+                if len(self._places) >= REMEMBERED // 2:
+                    self._places, self._older = {}, self._places
+                self._places[address] = place
+        return place
+
+    def _place(self, address: str) -> Place:
+        core = self._core
+        while True:
+            fault = refusal(address)
+            if fault is not None:
+                raise RefusedError(AmqpCondition.INVALID_FIELD, f"the address {fault}")
+            name, container = split(address)
+            config = core.addresses.config(name)
+            if config.alias is None or not (container is None or container in self._own):
+                return Place(name, container, config)
+            # The configuration has no circles.
+            address = config.alias
+
+    # --------------------------------------------------------------------------------------------------------- of links
+
+    def target(self, record: ConnectionRecord, attach: Attach, place: Place) -> Address | None:
+        """Where what is sent to an address goes; None: every message by itself, to the router `place.container`.
+
+        Raises: RefusedError: by the configuration it is elsewhere or unavailable; or nobody knows of it.
+        """
+        core, container = self._core, place.container
+        if not place.name:
+            assert container is not None
+            if container not in self._own and not self._is_router(container):
+                raise RefusedError(AmqpCondition.NOT_FOUND, f"no container {container!r} is known here")
+            return None
+        # The other workers of this router have no more of those than this one.
+        is_alike = place.is_reserved or place.config.redirect is not None
+        if container == core.id or (is_alike and container in self._own):
+            address = self._local(record, attach, place)
+            return address if address.far is None else core.ingress(address)
+        if container is not None and container in self._own:
+            return core.ingress(self._use(record.peer.tenant, place, place.address))
+        if container is not None and place.is_reserved and self._is_router(container):
+            return None
+        return core.ingress(self.source(record, attach, place))
+
+    def source(self, record: ConnectionRecord, attach: Attach, place: Place) -> Address:
+        """What a receiver of an address takes from. Whether it may is another question.
+
+        Raises: RefusedError: as `target`.
+        """
+        container, tenant = place.container, record.peer.tenant
+        if not place.name:
+            description = "the whole of a container can be sent to, and not received from"
+            raise RefusedError(AmqpCondition.NOT_IMPLEMENTED, description)
+        if container is None or container in self._own:
+            return self._local(record, attach, place)
+        if self._is_router(container):
+            if place.is_reserved:
+                raise RefusedError(AmqpCondition.UNAUTHORIZED_ACCESS, "this address is a router's own")
+            return self._use(tenant, place, place.address)
+        address = self._core.elsewhere.node(tenant, place.name, container)
+        if address is None:
+            raise RefusedError(AmqpCondition.NOT_FOUND, f"no container {container!r} is known here")
+        return address
+
+    def _local(self, record: ConnectionRecord, attach: Attach, place: Place) -> Address:
+        """The address here that a name is, made if nobody has used it."""
+        core, tenant = self._core, record.peer.tenant
+        if place.is_reserved:
+            address = core.addresses.find(tenant, place.name)
+            if address is None:
+                raise RefusedError(AmqpCondition.NOT_FOUND, "no such node")
+            return address
+        redirect = place.config.redirect
+        if redirect is not None and follows(place.config, record, attach):
+            return core.elsewhere.led(tenant, place.name, redirect)
+        check_here(place.config, place.name)
+        return self._use(tenant, place, as_known_at(core.id, place.name))
+
+    def _use(self, tenant: str, place: Place, key: str) -> Address:
+        if not place.is_available:
+            raise RefusedError(AmqpCondition.NOT_FOUND, "the address is unavailable")
+        address = self._core.addresses.use(tenant, key)
+        # Should the link not come about after all, nobody uses it.
+        self._core.touch(address)
+        return address
+
+    def _is_router(self, container: str) -> bool:
+        """Whether a container is another router of this mesh, or several that are one, within reach or not."""
+        mesh = self._core.mesh
+        return mesh is not None and bool(mesh.members.of(container))
+
+    def is_cut_off(self, incoming: IncomingLink) -> bool:
+        """Whether no path leads to the one router that a link's messages go to, now."""
+        core, container = self._core, incoming.container
+        if container is None or container in self._own:
+            return False
+        mesh = core.mesh
+        return mesh is None or all(mesh.topology.distance(each) is None for each in mesh.members.of(container))
+
+    # ------------------------------------------------------------------------------------------------------ of messages
+
+    def resolve(self, incoming: IncomingLink, to: str) -> tuple[Address | None, str]:
+        """Where a message goes by its `to`, and what that means in the end: what an alias stands for.
+
+        Returns: None for the address, if there is none that anybody serves.
+        Raises: RefusedError: it never can be served; by the configuration it is elsewhere (§2.8.18).
+        """
+        lane, only = incoming.lane, incoming.container
+        if lane is not None:
+            return self._arrived(incoming, lane.tenant, to), to
+        if incoming.to is None and only is not None:
+            _, container = split(to)
+            if container not in (None, only):
+                description = "the message's `to` is at another container than the link's target"
+                raise RefusedError(AmqpCondition.NOT_ALLOWED, description)
+            to = to if container else f"{to}@{only}"
+        place = self.place(to)
+        if not place.name:
+            description = "the message's `to` is a whole container, and no address in it"
+            raise RefusedError(AmqpCondition.INVALID_FIELD, description)
+        tenant = incoming.connection.peer.tenant
+        if self._is_here(place) and place.config.redirect is not None:
+            return self._redirected(incoming, tenant, place), place.address
+        return self.way(tenant, place), place.address
+
+    def way(self, tenant: str, place: Place) -> Address | None:
+        """Where a delivery goes that no link brought to an address; None: nobody serves it, here or elsewhere.
+
+        Raises: RefusedError: as `target`; or too much is used elsewhere.
+        """
+        core = self._core
+        mesh, name, container = core.mesh, place.name, place.container
+        if not place.is_available:
+            raise RefusedError(AmqpCondition.NOT_FOUND, "the address is unavailable")
+        if container is not None and container != core.id and not (container in self._own and place.is_reserved):
+            if mesh is not None and self._is_router(container):
+                found = mesh.ways.way_to(tenant, name, container, place.config)
+                core.no_path += found is None
+                return found
+            if container in self._own:
+                return None
+            node = core.elsewhere.node(tenant, name, container)
+            if node is None:
+                raise RefusedError(AmqpCondition.NOT_FOUND, f"no container {container!r} is known here")
+            return core.ingress(node)
+        if mesh is not None and container is None:
+            found = mesh.ways.way(tenant, name, place.config)
+        else:
+            found = core.addresses.find(tenant, as_known_at(core.id, name))
+        if found is None and place.is_reserved:
+            raise RefusedError(AmqpCondition.NOT_FOUND, "no such node")
+        return found
+
+    def of_copy(self, tenant: str, address: str) -> tuple[Address | None, str]:
+        """Where a message goes that the router sends itself, as `resolve`; nobody is there to be told of a refusal."""
+        place, core = self.place(address), self._core
+        try:
+            if self._is_here(place) and place.config.redirect is not None:
+                return core.elsewhere.ingress(tenant, place.name), place.address
+            return self.way(tenant, place), place.address
+        except RefusedError:
+            return None, place.address
+
+    def _is_here(self, place: Place) -> bool:
+        """Whether a name is one of this router's as well."""
+        return place.container is None or place.container in self._own
+
+    def _redirected(self, incoming: IncomingLink, tenant: str, place: Place) -> Address:
+        """The node of an address that is elsewhere, where this router goes there. Raises: RefusedError: it does not."""
+        redirect = place.config.redirect
+        assert redirect is not None
+        if not follows(place.config, incoming.connection, incoming.link.remote):
+            check_here(place.config, place.name)
+        return self._core.ingress(self._core.elsewhere.led(tenant, place.name, redirect))
+
+    def _arrived(self, incoming: IncomingLink, tenant: str, to: str) -> Address | None:
+        """What came by a lane has arrived: it is for who is here, or for nobody. Aliases are for clients."""
+        core = self._core
+        name, container = split(to)
+        if not (container is None or container in self._own):
+            core.no_path += 1
+            return None
+        place = Place(name, container, core.addresses.config(name))
+        if place.config.redirect is not None:
+            return self._redirected(incoming, tenant, place)
+        if not place.is_available:
+            return None
+        return core.addresses.find(tenant, name if container is None else as_known_at(core.id, name))

@@ -1,0 +1,132 @@
+"""Which peer a command talks to, and as whom: the options that clients share."""
+
+import argparse
+import os
+import sys
+from pathlib import Path
+from secrets import token_hex
+
+from amqpmesh.router.amqp.errors import (
+    AmqpMeshError,
+    CommandError,
+    ConnectionRedirectError,
+    LinkRedirectError,
+    SaslError,
+)
+from amqpmesh.router.cli import arguments, passwords
+from amqpmesh.router.cli.arguments import URL_VARIABLE
+from amqpmesh.router.client.connect import Connection, connect
+from amqpmesh.router.config.file import DEFAULT_URL
+from amqpmesh.router.config.urls import Endpoint
+from amqpmesh.router.endpoint_setup import WITHHELD
+
+
+def add_options(command: argparse.ArgumentParser, *, lasting: bool) -> None:
+    """Declare them. Args: lasting: the command may go on over another connection, if one is lost."""
+    group = command.add_argument_group("the peer")
+    group.add_argument(
+        "--url", help=f"amqp://HOST[:PORT], or amqps:// for TLS; default: ${URL_VARIABLE}, else {DEFAULT_URL}"
+    )
+    group.add_argument(
+        "--hostname",
+        metavar="NAME",
+        type=arguments.name,
+        help="the virtual host that is wanted, in open and SASL; default: the URL's host. TLS goes by the URL",
+    )
+    group.add_argument(
+        "--redirect",
+        metavar="HOST",
+        dest="redirects",
+        action="append",
+        default=[],
+        type=arguments.host,
+        help="go to this host, too, if the peer says that what is wanted is there; may be given again",
+    )
+    group.add_argument(
+        "--user",
+        metavar="NAME",
+        type=arguments.name,
+        help="who we are; the password is asked for on a terminal, unless",
+    )
+    group.add_argument("--password-file", metavar="FILE", type=Path, help="... it is the first line of this file")
+    group.add_argument("--trust", metavar="PEM", type=Path, help="authorities to believe, instead of the system's")
+    group.add_argument("--certificate", metavar="PEM", type=Path, help="shown to the peer; without --user, who we are")
+    group.add_argument("--key", metavar="PEM", type=Path, help="the certificate's key")
+    group.add_argument(
+        "--insecure", action="store_true", help="without TLS, let a peer that is not this machine see the password"
+    )
+    if lasting:
+        group.add_argument(
+            "--reconnect",
+            action="store_true",
+            help="connect until it comes about, and again when it is lost; what nobody tells the outcome of is in "
+            "doubt, and is not sent again",
+        )
+    command.set_defaults(reconnect=False, password=None)
+
+
+def connection(given: argparse.Namespace, command: str) -> Connection:
+    """A connection to that peer, to be entered by `async with`.
+
+    Args: command: stands in our container-id, so that others see who it is.
+    Raises: CommandError: the options make no sense, or a file is not what it should be.
+    """
+    url = _url(given)
+    try:
+        endpoint = Endpoint.parse(url)
+    except ValueError as error:
+        raise CommandError(f"--url {url}: {error}") from None
+    files = {name: getattr(given, name) for name in ("trust", "certificate", "key")}
+    for name, file in files.items():
+        if file is not None and not endpoint.secure:
+            raise CommandError(f"--{name} does nothing without TLS: {url} is not amqps://")
+    try:
+        return connect(
+            url,
+            id=f"amqpmesh-{command}-{token_hex(4)}",
+            user=given.user,
+            password=_password(given),
+            insecure=given.insecure,
+            hostname=given.hostname,
+            reconnect=given.reconnect,
+            redirects=given.redirects,
+            **files,
+        )
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise CommandError(
+            f"{error.filename or ', '.join(str(file) for file in files.values() if file)}: {reason}"
+        ) from None
+
+
+def advice(given: argparse.Namespace, error: AmqpMeshError) -> str:
+    """What to read behind an error: how the peer may let us in, or where it may send us; often nothing."""
+    if isinstance(error, ConnectionRedirectError | LinkRedirectError) and "is not allowed" in str(error):
+        return "; allow it with --redirect"
+    if not isinstance(error, SaslError) or "is offered" not in str(error) or WITHHELD in str(error):
+        return ""
+    if given.user is None:
+        return "; say who we are with --user, or with --certificate over TLS"
+    endpoint = Endpoint.parse(_url(given))
+    if endpoint.secure or endpoint.loopback or given.insecure:
+        return ""
+    return "; PLAIN is not used without TLS, where others may read the password, unless with --insecure"
+
+
+def _url(given: argparse.Namespace) -> str:
+    return given.url or os.environ.get(URL_VARIABLE) or DEFAULT_URL
+
+
+def _password(given: argparse.Namespace) -> str | None:
+    if given.user is None:
+        if given.password_file is not None:
+            raise CommandError("--password-file needs --user")
+        return None
+    if given.password_file is not None:
+        return passwords.from_file(given.password_file)
+    if not sys.stdin.isatty():
+        raise CommandError("--user needs --password-file where no terminal is there to ask")
+    if given.password is None:
+        given.password = passwords.from_person()  # once, for all connections of a command
+    password: str = given.password
+    return password

@@ -1,0 +1,332 @@
+"""`amqpmesh ca`: the authority of a mesh, which says who is which router. It works on files, and talks to nobody."""
+
+import argparse
+import sys
+import time
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+
+from amqpmesh.router.amqp.errors import CommandError
+from amqpmesh.router.cli import arguments, passwords
+from amqpmesh.router.cli.exit_status import EPILOG, Exit
+from amqpmesh.router.cli.folder import NAME, Folder, write_certificate, write_key
+from amqpmesh.router.cli.output import table
+from amqpmesh.topology.authority import AUTHORITY_DAYS, MAX_DAYS, ROUTER_DAYS, Authority, key_pem
+from amqpmesh.topology.certificates import CertificateError, RouterCertificate, mesh_refusal
+from amqpmesh.topology.records import MAX_ID, ROUTER_ID, UnreadableError
+from amqpmesh.topology.revocations import Revocations
+from amqpmesh.topology.trust import CLOCK_TOLERANCE
+from amqpmesh.topology.workers import covers
+
+_WIDE: Final = 10**4  # columns: nothing is cut, since serials are copied from here
+_HEADINGS: Final = ("ROUTER", "FROM", "UNTIL", "STATE", "SERIAL")
+
+
+def declare(command: argparse.ArgumentParser) -> None:
+    """Tell what its arguments are."""
+    actions = command.add_subparsers(metavar="ACTION", required=True)
+    init = actions.add_parser(
+        "init",
+        help="make the authority of a mesh",
+        description=f"Makes an authority: {NAME}.pem, which every router of the mesh needs, and {NAME}.key, which none "
+        "may have.",
+        epilog=EPILOG,
+    )
+    init.add_argument("--mesh", metavar="NAME", type=_mesh, default="mesh", help="the mesh's name; default: mesh")
+    _add_days(init, f"{AUTHORITY_DAYS}")
+    _add_options(init)
+    _add_force(init)
+    init.set_defaults(command=make)
+
+    issue = actions.add_parser(
+        "issue",
+        help="make a key and a certificate for a router",
+        description="Makes ROUTER.key and ROUTER.pem: who has both is that router, and its workers ROUTER.1, ROUTER.2, "
+        "and so on.",
+        epilog=EPILOG,
+    )
+    issue.add_argument("router", metavar="ROUTER", type=_router, help="the router's id")
+    _add_days(issue, f"{ROUTER_DAYS}")
+    _add_options(issue)
+    _add_force(issue)
+    issue.set_defaults(command=issue_one)
+
+    renew = actions.add_parser(
+        "renew",
+        help="make a certificate for a key that is there",
+        description="Makes ROUTER.pem again, good from now on, for the key that the router has; the one before is good "
+        f"until it ends. With --authority: {NAME}.pem.",
+        epilog=EPILOG,
+    )
+    which = renew.add_mutually_exclusive_group(required=True)
+    which.add_argument("router", metavar="ROUTER", nargs="?", type=_router, help="the router's id")
+    which.add_argument("--authority", action="store_true", help="the authority's own; what it has signed stays good")
+    _add_days(renew, f"{ROUTER_DAYS}, with --authority {AUTHORITY_DAYS}")
+    _add_options(renew)
+    renew.set_defaults(command=renew_one)
+
+    revoke = actions.add_parser(
+        "revoke",
+        help="declare certificates of a router not good any more",
+        description=f"Revokes every certificate of a router so far, in {NAME}.pem: give that file to a router that "
+        "runs, and it tells the others.",
+        epilog=EPILOG,
+    )
+    revoke.add_argument("router", metavar="ROUTER", type=_router, help="the router's id")
+    revoke.add_argument(
+        "--serial", metavar="HEX", type=_serial, action="append", help="only this one; `amqpmesh ca show` tells serials"
+    )
+    _add_options(revoke)
+    revoke.set_defaults(command=revoke_some)
+
+    show = actions.add_parser(
+        "show",
+        help="print the authority, and the certificates that it issued",
+        description="Prints the authority, and the certificates that it issued. Needs no key. Times are UTC.",
+        epilog=EPILOG,
+    )
+    _add_directory(show)
+    show.set_defaults(command=show_all)
+
+
+def _add_days(command: argparse.ArgumentParser, default: str) -> None:
+    command.add_argument("--days", type=_days, metavar="N", help=f"how long it is good; default: {default}")
+
+
+def _add_force(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--force", action="store_true", help="put new files in the place of those that are there")
+
+
+def _add_options(command: argparse.ArgumentParser) -> None:
+    _add_directory(command)
+    command.add_argument(
+        "--passphrase-file", type=Path, metavar="F", help="the passphrase of the authority's key is its first line"
+    )
+
+
+def _add_directory(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--directory", type=Path, default=Path(), metavar="D", help="where the files are; default: here"
+    )
+
+
+# --------------------------------------------------------------------------------------------------------- the actions
+
+
+def make(given: argparse.Namespace) -> int:
+    """Returns: 0. Raises: CommandError, ThereAlreadyError, OSError."""
+    folder = Folder(given.directory)
+    passphrase = _passphrase(given)
+    with folder.locked():
+        if not given.force:
+            folder.demand_absent(folder.trust, folder.key, folder.issued)
+        authority = Authority.create(given.mesh, time.time(), given.days or AUTHORITY_DAYS)
+        folder.issued.unlink(missing_ok=True)  # another authority issued those
+        write_key(folder.key, key_pem(authority.key, passphrase))
+        folder.write_authority(authority.certificate, None)
+    _say(f"authority of {given.mesh}: {folder.trust}, {folder.key}, until {_date(authority.certificate.not_after)}")
+    return Exit.DONE
+
+
+def issue_one(given: argparse.Namespace) -> int:
+    """Returns: 0. Raises: CommandError, ConfigError, ThereAlreadyError, OSError."""
+    folder = Folder(given.directory)
+    file, key_file = folder.of_router(given.router)
+    authority = _authority(folder, given)
+    with folder.locked():
+        if not given.force:
+            folder.demand_absent(file, key_file)
+        issued = folder.certificates()
+        _demand_apart(given.router, issued)
+        key = Ed25519PrivateKey.generate()
+        certificate = _issue(authority, given, key.public_key())
+        # In this order: what was issued can be revoked, and a certificate is never there without its key.
+        _register(folder, [*issued, certificate], _serials(folder.revocations()))
+        write_key(key_file, key_pem(key))
+        write_certificate(file, certificate)
+    _tell(certificate, authority, f"{file}, {key_file}")
+    return Exit.DONE
+
+
+def renew_one(given: argparse.Namespace) -> int:
+    """Returns: 0. Raises: CommandError, ConfigError, OSError."""
+    folder = Folder(given.directory)
+    authority = _authority(folder, given)
+    if given.authority:
+        return _renew_authority(folder, authority, given)
+    file, _ = folder.of_router(given.router)
+    with folder.locked():
+        issued = folder.certificates()
+        revoked = _serials(folder.revocations())
+        before = [each for each in issued if each.router == given.router]
+        if not before:
+            raise CommandError(f"{given.router} has no certificate yet: `amqpmesh ca issue` makes one")
+        _demand_apart(given.router, issued)
+        key = before[-1].key
+        if any(each.key == key and each.serial in revoked for each in before):
+            raise CommandError(f"{given.router} was revoked: `amqpmesh ca issue --force` makes a new key")
+        certificate = _issue(authority, given, key)
+        _register(folder, [*issued, certificate], revoked)
+        write_certificate(file, certificate)
+    _tell(certificate, authority, str(file))
+    return Exit.DONE
+
+
+def revoke_some(given: argparse.Namespace) -> int:
+    """Returns: 0. Raises: CommandError, ConfigError, OSError."""
+    folder = Folder(given.directory)
+    authority = _authority(folder, given)
+    with folder.locked():
+        issued, last = folder.certificates(), folder.revocations()
+        revoked = _serials(last)
+        ended = {each.serial for each in issued if _has_ended(each)}
+        good = {each.serial for each in issued if each.router == given.router} - revoked - ended
+        chosen = good if given.serial is None else good & set(given.serial)
+        if not chosen or (given.serial is not None and len(chosen) < len(set(given.serial))):
+            raise CommandError(f"{given.router} has no such certificate that could be revoked: see `amqpmesh ca show`")
+        # What has ended by itself need not be told any longer.
+        try:
+            made = authority.revoke((revoked - ended) | chosen, last.number + 1 if last else 1, time.time())
+        except CertificateError as error:
+            raise CommandError(str(error)) from None
+        folder.write_authority(authority.certificate, made)
+        _register(folder, issued, made.serials)
+    _say(f"revoked {len(chosen)} of {given.router}: list {made.number} is in {folder.trust}")
+    return Exit.DONE
+
+
+def show_all(given: argparse.Namespace) -> int:
+    """Returns: 0. Raises: ConfigError."""
+    folder = Folder(given.directory)
+    certificate, revocations, issued = folder.certificate(), folder.revocations(), folder.certificates()
+    state = "ended" if certificate.not_after < time.time() else f"until {_date(certificate.not_after)}"
+    listed = "nothing revoked" if revocations is None else f"list of revocations {revocations.number}"
+    print(f"mesh {certificate.mesh}, authority {state}, {listed}")
+    revoked = _serials(revocations)
+    rows = [
+        (each.router, _date(each.not_before), _date(each.not_after), _state(each, revoked), f"{each.serial:x}")
+        for each in sorted(issued, key=lambda each: (each.router, each.not_after))
+    ]
+    if rows:
+        print("\n".join(table.table(_HEADINGS, rows, _WIDE, ())))
+    return Exit.DONE
+
+
+def _renew_authority(folder: Folder, authority: Authority, given: argparse.Namespace) -> int:
+    with folder.locked():
+        try:
+            renewed = authority.renewed(time.time(), given.days or AUTHORITY_DAYS)
+        except CertificateError as error:
+            raise CommandError(str(error)) from None
+        folder.write_authority(renewed.certificate, folder.revocations())
+    mesh, ends = renewed.certificate.mesh, renewed.certificate.not_after
+    _say(f"authority of {mesh}: {folder.trust}, until {_date(ends)}")
+    return Exit.DONE
+
+
+# ------------------------------------------------------------------------------------------------------------- helpers
+
+
+def _authority(folder: Folder, given: argparse.Namespace) -> Authority:
+    passphrase = _passphrase(given)
+    if passphrase is None and folder.has_passphrase() and sys.stdin.isatty():
+        passphrase = passwords.from_person(f"passphrase of {folder.key}: ").encode()
+    return folder.authority(passphrase)
+
+
+def _passphrase(given: argparse.Namespace) -> bytes | None:
+    if given.passphrase_file is None:
+        return None
+    passphrase = passwords.from_file(given.passphrase_file)
+    if not passphrase:
+        raise CommandError(f"{given.passphrase_file}: the passphrase is empty")
+    return passphrase.encode()
+
+
+def _issue(authority: Authority, given: argparse.Namespace, key: Ed25519PublicKey) -> RouterCertificate:
+    try:
+        return authority.issue(given.router, key, time.time(), given.days or ROUTER_DAYS)
+    except CertificateError as error:
+        raise CommandError(str(error)) from None
+
+
+def _demand_apart(router: str, issued: list[RouterCertificate]) -> None:
+    """Whoever is `A` is `A.1` as well, so that the two cannot be apart. Raises: CommandError."""
+    for other in {each.router for each in issued if not _has_ended(each)} - {router}:
+        for one, worker in ((router, other), (other, router)):
+            if covers(one, worker):
+                raise CommandError(f"{worker} is a worker of {one}, whose certificate is good for both")
+
+
+def _register(folder: Folder, certificates: list[RouterCertificate], revoked: frozenset[int]) -> None:
+    """Keep what still counts, the last of each router, and what stands in the list of revocations."""
+    last = {each.router: each.serial for each in certificates}
+    folder.write_certificates(
+        each
+        for each in certificates
+        if not _has_ended(each) or each.serial in revoked or last[each.router] == each.serial
+    )
+
+
+def _serials(revocations: Revocations | None) -> frozenset[int]:
+    return frozenset() if revocations is None else revocations.serials
+
+
+def _has_ended(certificate: RouterCertificate) -> bool:
+    return certificate.not_after + CLOCK_TOLERANCE < time.time()
+
+
+def _state(certificate: RouterCertificate, revoked: frozenset[int]) -> str:
+    if certificate.serial in revoked:
+        return "revoked"
+    return "ended" if certificate.not_after < time.time() else "good"
+
+
+def _tell(certificate: RouterCertificate, authority: Authority, files: str) -> None:
+    _say(f"router {certificate.router}: {files}, until {_date(certificate.not_after)}")
+    if certificate.not_after == authority.certificate.not_after:
+        _say("the authority's own certificate ends then, too: `amqpmesh ca renew --authority`")
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr)
+
+
+def _date(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%MZ")
+
+
+def _mesh(text: str) -> str:
+    refusal = mesh_refusal(arguments.name(text))
+    if refusal is not None:
+        raise argparse.ArgumentTypeError(refusal)
+    return text
+
+
+def _router(text: str) -> str:
+    try:
+        ROUTER_ID.read(text)
+    except UnreadableError:
+        reason = f"must be printable ASCII without spaces, @ / # and *, and {MAX_ID} characters at most"
+        raise argparse.ArgumentTypeError(reason) from None
+    if text == NAME or text.startswith(f"{NAME}."):
+        raise argparse.ArgumentTypeError(f"must not be {NAME}: the authority's files are named so")
+    return text
+
+
+def _days(text: str) -> float:
+    with suppress(ValueError):
+        days = float(text)
+        if 0 < days <= MAX_DAYS:
+            return days
+    raise argparse.ArgumentTypeError(f"must be a number of days, more than 0, {MAX_DAYS} at most, not {text!r}")
+
+
+def _serial(text: str) -> int:
+    with suppress(ValueError):
+        return int(text, 16)
+    raise argparse.ArgumentTypeError(f"must be hexadecimal digits, not {text!r}")

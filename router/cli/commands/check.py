@@ -1,0 +1,34 @@
+"""`amqpmesh check CONFIG`: is it right, and what does it come to."""
+
+import argparse
+import sys
+from pathlib import Path
+
+from amqpmesh.router.cli import configuration
+from amqpmesh.router.cli.exit_status import EPILOG, Exit
+from amqpmesh.router.cli.output.terminal import printable
+from amqpmesh.router.config.file import lines
+from amqpmesh.router.runtime.segment_files import why_unusable
+
+
+def declare(command: argparse.ArgumentParser) -> None:
+    """Tell what its arguments are."""
+    command.description = "Checks a configuration; names file, key and reason."
+    command.epilog = EPILOG
+    command.add_argument("config", metavar="CONFIG", type=Path, help="a TOML file")
+    command.add_argument("--print", action="store_true", help="print the configuration with all defaults")
+    configuration.add_options(command)
+    command.set_defaults(command=check)
+
+
+def check(given: argparse.Namespace) -> int:
+    """Returns: 0. Raises: ConfigError: where it is wrong: what `run` refuses, ports excepted."""
+    config = configuration.effective(given)
+    if config.telemetry is not None and (reason := why_unusable(config.telemetry.directory)) is not None:
+        said = (
+            f"{given.config}: telemetry.directory: {reason}: the router runs, and records nothing until that is mended"
+        )
+        print(f"amqpmesh: {printable(said)}", file=sys.stderr)
+    if given.print:
+        print("\n".join(lines(config)))
+    return Exit.DONE

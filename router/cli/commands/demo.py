@@ -1,0 +1,283 @@
+"""`amqpmesh demo`: a mesh of five routers, one of which is killed while messages cross it."""
+
+import argparse
+import sys
+import time
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from functools import partial
+from typing import Final
+
+import trio
+
+from amqpmesh.router.amqp.errors import AmqpMeshError, CommandError
+from amqpmesh.router.cli import arguments
+from amqpmesh.router.cli.commands.status import entities_of
+from amqpmesh.router.cli.exit_status import EPILOG, Exit
+from amqpmesh.router.cli.output.demo_screen import Stage, View, Way
+from amqpmesh.router.cli.output.summary import duration
+from amqpmesh.router.cli.process.daemons import CLIENTS, NEIGHBOURS, Daemon, Daemons, daemons
+from amqpmesh.router.cli.process.interruptible import Patience, attempt
+from amqpmesh.router.cli.traffic import IN_DOUBT, NOT_ACCEPTED, Traffic
+from amqpmesh.router.client.connect import connect
+from amqpmesh.router.management.entities import PREFIX
+from amqpmesh.router.management.queries import query
+from amqpmesh.router.management.service import ADDRESS as MANAGEMENT
+from amqpmesh.router.statistics import Direction
+
+COUNT: Final = 20_000
+"""Messages, if nothing else is said: a quarter of a minute on two cores."""
+
+TIME_OUT: Final = 60.0
+"""Seconds without anything new, if nothing else is said; starting takes the most."""
+
+ADDRESS: Final = "demo"
+
+CREDIT: Final = 1_000
+"""Messages that the receiver takes at a time."""
+
+PERIOD: Final = 0.2
+"""Seconds between two looks at what a router relays."""
+
+FRAME: Final = 0.1
+"""Seconds between two pictures, and between two looks at what the story waits for."""
+
+MIDDLE: Final[Mapping[str, int]] = {"B": 1, "C": 2}
+"""The routers that lead from A to D, one of which is killed. What a delivery costs there says that it goes by B."""
+
+LEAST: Final = 100
+"""Messages; fewer would be over before there is anything to see."""
+
+Work = Callable[[], Awaitable[None]]
+
+STARTS, KILLED = "starts", "killed"
+
+_LANES: Final = query(f"{PREFIX}lane")
+
+
+def declare(command: argparse.ArgumentParser) -> None:
+    """Tell what its arguments are."""
+    command.description = (
+        "Starts five routers, each a process of its own on this machine: a sender at A, a receiver at E, and two ways "
+        "between them, A-B-D-E and A-C-D-E. While messages go, it kills the router that they go by (SIGKILL), shows "
+        "that they go the other way, sends again what was not accepted or is in doubt, and starts the router again. "
+        "The receiver drops what it has had, by its message-id. "
+        "At the end it tells what became of every message. Nothing of it is left."
+    )
+    command.epilog = f"{EPILOG} Failed is also that a message was lost, or arrived twice and was not in doubt."
+    command.add_argument(
+        "--count", metavar="N", type=arguments.count, default=COUNT, help=f"messages to send; default: {COUNT:,}"
+    )
+    command.add_argument(
+        "--timeout",
+        metavar="S",
+        type=arguments.seconds,
+        default=TIME_OUT,
+        help=f"seconds to wait for anything new to happen; default: {TIME_OUT:g}",
+    )
+    command.set_defaults(command=demo)
+
+
+def demo(given: argparse.Namespace) -> int:
+    """Returns: 0 if all went as it should, else 1. Raises: AmqpMeshError, OSError: why it was not done."""
+    if given.count < LEAST:
+        raise CommandError(f"--count: {LEAST} at least, or all is over before there is anything to see")
+    return trio.run(_Demo(given.count, given.timeout).run)
+
+
+class _Middle:
+    """One of the two routers in the middle, and what it says that it relays."""
+
+    def __init__(self, id: str) -> None:
+        self.id = id
+        self.state = STARTS
+        self._lives = 0
+        #: Deliveries, all its lives together; those of a second.
+        self.relayed = 0
+        self.rate = 0.0
+
+    @property
+    def way(self) -> Way:
+        """As it is shown."""
+        return Way(self.id, self.state, self.relayed, self.rate)
+
+    async def watch(self, url: str) -> None:
+        """Ask its `$management`, again and again, until it is killed. Raises: AmqpMeshError: it was not."""
+        self.state = ""
+        life = self._lives
+        counts: dict[int, int] = {}
+        try:
+            async with connect(url) as connection, connection.requester(MANAGEMENT) as management:
+                while True:
+                    began, before = time.monotonic(), self.relayed
+                    for lane in entities_of(await management.request(_LANES))["lane"]:
+                        if lane["direction"] == Direction.OUTGOING:
+                            self.relayed += lane["deliveries"] - counts.get(lane["number"], 0)
+                            counts[lane["number"]] = lane["deliveries"]
+                    await trio.sleep(PERIOD)
+                    self.rate = (self.relayed - before) / (time.monotonic() - began)
+        except AmqpMeshError:
+            if self._lives == life:
+                raise
+        finally:
+            self.rate = 0.0
+
+    def end(self) -> None:
+        """It is being killed. Who watches it may hear of that only when it is started again."""
+        self.state = KILLED
+        self._lives += 1
+
+
+class _Demo:
+    """One run."""
+
+    def __init__(self, count: int, timeout: float) -> None:
+        self._traffic = Traffic(count)
+        self._stage = Stage(sys.stdout)
+        self._patience = Patience(timeout)
+        self._middle = {router: _Middle(router) for router in MIDDLE}
+        self._neighbours: dict[str, str] = {}
+        self._failure: AmqpMeshError | OSError | None = None
+
+    async def run(self) -> int:
+        """Do it, and tell. Returns, Raises: as `demo`."""
+        try:
+            await attempt(self._show, self._patience)
+        except BaseException:
+            self._stage.clear()
+            raise
+        self._stage.draw(self._view())
+        return conclude(self._traffic, self._stage)
+
+    async def _show(self) -> None:
+        self._patience.wait("routers to start")
+        async with daemons() as routers:
+            self._stage.say("five routers start, each a process; A-B-D-E is a way, A-C-D-E another")
+            clients = await self._start(routers)
+            self._patience.wait("a message to cross the mesh")
+            async with (
+                connect(clients["E"]) as far,
+                connect(clients["A"]) as near,
+                far.receiver(ADDRESS, credit=CREDIT) as receiver,
+                near.sender(ADDRESS) as sender,
+                trio.open_nursery() as nursery,
+            ):
+
+                def start(work: Work) -> None:
+                    nursery.start_soon(self._guard, work, nursery.cancel_scope)
+
+                start(self._draw)
+                for middle in self._middle.values():
+                    start(partial(middle.watch, clients[middle.id]))
+                start(partial(self._traffic.receive, receiver))
+                start(partial(self._traffic.send, sender))
+                await self._guard(partial(self._story, routers, start), nursery.cancel_scope)
+                nursery.cancel_scope.cancel()
+            if self._failure is not None:
+                raise self._failure
+
+    async def _start(self, routers: Daemons) -> Mapping[str, str]:
+        """Returns: the URLs for clients, by router."""
+        ends = [routers.start(each) for each in "AD"]
+        urls = {each.id: await each.listening() for each in ends}
+        self._neighbours = {each: listeners[NEIGHBOURS] for each, listeners in urls.items()}
+        rest = [self._start_middle(routers, each) for each in MIDDLE]
+        rest.append(routers.start("E", (self._neighbours["D"], 1)))
+        urls.update({each.id: await each.listening() for each in rest})
+        return {each: listeners[CLIENTS] for each, listeners in urls.items()}
+
+    def _start_middle(self, routers: Daemons, router: str) -> Daemon:
+        return routers.start(router, *((self._neighbours[end], MIDDLE[router]) for end in "AD"))
+
+    async def _story(self, routers: Daemons, start: Callable[[Work], None]) -> None:
+        """All that happens. Args: start: for what goes on beside it."""
+        traffic, say, middle = self._traffic, self._stage.say, self._middle.values()
+        count = traffic.count
+        # However few there are, or slow to start the routers: some go before, some after each thing that happens.
+        traffic.allow(count // 6)
+        await self._until(lambda: traffic.accepted > 0)
+        say(f"{count:,} messages go from A to E, each to be accepted by the receiver")
+        await self._until(lambda: any(each.relayed for each in middle))
+        traffic.allow(count // 2)
+        await self._until(lambda: traffic.accepted >= count // 3)
+
+        victim = max(middle, key=lambda each: each.relayed)
+        (other,) = (each for each in middle if each is not victim)
+        say(f"they go by {victim.id}: its {MANAGEMENT} says that it has relayed {victim.relayed:,}")
+        before = other.relayed
+        victim.end()
+        process, hit = routers.kill(victim.id), traffic.on_their_way
+        # Not before: all that were sent may have passed the victim, outcomes too.
+        traffic.allow(count * 5 // 6)
+        say(f"{victim.id} is killed (SIGKILL, process {process}) with {hit:,} messages on their way", "bad")
+        await self._until(lambda: other.relayed > before)
+        # The other one tells what it relays now and then: by now all that was allowed may have arrived.
+        arrived = traffic.arrived
+        traffic.allow(count * 11 // 12)
+        await self._until(lambda: traffic.arrived > arrived)
+        say(f"they go by {other.id}; {traffic.again.total():,} are sent again", "good")
+
+        await self._until(lambda: traffic.accepted >= count // 2)
+        victim.state = STARTS
+        say(f"{victim.id} is started again, with the same id")
+        listeners = await self._start_middle(routers, victim.id).listening()
+        before = victim.relayed
+        start(partial(victim.watch, listeners[CLIENTS]))
+        traffic.allow(count)
+        await self._until(lambda: victim.relayed > before or traffic.is_over)
+        if victim.relayed > before:
+            say(f"they go by {victim.id} again", "good")
+        await self._until(lambda: traffic.is_over)
+
+    async def _until(self, is_so: Callable[[], bool]) -> None:
+        accepted = self._traffic.accepted
+        while not is_so():
+            await trio.sleep(FRAME / 5)
+            if self._traffic.accepted != accepted:
+                accepted = self._traffic.accepted
+                self._patience.progress()
+
+    async def _guard(self, work: Work, rest: trio.CancelScope) -> None:
+        """End the rest if this fails: errors are told as they are, not as groups."""
+        try:
+            await work()
+        except (AmqpMeshError, OSError) as error:
+            self._failure = error
+            rest.cancel()
+
+    async def _draw(self) -> None:
+        while self._stage.is_live:
+            self._stage.draw(self._view())
+            await trio.sleep(FRAME)
+
+    def _view(self) -> View:
+        upper, lower = self._middle.values()
+        return View(upper.way, lower.way, self._traffic.accepted, self._traffic.count)
+
+
+def conclude(traffic: Traffic, stage: Stage) -> int:
+    """Tell what became of all. Returns: 0 if nothing is lost, and nothing came twice but what was in doubt, else 1."""
+    for sentence in sentences(traffic):
+        stage.say(sentence)
+    stage.conclude(summary(traffic), good=traffic.is_sound)
+    return Exit.DONE if traffic.is_sound else Exit.FAILED
+
+
+def sentences(traffic: Traffic) -> Iterator[str]:
+    """What the numbers of the summary are about."""
+    again = traffic.again
+    if again[IN_DOUBT]:
+        yield f"{again[IN_DOUBT]:,} in doubt were sent again; {traffic.dropped:,} came twice, dropped by message-id"
+    if again[NOT_ACCEPTED]:
+        yield f"{again[NOT_ACCEPTED]:,} were not accepted, and sent again"
+    if traffic.rejected:
+        yield f"{traffic.rejected:,} were rejected"
+    if traffic.irregular:
+        yield f"{traffic.irregular:,} came twice, and were not in doubt"
+
+
+def summary(traffic: Traffic) -> str:
+    """The last line."""
+    return (
+        f"sent {traffic.sent:,} accepted {traffic.accepted:,} lost {traffic.lost:,} twice {traffic.twice:,} "
+        f"longest pause {duration(traffic.longest_pause)}"
+    )

@@ -1,0 +1,208 @@
+"""`amqpmesh pipeline JOB`: answers from what routers have recorded. All that needs Spark is in another room."""
+
+import argparse
+import os
+import re
+import shutil
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
+
+from amqpmesh.pipeline.jobs import JOBS, RUN, Account, Job, chosen
+from amqpmesh.pipeline.work import Done, Work
+from amqpmesh.router.amqp.errors import CommandError
+from amqpmesh.router.cli import arguments
+from amqpmesh.router.cli.exit_status import EPILOG, Exit
+from amqpmesh.router.cli.output import table
+from amqpmesh.router.cli.output.bodies import dump
+from amqpmesh.router.cli.output.progress import Progress
+from amqpmesh.router.cli.output.summary import duration
+from amqpmesh.router.cli.output.terminal import printable
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+PERIOD: Final = 0.2
+"""Seconds between two looks at how far Spark is."""
+
+WIDTH: Final = 100
+"""Columns of a terminal that does not say how many it has."""
+
+
+def declare(command: argparse.ArgumentParser) -> None:
+    """Tell what its arguments are."""
+    jobs = "; ".join(f"{job.name}: {job.answers}" for job in JOBS.values())
+    command.description = (
+        "Answers questions from what routers have recorded, on Spark: within this process, if no --master is said. "
+        f"Jobs: {jobs}; {RUN}: all of them, and a report of them. What a job needs is done before it. Of --out, each "
+        "result is Parquet in DIR/JOB, and the report DIR/report.html. Needs what pip install 'amqpmesh[pipeline]' "
+        "installs."
+    )
+    command.epilog = EPILOG
+    # A time such as -1h is a value, as a negative number would be, and none of the options.
+    command._negative_number_matcher = re.compile(r"-\d")
+    command.add_argument("job", metavar="JOB", choices=(*JOBS, RUN), help=", ".join((*JOBS, RUN)))
+    command.add_argument(
+        "--events",
+        metavar="DIR",
+        type=arguments.place,
+        action="append",
+        required=True,
+        help="where routers have recorded; may be said several times",
+    )
+    command.add_argument("--out", metavar="DIR", type=arguments.place, required=True, help="where results go")
+    command.add_argument(
+        "--master", metavar="URL", help="as spark-submit has it: local[N], spark://HOST:PORT, ...; default: local[*]"
+    )
+    command.add_argument(
+        "--conf",
+        metavar="KEY=VALUE",
+        type=arguments.setting,
+        action="append",
+        default=[],
+        help="a setting of Spark; may be said several times",
+    )
+    for option, which in (("--since", "from then on"), ("--until", "before")):
+        command.add_argument(
+            option,
+            metavar="TIME",
+            type=arguments.moment,
+            help=f"only what happened {which}: 2026-05-01T12:00:00Z, UTC if it has no zone, or -1h "
+            f"({', '.join(arguments.UNITS)})",
+        )
+    command.add_argument("--json", action="store_true", help="the summary as one JSON object; times are seconds")
+    command.set_defaults(command=pipeline)
+
+
+def pipeline(given: argparse.Namespace) -> int:
+    """Returns: 0. Raises: CommandError: the arguments, or something is not installed. SparkError: why it ended."""
+    jobs = chosen(given.job)
+    _demand_places(given)
+    try:
+        accounts, report = _perform(jobs, given)
+    except ModuleNotFoundError as error:
+        if (error.name or "amqpmesh").partition(".")[0] == "amqpmesh":
+            raise
+        raise CommandError(f"pipeline: {error.name} is not installed: pip install 'amqpmesh[pipeline]'") from None
+    if given.json:
+        print(dump({"out": given.out, "jobs": [_object(each) for each in accounts], "report": report}))
+    else:
+        lines = [*_lines(accounts, _width()), *([] if report is None else ["", f"report: {report}"])]
+        print("\n".join(printable(line) for line in lines))
+    return Exit.DONE
+
+
+def _demand_places(given: argparse.Namespace) -> None:
+    """Raises: CommandError: what is on this machine cannot be read from, or written to; elsewhere Spark will tell."""
+    if given.since and given.until and given.since >= given.until:
+        raise CommandError("--since: must be before --until")
+    for each in given.events:
+        if os.path.isabs(each) and not os.path.isdir(each):
+            raise CommandError(f"--events: no directory: {each}")
+    if os.path.isabs(given.out) and os.path.exists(given.out) and not os.path.isdir(given.out):
+        raise CommandError(f"--out: no directory: {given.out}")
+
+
+def _perform(jobs: Sequence[Job], given: argparse.Namespace) -> tuple[list[Account], str | None]:
+    """Returns: what each has done; and where the report of it is, if all were wanted."""
+    functions = [job.load() for job in jobs]
+    from amqpmesh.pipeline.session import explained, is_running, session  # here: it needs the extra
+
+    reported = given.job == RUN
+    if reported:
+        from amqpmesh.pipeline.report import destination, report
+
+        destination(given.out)
+    progress = Progress("starting Spark", None, shown=True)
+    accounts = []
+    steps = len(jobs) + reported
+    written = None
+    try:
+        lasting = is_running()
+        spark = session(f"amqpmesh pipeline {given.job}", given.master, dict(given.conf))
+        try:
+            work = Work(spark, tuple(given.events), given.out, given.since, given.until)
+            for number, (job, function) in enumerate(zip(jobs, functions, strict=True), start=1):
+                began = time.monotonic()
+                with _watched(spark, progress, f"{job.name}, {number} of {steps}"), explained(job.name):
+                    done = function(work)
+                accounts.append(Account(job, work.place(job.name), time.monotonic() - began, done))
+            if reported:
+                with _watched(spark, progress, f"report, {steps} of {steps}"), explained("report"):
+                    written = str(report(work, accounts))
+        finally:
+            if not lasting:
+                spark.stop()
+    finally:
+        progress.close()
+    return accounts, written
+
+
+@contextmanager
+def _watched(spark: "SparkSession", progress: Progress, verb: str) -> Iterator[None]:
+    """Show how far Spark is, as long as this lasts."""
+    if not progress.is_shown:
+        yield
+        return
+    from amqpmesh.pipeline.progress import Tasks
+
+    tasks, over = Tasks(spark), threading.Event()
+
+    def watch() -> None:
+        while not over.wait(PERIOD):
+            progress.show(verb, *tasks())
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        yield
+    finally:
+        over.set()
+        watcher.join()
+
+
+# --------------------------------------------------------------------------------------------------------- the summary
+
+
+def _lines(accounts: Sequence[Account], width: int) -> Iterator[str]:
+    rows = [
+        (each.job.name, each.done.rows, duration(each.seconds), _figures(each.done), each.place) for each in accounts
+    ]
+    yield from table.table(("JOB", "ROWS", "TIME", "FIGURES", "RESULT"), rows, width, ("FIGURES", "RESULT"))
+    for each in accounts:
+        for shown in each.done.tables:
+            yield ""
+            yield f"{each.job.name}: {shown.title}"
+            headings = [heading.upper() for heading in shown.headings]
+            yield from table.table(headings, shown.rows, width, headings)
+
+
+def _figures(done: Done) -> str:
+    return ", ".join(
+        f"{name} {value:,}" if isinstance(value, int) else f"{name} {value:,.2f}"
+        for name, value in done.figures.items()
+    )
+
+
+def _object(account: Account) -> dict[str, Any]:
+    return {
+        "job": account.job.name,
+        "out": account.place,
+        "seconds": round(account.seconds, 3),
+        "rows": account.done.rows,
+        "figures": dict(account.done.figures),
+        "tables": [
+            {"title": each.title, "rows": [dict(zip(each.headings, row, strict=True)) for row in each.rows]}
+            for each in account.done.tables
+        ],
+    }
+
+
+def _width() -> int:
+    """Columns that a line may have: who reads a pipe or a file wants names whole, unless `COLUMNS` says otherwise."""
+    if sys.stdout.isatty() or os.environ.get("COLUMNS"):
+        return shutil.get_terminal_size((WIDTH, 0)).columns
+    return sys.maxsize

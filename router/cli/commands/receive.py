@@ -1,0 +1,161 @@
+"""`amqpmesh receive ADDRESS`: messages of any AMQP 1.0 peer, their bodies on standard output."""
+
+import argparse
+import sys
+import time
+from collections.abc import Callable, Mapping
+from typing import Final
+
+import trio
+
+from amqpmesh.router.amqp.errors import AmqpMeshError
+from amqpmesh.router.cli import arguments, client_peer
+from amqpmesh.router.cli.exit_status import EPILOG, Exit, StoppedError
+from amqpmesh.router.cli.output import bodies
+from amqpmesh.router.cli.output.progress import Progress
+from amqpmesh.router.cli.output.reconnects import losses_told
+from amqpmesh.router.cli.output.summary import Summary
+from amqpmesh.router.cli.process.interruptible import Patience, attempt
+from amqpmesh.router.cli.process.stdio import Output
+from amqpmesh.router.client.connect import Connection
+from amqpmesh.router.client.delivery import Delivery
+from amqpmesh.router.client.receiver import Receiver
+
+DECISIONS: Final[Mapping[str, tuple[str, Callable[[Delivery], bool]]]] = {
+    "accept": ("accepted", Delivery.accept),
+    "reject": ("rejected", Delivery.reject),
+    "release": ("released", Delivery.release),
+    "modify": ("modified", lambda delivery: delivery.modify(delivery_failed=True)),
+}
+"""What `--outcome` says, how the summary calls it, and what it does."""
+
+
+def declare(command: argparse.ArgumentParser) -> None:
+    """Tell what its arguments are."""
+    command.description = (
+        "Receives messages from an address of any AMQP 1.0 peer, until --count have come, or SIGINT or "
+        "SIGTERM. Standard output is a body a line: text and binary as they are, other values as JSON; on a "
+        "terminal, what would control it is escaped. A message is accepted once it is written. A summary stands "
+        "on standard error, with the latency of those messages that say when they were created."
+    )
+    command.epilog = (
+        f"{EPILOG} A signal ends it with 0, or with 1 if fewer than --count came; it ends with 1, too, where the peer "
+        "could not be told of a message."
+    )
+    command.add_argument("address", metavar="ADDRESS", type=arguments.name, help="where from: the source's address")
+    command.add_argument("--count", metavar="N", type=arguments.count, help="end after N messages")
+    command.add_argument(
+        "--credit",
+        metavar="N",
+        type=arguments.credit,
+        default=100,
+        help="messages that may be on their way; default: 100",
+    )
+    command.add_argument(
+        "--outcome",
+        choices=DECISIONS,
+        default="accept",
+        help="what to do with each; modify: as failed; default: accept",
+    )
+    command.add_argument(
+        "--timeout", metavar="S", type=arguments.seconds, help="seconds to wait for the peer, and for each message"
+    )
+    command.add_argument(
+        "--json",
+        action="store_true",
+        help="each message as a JSON object with all that is set; the summary as JSON, too",
+    )
+    client_peer.add_options(command, lasting=True)
+    command.set_defaults(command=receive)
+
+
+def receive(given: argparse.Namespace) -> int:
+    """Returns: 0, or 1 if the peer was not told of some. Raises: AmqpMeshError, OSError: why it was not done."""
+    connection = client_peer.connection(given, "receive")
+    return trio.run(_Receiving(given).run, connection)
+
+
+class _Receiving:
+    """The work of one command."""
+
+    def __init__(self, given: argparse.Namespace) -> None:
+        self._given = given
+        self._summary = Summary("received")
+        self._output = Output()
+        self._progress = Progress("received", given.count, shown=not (given.json or sys.stdout.isatty()))
+        self._patience = Patience(given.timeout)
+        self._credited = 0
+
+    async def run(self, connection: Connection) -> int:
+        """Do it, and tell. Returns, Raises: as `receive`."""
+        try:
+            with losses_told(self._progress.say, wanted=self._given.reconnect):
+                await attempt(lambda: self._receive_all(connection), self._patience)
+        except StoppedError:
+            self._tell()
+            if self._given.count is not None:
+                raise
+        except (AmqpMeshError, OSError):
+            if self._summary.count:
+                self._tell()
+            raise
+        else:
+            self._tell()
+        return Exit.FAILED if self._summary.outcomes["in doubt"] else Exit.DONE
+
+    def _tell(self) -> None:
+        self._progress.close()
+        self._progress.say(self._summary.json() if self._given.json else self._summary.text())
+
+    async def _receive_all(self, connection: Connection) -> None:
+        self._patience.wait("the connection")
+        async with connection:
+            self._patience.progress()
+            self._patience.wait("the link")
+            # Credit by hand: no more is taken from others than is wanted.
+            async with connection.receiver(self._given.address, credit=0, any_format=True) as receiver:
+                self._patience.progress()
+                self._patience.wait("a message")
+                while self._wants_more:
+                    self._replenish(receiver)
+                    delivery = await receiver.receive()
+                    self._patience.rest()
+                    await self._take(delivery)
+                    self._patience.wait("a message")
+
+    @property
+    def _wants_more(self) -> bool:
+        return self._given.count is None or self._summary.count < self._given.count
+
+    def _replenish(self, receiver: Receiver) -> None:
+        """Give credit again when half of it is used."""
+        due: int = self._given.credit
+        if self._given.count is not None:
+            due = min(due, self._given.count - self._summary.count)
+        # What was given and not used the receiver gives again over another connection.
+        unused = self._credited - self._summary.count
+        due -= unused
+        if due * 2 >= self._given.credit or (due > 0 and not unused):
+            receiver.flow(due)
+            self._credited += due
+
+    async def _take(self, delivery: Delivery) -> None:
+        summary = self._summary
+        summary.begin()
+        summary.count += 1
+        outcome, decide = DECISIONS[self._given.outcome]
+        if delivery.is_settled:
+            outcome = "settled"
+        latency = None
+        if delivery.message_format == 0 and (created := delivery.message.creation_time) is not None:
+            latency = time.time() - created / 1000
+        try:
+            await self._output.write(bodies.to_json(delivery) if self._given.json else bodies.to_octets(delivery))
+        except BaseException:
+            summary.count -= 1
+            delivery.release()
+            raise
+        if not decide(delivery) and not delivery.is_settled:
+            outcome = "in doubt"
+        summary.end(outcome, latency=latency)
+        self._progress.step()

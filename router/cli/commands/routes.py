@@ -1,0 +1,299 @@
+"""`amqpmesh routes apply PLAN`: costs that `amqpmesh pipeline plan` has proposed, put into force and taken back."""
+
+import argparse
+import sys
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, aclosing
+from pathlib import Path
+from typing import Any, Final
+
+import trio
+
+from amqpmesh.router.amqp.errors import AmqpMeshError, CommandError
+from amqpmesh.router.cli import arguments, client_peer
+from amqpmesh.router.cli.commands.status import TIME_OUT, width
+from amqpmesh.router.cli.exit_status import EPILOG, Exit, RefusedError
+from amqpmesh.router.cli.managed import Managed
+from amqpmesh.router.cli.output import table
+from amqpmesh.router.cli.output.bodies import dump
+from amqpmesh.router.cli.output.terminal import printable
+from amqpmesh.router.cli.process.interruptible import Patience, attempt
+from amqpmesh.router.cli.process.stdio import lines
+from amqpmesh.router.client.connect import Connection
+from amqpmesh.router.management.apply_plan import ReroutingError, Standing, UnwillingError, put, standings
+from amqpmesh.router.management.cost_plan import Change, Plan, Use, Verdict, loaded
+
+MAX_PLAN: Final = 64 * 2**20
+"""Octets of a plan's file."""
+
+BACK_TIME: Final = 10.0
+"""Seconds in which each router has to take back what was changed, after a failure or a signal."""
+
+
+class DeclinedError(AmqpMeshError):
+    """Somebody was asked, and did not say yes."""
+
+
+def declare(command: argparse.ArgumentParser) -> None:
+    """Tell what its arguments are."""
+    actions = command.add_subparsers(metavar="ACTION", required=True)
+    apply = actions.add_parser(
+        "apply",
+        help="put a plan into force, or take it back",
+        description="Shows what a plan of `amqpmesh pipeline plan` changes and what costs are now, asks, and changes "
+        "them one by one. If one cannot be changed, or a signal comes, those that were are taken back. What is in "
+        "force already is left alone, so it can be called again. What costs are all routers are asked through the one "
+        "at --url. A router changes them for those alone who are connected to it itself, by a listener with manage = "
+        "true: --at says where.",
+        epilog=EPILOG,
+    )
+    apply.add_argument("plan", metavar="PLAN", type=Path, help="plan.json")
+    apply.add_argument(
+        "--at",
+        metavar="ROUTER=URL",
+        dest="places",
+        action="append",
+        default=[],
+        type=_place,
+        help="where a router takes us itself; may be given again. That at --url needs none",
+    )
+    apply.add_argument("--take-back", action="store_true", help="let costs be again what they were before the plan")
+    what = apply.add_mutually_exclusive_group()
+    what.add_argument("--dry-run", action="store_true", help="show what would be changed, and change nothing")
+    what.add_argument("--yes", action="store_true", help="do not ask")
+    apply.add_argument("--force", action="store_true", help="even if the plan was not checked, or did not pass a check")
+    apply.add_argument(
+        "--timeout",
+        metavar="S",
+        type=arguments.seconds,
+        default=TIME_OUT,
+        help=f"seconds to wait for a router; default: {TIME_OUT:g}",
+    )
+    apply.add_argument("--json", action="store_true", help="what was done as one JSON object; needs --yes or --dry-run")
+    client_peer.add_options(apply, lasting=False)
+    apply.set_defaults(command=apply_plan)
+
+
+def _place(text: str) -> tuple[str, str]:
+    router, equals, url = text.partition("=")
+    if not router or not equals or not url:
+        raise argparse.ArgumentTypeError(f"must be ROUTER=URL, not {text!r}")
+    return router, url
+
+
+def apply_plan(given: argparse.Namespace) -> int:
+    """Returns: 0, also where nothing is to be done. Raises: AmqpMeshError: why not; what is in force was told."""
+    plan = _read(given.plan)
+    if plan.changes and plan.refusal is not None and not (given.force or given.take_back or given.dry_run):
+        raise CommandError(f"{given.plan}: {plan.refusal}; --force applies it nevertheless")
+    if given.json and not (given.yes or given.dry_run):
+        raise CommandError("--json asks nobody: it needs --yes or --dry-run")
+    places = dict(given.places)
+    if len(places) != len(given.places):
+        raise CommandError("--at: a router is named twice")
+    run = _Run(given, plan)
+    if plan.changes:
+        first = client_peer.connection(given, "routes")
+        others = {
+            router: client_peer.connection(argparse.Namespace(**{**vars(given), "url": url}), "routes")
+            for router, url in places.items()
+        }
+        try:
+            trio.run(run.main, first, others)
+        except UnwillingError as error:
+            raise RefusedError(str(error)) from None
+    elif not given.json:
+        print("the plan changes nothing")
+    if given.json:
+        print(dump({"plan": str(given.plan), "changed": run.changed, "in_force": run.in_force}))
+    return Exit.DONE
+
+
+def _read(file: Path) -> Plan:
+    """Raises: CommandError: it cannot be read, or is no plan."""
+    try:
+        with file.open("rb") as stream:
+            text = stream.read(MAX_PLAN + 1)
+    except OSError as error:
+        raise CommandError(f"{file}: {error.strerror or error}") from None
+    if len(text) > MAX_PLAN:
+        raise CommandError(f"{file} is larger than a plan may be")
+    try:
+        return loaded(text)
+    except CommandError as error:
+        raise CommandError(f"{file}: {error}") from None
+
+
+class _Run:
+    """One call of the command: what it does, and what it has done."""
+
+    def __init__(self, given: argparse.Namespace, plan: Plan) -> None:
+        self.changed: list[dict[str, Any]] = []
+        self.in_force: list[dict[str, Any]] = []
+        self._given = given
+        self._plan = plan
+        self._patience = Patience(given.timeout)
+
+    async def main(self, first: Connection, others: Mapping[str, Connection]) -> None:
+        """Look, show, ask, change. Args: first: to the router at --url. others: by the routers that they are to."""
+        await attempt(lambda: self._work(first, others), self._patience)
+
+    async def _work(self, first: Connection, others: Mapping[str, Connection]) -> None:
+        changes = self._plan.changes
+        if self._given.take_back:
+            changes = tuple(each.turned_round() for each in reversed(changes))
+        async with AsyncExitStack() as stack:
+            self._wait("the router at --url")
+            mesh = await Managed.connected(first, others, stack, self._wait)
+            found = await self._look(changes, mesh)
+            self._say(*_head(self._plan, found, back=self._given.take_back))
+            todo = [each for each in found if not each.is_done]
+            if not todo:
+                self._say("", "all of it is in force: nothing is to be changed")
+            elif self._given.dry_run:
+                self._say("", f"nothing was changed; {len(todo)} of {len(found)} would be")
+            else:
+                self._wait("the routers that are to be changed")
+                await mesh.demand_direct({each.change.router for each in todo})
+                await self._ask()
+                await self._change(todo, mesh)
+                self._say("", "all of it is in force")
+                found = await self._look(changes, mesh)
+                for each in found:
+                    if not each.is_done:
+                        raise ReroutingError(f"{each.change.name} costs {each.cost} again: its connection is another")
+                self._say(*_lasting(found, back=self._given.take_back))
+            self._patience.rest()
+
+    async def _look(self, changes: Sequence[Change], mesh: Managed) -> list[Standing]:
+        """How all changes stand, in their order."""
+        by_router: dict[str, list[Change]] = defaultdict(list)
+        for each in changes:
+            by_router[each.router].append(each)
+        found: dict[Change, Standing] = {}
+        for router, some in by_router.items():
+            self._wait(f"an answer of {router}")
+            found.update((each.change, each) for each in await standings(router, some, mesh.asking(router)))
+        self._patience.rest()
+        self.in_force = [_object(each) for each in (found[change] for change in changes)]
+        return [found[each] for each in changes]
+
+    async def _ask(self) -> None:
+        self._patience.rest()
+        if self._given.yes:
+            return
+        if sys.stdin is None or not sys.stdin.isatty():
+            raise CommandError("without a terminal it needs --yes; nothing was changed")
+        question = "take it back? [y/N] " if self._given.take_back else "put into force? [y/N] "
+        print(question, end="", flush=True)
+        async with aclosing(lines()) as typed:
+            answer = await anext(typed, b"")
+        if answer.strip().lower() not in (b"y", b"yes"):
+            raise DeclinedError("nothing was changed")
+
+    async def _change(self, todo: Sequence[Standing], mesh: Managed) -> None:
+        """Change one after the other. Raises: what hinders it; then what was changed is taken back."""
+        begun: list[Standing] = []
+        try:
+            for each in todo:
+                self._wait(f"an answer of {each.change.router}")
+                begun.append(each)
+                try:
+                    await put(each, each.change.after, mesh.asking(each.change.router))
+                except UnwillingError:
+                    begun.pop()  # the router has said that it did not
+                    raise
+                self._say(f"{each.change.name} costs {each.change.after}")
+        except BaseException:
+            for line in await _taken_back(begun, mesh):
+                print(f"amqpmesh: {printable(line)}", file=sys.stderr)
+            raise
+        self.changed = [{**_object(each), "cost": each.change.after, "before": each.cost} for each in todo]
+
+    def _wait(self, what: str) -> None:
+        self._patience.rest()
+        self._patience.wait(what)
+
+    def _say(self, *told: str) -> None:
+        if told and not self._given.json:
+            print("\n".join(map(printable, told)), flush=True)
+
+
+async def _taken_back(begun: Sequence[Standing], mesh: Managed) -> list[str]:
+    """Take back what was begun. Returns: of each change what is in force, as far as that is known."""
+    if not begun:
+        return ["nothing was changed"]
+    told = {each.change: f"{each.change.name} may cost {each.change.after} or {each.cost}: not known" for each in begun}
+
+    async def take_back(some: Sequence[Standing]) -> None:
+        for each in some:
+            try:
+                await put(each, each.cost, mesh.asking(each.change.router))
+                told[each.change] = f"{each.change.name} costs {each.cost}, as before"
+            except AmqpMeshError as error:
+                told[each.change] += f" ({error})"
+
+    by_router: dict[str, list[Standing]] = defaultdict(list)
+    for each in reversed(begun):
+        by_router[each.change.router].append(each)
+    # What ends the command, a signal or a time, does not end this. A router that stands still hinders no other.
+    with trio.move_on_after(BACK_TIME, shield=True):
+        async with trio.open_nursery() as nursery:
+            for some in by_router.values():
+                nursery.start_soon(take_back, some)
+    return list(told.values())
+
+
+# ------------------------------------------------------------------------------------------------------- what is shown
+
+
+def _object(standing: Standing) -> dict[str, Any]:
+    return {"router": standing.change.router, "neighbour": standing.change.neighbour, "cost": standing.cost}
+
+
+def _head(plan: Plan, found: Sequence[Standing], *, back: bool) -> Iterator[str]:
+    """What the plan is, what was found of it, and what it changes."""
+    yield f"plan of {plan.made}, for {plan.routers:,} routers and {plan.links:,} links"
+    yield f"traffic from {plan.since or 'the beginning'} to {plan.until or 'the end'} of {', '.join(plan.events)}"
+    use = "use, of the most that a link carried" if plan.relative else "use, of what links can carry"
+    yield f"{use}: {_used(plan.before)}; with the plan {_used(plan.after)}, on the way {plan.between:.2f}"
+    yield f"contingency {_verdict(plan.contingency)}"
+    yield f"simulation {_verdict(plan.simulation)}"
+    yield ""
+    headings = ("ROUTER", "NEIGHBOUR", "COST NOW", "BEFORE THE PLAN" if back else "COST THEN", "")
+    rows = [
+        (each.change.router, each.change.neighbour, each.cost, each.change.after, "in force" if each.is_done else "")
+        for each in found
+    ]
+    yield from table.table(headings, rows, width(), ("ROUTER", "NEIGHBOUR"))
+
+
+def _used(use: Use) -> str:
+    return f"{use.share:.2f}" if use.router is None else f"{use.share:.2f} ({use.router} -> {use.neighbour})"
+
+
+def _verdict(verdict: Verdict) -> str:
+    words = {True: "passed", False: "failed", None: "not made"}
+    return f"{words[verdict.passed]}: {verdict.sentence}"
+
+
+def _lasting(found: Sequence[Standing], *, back: bool) -> Iterator[str]:
+    """How long costs hold, and what makes them last."""
+    if back:
+        return
+    yield ""
+    yield "No configuration was changed. To last, costs belong there:"
+    yield ""
+    rows = [
+        (
+            each.change.router,
+            f"the connection to {each.change.neighbour} ends" if each.connector is None else "it ends",
+            f"cost = {each.change.after}",
+            f'[[listener]] "{each.listener}", for {each.change.neighbour} alone'
+            if each.connector is None
+            else f'[[connector]] "{each.connector}"',
+        )
+        for each in found
+    ]
+    yield from table.table(("ROUTER", "HOLDS UNTIL", "WRITE", "IN"), rows, width(), ("ROUTER",))

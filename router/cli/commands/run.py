@@ -1,0 +1,162 @@
+"""`amqpmesh run [CONFIG]`: a router as a daemon, which ends on SIGTERM or SIGINT and reads again on SIGHUP.
+
+With `--workers` it is several, in a process each: `supervisor.py` has those.
+"""
+
+import argparse
+import signal
+import sys
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import trio
+
+from amqpmesh.router.amqp.errors import ConfigError
+from amqpmesh.router.cli import configuration, registry
+from amqpmesh.router.cli.exit_status import EPILOG, Exit
+from amqpmesh.router.cli.output.hints import first_steps
+from amqpmesh.router.cli.process import service
+from amqpmesh.router.config.file import DEFAULT_URL, ListenerConfig, RouterConfig
+from amqpmesh.router.kernel import BOUND
+from amqpmesh.router.logs import event_log
+from amqpmesh.router.runtime.heap import give_back
+from amqpmesh.router.runtime.router import Router, held_by
+
+if TYPE_CHECKING:
+    from amqpmesh.router.cli.process.supervisor import Worker
+
+log = event_log.EventLog("amqpmesh.run")
+
+ENDING = frozenset({signal.SIGTERM, signal.SIGINT})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """What there is around a router that is a daemon."""
+
+    read_again: Callable[[], RouterConfig]
+    """What SIGHUP checks the files with; may raise ConfigError."""
+    begun: Callable[[Router], object]
+    """Called when it listens."""
+    ending: Callable[[], object]
+    """Called when it has been told to end."""
+    ended: Callable[[bool], object]
+    """Called at the end, with whether it has drained."""
+    hurry: Collection[int] = ENDING
+    """The signals of which one ends it at once, when it has been told to end."""
+
+
+def declare(command: argparse.ArgumentParser) -> None:
+    """Tell what its arguments are."""
+    command.description = (
+        "Runs a router until SIGTERM or SIGINT; a second signal ends it at once. SIGHUP reads "
+        f"certificates and users again. Without CONFIG and --listen it listens at {DEFAULT_URL}."
+    )
+    command.epilog = EPILOG
+    command.add_argument("config", metavar="CONFIG", nargs="?", type=Path, help="a TOML file")
+    configuration.add_options(command)
+    command.set_defaults(command=run)
+
+
+def run(given: argparse.Namespace) -> int:
+    """Returns: 0 once drained, 1 if a second signal ended it before.
+
+    Raises: ConfigError; OSError: a listener could not be bound.
+    """
+    config = configuration.effective(given)
+    event_log.configure(config.log.level, config.log.format, sys.stderr)
+    service.take_name()
+    service.raise_file_limit()
+    if given.workers is not None:
+        from amqpmesh.router.cli.process.supervisor import supervise  # here: one process needs none of it
+
+        return supervise(config, given.workers, partial(_work, given), partial(_tell, config, workers=given.workers))
+    stage = Stage(
+        read_again=partial(configuration.effective, given),
+        begun=lambda router: _tell(config, [(each.url, each.config) for each in router.listeners]),
+        ending=lambda: service.notify("STOPPING=1"),
+        ended=lambda _: None,
+    )
+    service.look_for_garbage_less()
+    return trio.run(serve, config, stage)
+
+
+def _work(given: argparse.Namespace, worker: "Worker") -> int:
+    """Be one of several. Returns: the exit status; what goes wrong is told as of any command."""
+    from amqpmesh.router.cli.process.supervisor import DRAINED, HURRY, READY
+
+    config = worker.config
+    service.look_for_garbage_less()
+    event_log.configure(config.log.level, config.log.format, sys.stderr, worker=config.id)
+    stage = Stage(
+        read_again=lambda: worker.part_of(configuration.effective(given)),
+        begun=lambda _: worker.say(READY),
+        ending=lambda: None,
+        ended=lambda drained: worker.say(DRAINED) if drained else None,
+        hurry={HURRY},
+    )
+    return registry.run(argparse.Namespace(**{**vars(given), "command": lambda _: trio.run(serve, config, stage)}))
+
+
+def _tell(config: RouterConfig, listeners: Sequence[tuple[str, ListenerConfig]], workers: int | None = None) -> None:
+    """Say that it runs. Args: listeners: each with the URL that it is at."""
+    log.info("begun", kernel=BOUND.kernel, reason=BOUND.reason, workers=workers)
+    for url, listener in listeners:
+        log.info("listening", url=url, name=listener.name)
+    if sys.stderr.isatty() and config.log.format == "text" and config.log.level in ("debug", "info"):
+        print(*first_steps(listeners), sep="\n", file=sys.stderr)
+    service.notify("READY=1")
+
+
+async def serve(config: RouterConfig, stage: Stage) -> int:
+    """Run a router until a signal ends it. Returns: 0 once drained, 1 if a second signal ended it before."""
+    drained = False
+    taken = {*ENDING, signal.SIGHUP, *stage.hurry}
+    with (
+        # Taken before anything listens, so that whoever sees the first line may already send one.
+        trio.open_signal_receiver(*taken) as signals,
+        trio.CancelScope() as at_once,
+    ):
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, taken)  # a supervisor holds them back until here
+        async with Router(config) as router:
+            stage.begun(router)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(give_back, held_by(router))
+                await _until_told_to_end(signals, router, config, stage)
+                nursery.cancel_scope.cancel()
+            stage.ending()
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(_at_once, signals, stage.hurry, at_once)
+                drained = await router.drain()
+                nursery.cancel_scope.cancel()
+    log.info("ended", drained=drained)
+    stage.ended(drained)
+    return Exit.FAILED if at_once.cancelled_caught else Exit.DONE
+
+
+async def _until_told_to_end(signals: AsyncIterator[int], router: Router, config: RouterConfig, stage: Stage) -> None:
+    async for number in signals:
+        if number != signal.SIGHUP:
+            log.info("draining", signal=signal.Signals(number).name, seconds=config.drain)
+            return
+        try:
+            changed = router.reload(stage.read_again())
+        except ConfigError as error:
+            log.error("not read again", file=error.file, key=error.key, reason=error.reason)
+            continue
+        except Exception as error:  # as it would cost a connection elsewhere, here it costs the reading
+            log.error("fault", exception=error)
+            continue
+        log.info("read again")
+        for key in changed:
+            log.warning("needs a restart", key=key)
+
+
+async def _at_once(signals: AsyncIterator[int], hurry: Collection[int], scope: trio.CancelScope) -> None:
+    async for number in signals:
+        if number in hurry:
+            scope.cancel()
+            return

@@ -1,0 +1,277 @@
+"""`amqpmesh send ADDRESS`: messages to any AMQP 1.0 peer, and what became of them."""
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import AsyncIterator
+from contextlib import aclosing, closing, suppress
+from typing import Final
+
+import trio
+
+from amqpmesh.router.amqp.errors import AmqpMeshError, CommandError, InDoubtError
+from amqpmesh.router.cli import arguments, client_peer
+from amqpmesh.router.cli.exit_status import EPILOG, Exit
+from amqpmesh.router.cli.explaining import why_no_credit
+from amqpmesh.router.cli.output.bodies import from_octets
+from amqpmesh.router.cli.output.progress import Progress
+from amqpmesh.router.cli.output.reconnects import losses_told
+from amqpmesh.router.cli.output.summary import Summary, duration
+from amqpmesh.router.cli.process import stdio
+from amqpmesh.router.cli.process.interruptible import Patience, accompanied, attempt
+from amqpmesh.router.cli.source import Source
+from amqpmesh.router.client.connect import Connection
+from amqpmesh.router.client.outgoing import Outgoing
+from amqpmesh.router.client.sender import Sender, end_of
+from amqpmesh.router.client.sender_link import SenderEnd
+from amqpmesh.router.message.content import Message, encode_message
+from amqpmesh.router.message.outcomes import OutcomeError
+
+IN_FLIGHT: Final = 10_000
+"""Deliveries that may wait for their outcomes, even where a peer gives more credit: they take memory here."""
+
+BATCH_TIME: Final = 0.001
+"""Seconds in which what is sent is gathered, to be written at once."""
+
+EXPLAINED_AFTER: Final = 1.0
+"""Seconds without credit before it is said what that means."""
+
+
+def declare(command: argparse.ArgumentParser) -> None:
+    """Tell what its arguments are."""
+    command.description = (
+        "Sends messages to an address of any AMQP 1.0 peer, as fast as it gives credit, and waits for "
+        "their outcomes. Each line of standard input is a message, unless --body, --size, --file or --count says what "
+        "to send. A body is text, or binary where it is not UTF-8; that of --file is always binary. Standard output "
+        "stays empty; a summary stands on standard error."
+    )
+    command.epilog = EPILOG
+    command.add_argument("address", metavar="ADDRESS", type=arguments.name, help="where to: the target's address")
+    command.add_argument(
+        "--to",
+        metavar="ADDRESS",
+        type=arguments.name,
+        help="what each message is for, its `to`: with a target @ROUTER, which goes by that, the name there",
+    )
+    body = command.add_mutually_exclusive_group()
+    body.add_argument("--body", metavar="TEXT", help="send this")
+    body.add_argument("--size", metavar="N", type=arguments.size, help="send N octets of binary")
+    body.add_argument(
+        "--file",
+        metavar="F",
+        help="send the file as one message, of any size, while it is read; -: standard input to its end",
+    )
+    command.add_argument(
+        "--count", metavar="N", type=arguments.count, help="so many times; without a body: the numbers from 1 to N"
+    )
+    command.add_argument("--rate", metavar="R", type=arguments.rate, help="messages a second; default: as many as go")
+    command.add_argument(
+        "--settled", action="store_true", help="send settled: at most once, and nobody tells what became of it"
+    )
+    command.add_argument(
+        "--timeout",
+        metavar="S",
+        type=arguments.seconds,
+        help="seconds to wait for the peer, for credit, for an outcome",
+    )
+    command.add_argument("--json", action="store_true", help="the summary as JSON, with times in seconds")
+    client_peer.add_options(command, lasting=True)
+    command.set_defaults(command=send)
+
+
+def send(given: argparse.Namespace) -> int:
+    """Returns: 0 if all were accepted, else 1. Raises: AmqpMeshError, OSError: why it was not done."""
+    if given.file is not None and (given.count is not None or given.rate is not None):
+        raise CommandError("--file is one message: it has neither --count nor --rate")
+    connection = client_peer.connection(given, "send")
+    if given.file is None:
+        return trio.run(_Sending(given).run, connection)
+    with closing(Source(given.file)) as source:
+        return trio.run(_Sending(given, source).run, connection)
+
+
+class _Sending:
+    """The work of one command."""
+
+    def __init__(self, given: argparse.Namespace, source: Source | None = None) -> None:
+        """Args: source: of the one message that is sent while it is read."""
+        self._given = given
+        self._source = source
+        self._from_input = all(each is None for each in (given.body, given.size, given.count, source))
+        total = None if self._from_input else given.count or 1
+        self._is_one = total == 1
+        self._summary = Summary("sent")
+        self._is_typed = self._from_input and sys.stdin is not None and sys.stdin.isatty()
+        self._progress = Progress("sent", total, shown=not (given.json or self._is_one or self._is_typed))
+        self._patience = Patience(given.timeout)
+        self._decided = trio.Event()
+        self._connection: Connection
+        self._explained = False
+        self._batch_ends = 0.0
+
+    async def run(self, connection: Connection) -> int:
+        """Do it, and tell. Returns, Raises: as `send`."""
+        try:
+            with losses_told(self._progress.say, wanted=self._given.reconnect):
+                await attempt(lambda: self._send_all(connection), self._patience)
+        except (AmqpMeshError, OSError):
+            if self._summary.count:
+                self._tell()
+            raise
+        self._tell()
+        return Exit.DONE if self._summary.all_accepted else Exit.FAILED
+
+    async def _send_all(self, connection: Connection) -> None:
+        self._patience.wait("the connection")
+        async with connection:
+            self._patience.progress()
+            self._patience.wait("the link")
+            async with connection.sender(self._given.address) as face:
+                sender = end_of(face)
+                self._connection = connection
+                self._patience.rest()
+                if self._is_typed:
+                    self._progress.say("each line is a message; Ctrl-D ends")
+                refusal = None
+                try:
+                    if self._source is None:
+                        await self._send_each(sender)
+                    else:
+                        await self._send_source(face, self._source)
+                except CommandError as error:
+                    refusal = error  # of one message: those before it are on their way
+                while self._summary.undecided > 0:
+                    await self._decided.wait()
+                if refusal is not None:
+                    raise refusal
+                if self._summary.outcomes["in doubt"]:
+                    sender.check()  # it says why
+
+    async def _send_each(self, sender: SenderEnd) -> None:
+        began = trio.current_time()
+        turn = 0
+        async for payload in self._payloads():
+            if self._given.rate is not None:
+                # From the beginning, not from the last: so the rate is kept whatever each takes.
+                await trio.sleep_until(began + turn / self._given.rate)
+                turn += 1
+            await self._send(sender, payload)
+
+    async def _payloads(self) -> AsyncIterator[bytes]:
+        given = self._given
+        if self._from_input:
+            async for line in stdio.lines():
+                yield self._message(from_octets(line))
+        elif given.body is None and given.size is None:
+            for number in range(1, given.count + 1):
+                yield self._message(str(number))
+        else:
+            body = bytes(given.size) if given.body is None else from_octets(os.fsencode(given.body))
+            payload = self._message(body)
+            for _ in range(given.count or 1):
+                yield payload
+
+    def _message(self, body: str | bytes) -> bytes:
+        to = self._given.to
+        return encode_message(body if to is None else Message(body, to=to))
+
+    async def _send(self, sender: SenderEnd, payload: bytes) -> None:
+        """Send one, once there is credit for it."""
+        summary, since = self._summary, 0.0
+
+        def prepare() -> bytes:
+            nonlocal since
+            since = summary.begin()
+            return payload
+
+        def watch(outgoing: Outgoing) -> None:
+            self._end(outgoing.error, time.perf_counter() - since)
+
+        while summary.undecided >= IN_FLIGHT:
+            await self._decided.wait()
+        outgoing = sender.submit(payload, settled=self._given.settled, prepare=prepare, watch=watch)
+        summary.count += 1
+        try:
+            if not outgoing.done.is_set():
+                await self._wait_for_credit(sender, outgoing.done)
+            if outgoing.failure is not None or since > self._batch_ends:
+                await sender.until_sent(outgoing)
+                self._batch_ends = time.perf_counter() + BATCH_TIME
+        except BaseException:
+            summary.count -= 1  # it was not sent
+            raise
+        if outgoing.settled:
+            summary.end("settled")
+            self._progress.step()
+            self._patience.rest()
+        elif summary.undecided > 0:
+            self._patience.wait("an outcome")
+
+    async def _send_source(self, sender: Sender, source: Source) -> None:
+        """Send one message while it is read."""
+        summary, begun = self._summary, trio.Event()
+
+        async def parts() -> AsyncIterator[bytes]:
+            begun.set()
+            self._patience.rest()
+            async with aclosing(source.chunks()) as chunks:
+                async for chunk in chunks:
+                    self._patience.wait("the peer to take more")
+                    yield chunk
+                    self._patience.rest()
+
+        message, settled = Message(to=self._given.to), self._given.settled
+        since = summary.begin()
+        sent = await accompanied(
+            lambda: sender.transfer_parts(parts(), message=message, size=source.size, settled=settled),
+            lambda: self._wait_for_credit(end_of(sender), begun),
+        )
+        summary.count += 1
+        if settled:
+            summary.end("settled")
+            self._patience.rest()
+            return
+        self._patience.wait("an outcome")
+        with suppress(InDoubtError):
+            await sent.outcome()
+        self._end(sent.error, time.perf_counter() - since)
+
+    async def _wait_for_credit(self, sender: SenderEnd, begun: trio.Event) -> None:
+        """Wait until a message has gone, or begun to go; where that takes long, tell why, once."""
+        self._patience.wait("credit")
+        with trio.move_on_after(EXPLAINED_AFTER):
+            await begun.wait()
+        if not (begun.is_set() or sender.credit or self._explained):
+            reason = await why_no_credit(self._connection, sender.name)
+            if not (begun.is_set() or sender.credit):
+                self._explained = True
+                self._progress.say(f'waiting for credit on "{self._given.address}": {reason}')
+        await begun.wait()
+
+    def _end(self, error: AmqpMeshError | None, latency: float) -> None:
+        if error is None:
+            self._summary.end("accepted", latency=latency)
+        elif isinstance(error, OutcomeError):
+            self._summary.end(type(error.outcome).__name__.lower(), latency=latency, failure=str(error))
+        else:
+            self._summary.end("in doubt", failure=f"in doubt: {error}")
+        self._progress.step()
+        if self._summary.undecided > 0:
+            self._patience.progress()
+        else:
+            self._patience.rest()
+        decided, self._decided = self._decided, trio.Event()
+        decided.set()
+
+    def _tell(self) -> None:
+        summary = self._summary
+        self._progress.close()
+        if self._given.json:
+            self._progress.say(summary.json())
+        elif self._is_one and summary.all_accepted and len(summary.latencies):
+            self._progress.say(f"accepted by receiver in {duration(summary.latencies.percentile(50))}")
+        else:
+            if summary.first_failure is not None:
+                self._progress.say(f"the first that was not accepted: {summary.first_failure}")
+            self._progress.say(summary.text())

@@ -1,0 +1,180 @@
+"""`amqpmesh status [ROUTER]`: what a running router tells of itself."""
+
+import argparse
+import os
+import shutil
+import sys
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final
+
+import trio
+
+from amqpmesh.router.amqp.codec.types import Value
+from amqpmesh.router.amqp.errors import LinkDetachedError
+from amqpmesh.router.cli import arguments, client_peer
+from amqpmesh.router.cli.exit_status import EPILOG, Exit, RefusedError
+from amqpmesh.router.cli.output.bodies import dump
+from amqpmesh.router.cli.output.listing import OWN, Entities, Entity, lines
+from amqpmesh.router.cli.output.terminal import printable
+from amqpmesh.router.cli.process.interruptible import Patience, attempt
+from amqpmesh.router.client.connect import Connection
+from amqpmesh.router.management import queries
+from amqpmesh.router.management.entities import PREFIX, TYPES
+from amqpmesh.router.management.queries import AnswerError, not_understood, query
+from amqpmesh.router.management.service import ADDRESS, OK, PAGE
+from amqpmesh.router.message.content import Message
+from amqpmesh.router.message.outcomes import OutcomeError
+
+TIME_OUT: Final = 10.0
+"""Seconds to wait for the answer, if nothing else is said."""
+
+MAX_ANSWER: Final = 16 * 2**20
+"""Octets of one page; a router's have a quarter of a million, unless a name is longer than that."""
+
+ROUTE: Final = f"{PREFIX}route"
+
+WIDTH: Final = 100
+"""Columns of a terminal that does not say how many it has."""
+
+
+def declare(command: argparse.ArgumentParser) -> None:
+    """Tell what its arguments are."""
+    command.description = (
+        f"Asks a router's {ADDRESS} how it stands: its listeners, connectors, connections, addresses, and links, with "
+        "the reason why one has no credit; in a mesh its neighbours, the routes to other routers, and lanes. "
+        f"What {OWN} itself has there is told, too, since the router counts it."
+    )
+    command.epilog = EPILOG
+    command.add_argument(
+        "router",
+        metavar="ROUTER",
+        type=arguments.name,
+        nargs="?",
+        help="the id of the router to ask, anywhere in the mesh; default: the one at --url",
+    )
+    command.add_argument(
+        "--timeout",
+        metavar="S",
+        type=arguments.seconds,
+        default=TIME_OUT,
+        help=f"seconds to wait for each answer, of which there may be many; default: {TIME_OUT:g}",
+    )
+    command.add_argument(
+        "--json",
+        action="store_true",
+        help="all that it tells, as one JSON object; times are seconds of its clock, own_connection is the number of "
+        "the connection that it was asked by",
+    )
+    client_peer.add_options(command, lasting=False)
+    command.set_defaults(command=status)
+
+
+def status(given: argparse.Namespace) -> int:
+    """Returns: 0. Raises: AmqpMeshError: why there is nothing to show."""
+    connection = client_peer.connection(given, "status")
+    entities = trio.run(_ask, connection, given.router, given.timeout)
+    own = next((each["number"] for each in entities["connection"] if each["container_id"] == connection.id), None)
+    if given.json:
+        print(dump({**_object(entities), "own_connection": own}))
+    else:
+        print("\n".join(printable(line) for line in lines(entities, width(), own)))
+    return Exit.DONE
+
+
+def width() -> int:
+    """Columns that a line may have: who reads a pipe or a file wants names whole, unless `COLUMNS` says otherwise."""
+    if sys.stdout.isatty() or os.environ.get("COLUMNS"):
+        return shutil.get_terminal_size((WIDTH, 0)).columns
+    return sys.maxsize
+
+
+def _object(entities: Entities) -> dict[str, Any]:
+    """All of it by what it is called; what there is once at most is no list."""
+    told: dict[str, Any] = {}
+    for kind, found in entities.items():
+        if kind in ("router", "mesh"):
+            told[kind] = found[0] if found else None
+        else:
+            told[f"{kind}es" if kind.endswith("s") else f"{kind}s".replace("-", "_")] = found
+    return told
+
+
+async def _ask(connection: Connection, router: str | None, timeout: float) -> Entities:
+    """Args: router: anywhere in the mesh; None: the one that we connect to."""
+    address = ADDRESS if router is None else f"{ADDRESS}@{router}"
+    patience = Patience(timeout)
+    entities: dict[str, list[Entity]] = {}
+
+    async def ask() -> None:
+        async def answered(request: Message) -> Message:
+            answer = await management.request(request)
+            patience.progress()  # there may be many pages
+            return answer
+
+        patience.wait("an answer" if router is None else f"an answer of {router}")
+        # There is nobody else on this thread who would have to wait while it is decoded.
+        requester = connection.requester(address, max_message_size=MAX_ANSWER)
+        async with connection:
+            if router is not None:
+                await look_for_path(connection, router)
+            async with requester as management:
+                try:
+                    entities.update(await all_pages(answered))
+                except OutcomeError as error:
+                    who = "the router" if router is None else router
+                    raise RefusedError(f"{who} is not reached: the request was {error}") from None
+
+    await attempt(ask, patience)
+    return entities
+
+
+async def look_for_path(connection: Connection, router: str) -> None:
+    """Raises: RefusedError: no path leads there, as the router that we are connected to knows."""
+    properties: dict[str, Value] = {"operation": "READ", "type": ROUTE, "name": router}
+    try:
+        async with connection.requester(ADDRESS) as management:
+            answer = await management.request(Message(None, application_properties=properties))
+    except (LinkDetachedError, OutcomeError):
+        return  # it does not say
+    if not isinstance(answer.body, Mapping) or answer.application_properties.get("statusCode") != OK:
+        return  # it knows of no such router, or is none of ours
+    if answer.body.get("distance", 0) is None:
+        raise RefusedError(f"{router} is not reached: no path leads there")
+
+
+async def all_pages(request: Callable[[Message], Awaitable[Message]]) -> dict[str, list[Entity]]:
+    """All that there is. What comes or goes meanwhile may move what is behind it: an entity that is told twice counts
+    once. Raises: RefusedError: as `entities_of`, or no page tells of one router.
+    """
+    found: dict[str, dict[str, Entity]] = {name.removeprefix(PREFIX): {} for name in TYPES}
+    offset = 0
+    while True:
+        page = await request(query(offset=offset, count=PAGE))
+        before = sum(map(len, found.values()))
+        for kind, entities in entities_of(page).items():
+            found[kind].update((entity["identity"], entity) for entity in entities)
+        # How much a page holds is the router's affair: the last is the one that tells nothing new.
+        if sum(map(len, found.values())) == before:
+            break
+        offset += len(page.body["results"])
+    if len(found["router"]) != 1:
+        raise RefusedError("the router's answer does not tell of one router")
+    return {kind: list(entities.values()) for kind, entities in found.items()}
+
+
+def entities_of(answer: Message) -> Entities:
+    """What a page tells of, by type without its prefix; types that are not known here are left out.
+
+    Raises: RefusedError: it is an error, or no answer to a QUERY.
+    """
+    found: dict[str, list[Entity]] = {name.removeprefix(PREFIX): [] for name in TYPES}
+    try:
+        for values in queries.entities_of(answer):
+            kind = TYPES.get(values["type"])
+            if kind is not None:
+                found[kind.name.removeprefix(PREFIX)].append({name: values[name] for name in kind.attributes})
+    except AnswerError as error:
+        raise RefusedError(f"the router {error}") from None
+    except (KeyError, TypeError) as error:
+        raise RefusedError(f"the router {not_understood(error)}") from None
+    return found

@@ -1,0 +1,97 @@
+"""`amqpmesh user`: the password users of `users.toml`. A password never stands among the arguments."""
+
+import argparse
+import sys
+from pathlib import Path
+
+from amqpmesh.router.amqp.errors import CommandError
+from amqpmesh.router.amqp.sasl.mechanisms import MAX_ITERATIONS, MIN_ITERATIONS, SCRAM_ITERATIONS
+from amqpmesh.router.cli import arguments, passwords
+from amqpmesh.router.cli.exit_status import EPILOG, Exit
+from amqpmesh.router.cli.output import table
+from amqpmesh.router.cli.output.terminal import printable
+from amqpmesh.router.config.users import Users, add_user, remove_user
+
+_HEADINGS = ("USER", "ITERATIONS", "MECHANISMS")
+_WIDE = 1_000  # nothing is cut: names are copied from here
+
+
+def declare(command: argparse.ArgumentParser) -> None:
+    """Tell what its arguments are."""
+    actions = command.add_subparsers(metavar="ACTION", required=True)
+    add = actions.add_parser(
+        "add",
+        help="add a user, or change a password",
+        description="Adds a user, or changes a password, which is asked for on a terminal, else read from the "
+        "first line of standard input. The file holds verifiers, no passwords.",
+        epilog=EPILOG,
+    )
+    add.add_argument("name", metavar="NAME", type=arguments.name)
+    _add_file(add)
+    add.add_argument("--password-file", type=Path, metavar="F", help="read the password from its first line")
+    add.add_argument(
+        "--iterations",
+        type=arguments.iterations,
+        default=SCRAM_ITERATIONS,
+        metavar="N",
+        help=f"what trying one password costs, {MIN_ITERATIONS} to {MAX_ITERATIONS}; default: {SCRAM_ITERATIONS}",
+    )
+    add.set_defaults(command=add_one)
+    listing = actions.add_parser(
+        "list",
+        help="list the users",
+        description="Lists the users: their mechanisms, and the least iterations of their verifiers.",
+        epilog=EPILOG,
+    )
+    _add_file(listing)
+    listing.set_defaults(command=list_all)
+    remove = actions.add_parser(
+        "remove",
+        help="remove a user",
+        description="Removes a user. A running router is told by SIGHUP; the user's connections stay until they end.",
+        epilog=EPILOG,
+    )
+    remove.add_argument("name", metavar="NAME", type=arguments.name)
+    _add_file(remove)
+    remove.set_defaults(command=remove_one)
+
+
+def _add_file(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--file", type=Path, default=Path("users.toml"), help="default: users.toml")
+
+
+def add_one(given: argparse.Namespace) -> int:
+    """Returns: 0. Raises: CommandError, ConfigError, OSError."""
+    add_user(given.file, given.name, _password(given.password_file), given.iterations)
+    print(f"user {given.name} is in {given.file}", file=sys.stderr)
+    return Exit.DONE
+
+
+def list_all(given: argparse.Namespace) -> int:
+    """Returns: 0. Raises: ConfigError."""
+    users = Users.load(given.file)
+    rows = []
+    for name in users:
+        verifiers = users.verifiers(name)
+        rows.append((printable(name), min(each.iterations for each in verifiers.values()), ", ".join(verifiers)))
+    if rows:
+        print("\n".join(table.table(_HEADINGS, rows, _WIDE, ())))
+    return Exit.DONE
+
+
+def remove_one(given: argparse.Namespace) -> int:
+    """Returns: 0. Raises: CommandError, ConfigError, OSError."""
+    remove_user(given.file, given.name)
+    print(f"user {given.name} is no longer in {given.file}", file=sys.stderr)
+    return Exit.DONE
+
+
+def _password(file: Path | None) -> str:
+    if file is not None:
+        return passwords.from_file(file)
+    if not sys.stdin.isatty():
+        return passwords.from_stream(sys.stdin)
+    password = passwords.from_person()
+    if passwords.from_person("again: ") != password:
+        raise CommandError("the two passwords differ")
+    return password

@@ -1,0 +1,1 @@
+"""Text for people: tables, listings, progress, and message bodies."""

@@ -1,0 +1,131 @@
+"""What `amqpmesh demo` shows: lines that stay and, on a terminal, a picture of the mesh below them that moves."""
+
+import os
+import shutil
+import time
+from dataclasses import dataclass
+from typing import Final, TextIO
+
+from amqpmesh.router.cli.output.terminal import printable
+
+WIDTH: Final = 72
+"""Columns that the picture needs, and takes at most."""
+
+_ENOUGH_LINES: Final = 12
+
+_STYLES: Final = {"": "", "good": "\x1b[32m", "bad": "\x1b[31m", "faint": "\x1b[2m", "strong": "\x1b[1m"}
+_PLAIN: Final = "\x1b[0m"
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """How a router in the middle stands, of which there are two."""
+
+    router: str
+    state: str = ""
+    """In the place of the rate: `killed`, `starts`."""
+    relayed: int = 0
+    """Deliveries, as far as it has told."""
+    rate: float = 0.0
+    """Those of a second."""
+
+    @property
+    def words(self) -> str:
+        """What stands beside it."""
+        now = self.state or (f"{self.rate:,.0f}/s" if self.rate >= 1 else "")
+        return f"{self.relayed:>9,} relayed  {now}".rstrip()
+
+    @property
+    def style(self) -> str:
+        """How it is drawn."""
+        return "bad" if self.state == "killed" else "good" if self.rate >= 1 else "faint"
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """How all stands."""
+
+    upper: Way
+    lower: Way
+    done: int
+    total: int
+
+
+class Stage:
+    """Lines on a stream, each with the seconds since the beginning. On a terminal the picture moves below them."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._began = time.monotonic()
+        self._drawn: list[str] = []
+        size = shutil.get_terminal_size()
+        self.is_live = (
+            stream.isatty()
+            and os.environ.get("TERM", "dumb") != "dumb"
+            and (stream.encoding or "").lower().startswith("utf")
+            and size.columns > WIDTH
+            and size.lines >= _ENOUGH_LINES
+        )
+        self._coloured = self.is_live and not os.environ.get("NO_COLOR")
+
+    def say(self, text: str, style: str = "") -> None:
+        """A line that stays."""
+        line = f"{time.monotonic() - self._began:5.1f} s  {printable(text)}"
+        drawn = self._drawn
+        self._write([self._styled(line, style)], [])
+        if drawn:
+            self._write([], drawn)
+
+    def conclude(self, text: str, *, good: bool) -> None:
+        """The last line, below the picture, which stays."""
+        self._drawn = []
+        self._write([self._styled(printable(text), "good" if good else "bad")], [])
+
+    def draw(self, view: View) -> None:
+        """Show how all stands now; without a terminal nothing."""
+        if self.is_live:
+            self._write([], [self._styled(text, style) for text, style in picture(view)])
+
+    def clear(self) -> None:
+        """Take the picture away."""
+        self._write([], [])
+
+    def _write(self, lines: list[str], drawn: list[str]) -> None:
+        """Lines in the place of the picture, and another picture below them."""
+        up = f"\x1b[{len(self._drawn)}A\r\x1b[J" if self._drawn else ""
+        self._drawn = drawn
+        self._stream.write(up + "".join(f"{line}\n" for line in [*lines, *drawn]))
+        self._stream.flush()
+
+    def _styled(self, text: str, style: str) -> str:
+        return f"{_STYLES[style]}{text}{_PLAIN}" if style and self._coloured else text
+
+
+def picture(view: View) -> list[tuple[str, str]]:
+    """Lines, each with its style."""
+    upper, lower = view.upper, view.lower
+    return [
+        ("", ""),
+        (f"               ╭── {upper.router} ──╮          {upper.words}", upper.style),
+        ("   sender ─ A ─┤       ├─ D ─ E ─ receiver", ""),
+        (f"               ╰── {lower.router} ──╯          {lower.words}", lower.style),
+        ("", ""),
+        (f"   {bar(view)}", ""),
+        ("", ""),
+    ]
+
+
+def bar(view: View) -> str:
+    """How far it is."""
+    from tqdm import tqdm  # here, since runs without a terminal show none
+
+    # No rate: what is sent waits for the story, so a mean of it says nothing of routers.
+    text: str = tqdm.format_meter(
+        view.done,
+        view.total,
+        0.0,
+        ncols=WIDTH - 3,
+        prefix="accepted",
+        bar_format=f"{{l_bar}}{{bar}}| {view.done:,} of {view.total:,}",
+    )
+    return text

@@ -1,0 +1,41 @@
+"""What to type next: commands that can be copied from under the line that says where a router listens."""
+
+import os
+import shlex
+import shutil
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+from amqpmesh.router.cli.arguments import URL_VARIABLE
+from amqpmesh.router.config.file import DEFAULT_URL, ListenerConfig
+
+
+def first_steps(listeners: Iterable[tuple[str, ListenerConfig]]) -> list[str]:
+    """Lines to show, for the first listener that anybody may use; none, where there is no such.
+
+    Args: listeners: each with the URL that it is at.
+    """
+    for url, config in listeners:
+        if config.endpoint.secure or config.authenticates:
+            continue
+        # Whoever copies them has the default, unless the variable says otherwise there as it does here.
+        where = [] if url == DEFAULT_URL and URL_VARIABLE not in os.environ else ["--url", url]
+        commands = (["receive", "hello"], ["send", "hello", "--body", "hi"], ["status"])
+        return [
+            "",
+            "In other terminals, the receiver first:",
+            "",
+            *(f"    {shlex.join([*program(), *command, *where])}" for command in commands),
+            "",
+        ]
+    return []
+
+
+def program() -> list[str]:
+    """The words that call this program again."""
+    called = Path(sys.argv[0])
+    if called.name == "__main__.py":
+        return [sys.executable, "-m", "amqpmesh"]
+    found = shutil.which(called.name)
+    return [called.name if found is not None and Path(found) == called else sys.argv[0]]

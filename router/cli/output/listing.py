@@ -1,0 +1,281 @@
+"""What a router tells of itself, as people read it: lines, and tables of what there is."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from amqpmesh.router.cli.output.table import Cell, table
+
+OWN: Final = "this command"
+"""What stands for the container of the connection that we ask by."""
+
+Entity = Mapping[str, Any]
+Entities = Mapping[str, Sequence[Entity]]
+
+
+def lines(entities: Entities, width: int, own: int | None) -> Iterator[str]:
+    """As people read it. Args: width: columns that there are. own: the number of the connection that we ask by."""
+    (router,) = entities["router"]
+    yield from _router(router)
+    for mesh in entities["mesh"]:
+        yield from _mesh(mesh)
+    containers = {each["number"]: _container(each, own) for each in entities["connection"]}
+    listed = {**entities, "address": _addresses(entities)}
+    for kind, title, columns in _TABLES:
+        if listed[kind]:
+            names = [name for name in columns if entities["mesh"] or name not in _OF_MESHES]
+            rows = [[columns[name](each, router["now"], containers) for name in names] for each in listed[kind]]
+            yield from ("", title, *table(names, rows, width, _NAMES))
+
+
+def _router(router: Entity) -> Iterator[str]:
+    state = ", draining" if router["draining"] else ""
+    yield f"router {router['id']}, up {_age(router['now'] - router['started_at'])}{state}"
+    for names in (
+        ("connections", "links", "addresses", "relays"),
+        ("deliveries_in", "deliveries_out", "undelivered", "expired"),
+        ("accepted", "rejected", "released", "modified", "presettled"),
+    ):
+        yield ", ".join(f"{name.replace('_', ' ')} {router[name]:,}" for name in names)
+    used_up = ", used up" if router["memory_used_up"] else ""
+    yield f"buffered {_octets(router['buffered'])} of {_octets(router['memory'])}{used_up}"
+
+
+def _mesh(mesh: Entity) -> Iterator[str]:
+    for names in (("routers", "reachable", "neighbours", "lanes"), ("no_path", "no_hops")):
+        yield ", ".join(f"{name.replace('_', ' ')} {mesh[name]:,}" for name in names)
+    begin = "dropped_"
+    dropped = {name.removeprefix(begin): count for name, count in mesh.items() if name.startswith(begin) and count}
+    if dropped:
+        yield "advertisements dropped: " + ", ".join(f"{reason} {count:,}" for reason, count in dropped.items())
+
+
+def _addresses(entities: Entities) -> list[Entity]:
+    """Those that are used at the router, and those of which it has heard that others have receivers."""
+    used = list(entities["address"])
+    known = {(each["tenant"], each["name"]) for each in used}
+    elsewhere: dict[tuple[str, str], dict[str, Any]] = {}
+    for advert in entities["advert"]:
+        key = advert["tenant"], advert["name"]
+        if key not in known:
+            blank = dict.fromkeys(("producers", "consumers", "deliveries_in", "deliveries_out", "waiting"))
+            new = {**advert, **blank, "consumers_at": [], "out_of_reach": [], "reason": None}
+            entity = elsewhere.setdefault(key, new)
+            entity["consumers_at" if advert["reachable"] else "out_of_reach"].append(advert["router"])
+    return used + list(elsewhere.values())
+
+
+def _container(connection: Entity, own: int | None) -> str:
+    number = connection["number"]
+    return f"({OWN})" if number == own else connection["container_id"] or f"#{number}"
+
+
+def _age(seconds: float) -> str:
+    """A time in its two largest units."""
+    whole = int(seconds)
+    for name, unit, below, part in (("d", 86400, "h", 3600), ("h", 3600, "min", 60), ("min", 60, "s", 1)):
+        if whole >= unit:
+            return f"{whole // unit} {name} {whole % unit // part} {below}"
+    return f"{seconds:.1f} s" if seconds < 10 else f"{whole} s"
+
+
+def _octets(number: int) -> str:
+    if number < 1024:
+        return f"{number} B"
+    size, units = number / 1024, ["KiB", "MiB", "GiB", "TiB"]
+    while size >= 1024 and len(units) > 1:
+        size /= 1024
+        del units[0]
+    return f"{size:.1f} {units[0]}" if size < 10 else f"{size:,.0f} {units[0]}"
+
+
+def _credit(link: Entity, now: float, _containers: Mapping[int, str]) -> Cell:
+    since = _since(link["zero_credit_since"], now)
+    return f"{link['credit']:,}" if since is None else f"none, {since}"
+
+
+def _since(at: float | None, now: float) -> str | None:
+    return None if at is None else _age(now - at)
+
+
+def _receivers_at(address: Entity, _now: float, _containers: Mapping[int, str]) -> Cell:
+    """The other routers that have receivers of it; in brackets those that cannot be reached."""
+    return ", ".join([*address["consumers_at"], *(f"({each})" for each in address["out_of_reach"])]) or None
+
+
+def _where(connector: Entity, _now: float, _containers: Mapping[int, str]) -> Cell:
+    """Where it connects, and which URL of the configuration has led there by redirects."""
+    url, begun = connector["url"], connector["redirected_from"]
+    return f"{url} (redirected from {begun})" if begun else url
+
+
+def _state(neighbour: Entity, now: float, _containers: Mapping[int, str]) -> Cell:
+    return f"{'up' if neighbour['up'] else 'down'}, {_age(now - neighbour['since'])}"
+
+
+def _kind(lane: Entity, _now: float, _containers: Mapping[int, str]) -> Cell:
+    return ", ".join([lane["kind"], *(name for name in ("bulk", "retired") if lane[name])])
+
+
+def _hop(lane: Entity, _now: float, _containers: Mapping[int, str]) -> Cell:
+    return f"{_way(lane)} {lane['neighbour']}"
+
+
+def _way(link: Entity) -> str:
+    """Which way deliveries go, as this router sees it."""
+    return "from" if link["direction"] == "incoming" else "to"
+
+
+def _why_no_route(route: Entity, _now: float, _containers: Mapping[int, str]) -> Cell:
+    if route["distance"] is None:
+        return "no path"
+    return None if route["transit"] else "no way through it: it is about to end"
+
+
+_OF_MESHES: Final = frozenset({"receivers at"})
+"""Columns that say nothing where there is no mesh."""
+
+_NAMES: Final = _OF_MESHES | {
+    *("name", "container", "address", "host", "user", "url", "by"),
+    *("router", "other router", "next hops", "far router", "hop", "node"),
+}
+
+Column = Callable[[Entity, float, Mapping[int, str]], Cell]
+
+
+def _plain(name: str) -> Column:
+    return lambda entity, _now, _containers: entity[name]
+
+
+_TABLES: Final[tuple[tuple[str, str, Mapping[str, Column]], ...]] = (
+    (
+        "listener",
+        "LISTENERS",
+        {
+            "name": _plain("name"),
+            "url": _plain("url"),
+            "connections": _plain("connections"),
+            "refused": _plain("refused"),
+        },
+    ),
+    (
+        "connector",
+        "CONNECTORS",
+        {
+            "name": _plain("name"),
+            "role": _plain("role"),
+            "state": _plain("state"),
+            "url": _where,
+            "failures": _plain("failures"),
+            "why not connected": _plain("reason"),
+        },
+    ),
+    (
+        "container-link",
+        "CONTAINER LINKS",
+        {
+            "name": _plain("name"),
+            "by": _plain("connector"),
+            "node": lambda link, _now, _containers: f"{_way(link)} {link['node']}",
+            "address": _plain("address"),
+            "state": _plain("state"),
+            "stolen": _plain("stolen"),
+            "why not attached": _plain("reason"),
+            "why not watched": _plain("unwatched"),
+        },
+    ),
+    (
+        "connection",
+        "CONNECTIONS",
+        {
+            "container": lambda entity, _now, containers: containers[entity["number"]],
+            "host": _plain("host"),
+            "user": _plain("user"),
+            "way": _plain("direction"),
+            "by": lambda entity, _now, _containers: entity["connector"] or entity["listener"],
+            "role": _plain("role"),
+            "tls": _plain("tls"),
+            "links": _plain("links"),
+            "in": lambda entity, _now, _containers: _octets(entity["octets_in"]),
+            "out": lambda entity, _now, _containers: _octets(entity["octets_out"]),
+            "age": lambda entity, now, _containers: _since(entity["connected_at"], now),
+        },
+    ),
+    (
+        "neighbour",
+        "NEIGHBOURS",
+        {
+            "router": _plain("router"),
+            "by": lambda entity, _now, _containers: entity["connector"] or entity["listener"],
+            "state": _state,
+            "cost": _plain("cost"),
+            "cost back": _plain("remote_cost"),
+            "lanes": _plain("lanes"),
+            "why no path leads there": _plain("reason"),
+        },
+    ),
+    (
+        "route",
+        "ROUTES",
+        {
+            "router": _plain("router"),
+            "cost": _plain("distance"),
+            "hops": _plain("hops"),
+            "next hops": lambda entity, _now, _containers: ", ".join(entity["next_hops"]) or None,
+            "what is wrong": _why_no_route,
+        },
+    ),
+    (
+        "address",
+        "ADDRESSES",
+        {
+            "address": _plain("name"),
+            "distribution": _plain("distribution"),
+            "senders": _plain("producers"),
+            "receivers": _plain("consumers"),
+            "receivers at": _receivers_at,
+            "in": _plain("deliveries_in"),
+            "out": _plain("deliveries_out"),
+            "waiting": _plain("waiting"),
+            "why nothing goes": _plain("reason"),
+        },
+    ),
+    (
+        "disagreement",
+        "DISAGREEMENTS",
+        {
+            "address": _plain("address"),
+            "router": _plain("here"),
+            "distribution": _plain("ours"),
+            "other router": _plain("router"),
+            "distribution there": _plain("theirs"),
+        },
+    ),
+    (
+        "link",
+        "LINKS",
+        {
+            "container": lambda entity, _now, containers: containers.get(entity["connection"]),
+            "is": lambda entity, _now, _containers: "sender" if entity["direction"] == "incoming" else "receiver",
+            "address": _plain("address"),
+            "deliveries": _plain("deliveries"),
+            "unsettled": _plain("unsettled"),
+            "credit": _credit,
+            "why none is used": _plain("reason"),
+        },
+    ),
+    (
+        "lane",
+        "LANES",
+        {
+            "kind": _kind,
+            "address": _plain("address"),
+            "far router": _plain("far"),
+            "hop": _hop,
+            "deliveries": _plain("deliveries"),
+            "unsettled": _plain("unsettled"),
+            "waiting": _plain("waiting"),
+            "credit": _credit,
+            "why none is used": _plain("reason"),
+        },
+    ),
+)

@@ -1,0 +1,54 @@
+"""What a client says while it works: on standard error, so that standard output holds bodies only."""
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+from amqpmesh.router.cli.output.terminal import printable
+
+if TYPE_CHECKING:
+    from tqdm import tqdm
+
+
+class Progress:
+    """A bar, where somebody looks at standard error and nothing else is written to that terminal; else nothing."""
+
+    def __init__(self, verb: str, total: int | None, *, shown: bool) -> None:
+        """Args: verb: what is done; total: to how many, if that is known; shown: a bar would disturb nobody."""
+        self._bar: tqdm[Any] | None = None
+        if shown and sys.stderr.isatty():
+            self._bar = _bar(verb, total)
+
+    def step(self) -> None:
+        """One more is done."""
+        if self._bar is not None:
+            self._bar.update()
+
+    @property
+    def is_shown(self) -> bool:
+        """Whether there is a bar."""
+        return self._bar is not None
+
+    def show(self, verb: str, done: int, total: int) -> None:
+        """So much of so much is done, of something else than before."""
+        if self._bar is not None:
+            self._bar.total = total or None
+            self._bar.n = done
+            self._bar.set_description(verb)
+
+    def say(self, text: str) -> None:
+        """A line of its own."""
+        if self._bar is not None:
+            self._bar.clear()
+        print(printable(text), file=sys.stderr)
+
+    def close(self) -> None:
+        """Take the bar away."""
+        if self._bar is not None:
+            self._bar.close()
+
+
+def _bar(verb: str, total: int | None) -> "tqdm[Any]":
+    from tqdm import tqdm  # here, since most runs show none
+
+    tqdm.monitor_interval = 0  # it would start a thread, to redraw what does not move
+    return tqdm(desc=verb, total=total, leave=False, dynamic_ncols=True, unit="", file=sys.stderr)

@@ -1,0 +1,1 @@
+"""Processes: signals, standard streams, children, and supervision."""

@@ -1,0 +1,150 @@
+"""Routers as processes: each is `amqpmesh run`, with a configuration and a log of its own."""
+
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Final
+
+import trio
+
+from amqpmesh.router.amqp.errors import AmqpMeshError
+from amqpmesh.router.cli.process.children import ends_with_us
+
+CLIENTS: Final = "clients"
+"""The listener that clients connect to."""
+
+NEIGHBOURS: Final = "neighbours"
+"""The listener that neighbours connect to."""
+
+LOOK: Final = 0.05
+"""Seconds between two looks at what a process has come to."""
+
+END_TIME: Final = 3.0
+"""Seconds that they have to end of themselves."""
+
+_CONFIGURATION: Final = f"""\
+[router]
+id = "{{id}}"
+drain = 0.2
+[mesh]
+insecure = true # unsigned: all of it is on loopback
+[[listener]]
+name = "{CLIENTS}"
+url = "amqp://127.0.0.1:0"
+[[listener]]
+name = "{NEIGHBOURS}"
+url = "amqp://127.0.0.1:0"
+role = "mesh"
+"""
+_CONNECTOR: Final = """\
+[[connector]]
+url = "{url}"
+cost = {cost}
+"""
+_LISTENING: Final = re.compile(r"listening url=(\S+) name=(\w+)$", re.MULTILINE)
+
+
+class Daemon:
+    """One router."""
+
+    def __init__(self, id: str, folder: Path, connectors: Sequence[tuple[str, int]]) -> None:
+        """Start it. Args: connectors: neighbours' URLs, each with what a delivery costs on the way there."""
+        self.id = id
+        written = "".join(_CONNECTOR.format(url=url, cost=cost) for url, cost in connectors)
+        config = folder / f"{id}.toml"
+        config.write_text(_CONFIGURATION.format(id=id) + written, encoding="utf-8")
+        self._log = folder / f"{id}.log"
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(  # noqa: S603 - this program
+                [sys.executable, "-m", "amqpmesh", "run", str(config)],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=log,
+                start_new_session=True,  # Ctrl-C is for the command alone, which ends them in good order
+                preexec_fn=ends_with_us(signal.SIGKILL),
+            )
+
+    @property
+    def pid(self) -> int:
+        """Its process."""
+        return self._process.pid
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it has ended."""
+        return self._process.poll() is not None
+
+    async def listening(self) -> Mapping[str, str]:
+        """Its listeners' URLs by their names, once it listens. Raises: AmqpMeshError: it has ended instead."""
+        while True:
+            is_over = self.is_over
+            said = self._log.read_text(encoding="utf-8")
+            urls = {name: url for url, name in _LISTENING.findall(said)}
+            if len(urls) == 2:
+                return urls
+            if is_over:
+                last = said.strip().rpartition("\n")[2]
+                raise AmqpMeshError(f"router {self.id} ended with {self._process.returncode}: {last or 'no word'}")
+            await trio.sleep(LOOK)
+
+    def tell_to_end(self) -> None:
+        """It ends in good order."""
+        self._process.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """It ends at once, and says nothing more (SIGKILL)."""
+        self._process.kill()
+        self._process.wait()
+
+
+class Daemons:
+    """Some routers, by their ids."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._running: dict[str, Daemon] = {}
+
+    def start(self, id: str, *connectors: tuple[str, int]) -> Daemon:
+        """Start one; it may have run before."""
+        self._running[id] = Daemon(id, self._folder, connectors)
+        return self._running[id]
+
+    def kill(self, id: str) -> int:
+        """Have one end at once (SIGKILL). Returns: the process that it was."""
+        self._running[id].kill()
+        return self._running[id].pid
+
+    async def end(self) -> None:
+        """All of them, in good order if that does not take too long."""
+        running = self._running.values()
+        for each in running:
+            each.tell_to_end()
+        until = time.monotonic() + END_TIME
+        while not all(each.is_over for each in running) and time.monotonic() < until:
+            await trio.sleep(LOOK)
+
+    def kill_all(self) -> None:
+        """Those that are left."""
+        for each in self._running.values():
+            each.kill()
+
+
+@asynccontextmanager
+async def daemons() -> AsyncIterator[Daemons]:
+    """Routers, none of which outlives the block."""
+    with TemporaryDirectory(prefix="amqpmesh-") as folder:
+        all_of_them = Daemons(Path(folder))
+        try:
+            yield all_of_them
+        finally:
+            try:
+                with trio.CancelScope(shield=True):
+                    await all_of_them.end()
+            finally:
+                all_of_them.kill_all()

@@ -1,0 +1,85 @@
+"""Work that ends when it is done, when a signal comes, or when nothing has happened for too long."""
+
+import math
+import signal
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import TypeVar
+
+import trio
+
+from amqpmesh.router.amqp.errors import AmqpMeshError
+from amqpmesh.router.cli.exit_status import StoppedError, TimedOutError
+
+T = TypeVar("T")
+
+
+class Patience:
+    """How long we wait for the peer: from whatever it did last, and not while it is our turn."""
+
+    def __init__(self, seconds: float | None) -> None:
+        """Args: seconds: None: for ever."""
+        self._seconds = math.inf if seconds is None else seconds
+        self._what = "the peer"
+        self.scope = trio.CancelScope()
+
+    def wait(self, what: str) -> None:
+        """It is the peer's turn, now or since it was told so. Args: what: is waited for."""
+        self._what = what
+        if self.scope.deadline == math.inf:
+            self.scope.deadline = trio.current_time() + self._seconds
+
+    def progress(self) -> None:
+        """It did something."""
+        if self.scope.deadline != math.inf:
+            self.scope.deadline = trio.current_time() + self._seconds
+
+    def rest(self) -> None:
+        """It is our turn."""
+        self.scope.deadline = math.inf
+
+    @property
+    def error(self) -> TimedOutError:
+        """What is told when it is over."""
+        return TimedOutError(f"timed out: waited {self._seconds:g} s for {self._what}")
+
+
+async def attempt(work: Callable[[], Awaitable[None]], patience: Patience) -> None:
+    """Do it. Raises: StoppedError: SIGINT or SIGTERM came before it was done. TimedOutError. What `work` raises."""
+    failure: AmqpMeshError | OSError | None = None
+    stopping = trio.CancelScope()
+    with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_stop, signals, stopping)
+            with stopping, patience.scope:
+                try:
+                    await work()
+                except (AmqpMeshError, OSError) as error:
+                    failure = error  # out of here before it is raised: the nursery would wrap it
+            nursery.cancel_scope.cancel()
+    if failure is not None:
+        raise failure
+    if stopping.cancelled_caught:
+        raise StoppedError("stopped")
+    if patience.scope.cancelled_caught:
+        raise patience.error
+
+
+async def accompanied(work: Callable[[], Awaitable[T]], companion: Callable[[], Awaitable[None]]) -> T:
+    """Do it, and something else meanwhile, which is cancelled at its end. Raises: what `work` raises, as it is."""
+    result: list[T] = []
+    failure: Exception | None = None
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(companion)
+        try:
+            result.append(await work())
+        except Exception as error:
+            failure = error  # out of here before it is raised, as above
+        nursery.cancel_scope.cancel()
+    if failure is not None:
+        raise failure
+    return result[0]
+
+
+async def _stop(signals: AsyncIterator[int], stopping: trio.CancelScope) -> None:
+    async for _ in signals:
+        stopping.cancel()

@@ -1,0 +1,70 @@
+"""Standard input and output in a program that must not stand still: whoever fills or empties them may be slow."""
+
+import os
+import select
+import sys
+from collections.abc import AsyncGenerator
+from typing import Final, TextIO
+
+import trio
+
+from amqpmesh.router.amqp.errors import CommandError
+from amqpmesh.router.cli.output.terminal import ENDS_AND_TABS, printable
+
+CHUNK: Final = 64 * 2**10
+"""Octets that are read at once."""
+
+
+class Output:
+    """Standard output, a body a line. On a terminal, what would control it is escaped."""
+
+    def __init__(self) -> None:
+        """Raises: CommandError: there is none."""
+        self._file = number(sys.stdout, "output")
+        self._is_terminal = os.isatty(self._file)
+        self._poll = select.poll()
+        self._poll.register(self._file, select.POLLOUT)
+
+    async def write(self, body: bytes) -> None:
+        """Write a line. Raises: OSError: it cannot be written; BrokenPipeError, if nobody reads it any more."""
+        if self._is_terminal:
+            body = printable(body.decode(errors="backslashreplace"), ENDS_AND_TABS).encode()
+        line = memoryview(body + b"\n")
+        while line:
+            if not self._poll.poll(0):
+                await trio.lowlevel.wait_writable(self._file)
+            # A pipe that has room for anything has room for so much (pipe(7)); a file always has.
+            line = line[os.write(self._file, line[: select.PIPE_BUF]) :]
+
+
+async def lines() -> AsyncGenerator[bytes, None]:
+    """The lines of standard input, without their ends. Raises: CommandError: there is none. OSError."""
+    rest: list[bytes] = []
+    async for chunk in chunks(number(sys.stdin, "input")):
+        first, *more = chunk.split(b"\n")
+        rest.append(first)
+        for following in more:
+            yield b"".join(rest).removesuffix(b"\r")
+            rest = [following]
+    if last := b"".join(rest):
+        yield last
+
+
+async def chunks(file: int) -> AsyncGenerator[bytes, None]:
+    """What comes from a pipe, a terminal or a socket, to its end. Args: file: its number. Raises: OSError."""
+    poll = select.poll()
+    poll.register(file, select.POLLIN)
+    while True:
+        if not poll.poll(0):
+            await trio.lowlevel.wait_readable(file)
+        chunk = os.read(file, CHUNK)
+        if not chunk:
+            return
+        yield chunk
+
+
+def number(stream: TextIO | None, name: str) -> int:
+    """The file of a standard stream. Raises: CommandError: it is closed."""
+    if stream is None:
+        raise CommandError(f"standard {name} is closed")
+    return stream.fileno()

@@ -1,0 +1,379 @@
+"""One router in several processes: who starts them, passes on what it is told, and starts again those that die.
+
+This process relays nothing. It reserves the ports, forks the workers, and waits for signals and for what they say. It
+has no thread and never enters Trio, so what a fork copies is whole at any time; and a worker that is started later runs
+the very code, and the configuration, of those that were started first.
+"""
+
+from __future__ import annotations
+
+import errno
+import gc
+import os
+import select
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NoReturn
+
+from amqpmesh.router.cli.exit_status import Exit
+from amqpmesh.router.cli.process import service
+from amqpmesh.router.cli.process.children import ends_with_us
+from amqpmesh.router.config.workers import worker_config
+from amqpmesh.router.io.backoff import LASTING, Backoff
+from amqpmesh.router.io.environment import REAL
+from amqpmesh.router.logs import event_log
+from amqpmesh.router.runtime.listeners import at_port, reserved
+from amqpmesh.topology.workers import worker_of
+
+if TYPE_CHECKING:
+    import socket
+    from types import FrameType
+
+    from amqpmesh.router.config.file import ListenerConfig, RouterConfig
+
+log = event_log.EventLog("amqpmesh.run")
+
+TOLD: Final = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
+"""What a daemon is told by others."""
+
+HURRY: Final = signal.SIGQUIT
+"""What a worker is told so that it ends at once. A second SIGTERM does not say that: a service manager may have sent
+one to each process, and the supervisor has passed on its own."""
+
+READY: Final = b"R"
+DRAINED: Final = b"D"
+"""What a worker says: it listens; all was settled when it ended."""
+
+LATE: Final = 10.0
+"""Seconds beyond `drain` that a worker has to end, and seconds to end at once. Then it is killed."""
+
+MAX_SOCKET_NAME: Final = 107
+"""Octets of a Unix socket's path."""
+
+
+@dataclass(frozen=True, slots=True)
+class Worker:
+    """What a worker has from its supervisor."""
+
+    config: RouterConfig
+    part_of: Callable[[RouterConfig], RouterConfig]
+    """What it would be configured as, with another configuration of the router."""
+    say: Callable[[bytes], object]
+    """Tells the supervisor how it is."""
+
+
+Work = Callable[[Worker], int]
+"""Runs a worker to its end, and returns the exit status; raises nothing."""
+
+Begun = Callable[[Sequence[tuple[str, "ListenerConfig"]]], object]
+"""Is called once when all workers listen, with the URL that each listener is at."""
+
+
+@dataclass(slots=True)
+class Process:
+    """A worker, while it runs and between two lives."""
+
+    number: int
+    id: str
+    pid: int | None = None
+    said: bytes = b""
+    began: float = 0.0
+    """By the monotonic clock, as is `again_at`."""
+    failures: int = 0
+    again_at: float | None = None
+    """When it is started again; None: it runs, or is never."""
+    pipe: int = field(default=-1)
+    """Where to read what it says."""
+
+    @property
+    def runs(self) -> bool:
+        """Whether there is a process."""
+        return self.pid is not None
+
+
+class Supervisor:
+    """The workers of one router."""
+
+    def __init__(self, config: RouterConfig, count: int, folder: Path, work: Work, begun: Begun) -> None:
+        """Args: config: of the router, with the ports that are reserved. folder: for the workers' sockets."""
+        self._config = config
+        self._count = count
+        self._folder = folder
+        self._work = work
+        self._begun = begun
+        self._processes = [Process(number, worker_of(config.id, number)) for number in range(1, count + 1)]
+        self._backoff = Backoff()
+        self._end_with_us = ends_with_us(signal.SIGTERM)
+        self._all_began = False
+        self._ending = False
+        self._kill_at: float | None = None
+        self._drained = True
+        self._status = int(Exit.DONE)
+
+    def run(self, signals: int, apart: Sequence[int]) -> int:
+        """Have them run until a signal ends them all.
+
+        Args: signals: a file to read from which signals have come. apart: files that are none of a worker's.
+        Returns: the exit status.
+        """
+        for each in self._processes:
+            self._start(each, apart)
+        while not self._ending or any(each.runs for each in self._processes):
+            for number in self._wait(signals):
+                self._take(number)
+            self._reap()
+            now = time.monotonic()
+            if self._kill_at is not None and now >= self._kill_at:
+                self._kill()
+            for each in self._processes:
+                if each.again_at is not None and now >= each.again_at and not self._ending:
+                    self._start_again(each, apart)
+        log.info("ended", drained=self._drained)
+        return self._status
+
+    # ------------------------------------------------------------------------------------------------------- processes
+
+    def _start(self, process: Process, apart: Sequence[int]) -> None:
+        read, write = os.pipe()
+        above = os.getpid()
+        # Those that come before it can take them it takes then.
+        signal.pthread_sigmask(signal.SIG_BLOCK, {*TOLD, HURRY})
+        try:
+            pid = os.fork()
+        except OSError:
+            os.close(read)
+            raise
+        else:
+            if not pid:
+                self._begin(process, above, [read, *apart], write)
+        finally:  # it is the supervisor that goes on here
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {*TOLD, HURRY})
+            os.close(write)
+        process.pid, process.pipe, process.said = pid, read, b""
+        process.began, process.again_at = time.monotonic(), None
+        log.info("worker begun", worker=process.id, pid=pid)
+
+    def _start_again(self, process: Process, apart: Sequence[int]) -> None:
+        try:
+            self._start(process, apart)
+        except OSError as error:  # the system has nothing left for another process
+            pause = self._put_off(process)
+            reason = error.strerror or str(error)
+            log.warning("worker waits", worker=process.id, reason=reason, seconds=round(pause, 3))
+
+    def _put_off(self, process: Process) -> float:
+        """Have it started again, later each time. Returns: seconds until then."""
+        process.failures += 1
+        pause = self._backoff.pause(process.failures)
+        process.again_at = time.monotonic() + pause
+        return pause
+
+    def _begin(self, process: Process, above: int, apart: Sequence[int], pipe: int) -> NoReturn:
+        """Be a worker, to its end. Args: above: the supervisor's process. apart: files of which none is ours."""
+        status = int(Exit.FAILED)
+        try:
+            for each in (*apart, *(each.pipe for each in self._processes if each.runs)):
+                os.close(each)
+            status = self._be(process.number, above, pipe)
+        except Exception as error:
+            log.error("fault", exception=error, worker=process.id)
+        finally:
+            with suppress(OSError):
+                sys.stderr.flush()
+            os._exit(status)  # nothing of what the supervisor has begun is for us to end
+
+    def _be(self, number: int, above: int, pipe: int) -> int:
+        """Be a worker. Returns: its exit status."""
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        for each in (*TOLD, HURRY):
+            # When it takes them no longer, it has as good as ended. To ignore them would lose those that wait already.
+            signal.signal(each, _let_pass)
+        os.setsid()  # Ctrl-C is for the supervisor
+        if self._end_with_us is not None:
+            self._end_with_us()
+        REAL.chance.seed()  # else all would take the same turns
+        config, count, folder = self._config, self._count, self._folder
+
+        def part_of(router: RouterConfig) -> RouterConfig:
+            return worker_config(router, number, count, folder)
+
+        worker = Worker(
+            part_of(config), lambda again: part_of(_at_ports_of(config, again)), lambda word: os.write(pipe, word)
+        )
+        try:
+            return int(Exit.FAILED) if os.getppid() != above else self._work(worker)
+        finally:
+            if os.getppid() != above:  # nobody else is left to do it
+                shutil.rmtree(folder, ignore_errors=True)
+
+    def _reap(self) -> None:
+        """Take note of those that have ended."""
+        for each in self._processes:
+            if each.pid is not None:
+                pid, status = os.waitpid(each.pid, os.WNOHANG)
+                if pid:
+                    self._hear(each)
+                    self._ended(each, os.waitstatus_to_exitcode(status))
+
+    def _ended(self, process: Process, code: int) -> None:
+        pid, process.pid = process.pid, None
+        os.close(process.pipe)
+        how = {"status": code} if code >= 0 else {"signal": _name(-code)}
+        if self._ending:
+            self._drained = self._drained and DRAINED in process.said
+            if code:
+                self._status = self._status or int(Exit.FAILED)
+            return
+        if not self._all_began:
+            # Whatever it was, it would be the same a second later, and somebody waits for all of them.
+            log.error("worker failed", worker=process.id, pid=pid, **how)
+            self._status = max(code, int(Exit.FAILED))
+            self._end()
+            return
+        if time.monotonic() - process.began >= LASTING:
+            process.failures = 0
+        log.warning("worker ended", worker=process.id, pid=pid, **how, seconds=round(self._put_off(process), 3))
+
+    def _kill(self) -> None:
+        self._kill_at = None
+        for each in self._processes:
+            if each.pid is not None:
+                log.error("worker killed", worker=each.id, pid=each.pid)
+                os.kill(each.pid, signal.SIGKILL)
+
+    # ----------------------------------------------------------------------------------------- what comes from outside
+
+    def _wait(self, signals: int) -> bytes:
+        """Until there is something to do. Returns: the numbers of the signals that have come."""
+        times = [each.again_at for each in self._processes if each.again_at is not None and not self._ending]
+        times += [] if self._kill_at is None else [self._kill_at]
+        poll = select.poll()
+        poll.register(signals, select.POLLIN)
+        # Once it has said that it is ready, nothing more is to be heard of it before its end.
+        silent = {each.pipe: each for each in self._processes if each.runs and not each.said}
+        for pipe in silent:
+            poll.register(pipe, select.POLLIN)
+        numbers = b""
+        for descriptor, events in poll.poll(max(0.0, 1000 * (min(times) - time.monotonic())) if times else None):
+            if descriptor == signals:
+                numbers = os.read(signals, 4096)
+            elif events & select.POLLIN:
+                self._hear(silent[descriptor])
+            else:  # it has ended, or is about to: SIGCHLD says so
+                silent[descriptor].said = b"-"
+        return numbers
+
+    def _hear(self, process: Process) -> None:
+        os.set_blocking(process.pipe, False)
+        with suppress(BlockingIOError):
+            process.said += os.read(process.pipe, 64)
+        if not self._all_began and not self._ending and all(READY in each.said for each in self._processes):
+            self._all_began = True
+            self._begun([(each.url, each) for each in self._config.listeners])
+
+    def _take(self, number: int) -> None:
+        if number == signal.SIGHUP:
+            self._tell(signal.SIGHUP)
+        elif number in TOLD and self._ending:
+            self._tell(HURRY)
+            at = time.monotonic() + LATE
+            self._kill_at = at if self._kill_at is None else min(at, self._kill_at)
+        elif number in TOLD:
+            log.info("draining", signal=signal.Signals(number).name, seconds=self._config.drain)
+            service.notify("STOPPING=1")
+            self._end()
+
+    def _end(self) -> None:
+        self._ending = True
+        self._kill_at = time.monotonic() + self._config.drain + LATE
+        self._tell(signal.SIGTERM)
+
+    def _tell(self, number: signal.Signals) -> None:
+        for each in self._processes:
+            if each.pid is not None:
+                os.kill(each.pid, number)
+
+
+def supervise(config: RouterConfig, count: int, work: Work, begun: Begun) -> int:
+    """Run a router in so many processes.
+
+    Returns: 0 once all have ended as they should, else 1, or what the first of them ended with that could not begin.
+    Args: config: one that workers can have. Raises: OSError: a listener cannot be bound, or there is nowhere to put
+        sockets.
+    """
+    with ExitStack() as stack:
+        apart: list[socket.socket] = []
+        listeners = []
+        for each in config.listeners:
+            bound = reserved(each)
+            for one in bound:
+                stack.callback(one.close)
+            apart += bound
+            listeners.append(replace(each, url=str(at_port(each.endpoint, bound))))
+        folder = Path(stack.enter_context(_private_folder()))
+        if len(os.fsencode(folder / str(count))) > MAX_SOCKET_NAME:
+            raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG), str(folder))
+        signals, wakeup = stack.enter_context(_signals())
+        gc.freeze()  # workers share what is here now, as long as nobody looks for garbage in it
+        supervisor = Supervisor(replace(config, listeners=tuple(listeners)), count, folder, work, begun)
+        return supervisor.run(signals, [signals, wakeup, *(each.fileno() for each in apart)])
+
+
+@contextmanager
+def _private_folder() -> Iterator[str]:
+    """A folder that nobody else can look into, where the service manager has made one for us, else a temporary one."""
+    above = os.environ.get("RUNTIME_DIRECTORY", "").partition(":")[0] or None
+    folder = tempfile.mkdtemp(prefix="amqpmesh-", dir=None if above is None else Path(above).absolute())
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _let_pass(_number: int, _frame: FrameType | None) -> None:
+    """A signal has come: that is all."""
+
+
+def _name(number: int) -> str:
+    """What a signal is called; its number, if it is called nothing, as those for real time are."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return str(number)
+
+
+@contextmanager
+def _signals() -> Iterator[tuple[int, int]]:
+    """A file to read from which signals have come, and the one where they are written."""
+    read, write = os.pipe()
+    os.set_blocking(write, False)
+    before = {each: signal.signal(each, _let_pass) for each in (*TOLD, signal.SIGCHLD)}
+    wakeup = signal.set_wakeup_fd(write, warn_on_full_buffer=False)
+    try:
+        yield read, write
+    finally:
+        signal.set_wakeup_fd(wakeup)
+        for each, handler in before.items():
+            signal.signal(each, handler)
+        os.close(read)
+        os.close(write)
+
+
+def _at_ports_of(running: RouterConfig, again: RouterConfig) -> RouterConfig:
+    """The same with the ports that the system has chosen for the one that runs, where it is to choose any."""
+    ports = [each.endpoint.port for each in running.listeners]
+    listeners = [
+        replace(each, url=str(replace(each.endpoint, port=ports[at])))
+        if at < len(ports) and not each.endpoint.port
+        else each
+        for at, each in enumerate(again.listeners)
+    ]
+    return replace(again, listeners=tuple(listeners))

@@ -1,0 +1,111 @@
+"""The commands: which there are, what they are given, and how what went wrong is told."""
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import Any, Final, NoReturn
+
+from amqpmesh import __version__
+from amqpmesh.router.amqp.errors import AmqpMeshError
+from amqpmesh.router.cli.exit_status import Exit, status_of
+from amqpmesh.router.cli.output.terminal import printable
+
+COMMANDS: Final[Mapping[str, str]] = {
+    "run": "run a router",
+    "check": "check a configuration",
+    "send": "send messages",
+    "receive": "receive messages",
+    "status": "show how a running router stands",
+    "user": "who may connect with a password",
+    "ca": "who may be a router of a mesh",
+    "pipeline": "answer questions from what routers have recorded",
+    "routes": "put costs into force that the pipeline has proposed",
+    "demo": "watch five routers, one of which is killed",
+    "completion": "print a script for the shell",
+}
+"""Each is a module here, whose `declare` tells the rest; only that of the command that is called is read."""
+
+
+class Parser(argparse.ArgumentParser):
+    """Takes no abbreviations: one that is clear today is not, as soon as there is one more option."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings, allow_abbrev=False)
+        #: Tells what its arguments are, once somebody wants to know.
+        self.declare: Callable[[argparse.ArgumentParser], None] | None = None
+
+    def complete(self) -> None:
+        """Have it told what its arguments are."""
+        declare, self.declare = self.declare, None
+        if declare is not None:
+            declare(self)
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """All of them must be known: those of a command are told by its own usage, not by that of the program."""
+        self.complete()
+        namespace, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            self.error(f"unrecognized arguments: {' '.join(unknown)}")
+        return namespace, unknown
+
+    def error(self, message: str) -> NoReturn:
+        """Tell what is wrong, and end with 2."""
+        super().error(printable(message))
+
+
+class Version(argparse.Action):
+    """Tells the version, and which kernel runs; that is looked at when somebody asks."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> NoReturn:
+        """Print it, and end with 0."""
+        from amqpmesh.router.kernel import BOUND
+
+        kernel = {"compiled": "compiled", "pure": "pure Python"}[BOUND.kernel]
+        print(f"amqpmesh {__version__} (kernel: {kernel})")
+        parser.exit()
+
+
+def parser() -> Parser:
+    """The commands; each declares its arguments when it is called, or `complete` is."""
+    top = Parser(prog="amqpmesh", description="A brokerless AMQP 1.0 router.")
+    top.add_argument("--version", action=Version, nargs=0, help="show the version, and which kernel runs")
+    commands = top.add_subparsers(metavar="COMMAND", required=True)
+    for name, purpose in COMMANDS.items():
+        commands.add_parser(name, help=purpose).declare = _declaration(name)
+    return top
+
+
+def _declaration(name: str) -> Callable[[argparse.ArgumentParser], None]:
+    def declare(command: argparse.ArgumentParser) -> None:
+        import_module(f"amqpmesh.router.cli.commands.{name}").declare(command)
+
+    return declare
+
+
+def run(given: argparse.Namespace) -> int:
+    """Run the one that was called. Returns: the exit status."""
+    try:
+        ended: int = given.command(given)
+        if sys.stdout is not None:  # it was closed when we began
+            sys.stdout.flush()
+    except AmqpMeshError as error:
+        print(f"amqpmesh: {printable(str(error))}{_advice(given, error)}", file=sys.stderr)
+        return status_of(error)
+    except BrokenPipeError:
+        # Whoever read our output has seen enough; nor may Python try to write the rest of it, when it ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return Exit.FAILED
+    except OSError as error:
+        print(f"amqpmesh: {printable(str(error))}", file=sys.stderr)
+        return Exit.FAILED
+    except KeyboardInterrupt:  # before the command took the signals itself
+        return Exit.FAILED
+    return ended
+
+
+def _advice(given: argparse.Namespace, error: AmqpMeshError) -> str:
+    from amqpmesh.router.cli import client_peer  # here: `--help` needs none
+
+    return client_peer.advice(given, error)

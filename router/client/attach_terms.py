@@ -1,0 +1,76 @@
+"""What a receiver asks for in its attach, and whether it got it (§2.7.3, §3.5.3)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from amqpmesh.router.amqp.standard.definitions import ReceiverSettleMode, Role, SenderSettleMode
+from amqpmesh.router.amqp.standard.messaging import Source, Target
+from amqpmesh.router.amqp.terminus import Terminus
+from amqpmesh.router.client.arguments import whole
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from amqpmesh.router.amqp.codec.types import Symbol, Value
+    from amqpmesh.router.amqp.link import Link
+    from amqpmesh.router.amqp.session import Session
+    from amqpmesh.router.amqp.standard.performatives import Attach
+
+BUFFER: Final = 2 * 2**20
+"""Octets that may wait before the program takes them, if it says nothing else: 128 frames of 16 KiB."""
+
+MAX_MESSAGE_SIZE: Final = 16 * 2**20
+"""Octets of a message, if the program says nothing else."""
+
+MAX_ULONG: Final = 2**64 - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReceiverTerms:
+    """As of `Doors.receiver`. Raises: CommandError: the size is none."""
+
+    snd_settle_mode: SenderSettleMode = SenderSettleMode.MIXED
+    rcv_settle_mode: ReceiverSettleMode = ReceiverSettleMode.FIRST
+    max_message_size: int = MAX_MESSAGE_SIZE
+    source: Source | None = None
+    filter: Mapping[Symbol, Value] | None = None
+    desired_capabilities: Sequence[Symbol] = ()
+    properties: Mapping[Symbol, Value] | None = None
+
+    def __post_init__(self) -> None:
+        whole("max_message_size", self.max_message_size, MAX_ULONG)
+
+    def asked(self, address: str | None) -> Source:
+        """The source that is asked for. Args: address: unless `source` says all of it; None: a dynamic node."""
+        if self.source is not None:
+            return self.source
+        filters = None if self.filter is None else dict(self.filter)
+        return Source(address=address, dynamic=address is None, filter=filters)
+
+    def attach(self, session: Session, name: str, source: Source) -> Link:
+        """Send the attach."""
+        return session.attach(
+            Terminus(name, Role.RECEIVER),
+            source=source,
+            target=Target(),
+            snd_settle_mode=self.snd_settle_mode,
+            rcv_settle_mode=self.rcv_settle_mode,
+            max_message_size=self.max_message_size or None,
+            desired_capabilities=self.desired_capabilities,
+            properties=self.properties,
+        )
+
+    def wanting(self, attach: Attach, asked: Source) -> str | None:
+        """What the peer's source leaves out (§3.5.3), for people; None: nothing.
+
+        That is the address of a dynamic node, to which nobody could send; or a filter that was asked for by name: what
+        comes would be something else.
+        """
+        assert isinstance(attach.source, Source)
+        if asked.dynamic and attach.source.address is None:
+            return "the peer gives no address of a dynamic node"
+        in_place = attach.source.filter or {}
+        missing = [name for name, value in (self.filter or {}).items() if value is not None and name not in in_place]
+        return f"the peer does not apply the filter {', '.join(missing)}" if missing else None

@@ -1,0 +1,327 @@
+"""One connection of a client, from its first byte to its last: what the peer did goes to the links that it concerns."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar, Final
+
+import trio
+
+from amqpmesh.router.amqp import events
+from amqpmesh.router.amqp.errors import (
+    CommandError,
+    ConnectionClosedError,
+    ProtocolError,
+    SaslError,
+    SessionEndedError,
+    connection_closed,
+)
+from amqpmesh.router.amqp.sasl.exchange import SaslClient
+from amqpmesh.router.amqp.standard.definitions import AmqpCondition, Error
+from amqpmesh.router.amqp.states import LinkEndpointState
+from amqpmesh.router.io.environment import seconds_worked
+from amqpmesh.router.io.streams import BATCH_TIME
+from amqpmesh.router.logs import event_log
+from amqpmesh.router.runtime.passwords import do
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from amqpmesh.router.amqp.connection import Connection as Engine
+    from amqpmesh.router.amqp.sasl.mechanisms import Work
+    from amqpmesh.router.amqp.session import Session
+    from amqpmesh.router.client.link import LinkEnd
+
+log = event_log.EventLog("amqpmesh.client")
+
+BACKLOG: Final = 256 * 2**10
+"""Octets that may wait to be written before senders stand still."""
+
+MIN_WINDOW: Final = 4
+"""Transfer frames that a session takes, however small the buffer; to those of senders nobody transfers."""
+
+TLS_RECORDS: Final = range(20, 24)
+"""The octets that records of TLS begin with (RFC 8446, 5.1)."""
+
+
+class Conversation:
+    """The engine and the links on it. Whoever owns the transport feeds it, and takes what it has to send."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        *,
+        wake: Callable[[], None],
+        opened: Callable[[], None],
+        ended: Callable[[ConnectionClosedError], None],
+    ) -> None:
+        """Args: wake: there is something to send. opened: links can be attached. ended: it is over, and why; once."""
+        self.engine = engine
+        engine.on_wake = wake
+        self.is_open = False
+        #: It was, once.
+        self.was_open = False
+        #: Why it is over; None: it is not.
+        self.failure: ConnectionClosedError | None = None
+        #: Set when it is over.
+        self.over = trio.Event()
+        #: Octets that were taken to be written, and are not written yet.
+        self.writing = 0
+        #: What the SASL exchange waits for.
+        self._work: Work | None = None
+        self._opened = opened
+        self._ended = ended
+        self._ends: dict[Session, dict[LinkEnd, None]] = {}
+        self._stalled: dict[LinkEnd, None] = {}
+        self._leaving: dict[LinkEnd, Session] = {}
+
+    # ------------------------------------------------------------------------------------------------ for the transport
+
+    async def receive(self, data: bytes) -> None:
+        """Take bytes of the peer. Gives the thread back now and then; raises nothing but `Cancelled`."""
+        began = seconds_worked()
+        while True:
+            for event in self.engine.receive(data, trio.current_time()):
+                self._handle(event)
+                if seconds_worked() - began > BATCH_TIME:
+                    await trio.lowlevel.checkpoint()
+                    began = seconds_worked()
+            work, self._work = self._work, None
+            if work is None:
+                break
+            await do(work)
+            self.engine.sasl_worked(trio.current_time())
+            data = b""
+        self._see_off()
+
+    def receive_now(self, data: bytes | bytearray) -> None:
+        """Take bytes of the peer, all at once: whoever sends them gives the thread back."""
+        for event in self.engine.receive(data, trio.current_time()):
+            self._handle(event)
+        self._see_off()
+
+    def handle_timer(self) -> None:
+        """The engine's time may have come."""
+        for event in self.engine.handle_timer(trio.current_time()):
+            self._handle(event)
+
+    def data_to_send(self) -> bytearray:
+        """What is to be written now."""
+        data = self.engine.data_to_send(trio.current_time())
+        self.writing = len(data)
+        return data
+
+    def written(self) -> None:
+        """What was taken is written."""
+        self.writing = 0
+        if self._stalled:
+            stalled, self._stalled = self._stalled, {}
+            for end in stalled:
+                end.can_go_on()
+
+    def lost(self, reason: str) -> None:
+        """The transport is gone."""
+        self._closed(ConnectionClosedError(reason))
+        self.engine.receive_eof()
+
+    def close(self) -> None:
+        """Send `close`; `over` is set once the peer has answered."""
+        if self.engine.can_send:
+            self.engine.close()
+        elif not self.engine.finished:
+            self.lost("closed before it was open")
+
+    # ---------------------------------------------------------------------------------------------------- for the links
+
+    def session_for(self, end: LinkEnd, window: int = MIN_WINDOW) -> Session:
+        """A session for a link, its own if the peer has a channel for it.
+
+        So what waits in a receiver stops nobody else; and a peer that ends the session for what one link did, as
+        RabbitMQ does for each address that it does not have, ends that one.
+
+        Args: window: transfer frames that may be here and not taken. A session that is shared has the largest window
+            that one of its links asked for.
+        Raises: CommandError: the peer takes no more.
+        """
+        session = self._begin(window)
+        if window > session.flow_state.window_size:
+            session.flow_state.window_size = window
+            session.flow()
+        self._ends[session][end] = None
+        return session
+
+    def drop(self, end: LinkEnd, session: Session) -> None:
+        """`end` is no longer on `session`, which is ended if nobody else is."""
+        self._stalled.pop(end, None)
+        ends = self._ends.get(session)
+        if ends is not None:
+            ends.pop(end, None)
+            if not ends and session.can_send:
+                del self._ends[session]
+                session.end()
+
+    def leave(self, end: LinkEnd, session: Session) -> None:
+        """`end` was detached on `session`; tell it once the peer has answered."""
+        self._leaving[end] = session
+
+    def give_up(self, end: LinkEnd) -> None:
+        """The peer does not answer the detach of `end`: its session is ended, unless other links are on it."""
+        session = self._leaving.pop(end, None)
+        if session is not None:
+            self.drop(end, session)
+
+    def stall(self, end: LinkEnd) -> bool:
+        """Whether `end` has to wait until more is written; then its `can_go_on` is called."""
+        if self.writing + len(self.engine.out) <= BACKLOG:
+            return False
+        self._stalled[end] = None
+        return True
+
+    def refused(self, error: ProtocolError) -> None:
+        """What the peer sent cannot be read: it is told, and the connection is over."""
+        told = Error(condition=error.condition, description=error.description)
+        if self.engine.can_send:
+            self.engine.close(told)
+        self._closed(ConnectionClosedError("the peer sent what cannot be read", told))
+
+    def _begin(self, window: int) -> Session:
+        try:
+            session = self.engine.begin(window)
+        except CommandError:
+            # No channel is left: what there is is shared.
+            if not self._ends:
+                raise
+            return min(self._ends, key=lambda each: len(self._ends[each]))
+        self._ends[session] = {}
+        return session
+
+    # -------------------------------------------------------------------------------------------------------- the peer
+
+    def _handle(self, event: events.Event) -> None:
+        try:
+            self._HANDLERS[type(event)](self, event)
+        except ProtocolError as error:
+            self.refused(error)
+        except CommandError as error:
+            # What the peer did could not be answered within the limits that it set.
+            log.warning("peer left no room for an answer", peer=self.engine.hostname or "", reason=str(error))
+
+    def _connection_opened(self, _: events.ConnectionOpened) -> None:
+        self.is_open = self.was_open = True
+        self._opened()
+
+    def _connection_closed(self, event: events.ConnectionClosed) -> None:
+        if foreign := self.engine.negotiation.foreign:
+            self._closed(ConnectionClosedError(of_foreigner(foreign)))
+            return
+        sasl = self.engine.negotiation.sasl
+        refusal = self.engine.negotiation.refusal
+        if isinstance(sasl, SaslClient) and not sasl.succeeded and refusal:
+            self._closed(SaslError(f"not let in: {refusal}"))  # the error of the event says the same, and is our own
+            return
+        who = "the peer closed the connection" if event.by_peer else "the connection was closed"
+        self._closed(connection_closed(who, event.error))
+
+    def _session_begun(self, event: events.SessionBegun) -> None:
+        if event.session not in self._ends:
+            event.session.begin()
+            event.session.end(Error(condition=AmqpCondition.NOT_ALLOWED, description="sessions are begun by this end"))
+
+    def _session_ended(self, event: events.SessionEnded) -> None:
+        ends = self._ends.pop(event.session, {})
+        for end in ends:
+            end.session_ended(SessionEndedError("the session was ended", event.error))
+
+    def _link_attached(self, event: events.LinkAttached) -> None:
+        end: LinkEnd | None = event.link.context  # type: ignore[assignment]  # set by nobody else
+        if end is None:
+            event.link.refuse(Error(condition=AmqpCondition.NOT_ALLOWED, description="links are attached by this end"))
+        else:
+            end.attached(event.attach)
+
+    def _link_detached(self, event: events.LinkDetached) -> None:
+        end: LinkEnd | None = event.link.context  # type: ignore[assignment]  # set by nobody else
+        if event.by_peer:
+            event.link.detach(closed=event.closed)
+        if end is not None:
+            end.detached(event)
+
+    def _transfer_received(self, event: events.TransferReceived) -> None:
+        end: LinkEnd = event.link.context  # type: ignore[assignment]  # only attached links transfer
+        end.transferred(event)
+
+    def _gathered(self, event: events.DeliveriesGathered) -> None:
+        end: LinkEnd = event.link.context  # type: ignore[assignment]  # only attached links transfer
+        end.gathered(event)
+
+    def _delivery_ignored(self, event: events.DeliveryIgnored) -> None:
+        end: LinkEnd = event.link.context  # type: ignore[assignment]  # only attached links transfer
+        end.flowed()
+
+    def _disposed(self, event: events.DispositionReceived) -> None:
+        for delivery in event.deliveries:
+            end: LinkEnd | None = delivery.link.record.context  # type: ignore[attr-defined]  # the engine's link
+            if end is not None:
+                end.disposed(delivery, event.state, event.settled)
+
+    def _credit_changed(self, event: events.CreditChanged | events.DrainRequested) -> None:
+        end: LinkEnd | None = event.link.context  # type: ignore[assignment]  # set by nobody else
+        if end is not None:
+            end.flowed()
+
+    def _window_opened(self, event: events.WindowOpened) -> None:
+        for end in list(self._ends.get(event.session, ())):
+            end.can_go_on()
+
+    def _tls_requested(self, _: events.TlsRequested) -> None:
+        raise AssertionError("a client asks for TLS before AMQP, or not at all")
+
+    def _work_due(self, event: events.SaslWorkDue) -> None:
+        self._work = event.work
+
+    def _relayed(self, _: events.Relayed) -> None:
+        """Between two events `receive` looks at the clock anyway."""
+
+    _HANDLERS: ClassVar[dict[type, Callable[..., None]]] = {
+        events.ConnectionOpened: _connection_opened,
+        events.ConnectionClosed: _connection_closed,
+        events.SessionBegun: _session_begun,
+        events.SessionEnded: _session_ended,
+        events.LinkAttached: _link_attached,
+        events.LinkDetached: _link_detached,
+        events.TransferReceived: _transfer_received,
+        events.DeliveriesGathered: _gathered,
+        events.DeliveryIgnored: _delivery_ignored,
+        events.DispositionReceived: _disposed,
+        events.CreditChanged: _credit_changed,
+        events.DrainRequested: _credit_changed,
+        events.WindowOpened: _window_opened,
+        events.Relayed: _relayed,
+        events.TlsRequested: _tls_requested,
+        events.SaslWorkDue: _work_due,
+    }
+
+    def _see_off(self) -> None:
+        """Tell those whose detach the peer has answered."""
+        for end in [end for end in self._leaving if end.engine_state is LinkEndpointState.DETACHED]:
+            self.give_up(end)
+            end.seen_off()
+
+    def _closed(self, error: ConnectionClosedError) -> None:
+        if self.failure is not None:
+            return
+        self.failure = error
+        self.is_open = False
+        leaving, self._leaving = self._leaving, {}
+        for end in leaving:
+            end.seen_off()
+        self._ends.clear()
+        self._stalled.clear()
+        self.over.set()
+        self._ended(error)
+
+
+def of_foreigner(header: bytes) -> str:
+    """What is said of a peer that begins so."""
+    if header[0] in TLS_RECORDS:
+        return "the peer answers in TLS: does it want amqps://?"
+    return f"the peer does not speak AMQP 1.0: it begins with {header!r}"

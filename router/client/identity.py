@@ -1,0 +1,135 @@
+"""How a client comes to a peer: who it says it is, and what it asks for. It is the same wherever redirects lead."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import trio
+
+from amqpmesh.policies.redirect import Place
+from amqpmesh.router.amqp.codec.types import Symbol
+from amqpmesh.router.amqp.connection import Connection as Engine
+from amqpmesh.router.amqp.errors import CommandError, ConnectionClosedError, SaslError
+from amqpmesh.router.amqp.negotiation import Negotiation
+from amqpmesh.router.amqp.sasl.exchange import SaslClient, SaslCode
+from amqpmesh.router.client.client_connection import Conversation
+from amqpmesh.router.client.session_task import Served
+from amqpmesh.router.config.urls import Endpoint, is_loopback
+from amqpmesh.router.endpoint_setup import PASSWORDS, PLAIN, WITHHELD
+from amqpmesh.router.io.dialing import FinalError, Opener, secure
+from amqpmesh.router.logs.frame_trace import FrameTracer
+
+OPEN_TIME: Final = 10.0
+"""Seconds for a stream to come about, its TLS handshake included; the peer's `open` has as many again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Approach:
+    """As `connect` is told."""
+
+    id: str
+    #: Those that the user named: to any other a redirect has led.
+    places: Sequence[Place]
+    mechanisms: Sequence[str] | None
+    user: str | None
+    password: str | None = field(repr=False)
+    insecure: bool
+    context: ssl.SSLContext | None
+    external: bool
+    idle_time_out: float | None
+    max_frame_size: int
+    desired_capabilities: tuple[Symbol, ...]
+    trace_frames: bool
+    open_stream: Opener
+
+    async def serve(
+        self,
+        place: Place,
+        *,
+        began: Callable[[Served], None],
+        opened: Callable[[Conversation], None],
+        ended: Callable[[ConnectionClosedError], None],
+    ) -> Conversation:
+        """One connection, from its first byte to its last.
+
+        Args: began: there is a stream, and what is served. opened, ended: as of `Served`.
+        Raises: OSError, BrokenResourceError, TooSlowError: none came about. FinalError: none will.
+        """
+        endpoint = Endpoint("amqps" if place.secure else "amqp", place.network_host, place.port)
+        deadline = trio.current_time() + OPEN_TIME
+        with trio.fail_at(deadline):
+            stream = await self.open_stream(endpoint)
+        try:
+            if place.secure:
+                assert self.context is not None, "amqps has a context"
+                with trio.fail_at(deadline):
+                    stream = await secure(stream, self.context, place)
+            sasl = self.sasl(place)
+            engine = Engine(
+                container_id=self.id,
+                now=trio.current_time(),
+                negotiation=Negotiation(server=False, sasl=sasl),
+                hostname=place.hostname,
+                max_frame_size=self.max_frame_size,
+                idle_time_out=self.idle_time_out,
+                open_time_out=OPEN_TIME,
+                desired_capabilities=self.desired_capabilities,
+            )
+            tracer = FrameTracer(peer=str(endpoint)) if self.trace_frames else None
+            unanswered = f"{endpoint}: the peer closed before it answered"
+            if not place.secure:
+                unanswered += ": does it want TLS (amqps://)?"
+            served = Served(stream, engine, tracer, unanswered=unanswered, opened=opened, ended=ended)
+            began(served)
+            conversation = await served.run()
+            temporary = sasl is not None and sasl.outcome is SaslCode.SYS_TEMP
+            if isinstance(conversation.failure, SaslError) and not temporary:
+                raise FinalError(conversation.failure)
+            return conversation
+        finally:
+            await trio.aclose_forcefully(stream)
+
+    def sasl(self, place: Place) -> SaslClient | None:
+        """The exchange for this place. Raises: CommandError: there are no credentials for any mechanism."""
+        mechanisms = self.mechanisms
+        if mechanisms is None:
+            if self.user is not None:
+                mechanisms = PASSWORDS
+            elif self.external and place.secure:
+                mechanisms = ("EXTERNAL", "ANONYMOUS")
+            else:
+                mechanisms = ("ANONYMOUS",)
+        if not mechanisms:
+            return None
+        refusal = self._refusal_of_plain(place) if PLAIN in mechanisms else None
+        if refusal is not None:
+            mechanisms = [name for name in mechanisms if name != PLAIN]
+            if not mechanisms:
+                raise CommandError(f"{refusal}: {place}")
+        withheld = refusal if refusal == WITHHELD else None
+        return SaslClient(
+            mechanisms,
+            self.user,
+            self.password,
+            place.hostname,
+            self.external and place.secure,
+            withheld,
+            defers=True,
+        )
+
+    def _refusal_of_plain(self, place: Place) -> str | None:
+        """Why the password is not told there; None: it may be."""
+        if not any(each.is_same(place) for each in self.places):
+            return None if place.secure and self._verifies else WITHHELD
+        if place.secure or is_loopback(place.network_host) or self.insecure:
+            return None
+        return "PLAIN without TLS would show the password to the network"
+
+    @property
+    def _verifies(self) -> bool:
+        """Whether TLS says for certain who is there."""
+        context = self.context
+        return context is not None and context.verify_mode is ssl.CERT_REQUIRED and context.check_hostname

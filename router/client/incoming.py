@@ -1,0 +1,254 @@
+"""A delivery on its way in: its frames, its message, and what the receiver has to know of it (§2.6.12)."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Final
+
+import trio
+
+from amqpmesh.router.amqp.codec.composite import encode_composite
+from amqpmesh.router.amqp.errors import AmqpMeshError, CommandError, ProtocolError, Scope
+from amqpmesh.router.amqp.standard.definitions import LinkCondition
+from amqpmesh.router.amqp.standard.delivery_states import Modified
+from amqpmesh.router.amqp.standard.messaging import MESSAGE_FORMAT, Data
+from amqpmesh.router.client.link import again
+from amqpmesh.router.message.content import Message
+from amqpmesh.router.message.reader import Parts
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from amqpmesh.router.client.share import Share
+    from amqpmesh.router.kernel.relay import Delivery as KernelDelivery
+
+SECTION_MAX: Final = 64 * 2**10
+"""Octets of each section before and behind the body of a message that streams."""
+
+WHOLE_MAX: Final = 16 * 2**20
+"""Octets of a message that streams and whose body is no data, so that it has to be there whole."""
+
+FAILED: Final = encode_composite(Modified(delivery_failed=True))
+
+
+class Incoming:
+    """What came of a delivery, and what the receiver has to know of it."""
+
+    __slots__ = (
+        "_beside",
+        "_came",
+        "_change",
+        "_failure",
+        "_max_values",
+        "_message",
+        "_parts",
+        "_pieces",
+        "_share",
+        "_streaming",
+        "counts",
+        "frames",
+        "is_decided",
+        "is_handed_out",
+        "is_lost",
+        "is_out",
+        "kernel",
+        "settlement",
+    )
+
+    def __init__(self, kernel: KernelDelivery, share: Share, *, streaming: bool, max_values: int) -> None:
+        #: The engine's.
+        self.kernel = kernel
+        self._share = share
+        self._streaming = streaming
+        self._max_values = max_values
+        self._parts = Parts(SECTION_MAX, max_values) if streaming and kernel.message_format == MESSAGE_FORMAT else None
+        #: Of a delivery that streams: body octets that came and were not taken, a frame each.
+        self._came: deque[bytes] = deque()
+        self._pieces: list[bytes] = []
+        self._message: Message | None = None
+        self._change = trio.Event()
+        self._failure: AmqpMeshError | None = None
+        #: Frames of the session's window that it holds; those among them without anything that is taken by itself.
+        self.frames = 0
+        self._beside = 0
+        #: It was put where programs take deliveries from.
+        self.is_handed_out = False
+        #: A program has it.
+        self.is_out = False
+        #: It counts against the receiver's credit.
+        self.counts = True
+        #: It was decided.
+        self.is_decided = False
+        #: Its link is gone: nobody can be told.
+        self.is_lost = False
+        #: The sender has settled it.
+        self.settlement = trio.Event()
+        if kernel.remote_settled:
+            self.settlement.set()
+
+    def described(self) -> str:
+        """What there is of it, for people: nothing of what is in it."""
+        kernel = self.kernel
+        state = "decided" if self.is_decided else "settled" if self.is_settled else "undecided"
+        return f"{kernel.tag.hex()} {state}, {kernel.size} octets{'' if kernel.complete else ' so far'}"
+
+    @property
+    def is_settled(self) -> bool:
+        """The sender has settled it, maybe before it was sent: nobody waits for a decision."""
+        return self.kernel.remote_settled
+
+    @property
+    def payload(self) -> bytes:
+        """As `Delivery.payload`."""
+        if self._parts is not None:
+            raise CommandError("a delivery that streams is read by `async for`, or by `read()`")
+        if len(self._pieces) != 1:
+            self._pieces = [b"".join(self._pieces)]
+        return self._pieces[0]
+
+    @property
+    def message(self) -> Message:
+        """As `Delivery.message`."""
+        if self._message is None:
+            if self.kernel.message_format != MESSAGE_FORMAT:
+                raise CommandError(f"message-format {self.kernel.message_format} is not known here: there is `payload`")
+            if self._parts is not None:
+                assert self._parts.head is not None, "it is handed out once its head is there"
+                return self._parts.head
+            self._message = Message.decode(self.payload, max_values=self._max_values)
+        return self._message
+
+    async def octets(self) -> AsyncIterator[bytes]:
+        """As iterating over a `Delivery`."""
+        if self._parts is None:
+            await trio.lowlevel.checkpoint()
+            for part in _data(self.message.body):
+                yield part
+            return
+        if not self._parts.is_data:
+            raise CommandError("the body is no data: use `read()`")
+        while True:
+            await trio.lowlevel.checkpoint()
+            while not self._came:
+                if self._failure is not None:
+                    raise again(self._failure)
+                if self.kernel.complete:
+                    return
+                await self._change.wait()
+            part = self._came.popleft()
+            self._release(1)
+            yield part
+
+    async def read(self) -> Message:
+        """As `Delivery.read`."""
+        await trio.lowlevel.checkpoint()
+        if self._parts is None or self._message is not None:
+            return self.message
+        message = self.message
+        if self._parts.is_data:
+            octets = b"".join([part async for part in self.octets()])
+            message.body = octets if self._parts.has_body else None
+        else:
+            while not self.kernel.complete and self._failure is None:
+                await self._change.wait()
+            if self._failure is not None:
+                raise again(self._failure)
+            message = self._parts.whole()
+        self._message = message
+        return message
+
+    async def until_settled(self) -> bool:
+        """As `Delivery.settled`."""
+        await trio.lowlevel.checkpoint()
+        await self.settlement.wait()
+        return not self.is_lost
+
+    # ------------------------------------------------------------------------------------------------ for the receiver
+
+    @property
+    def can_be_handed_out(self) -> bool:
+        """All of it is there, or of one that streams as much as is read before its body."""
+        return self.kernel.complete if self._parts is None else self._parts.head is not None
+
+    def add(self, payload: bytes) -> None:
+        """A frame came. Raises: ProtocolError: it is no message, or too large to be kept."""
+        self.frames += 1
+        parts = self._parts
+        if parts is None:
+            self._pieces.append(payload)
+            self._beside += 1
+        else:
+            octets = b"".join(parts.feed(payload))
+            if self.kernel.complete:
+                parts.finish()
+            if octets:
+                self._came.append(octets)
+            else:
+                self._beside += 1
+            self._changed()
+        if self.is_out and self._streaming:
+            self.release_beside()
+        if self._streaming and (parts is None or not parts.is_data) and self.kernel.size > WHOLE_MAX:
+            raise ProtocolError(
+                Scope.LINK,
+                LinkCondition.MESSAGE_SIZE_EXCEEDED,
+                f"more than {WHOLE_MAX} octets of a message that streams and whose body is no data",
+            )
+
+    def end(self, failure: AmqpMeshError) -> None:
+        """Nothing more of it is to be had."""
+        self._failure = failure
+        self._came.clear()
+        self.release_frames()
+        self._changed()
+
+    def lose(self, failure: AmqpMeshError) -> None:
+        """Its link is gone."""
+        self.is_lost = True
+        self.settlement.set()
+        if not self.kernel.complete:
+            self.end(failure)
+
+    def decode(self) -> ProtocolError | None:
+        """Look whether it is a message, before somebody has it. Returns: why not."""
+        if self.kernel.message_format == MESSAGE_FORMAT and self._parts is None:
+            try:
+                self._message = Message.decode(self.payload, max_values=self._max_values)
+            except ProtocolError as error:
+                return error
+        return None
+
+    def decided(self) -> None:
+        """What is left of it is for nobody."""
+        self.is_decided = True
+        if self._parts is not None and self._failure is None and (self._came or not self.kernel.complete):
+            self.end(CommandError("the delivery was decided before all of it was taken"))
+        self.release_frames()
+
+    def release_frames(self) -> None:
+        """It holds nothing of the session's window any more."""
+        self._beside = 0
+        if self.frames:
+            self._release(self.frames)
+
+    def release_beside(self) -> None:
+        """What the program does not take part by part, and has to be there before it can go on."""
+        beside, self._beside = self._beside, 0
+        if beside:
+            self._release(beside)
+
+    def _release(self, frames: int) -> None:
+        self.frames -= frames
+        self._share.release(frames)
+
+    def _changed(self) -> None:
+        change, self._change = self._change, trio.Event()
+        change.set()
+
+
+def _data(body: object) -> list[bytes]:
+    if isinstance(body, bytes):
+        return [body]
+    if isinstance(body, tuple) and isinstance(body[0], Data):
+        return [part.value for part in body]
+    raise CommandError("the body is no data: it is in `message`")

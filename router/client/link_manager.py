@@ -1,0 +1,140 @@
+"""Attaches links, and attaches them again: what the connection of a client and the inside of a router share."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import OrderedDict
+from itertools import count
+from typing import TYPE_CHECKING, Final
+
+from amqpmesh.router.amqp.codec.types import Symbol
+from amqpmesh.router.amqp.errors import CommandError, LinkDetachedError
+from amqpmesh.router.client.arguments import text
+from amqpmesh.router.client.link import again
+from amqpmesh.router.client.sender_link import SenderEnd
+from amqpmesh.router.io.environment import surroundings
+
+if TYPE_CHECKING:
+    from amqpmesh.policies.redirect import Redirect, Stop
+    from amqpmesh.router.amqp.errors import AmqpMeshError
+    from amqpmesh.router.client.client_connection import Conversation
+    from amqpmesh.router.client.link import LinkEnd
+    from amqpmesh.router.client.outgoing import Outgoing
+
+ANONYMOUS_RELAY: Final = Symbol("ANONYMOUS-RELAY")
+
+REPLY_SENDERS: Final = 64
+"""Links for replies that are kept, where the peer has no anonymous terminus and each reply address needs one.
+
+There are more only as long as more of them have answers that wait to be sent, or for their outcomes."""
+
+
+class Attacher(ABC):
+    """Knows the links that are in use, and attaches them to what connection there is."""
+
+    def __init__(self) -> None:
+        #: The connection in use; None: there is none now.
+        self.conversation: Conversation | None = None
+        self._ends: dict[LinkEnd, None] = {}
+        self._names = count(1)
+        self._prefix = surroundings().token(6)
+        self._reply_senders: OrderedDict[str | None, SenderEnd] = OrderedDict()
+
+    @property
+    @abstractmethod
+    def reconnects(self) -> bool:
+        """Whether a connection that is lost is followed by another."""
+
+    @property
+    @abstractmethod
+    def failure(self) -> AmqpMeshError | None:
+        """Why no link can be attached any more; None: they can."""
+
+    @property
+    @abstractmethod
+    def max_frame_size(self) -> int:
+        """Octets of a frame that we take."""
+
+    @abstractmethod
+    def attach_later(self, end: LinkEnd, losses: int) -> None:
+        """`end` was detached, and is to be attached again, after a pause. Args: losses: for how many times in a row."""
+
+    @abstractmethod
+    def follow(self, stop: Stop | None, address: str | None, redirect: Redirect) -> tuple[Attacher, Stop] | None:
+        """Where a link goes on that the peer has redirected (§2.8.18).
+
+        Args: stop: where redirects had led it; None: this is the first one of a row. address: that it asked for.
+        Returns: who attaches it from now on, and where to; None: no redirects are followed here.
+        Raises: NotFollowedError: this one is not, and why.
+        """
+
+    @abstractmethod
+    def wake(self) -> None:
+        """Somebody wants a connection."""
+
+    def add(self, end: LinkEnd) -> None:
+        """`end` wants to be attached. Raises: AmqpMeshError: it cannot be, and why."""
+        if self.failure is not None:
+            raise again(self.failure)
+        self._ends[end] = None
+
+    def remove(self, end: LinkEnd) -> None:
+        """`end` is over."""
+        self._ends.pop(end, None)
+
+    async def reply(self, to: str, payload: bytes, *, settled: bool) -> Outgoing:
+        """Send an answer, over a link that all answers share, or all those to one address.
+
+        Raises: LinkDetachedError, SessionEndedError: there is no way there, for the peer or by the limits that it set.
+            ConnectionClosedError, CommandError: there is no way anywhere any more.
+        """
+        remote = self.conversation.engine.remote if self.conversation is not None else None
+        anonymous = remote is not None and ANONYMOUS_RELAY in remote.offered_capabilities
+        key = None if anonymous else to
+        sender = self._reply_senders.get(key)
+        if sender is None or sender.is_over:
+            sender = SenderEnd(self, self.name_for(None), key)
+            sender.start()
+            self._make_room()
+            self._reply_senders[key] = sender
+        self._reply_senders.move_to_end(key)
+        try:
+            return await sender.transfer(payload, settled=settled)
+        except CommandError as error:
+            if self.failure is not None:
+                raise
+            # The address does not fit into an attach, or the answer is larger than the peer takes.
+            raise LinkDetachedError(str(error)) from None
+
+    def _make_room(self) -> None:
+        """Leave links for answers that have nothing to do, those first that were used the longest ago."""
+        for key, sender in list(self._reply_senders.items()):
+            if len(self._reply_senders) < REPLY_SENDERS:
+                return
+            if sender.waiting == sender.unsettled == 0:
+                del self._reply_senders[key]
+                sender.stop()
+                sender.give_up_detach()  # nobody waits for it
+
+    def opened(self, conversation: Conversation) -> None:
+        """There is a connection: attach all that wait for one."""
+        self.conversation = conversation
+        for end in list(self._ends):
+            end.attach_to(conversation)
+
+    def ended(self, error: AmqpMeshError, *, final: bool) -> None:
+        """There is none any more; `final`: and there will be no other."""
+        self.conversation = None
+        for end in list(self._ends):
+            if end in self._ends:  # one that goes elsewhere may take another along
+                end.connection_lost(error, final=final)
+
+    def stop_all(self) -> None:
+        """Whoever left the connection left its links, too."""
+        for end in list(self._ends):
+            end.stop()
+
+    def name_for(self, name: str | None) -> str:
+        """The name of a link: `name`, or one that no other link has. Raises: CommandError: it is no text."""
+        name = text("name", name)
+        return f"{self._prefix}-{next(self._names)}" if name is None else name

@@ -1,0 +1,115 @@
+"""`Requester`: asking and being answered, by a link for requests and a dynamic node for the replies (§3.5.3)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Self
+from uuid import UUID
+
+import trio
+
+from amqpmesh.router.amqp.errors import CommandError
+from amqpmesh.router.client.link import again
+from amqpmesh.router.client.requests import Call, Replies, Requests
+from amqpmesh.router.io.environment import surroundings
+from amqpmesh.router.message.content import Message
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from amqpmesh.router.amqp.codec.types import Value
+    from amqpmesh.router.client.link_manager import Attacher
+    from amqpmesh.router.client.outgoing import Outgoing
+
+
+class Requester:
+    """Asks, and waits for the answers. Several tasks may share it: each gets its own."""
+
+    __slots__ = ("__weakref__", "_replies", "_requests")
+
+    def __init__(self, home: Attacher, name: str, address: str | None, replies: tuple[str, int, int, int]) -> None:
+        """Args: replies: name, credit, largest message and most values of one, of the link that answers come by."""
+        reply_name, credit, max_message_size, max_values = replies
+        self._replies = Replies(
+            home, reply_name, credit=credit, max_message_size=max_message_size, max_values=max_values
+        )
+        self._requests = Requests(home, name, address, self._replies)
+
+    def __repr__(self) -> str:
+        return f"<Requester {self._requests.described()}, {len(self._replies.calls)} calls>"
+
+    @property
+    def reply_to(self) -> str | None:
+        """Where answers are sent to; None: it is not attached."""
+        return self._replies.address if self._replies.is_attached else None
+
+    @property
+    def late_replies(self) -> int:
+        """Answers that came when nobody waited for them any more; they were accepted, and dropped."""
+        return self._replies.late
+
+    async def __aenter__(self) -> Self:
+        """Attach both links. Raises: as `Sender`: the peer may have no dynamic nodes."""
+        await self._replies.enter()
+        try:
+            await self._requests.enter()
+        except BaseException:
+            await self._replies.leave(clean=False)
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Detach both."""
+        try:
+            await self._requests.leave(clean=error is None)
+        finally:
+            await self._replies.leave(clean=error is None)
+
+    async def request(self, message: Message | Value) -> Message:
+        """Send a request, and wait for the answer to it.
+
+        The answer is known by its correlation-id: the request's own, or its message-id, which is made where it is
+        missing. Cancelled, the call is forgotten, and a late answer is accepted and dropped.
+
+        Raises: RejectedError, ReleasedError, ModifiedError: nobody took the request. InDoubtError: a link was lost
+            before the answer came. ProtocolError: the answer is no message, or has too many values: it was rejected.
+            LinkDetachedError, ConnectionClosedError: it was not sent. CommandError: another call waits for an answer by
+            the same id.
+        """
+        request = replace(message) if isinstance(message, Message) else Message(message)
+        if request.message_id is None:
+            request.message_id = UUID(hex=surroundings().token(16), version=4)
+        payload = request.encode()  # whether it can be is to be known before it waits
+        key = request.message_id if request.correlation_id is None else request.correlation_id
+        await trio.lowlevel.checkpoint_if_cancelled()
+        self._replies.check()
+        calls = self._replies.calls
+        if key in calls:
+            raise CommandError("a call with that correlation-id waits for its answer already")
+        call = calls[key] = Call()
+
+        def prepare() -> bytes:
+            request.reply_to = self._replies.address
+            return request.encode()
+
+        def watch(outgoing: Outgoing) -> None:
+            error = outgoing.error
+            if error is not None and not call.done.is_set():
+                call.fail(error)
+
+        try:
+            call.request = self._requests.submit(payload, prepare=prepare, watch=watch)
+            await self._requests.until_sent(call.request)
+            await call.done.wait()
+        finally:
+            # The answer takes it out; then another call may have its place.
+            if calls.get(key) is call:
+                del calls[key]
+            if call.request is not None:
+                self._requests.disown(call.request)
+        if call.error is not None:
+            raise again(call.error)
+        assert call.answer is not None
+        return call.answer

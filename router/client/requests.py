@@ -1,0 +1,120 @@
+"""The two links of a requester, and the calls that wait for answers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import trio
+
+from amqpmesh.router.amqp.errors import AmqpMeshError, InDoubtError, ProtocolError
+from amqpmesh.router.client.attach_terms import BUFFER, ReceiverTerms
+from amqpmesh.router.client.correlation import correlation_of
+from amqpmesh.router.client.outgoing import Outgoing
+from amqpmesh.router.client.receiver_link import ReceiverEnd
+from amqpmesh.router.client.sender_link import SenderEnd
+from amqpmesh.router.kernel.relay import ACCEPTED_STATE
+from amqpmesh.router.message.content import Message
+
+if TYPE_CHECKING:
+    from amqpmesh.router.amqp.errors import LinkRedirectError
+    from amqpmesh.router.amqp.standard.performatives import Attach
+    from amqpmesh.router.client.incoming import Incoming
+    from amqpmesh.router.client.link_manager import Attacher
+
+Key = Any
+"""A message-id: a str, bytes, a UUID, or an int."""
+
+
+class Call:
+    """A request that waits for its answer."""
+
+    __slots__ = ("answer", "done", "error", "request")
+
+    def __init__(self) -> None:
+        self.done = trio.Event()
+        self.answer: Message | None = None
+        self.error: AmqpMeshError | None = None
+        self.request: Outgoing | None = None
+
+    def fail(self, error: AmqpMeshError) -> None:
+        """There will be no answer."""
+        self.error = error
+        self.done.set()
+
+
+class Replies(ReceiverEnd):
+    """Gives each answer to the call that waits for it, as it comes."""
+
+    def __init__(self, home: Attacher, name: str, *, credit: int, max_message_size: int, max_values: int) -> None:
+        super().__init__(
+            home,
+            name,
+            None,
+            ReceiverTerms(max_message_size=max_message_size),
+            credit=credit,
+            buffer=BUFFER,
+            max_values=max_values,
+        )
+        self.calls: dict[Key, Call] = {}
+        #: Answers that nobody waited for any more.
+        self.late = 0
+        self.requests: SenderEnd | None = None
+
+    def _hand(self, delivery: Incoming) -> None:
+        super()._hand(delivery)
+        answered = self._take()
+        error = answered.decode()
+        if error is not None:
+            self._refuse(answered, error)
+            return
+        answer = answered.message
+        self.decide(answered, ACCEPTED_STATE)
+        call = self.calls.pop(answer.correlation_id, None)
+        if call is None:
+            self.late += 1
+            return
+        call.answer = answer
+        call.done.set()
+
+    def _refuse(self, delivery: Incoming, error: ProtocolError) -> None:
+        """No call waits for ever for what has come and cannot be read, if it says at least whose it is."""
+        super()._refuse(delivery, error)
+        call = self.calls.pop(correlation_of(delivery.payload), None)
+        if call is not None:
+            call.fail(ProtocolError(error.scope, error.condition, f"the reply was rejected: {error.description}"))
+
+    def _begin_use(self, attach: Attach) -> None:
+        super()._begin_use(attach)
+        if self.requests is not None:
+            self.requests.can_go_on()
+
+    def _redirected(self, told: LinkRedirectError) -> None:
+        # Elsewhere it would be of no use: who is asked here answers here.
+        self._lose(told, final=True)
+
+    def _lost(self, error: AmqpMeshError, *, final: bool) -> None:
+        super()._lost(error, final=final)
+        for call in self.calls.values():
+            if call.request is not None and call.request.done.is_set() and not call.done.is_set():
+                call.fail(InDoubtError("the way back for the answer was lost", getattr(error, "error", None)))
+        if self.requests is not None:
+            # They name the address that is no more.
+            if final:
+                self.requests.give_up(error)
+            else:
+                self.requests.begin_anew()
+
+
+class Requests(SenderEnd):
+    """Sends nothing while there is no address for the answer."""
+
+    def __init__(self, home: Attacher, name: str, address: str | None, replies: Replies) -> None:
+        super().__init__(home, name, address)
+        self._replies = replies
+        replies.requests = self
+        # Where the requests go, the node for the answers has to be.
+        self._companion, replies._companion = replies, self
+
+    def _may_send(self) -> bool:
+        # What is half sent is finished or aborted in any case.
+        return super()._may_send() and (self._replies.is_attached or self._in_delivery() is not None)

@@ -1,0 +1,395 @@
+"""Sending: deliveries wait for credit in the order of the calls, then for their outcomes (§2.6.7, §2.6.12)."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import AsyncGenerator
+from contextlib import aclosing, nullcontext
+from itertools import count
+from typing import TYPE_CHECKING, Final
+
+import trio
+
+from amqpmesh.router.amqp.errors import AmqpMeshError, CommandError, InDoubtError
+from amqpmesh.router.amqp.link import Sender as EngineSender
+from amqpmesh.router.amqp.standard.definitions import ReceiverSettleMode, Role, SenderSettleMode
+from amqpmesh.router.amqp.standard.delivery_states import Accepted
+from amqpmesh.router.amqp.standard.messaging import Source, Target
+from amqpmesh.router.amqp.states import LinkEndpointState
+from amqpmesh.router.amqp.terminus import Terminus
+from amqpmesh.router.client.link import again
+from amqpmesh.router.client.outgoing import Outgoing, OutgoingStream
+from amqpmesh.router.client.redirected import MovableEnd, moved
+from amqpmesh.router.kernel import relay as kernel
+from amqpmesh.router.logs import event_log
+from amqpmesh.router.message.outcomes import NOTHING_SAID, outcome_of
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterable, Callable, Mapping, Sequence
+
+    from amqpmesh.router.amqp.codec.types import Symbol, Value
+    from amqpmesh.router.amqp.events import TransferReceived
+    from amqpmesh.router.amqp.link import Link
+    from amqpmesh.router.amqp.session import Session
+    from amqpmesh.router.amqp.standard.performatives import Attach
+    from amqpmesh.router.client.client_connection import Conversation
+    from amqpmesh.router.client.link_manager import Attacher
+    from amqpmesh.router.message.writer import Sections
+
+log = event_log.EventLog("amqpmesh.client")
+
+PATIENCE: Final = 1.0
+"""Seconds that leaving waits for outcomes without a word."""
+
+PIECE: Final = 128 * 2**10
+"""Octets of a message that are put into frames at once, before a look at how much waits to be written."""
+
+
+class SenderEnd(MovableEnd):
+    """The sending end of a link."""
+
+    kind = "sender"
+    _way = "to"
+
+    def __init__(
+        self,
+        home: Attacher,
+        name: str,
+        address: str | None,
+        *,
+        snd_settle_mode: SenderSettleMode = SenderSettleMode.MIXED,
+        rcv_settle_mode: ReceiverSettleMode = ReceiverSettleMode.FIRST,
+        target: Target | None = None,
+        desired_capabilities: Sequence[Symbol] = (),
+        properties: Mapping[Symbol, Value] | None = None,
+    ) -> None:
+        super().__init__(home, name, address)
+        self._asked = target if target is not None else Target(address=address)
+        self._snd_settle_mode = snd_settle_mode
+        self._rcv_settle_mode = rcv_settle_mode
+        self._desired_capabilities = desired_capabilities
+        self._properties = properties
+        #: In the order of the calls; whoever is cancelled is taken out of it, wherever it stands.
+        self._waiting: OrderedDict[Outgoing, None] = OrderedDict()
+        self._unsettled: dict[kernel.Delivery, Outgoing] = {}
+        #: Those of them whose outcome somebody may still ask for.
+        self._owed: dict[Outgoing, None] = {}
+        self._tags = count()
+        self._largest = 0
+        self._quiet = trio.Event()
+
+    @property
+    def waiting(self) -> int:
+        """Deliveries that wait for credit, or for the peer's window."""
+        return len(self._waiting)
+
+    @property
+    def unsettled(self) -> int:
+        """Deliveries that were sent and have no outcome yet."""
+        return len(self._unsettled)
+
+    def described(self) -> str:
+        """How it stands, for people."""
+        return f"{super().described()}, credit {self.credit}, {self.waiting} waiting, {self.unsettled} unsettled"
+
+    async def transfer(self, payload: bytes, *, settled: bool) -> Outgoing:
+        """Send an encoded message as soon as there is credit for it. Raises: as `Sender.transfer`."""
+        await trio.lowlevel.checkpoint_if_cancelled()
+        outgoing = self.submit(payload, settled=settled)
+        await self.until_sent(outgoing)
+        return outgoing
+
+    def submit(
+        self,
+        payload: bytes,
+        *,
+        settled: bool = False,
+        prepare: Callable[[], bytes] | None = None,
+        watch: Callable[[Outgoing], None] | None = None,
+    ) -> Outgoing:
+        """Have a delivery sent in its turn; `until_sent` is to be called next.
+
+        Args: prepare, watch: as of `Outgoing`. Raises: as `transfer`.
+        """
+        outgoing = Outgoing(payload, settled=self._settles(settled), prepare=prepare, watch=watch)
+        self._waiting[outgoing] = None
+        self._pump()
+        return outgoing
+
+    async def stream(self, sections: Sections, parts: AsyncIterable[bytes], *, settled: bool) -> Outgoing:
+        """Send a message whose body comes in parts, each as soon as it comes. Raises: as `Sender.transfer_parts`."""
+        await trio.lowlevel.checkpoint_if_cancelled()
+        outgoing = OutgoingStream(sections.head, sections.length, settled=self._settles(settled))
+        self._waiting[outgoing] = None
+        self._pump()
+        try:
+            with outgoing.reading:
+                await outgoing.taken.wait()
+                iterator = aiter(parts)
+                async with aclosing(iterator) if isinstance(iterator, AsyncGenerator) else nullcontext():
+                    async for octets in iterator:
+                        for piece in sections.part(octets):
+                            self._feed(outgoing, piece)
+                            await outgoing.taken.wait()
+                self._feed(outgoing, sections.finish(), is_last=True)
+        except BaseException:
+            self._withdraw(outgoing)
+            raise
+        if outgoing.decided.is_set() and not outgoing.done.is_set():
+            self._withdraw(outgoing)  # the receiver does not want it: the rest is not sent
+        else:
+            await self.until_sent(outgoing)
+        return outgoing
+
+    def _feed(self, outgoing: OutgoingStream, piece: bytes | memoryview, *, is_last: bool = False) -> None:
+        """Send the next piece of a stream. Raises: CommandError: with it, it is larger than the peer takes."""
+        outgoing.feed(piece, is_last=is_last)
+        self._check_size(outgoing)
+        self._pump()
+
+    def _settles(self, settled: bool) -> bool:
+        """Whether a delivery is sent settled. Raises: CommandError: it cannot be; as `check`."""
+        self.check()
+        if settled and self._snd_settle_mode is SenderSettleMode.UNSETTLED:
+            raise CommandError("the sender was made with snd-settle-mode unsettled")
+        return settled or self._snd_settle_mode is SenderSettleMode.SETTLED
+
+    async def until_sent(self, outgoing: Outgoing) -> None:
+        """Wait until the last frame of what was submitted is written. Raises: as `transfer`."""
+        if outgoing.done.is_set():
+            await trio.lowlevel.cancel_shielded_checkpoint()
+        else:
+            try:
+                await outgoing.done.wait()
+            except trio.Cancelled:
+                if outgoing.done.is_set() and outgoing.failure is None:
+                    # It went before this task had its turn: not to be told as cancelled, which says that it did not.
+                    return
+                self._withdraw(outgoing)
+                raise
+        if outgoing.failure is not None:
+            raise again(outgoing.failure)
+
+    def give_up(self, error: AmqpMeshError) -> None:
+        """Nothing that waits will be sent; half a delivery is to be aborted."""
+        waiting, self._waiting = self._waiting, OrderedDict()
+        for outgoing in waiting:
+            outgoing.fail(error)
+            if outgoing.delivery is not None:
+                outgoing.aborting = True
+                self._waiting[outgoing] = None
+        self._pump()
+
+    def begin_anew(self) -> None:
+        """What is half sent is to be aborted, and made and sent anew."""
+        first = self._in_delivery()
+        if first is not None:
+            first.outdated = True
+            self._pump()
+
+    def disown(self, outgoing: Outgoing) -> None:
+        """Nobody wants to know the outcome any more: leaving in good order does not wait for it."""
+        outgoing.watch = None  # it knows the call, which knows it
+        self._owed.pop(outgoing, None)
+        self._quiet.set()
+
+    # ------------------------------------------------------------------------------------------------------- of LinkEnd
+
+    def _choose_session(self, conversation: Conversation) -> Session:
+        return conversation.session_for(self)
+
+    @property
+    def _wanted(self) -> str | None:
+        return self._asked.address
+
+    def _attach(self, session: Session) -> Link:
+        return session.attach(
+            Terminus(self.name, Role.SENDER),
+            source=Source(),
+            target=moved(self._asked, self._stop),
+            snd_settle_mode=self._snd_settle_mode,
+            rcv_settle_mode=self._rcv_settle_mode,
+            desired_capabilities=self._desired_capabilities,
+            properties=self._properties,
+        )
+
+    def _accepts(self, attach: Attach) -> bool:
+        return attach.target is not None
+
+    def _begin_use(self, attach: Attach) -> None:
+        if isinstance(attach.target, Target):
+            self.address = attach.target.address
+        self._largest = attach.max_message_size or 0
+        self._pump()
+
+    def _lost(self, error: AmqpMeshError, *, final: bool) -> None:
+        unsettled, self._unsettled = self._unsettled, {}
+        self._owed.clear()
+        for outgoing in unsettled.values():
+            outgoing.decide(None, InDoubtError("the outcome was not told", getattr(error, "error", None)))
+        first = self._in_delivery()
+        if first is not None:
+            self._abort(first)
+            # Its last frame was never sent, so nobody can have taken it: it can begin anew, if all of it is here.
+            first.delivery, first.at, first.outdated = None, 0, False
+            is_stream = isinstance(first, OutgoingStream)
+            if is_stream and not first.aborting:
+                first.fail(error)
+            if is_stream or first.aborting:
+                del self._waiting[first]
+        if final:
+            self.give_up(error)
+        self._quiet.set()
+
+    async def _finish(self, *, clean: bool) -> None:
+        """Whoever leaves in good order wants what was sent to arrive: wait for the outcomes."""
+        with trio.move_on_after(PATIENCE):
+            await self._until_quiet(clean=clean)
+            return
+        log.info(
+            "sender waits for outcomes",
+            peer=self.peer,
+            link=self.name,
+            address=self.address or "",
+            waiting=self.waiting,
+            unsettled=self.unsettled,
+        )
+        await self._until_quiet(clean=clean)
+
+    async def _until_quiet(self, *, clean: bool) -> None:
+        while clean and not self.is_over and (self._waiting or self._owed):
+            self._quiet = trio.Event()
+            await self._quiet.wait()
+
+    def transferred(self, event: TransferReceived) -> None:  # noqa: ARG002 - there is none
+        """Nobody sends on a link that we send on: the engine has refused it."""
+        raise AssertionError("a transfer on a link that we send on")
+
+    def disposed(self, delivery: kernel.Delivery, state: bytes | None, settled: bool) -> None:
+        """The receiver's state of a delivery (§2.7.6)."""
+        outgoing = self._unsettled.get(delivery)
+        outcome = outcome_of(state)
+        if outgoing is None:
+            # It is in the middle of its frames, and looked at when those are sent. The rest of a stream that is refused
+            # is not even asked for.
+            first = self._in_delivery()
+            is_refused = outcome is not None and not isinstance(outcome, Accepted)
+            if is_refused and isinstance(first, OutgoingStream) and first.delivery is delivery:
+                first.decide(outcome)
+            return
+        if outcome is None:
+            if not settled:
+                return
+            outcome = NOTHING_SAID
+        del self._unsettled[delivery]
+        self._owed.pop(outgoing, None)
+        # A receiver of mode second waits for this.
+        kernel.dispose(delivery, delivery.remote_state, True)
+        outgoing.decide(outcome)
+        if not self._owed:
+            self._quiet.set()
+
+    def flowed(self) -> None:
+        """The receiver's flow state (§2.6.7)."""
+        self._pump()
+
+    def can_go_on(self) -> None:
+        """The peer's window has opened, or bytes were written."""
+        self._pump()
+
+    # ----------------------------------------------------------------------------------------------------------- inside
+
+    def _may_send(self) -> bool:
+        return self.is_attached and self._session is not None and self._session.can_send
+
+    def _in_delivery(self) -> Outgoing | None:
+        """What is in the middle of its frames."""
+        first = next(iter(self._waiting), None)
+        return None if first is None or first.delivery is None else first
+
+    def _abort(self, outgoing: Outgoing) -> None:
+        """Drop half a delivery, where its link is left and was not lost. A full window keeps that back."""
+        link = self._link
+        if isinstance(link, EngineSender) and link.state is LinkEndpointState.ATTACHED and link.session.can_send:
+            assert outgoing.delivery is not None
+            link.transfer(outgoing.delivery, aborted=True)
+
+    def _pump(self) -> None:
+        """Send what can be sent, in order."""
+        waiting = self._waiting
+        while waiting and self._may_send():
+            outgoing = next(iter(waiting))
+            try:
+                if not self._advance(outgoing):
+                    break
+            except CommandError as error:
+                outgoing.fail(error)
+            else:
+                outgoing.sent()
+            del waiting[outgoing]
+        link = self._link
+        if isinstance(link, EngineSender) and self.is_attached:
+            link.offer(len(waiting))
+            if link.flow_state.drain and not waiting:
+                link.drained()
+        if not waiting and not self._owed:
+            self._quiet.set()
+
+    def _advance(self, outgoing: Outgoing) -> bool:
+        """Send more of a delivery. Returns: whether all of it is sent. Raises: CommandError: it cannot be."""
+        link, conversation = self._link, self._conversation
+        assert isinstance(link, EngineSender)
+        assert conversation is not None
+        delivery = outgoing.delivery
+        if delivery is None:
+            self._check_size(outgoing)  # credit would not help
+            if link.credit <= 0:
+                return False
+            if outgoing.prepare is not None:
+                outgoing.payload = outgoing.prepare()
+                self._check_size(outgoing)
+            tag = next(self._tags).to_bytes(8, "big").lstrip(b"\0") or b"\0"
+            delivery = link.delivery(tag, settled=outgoing.settled)
+        if outgoing.aborting or outgoing.outdated:
+            link.transfer(delivery, aborted=True)
+            if outgoing.aborting or not delivery.complete:
+                return delivery.complete
+            outgoing.delivery, outgoing.at, outgoing.outdated = None, 0, False
+            return self._may_send() and self._advance(outgoing)
+        if isinstance(outgoing, OutgoingStream) and outgoing.taken.is_set():
+            return False  # the next piece has not come
+        payload = memoryview(outgoing.payload)
+        while not delivery.complete:
+            if conversation.stall(self):
+                return False
+            part = payload[outgoing.at : outgoing.at + PIECE]
+            end = outgoing.at + len(part)
+            more = end < len(payload) or not outgoing.is_last
+            outgoing.at += link.transfer(delivery, part, more=more)
+            if delivery.delivery_id != -1:
+                outgoing.delivery = delivery
+            if outgoing.at < end or delivery.delivery_id == -1 or not (more or delivery.complete):
+                return False  # the session's window is used up
+            if end == len(payload) and more:
+                assert isinstance(outgoing, OutgoingStream), "else it was the last piece"
+                outgoing.taken.set()
+                return False
+        if not delivery.settled:
+            self._unsettled[delivery] = outgoing
+            self._owed[outgoing] = None
+            if delivery.remote_state is not None or delivery.remote_settled:
+                # The receiver knew what it thinks of it before it had all.
+                self.disposed(delivery, delivery.remote_state, delivery.remote_settled)
+        return True
+
+    def _check_size(self, outgoing: Outgoing) -> None:
+        if self._largest and outgoing.length > self._largest:
+            raise CommandError(f"a message of {outgoing.length} octets: the peer takes {self._largest}")
+
+    def _withdraw(self, outgoing: Outgoing) -> None:
+        """Whoever waited for `outgoing` was cancelled."""
+        if outgoing.delivery is None:
+            self._waiting.pop(outgoing, None)  # it may have failed at the same time
+        else:
+            outgoing.aborting = True
+        self._pump()

@@ -1,0 +1,125 @@
+"""One connection over its stream, from the first byte to the last."""
+
+from __future__ import annotations
+
+import math
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
+
+import trio
+
+from amqpmesh.router.client.client_connection import Conversation
+from amqpmesh.router.io.farewell import take_leave
+from amqpmesh.router.io.streams import READ_SIZE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from amqpmesh.router.amqp.connection import Connection as Engine
+    from amqpmesh.router.amqp.errors import ConnectionClosedError
+    from amqpmesh.router.logs.frame_trace import FrameTracer
+
+BACKLOG_LIMIT: Final = 4 * 2**20
+"""Octets that may wait to be written before the peer is read no further: one that asks and asks and reads no answer.
+Deliveries stop at far less, so two ends cannot wait for each other here."""
+
+CLOSE_TIME: Final = 1.0
+"""Seconds that the peer has to answer our `close`."""
+
+
+class Served:
+    """The tasks of one connection: one reads, one writes, one keeps the time."""
+
+    def __init__(
+        self,
+        stream: trio.abc.Stream,
+        engine: Engine,
+        tracer: FrameTracer | None,
+        *,
+        unanswered: str,
+        opened: Callable[[Conversation], None],
+        ended: Callable[[ConnectionClosedError], None],
+    ) -> None:
+        """Args: tracer: of frames, if they are traced. unanswered: what is told if the peer goes before it said
+        anything. opened, ended: called once each, if it comes to that.
+        """
+        self._stream = stream
+        self._tracer = tracer
+        self._opened = opened
+        self._engine = engine
+        self._reason = unanswered
+        self._wanted = trio.Event()
+        self._written = trio.Event()
+        self._alarm = trio.CancelScope()
+        #: Set when nothing of it is left.
+        self.ended = trio.Event()
+        self.conversation = Conversation(engine, wake=self._wake, opened=self._is_open, ended=ended)
+        engine.open()
+        self._wake()  # its protocol header was there before anybody could be told
+
+    async def run(self) -> Conversation:
+        """Serve until it ends. Raises: nothing of the peer's."""
+        conversation = self.conversation
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._read)
+                nursery.start_soon(self._write)
+                nursery.start_soon(self._keep_time)
+                await conversation.over.wait()
+                with trio.move_on_after(CLOSE_TIME):
+                    while self._engine.out or conversation.writing:
+                        await self._written.wait()
+                nursery.cancel_scope.cancel()
+            with trio.move_on_after(CLOSE_TIME):
+                await take_leave(self._stream)
+        except Exception as fault:
+            conversation.lost(f"a fault of this library: {fault!r}")
+            raise
+        finally:
+            conversation.lost("the connection was left")
+            self.ended.set()
+        return conversation
+
+    async def _read(self) -> None:
+        with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
+            while data := await self._stream.receive_some(READ_SIZE):
+                self._reason = "the connection was lost"
+                if self._tracer is not None:
+                    self._tracer.received(data)
+                await self.conversation.receive(bytes(data))
+                at = self._engine.next_timer()
+                if at is not None and at < self._alarm.deadline:
+                    self._alarm.deadline = at
+                while len(self._engine.out) > BACKLOG_LIMIT and not self.conversation.over.is_set():
+                    await self._written.wait()
+        self.conversation.lost(self._reason)
+
+    async def _write(self) -> None:
+        try:
+            while True:
+                await self._wanted.wait()
+                self._wanted = trio.Event()
+                while data := self.conversation.data_to_send():
+                    if self._tracer is not None:
+                        self._tracer.sent(data)
+                    await self._stream.send_all(data)
+                    self.conversation.written()
+                    written, self._written = self._written, trio.Event()
+                    written.set()
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            # What the peer sent before may still be here, a reason in its `close` among it.
+            await trio.sleep(CLOSE_TIME)
+            self.conversation.lost(self._reason)
+
+    async def _keep_time(self) -> None:
+        while True:
+            at = self._engine.next_timer()
+            with trio.CancelScope(deadline=math.inf if at is None else at) as self._alarm:
+                await trio.sleep_forever()
+            self.conversation.handle_timer()
+
+    def _wake(self) -> None:
+        self._wanted.set()
+
+    def _is_open(self) -> None:
+        self._opened(self.conversation)

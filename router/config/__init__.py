@@ -1,0 +1,1 @@
+"""Configuration: its tables, files, and checks."""

@@ -1,0 +1,71 @@
+"""What happens to deliveries: a table per pattern of addresses."""
+
+from enum import StrEnum
+from typing import ClassVar
+
+from amqpmesh.policies.access import PREFIXES, is_reserved
+from amqpmesh.policies.annotations import DeliveryAnnotationsRule
+from amqpmesh.policies.distribution import Distribution
+from amqpmesh.router.address_syntax import refusal
+from amqpmesh.router.config.limits import UINT_MAX
+from amqpmesh.router.config.redirect import RedirectConfig
+from amqpmesh.router.config.tables import Rule, Table, emptiness, setting, table
+
+
+class Overflow(StrEnum):
+    """What a multicast address does while one receiver gives no credit and others do."""
+
+    HOLD = "hold"
+    DROP = "drop"
+
+
+def _pattern_refusal(pattern: str) -> str | None:
+    if is_reserved(pattern):
+        return f"addresses that begin with {' or '.join(PREFIXES)} are the router's own"
+    return emptiness(pattern)
+
+
+def _dead_letter_refusal(address: str) -> str | None:
+    return "must be an address, and not a whole container" if address.startswith("@") else refusal(address)
+
+
+@table
+class AddressConfig(Table):
+    """What happens to the deliveries of the addresses that fall under a pattern; the most specific pattern wins."""
+
+    pattern: str = setting(check=_pattern_refusal)
+    distribution: Distribution = setting(default=Distribution.BALANCED)
+    max_credit: int = setting(default=500, low=1, high=2**31 - 1)
+    max_unsettled: int = setting(default=5000, low=1, high=2**31 - 1)
+    drain_time: float = setting(default=0.25, low=0.0, high=60.0)
+    window: int = setting(default=500, low=1, high=2**31 - 1)
+    anonymous_wait: float = setting(default=1.0, low=0.0, high=3600.0)
+    overflow: Overflow = setting(default=Overflow.HOLD)
+    overflow_time: float = setting(default=1.0, low=0.0, high=3600.0)
+    copy_backlog: int = setting(default=2**20, low=0)
+    redeliver: bool = setting(default=False)
+    redeliver_max: int = setting(default=64 * 2**10, low=1)
+    attempts: int = setting(default=3, low=1, high=UINT_MAX)
+    dead_letter: str | None = setting(default=None, check=_dead_letter_refusal)
+    absolute_expiry: bool = setting(default=False)
+    delivery_annotations: DeliveryAnnotationsRule = setting(default=DeliveryAnnotationsRule.PASS)
+    redirect: RedirectConfig | None = setting(default=None)
+    alias: str | None = setting(default=None, check=refusal)
+
+    RULES: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            "overflow",
+            'does nothing unless distribution is "multicast"',
+            lambda c: c.overflow is not Overflow.HOLD and c.distribution is not Distribution.MULTICAST,
+        ),
+        Rule(
+            "dead_letter",
+            "is the pattern's own address",
+            lambda c: c.dead_letter is not None and c.dead_letter == c.pattern,
+        ),
+        Rule(
+            "alias",
+            "leaves the address nothing of its own: no redirect, and no distribution but that of what it stands for",
+            lambda c: c.alias is not None and (c.redirect or c.distribution is not Distribution.BALANCED),
+        ),
+    )

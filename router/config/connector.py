@@ -1,0 +1,186 @@
+"""Connections that the router itself opens, and the links on them."""
+
+import re
+from enum import StrEnum
+from pathlib import Path
+from typing import ClassVar, Literal
+
+from amqpmesh.policies.access import PREFIXES, is_reserved
+from amqpmesh.policies.redirect import Following, pattern_refusal
+from amqpmesh.router.address_syntax import split
+from amqpmesh.router.amqp.standard.messaging import DistributionMode, TerminusExpiryPolicy
+from amqpmesh.router.config.limits import USHORT_MAX, Limits
+from amqpmesh.router.config.tables import Rule, Table, emptiness, setting, table
+from amqpmesh.router.config.urls import Endpoint, Service, place
+
+ConnectorRole = Literal["mesh", "container"]
+Durability = Literal["none", "configuration", "unsettled-state"]
+
+
+class Watch(StrEnum):
+    """Whether a receiver without credit is attached beside a sender, to see that the node is there."""
+
+    AUTO = "auto"
+    ALWAYS = "always"
+    NEVER = "never"
+
+
+def _url_refusal(url: str | tuple[str, ...]) -> str | None:
+    urls = (url,) if isinstance(url, str) else url
+    if not urls:
+        return "must not be empty"
+    for position, each in enumerate(urls):
+        try:
+            found = place(each)
+        except ValueError as error:
+            return f"{each!r} {error}"
+        if isinstance(found, Endpoint) and not (found.port or found.is_unix):
+            return f"{each!r} needs a port to connect to"
+        if each in urls[:position]:
+            return f"names {each} twice"
+    return None
+
+
+def _address_refusal(address: str) -> str | None:
+    if is_reserved(address):
+        return f"addresses that begin with {' or '.join(PREFIXES)} are the router's own"
+    if split(address)[1] is not None:
+        return "names a container: it is an address of the whole mesh"
+    return emptiness(address)
+
+
+def _capabilities_refusal(capabilities: tuple[str, ...]) -> str | None:
+    if not all(re.fullmatch(r"[!-~]+", each) for each in capabilities):
+        return "must be printable ASCII without spaces, each, and not empty"
+    return "names one twice" if len(set(capabilities)) < len(capabilities) else None
+
+
+@table
+class ConnectorTlsConfig(Table):
+    """Whom a connector believes, and what it shows (§5.2). All files are PEM."""
+
+    certificate: Path | None = setting(default=None)
+    key: Path | None = setting(default=None)
+    trust: Path | None = setting(default=None)
+
+    RULES: ClassVar[tuple[Rule, ...]] = (
+        Rule("key", "is needed: the certificate's", lambda c: c.certificate is not None and c.key is None),
+        Rule("certificate", "is needed: the key's", lambda c: c.key is not None and c.certificate is None),
+    )
+
+
+@table
+class PasswordConfig(Table):
+    """Where a password is: the configuration is shown to others."""
+
+    file: Path | None = setting(default=None)
+    env: str | None = setting(default=None, check=emptiness)
+
+    RULES: ClassVar[tuple[Rule, ...]] = (
+        Rule("file", "is needed, or env: where the password is", lambda c: c.file is None and c.env is None),
+        Rule("env", "is given beside file: take one", lambda c: c.file is not None and c.env is not None),
+    )
+
+
+@table
+class ConnectorConfig(Limits):
+    """Where the router connects, as what, and how it shows who it is.
+
+    With a `user` that is SCRAM, or under TLS PLAIN; else the certificate (EXTERNAL), else nothing (ANONYMOUS).
+    """
+
+    url: str | tuple[str, ...] = setting(check=_url_refusal)
+    name: str = setting(default="")
+    role: ConnectorRole = setting(default="mesh")
+    cost: int = setting(default=1, low=1, high=USHORT_MAX)
+    tls: ConnectorTlsConfig | None = setting(default=None)
+    user: str | None = setting(default=None, check=emptiness)
+    password: PasswordConfig | None = setting(default=None)
+    hostname: str | None = setting(default=None)
+    redirects: tuple[str, ...] = setting(default=(), check=pattern_refusal)
+    trace_frames: bool = setting(default=False)
+
+    def __post_init__(self) -> None:
+        """Check."""
+        if not isinstance(self.url, str):
+            object.__setattr__(self, "url", tuple(self.url))
+        super().__post_init__()
+
+    @property
+    def places(self) -> tuple[Endpoint | Service, ...]:
+        """The URLs, taken apart, in the order in which they are tried."""
+        return tuple(place(url) for url in ((self.url,) if isinstance(self.url, str) else self.url))
+
+    @property
+    def following(self) -> Following:
+        """Which redirects are followed on its connections: to hosts that it names."""
+        named = (*(each.host for each in self.places), *((self.hostname,) if self.hostname else ()))
+        return Following(own=tuple(dict.fromkeys(named)), allowed=self.redirects)
+
+    @property
+    def is_mesh(self) -> bool:
+        """Whether a router of the mesh is at the other end."""
+        return self.role == "mesh"
+
+    @property
+    def shows_certificate(self) -> bool:
+        """Whether there is a certificate of ours for a peer that asks within TLS."""
+        return self.is_mesh or (self.tls is not None and self.tls.certificate is not None)
+
+    @property
+    def secure(self) -> bool:
+        """Whether one of the URLs has TLS first."""
+        return any(each.secure for each in self.places)
+
+    RULES: ClassVar[tuple[Rule, ...]] = (
+        *(
+            Rule(key, 'does nothing with role = "mesh": [mesh] says how neighbours show who they are', broken)
+            for key, broken in (
+                ("tls", lambda c: c.is_mesh and c.tls is not None),
+                ("user", lambda c: c.is_mesh and c.user is not None),
+                ("password", lambda c: c.is_mesh and c.password is not None),
+            )
+        ),
+        Rule("cost", 'does nothing with role = "container"', lambda c: not c.is_mesh and c.cost != 1),
+        Rule("tls", "does nothing without amqps", lambda c: c.tls is not None and not c.secure),
+        Rule("password", "is needed for user", lambda c: c.user is not None and c.password is None),
+        Rule("user", "is needed for password", lambda c: c.password is not None and c.user is None),
+    )
+
+
+@table
+class LinkConfig(Table):
+    """A link to a node of another container, bound to an address of the mesh: it feeds the address, or is fed by it."""
+
+    connector: str = setting(check=emptiness)
+    name: str = setting(default="")
+    source: str | None = setting(default=None, check=emptiness)
+    target: str | None = setting(default=None, check=emptiness)
+    address: str = setting(check=_address_refusal)
+    capabilities: tuple[str, ...] = setting(default=(), check=_capabilities_refusal)
+    durable: Durability = setting(default="none")
+    expiry_policy: TerminusExpiryPolicy = setting(default=TerminusExpiryPolicy.SESSION_END)
+    distribution_mode: DistributionMode | None = setting(default=None)
+    selector: str | None = setting(default=None, check=emptiness)
+    watch: Watch = setting(default=Watch.AUTO)
+
+    RULES: ClassVar[tuple[Rule, ...]] = (
+        *(
+            Rule(key, "is asked of a source: it does nothing with target", broken)
+            for key, broken in (
+                ("distribution_mode", lambda c: c.source is None and c.distribution_mode is not None),
+                ("selector", lambda c: c.source is None and c.selector is not None),
+            )
+        ),
+        Rule(
+            "watch",
+            "is for a target: it does nothing with source",
+            lambda c: c.target is None and c.watch is not Watch.AUTO,
+        ),
+        Rule("source", "is needed, or target: the node there", lambda c: c.source is None and c.target is None),
+        Rule(
+            "target",
+            "is given beside source: a link goes one way",
+            lambda c: c.source is not None and c.target is not None,
+        ),
+    )

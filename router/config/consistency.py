@@ -1,0 +1,172 @@
+"""What the tables of one configuration must agree on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Final
+
+from amqpmesh.policies.access import is_reserved
+from amqpmesh.policies.distribution import Distribution
+from amqpmesh.policies.redirect import comes_back
+from amqpmesh.router.address_syntax import split
+from amqpmesh.router.config.urls import DEFAULT_PORTS, Endpoint, is_loopback
+
+if TYPE_CHECKING:
+    from amqpmesh.policies.patterns import PatternTable
+    from amqpmesh.policies.redirect import Redirect
+    from amqpmesh.router.config.file import AddressConfig, ListenerConfig, RouterConfig
+    from amqpmesh.router.config.urls import Service
+
+LOCALHOST: Final = frozenset({"localhost", "127.0.0.1", "::1"})
+"""Names of this machine itself."""
+
+ANYWHERE: Final = frozenset({"0.0.0.0", "::"})  # noqa: S104 - compared with, not bound to
+"""Hosts of listeners that are reached by any of them."""
+
+
+def disagreements(config: RouterConfig) -> Iterator[tuple[str, str]]:
+    """The key and the reason of each."""
+    for kind, tables in (
+        ("listener", config.listeners),
+        ("connector", config.connectors),
+        ("link", config.container_links),
+    ):
+        yield from _doubled(kind, [table.name for table in tables if table.name], "are named", repr)
+    urls = [str(listener.endpoint) for listener in config.listeners if listener.endpoint.port]
+    yield from _doubled("listener", urls, "are at", str)
+    for position, listener in enumerate(config.listeners):
+        yield from _unfit(config, f"listener[{position}]", (listener.endpoint,), is_mesh=listener.is_mesh)
+    for position, connector in enumerate(config.connectors):
+        yield from _unfit(config, f"connector[{position}]", connector.places, is_mesh=connector.is_mesh)
+    try:
+        config.address_table()
+    except ValueError as error:
+        yield "address", str(error)
+        return
+    yield from _circles(config)
+
+
+def unbound(config: RouterConfig) -> Iterator[tuple[str, str]]:
+    """The key and the reason of each link that names no connector or no address for it; connectors have their names by
+    now.
+    """
+    roles = {connector.name: connector.role for connector in config.connectors}
+    for position, link in enumerate(config.container_links):
+        role = roles.get(link.connector)
+        if role is None:
+            known = ", ".join(roles) or "none"
+            yield f"link[{position}].connector", f"there is no connector {link.connector!r}; known are {known}"
+        elif role != "container":
+            yield f"link[{position}].connector", f'{link.connector!r} has not role = "container"'
+        address = config.address_table().lookup(link.address)
+        if address is not None and address.redirect is not None:
+            yield f"link[{position}].address", f"is redirected, by the pattern {address.pattern!r}"
+        elif address is not None and address.alias is not None:
+            yield f"link[{position}].address", f"stands for {address.alias}, by the pattern {address.pattern!r}"
+        elif address is not None and address.distribution is Distribution.UNAVAILABLE:
+            yield f"link[{position}].address", f"is unavailable, by the pattern {address.pattern!r}"
+    yield from _in_circles(config)
+
+
+def _in_circles(config: RouterConfig) -> Iterator[tuple[str, str]]:
+    """Links of which one does what another does, or takes back what another brings."""
+    met: dict[tuple[str, str | None, str | None, str], str] = {}
+    for position, link in enumerate(config.container_links):
+        same, back = (link.source, link.target), (link.target, link.source)
+        if (link.connector, *same, link.address) in met:
+            other = met[link.connector, *same, link.address]
+            yield f"link[{position}]", f"does what {other!r} does: one link carries as much"
+        elif (link.connector, *back, link.address) in met:
+            other = met[link.connector, *back, link.address]
+            yield f"link[{position}]", f"sends back what {other!r} brings: messages would go round and round"
+        met.setdefault((link.connector, *same, link.address), link.name)
+
+
+def _doubled(kind: str, values: list[str], are: str, shown: Callable[[str], str]) -> Iterator[tuple[str, str]]:
+    for position, value in enumerate(values):
+        if value in values[:position]:
+            yield kind, f"two {kind}s {are} {shown(value)}"
+
+
+def _unfit(
+    config: RouterConfig, where: str, places: Sequence[Endpoint | Service], *, is_mesh: bool
+) -> Iterator[tuple[str, str]]:
+    mesh = config.mesh
+    if is_mesh and mesh is None:
+        yield f"{where}.role", '"mesh" needs a table [mesh]'
+        return
+    for place in places:
+        if isinstance(place, Endpoint) and place.is_unix:
+            if not (is_mesh and config.worker is not None):
+                yield f"{where}.url", "a Unix socket is for the workers of one router, among themselves"
+        elif mesh is None or not is_mesh:
+            continue
+        elif mesh.insecure and not place.loopback:
+            yield f"{where}.url", f"an insecure mesh is for loopback only, not for {place}"
+        elif mesh.insecure == place.secure:
+            wanted, why = ("amqp", "has no certificates") if mesh.insecure else ("amqps", "has certificates")
+            yield f"{where}.url", f"must begin with {wanted}: the mesh {why}"
+
+
+def _circles(config: RouterConfig) -> Iterator[tuple[str, str]]:
+    """Redirects by which who follows them never arrives, as far as can be said before names are looked up."""
+    for position, listener in enumerate(config.listeners):
+        if listener.redirect is not None:
+            led_to = _listener_at(config, listener.redirect.place)
+            if led_to is not None and led_to.redirect is not None:
+                yield f"listener[{position}].redirect", f"leads to {led_to.endpoint}, which redirects, too"
+    table = config.address_table()
+
+    def rule(address: str) -> Redirect | None:
+        name, container = split(address)
+        found = table.lookup(name) if container in (None, config.id) else None
+        return None if found is None or found.redirect is None else found.redirect.place
+
+    def is_here(place: Redirect) -> bool:
+        if (place.hostname or place.network_host or place.port) is None:
+            return True
+        listener = _listener_at(config, place)
+        if listener is None or listener.redirect is None:
+            return listener is not None
+        return _listener_at(config, listener.redirect.place) is not None
+
+    for position, address in enumerate(config.addresses):
+        if address.redirect is not None and comes_back(address.redirect.place, rule, is_here):
+            yield f"address[{position}].redirect", "leads back to this router, and there to itself"
+        dead = table.lookup(split(address.dead_letter)[0]) if address.dead_letter is not None else None
+        if dead is not None and dead.absolute_expiry:
+            reason = f"has absolute_expiry, by the pattern {dead.pattern!r}: what has expired would do so again"
+            yield f"address[{position}].dead_letter", reason
+        if _stands_for_itself(address, table, config.id):
+            yield f"address[{position}].alias", "stands for itself in the end"
+
+
+def _stands_for_itself(address: AddressConfig, table: PatternTable[AddressConfig], here: str) -> bool:
+    """Whether an alias stands for one that stands for one, and so on, and never for an address."""
+    met: set[str] = set()
+    alias = address.alias
+    while alias is not None:
+        name, container = split(alias)
+        if name in met:
+            return True
+        met.add(name)
+        found = table.lookup(name) if container in (None, here) and name else None
+        alias = None if found is None or is_reserved(name) else found.alias
+    return False
+
+
+def _listener_at(config: RouterConfig, place: Redirect) -> ListenerConfig | None:
+    """The listener that a place is, as far as its own words say; without a host it is at the one that it is told by."""
+    host = (place.network_host or place.hostname or "").lower()
+    ports = DEFAULT_PORTS.values() if place.port is None else (place.port,)
+    for listener in config.listeners:
+        endpoint = listener.endpoint
+        same = host in ("", endpoint.host) or ({host, endpoint.host} <= LOCALHOST)
+        if endpoint.port in ports and (same or (endpoint.host in ANYWHERE and is_loopback(host))):
+            return listener
+    return None
+
+
+def free_name(stem: str, taken: Sequence[str]) -> str:
+    """A name that is not taken: `amqp`, `amqp-2`, ..."""
+    return next(name for name in (stem, *(f"{stem}-{n}" for n in range(2, len(taken) + 3))) if name not in taken)

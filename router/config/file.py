@@ -1,0 +1,277 @@
+"""The configuration: what a router can be told, and the file that tells it.
+
+Every key of the file is the keyword of the same name in one of the tables; they are imported from here. A key may be
+written with hyphens or with underscores, `dead-letter` or `dead_letter`; an unknown one is an error, as is one given in
+both spellings. Paths are relative to the file, seconds are floats, sizes are bytes.
+"""
+
+import re
+import socket
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from amqpmesh.policies.patterns import PatternTable
+from amqpmesh.router.amqp.errors import ConfigError
+from amqpmesh.router.config.address import AddressConfig, Overflow
+from amqpmesh.router.config.connector import ConnectorConfig, ConnectorTlsConfig, LinkConfig, PasswordConfig, Watch
+from amqpmesh.router.config.consistency import disagreements, free_name, unbound
+from amqpmesh.router.config.limits import Limits
+from amqpmesh.router.config.listener import MECHANISMS, ListenerConfig, TlsConfig
+from amqpmesh.router.config.mesh import MeshConfig
+from amqpmesh.router.config.redirect import PlaceConfig, RedirectConfig
+from amqpmesh.router.config.remote import ElsewhereConfig
+from amqpmesh.router.config.tables import Table, declared, parsed, read, setting, table, written
+from amqpmesh.router.config.telemetry import TelemetryConfig
+from amqpmesh.router.config.users import Users
+from amqpmesh.router.config.worker import WorkerConfig
+from amqpmesh.router.logs.event_log import LogFormat
+
+__all__ = [
+    "DEFAULT_URL",
+    "MECHANISMS",
+    "AddressConfig",
+    "ConnectorConfig",
+    "ConnectorTlsConfig",
+    "ElsewhereConfig",
+    "Limits",
+    "LinkConfig",
+    "ListenerConfig",
+    "LogConfig",
+    "MeshConfig",
+    "Overflow",
+    "PasswordConfig",
+    "PlaceConfig",
+    "RedirectConfig",
+    "RouterConfig",
+    "TelemetryConfig",
+    "TlsConfig",
+    "Watch",
+    "WorkerConfig",
+    "default_id",
+    "lines",
+    "load",
+    "parse",
+]
+
+MAX_ID = 255
+"""The longest router id, characters: it stands in every frame that opens a connection, and in addresses."""
+
+DEFAULT_URL = "amqp://127.0.0.1:5672"
+
+T = TypeVar("T", bound=Table)
+
+LogLevel = Literal["debug", "info", "warning", "error"]
+
+
+def _id_refusal(id: str) -> str | None:
+    if not re.fullmatch(r"[!-~]+", id):
+        return "must be printable ASCII without spaces, and not empty"
+    if len(id) > MAX_ID:
+        return f"must be at most {MAX_ID} characters"
+    # An address splits at its last @; * and # are patterns; / parts tokens.
+    forbidden = sorted(set(id) & set("@/#*"))
+    return f"must be without {' '.join(forbidden)}" if forbidden else None
+
+
+def default_id() -> str:
+    """The host's name, as far as a router id may be like it."""
+    return re.sub(r"[^!-~]|[@/#*]", "-", socket.gethostname())[:MAX_ID] or "router"
+
+
+@table
+class LogConfig(Table):
+    """What the daemon writes on standard error; an embedded router leaves logging to its process."""
+
+    level: LogLevel = setting(default="info")
+    format: LogFormat = setting(default="text")
+
+
+@table
+class RouterConfig(Limits):
+    """A whole configuration. `mesh`, `listeners`, `connectors`, `container_links`, `addresses`, `elsewhere`, `log`
+    and `telemetry` are tables of their own in the file; `worker` is not in it: see `router.config.workers`.
+    """
+
+    id: str = setting(factory=default_id, check=_id_refusal)
+    drain: float = setting(default=5.0, low=0.0, high=3600.0)
+    theft_wait: float = setting(default=0.25, low=0.0, high=60.0)
+    memory: int = setting(default=256 * 2**20, low=2**20)
+    connections: int = setting(default=10_000, low=1)
+    login_failures: int = setting(default=3, low=1)
+    login_wait: float = setting(default=30.0, low=0.0, high=3600.0)
+    login_memory: int = setting(default=10_000, low=1)
+    login_queue: int = setting(default=1_000, low=1)
+    mesh: MeshConfig | None = setting(default=None, apart=True)
+    listeners: tuple[ListenerConfig, ...] = setting(default=(), apart=True)
+    connectors: tuple[ConnectorConfig, ...] = setting(default=(), apart=True)
+    container_links: tuple[LinkConfig, ...] = setting(default=(), apart=True)
+    addresses: tuple[AddressConfig, ...] = setting(default=(), apart=True)
+    elsewhere: ElsewhereConfig = setting(factory=ElsewhereConfig, apart=True)
+    log: LogConfig = setting(factory=LogConfig, apart=True)
+    telemetry: TelemetryConfig | None = setting(default=None, apart=True)
+    worker: WorkerConfig | None = setting(default=None, apart=True)
+
+    def __post_init__(self) -> None:
+        """Check, and name what has no name: listeners after their scheme, `amqp`, `amqp-2`, connectors after their
+        first host, links after their address.
+        """
+        super().__post_init__()
+        for key, reason in disagreements(self):
+            raise ConfigError(type(self).__name__, key, reason)
+        for key, stem in (
+            ("listeners", lambda listener: listener.endpoint.scheme),
+            ("connectors", lambda connector: connector.places[0].host),
+            ("container_links", lambda link: link.address),
+        ):
+            object.__setattr__(self, key, _named(getattr(self, key), stem))
+        for key, reason in unbound(self):
+            raise ConfigError(type(self).__name__, key, reason)
+
+    @property
+    def names(self) -> frozenset[str]:
+        """What addresses call this router: its id; a worker by that of the router that it is part of, too."""
+        return frozenset({self.id} if self.worker is None else {self.id, self.worker.name})
+
+    def address_table(self) -> PatternTable[AddressConfig]:
+        """The addresses' configurations, to be looked up; an address under no pattern has `AddressConfig`'s defaults.
+
+        Raises: ValueError: two patterns are equal.
+        """
+        return PatternTable((address.pattern, address) for address in self.addresses)
+
+    def with_listeners(self, *urls: str) -> "RouterConfig":
+        """The same with more listeners, which have the router's limits and everything else by default.
+
+        Raises: ConfigError: a URL that is none, or that is not on loopback: these listeners ask nobody for a name.
+        """
+        more = tuple(
+            ListenerConfig(url=url, connections=self.connections, **self.limits())  # type: ignore[arg-type]  # numbers
+            for url in urls
+        )
+        return replace(self, listeners=(*self.listeners, *more))
+
+    def with_connectors(self, *urls: str) -> "RouterConfig":
+        """The same with more connectors to routers of the mesh, which have the router's limits.
+
+        Raises: ConfigError: a URL that is none, or that does not fit the mesh.
+        """
+        more = tuple(ConnectorConfig(url=url, **self.limits()) for url in urls)  # type: ignore[arg-type]  # numbers
+        return replace(self, connectors=(*self.connectors, *more))
+
+
+def _named(tables: Sequence[Any], stem: Callable[[Any], str]) -> tuple[Any, ...]:
+    """The same, each with a name: that of `stem`, or the next one that is free."""
+    taken = [each.name for each in tables if each.name]
+    named = []
+    for each in tables:
+        name = each.name or free_name(stem(each), taken)
+        taken.append(name)
+        named.append(replace(each, name=name))
+    return tuple(named)
+
+
+def load(file: Path) -> RouterConfig:
+    """Read and check a configuration, and that the files it names can be read.
+
+    Raises: ConfigError: with the file, the key (`listener[0].tls.key`) and the reason.
+    """
+    config = parse(parsed(file), file)
+    if config.mesh is not None:
+        _check_files(config.mesh, file, "mesh")
+    for position, listener in enumerate(config.listeners):
+        _check_files(listener, file, f"listener[{position}]")
+        if listener.users is not None:
+            _check_users(listener.users, file, f"listener[{position}].users")
+    for position, connector in enumerate(config.connectors):
+        _check_files(connector, file, f"connector[{position}]")
+    return config
+
+
+def parse(raw: Mapping[str, object], file: Path) -> RouterConfig:
+    """The configuration that a parsed TOML document says; `file` is where relative paths start, and what errors name.
+
+    Raises: ConfigError: as `load`, but no file is looked at.
+    """
+    unknown = sorted(raw.keys() - _TABLES)
+    if unknown:
+        raise ConfigError(str(file), unknown[0], f"unknown table; known are {', '.join(_TABLES)}")
+    router = read(RouterConfig, raw.get("router", {}), file=file, where="router")
+    limits = router.limits()
+
+    def rows(kind: type[T], name: str, **given: object) -> tuple[T, ...]:
+        found = enumerate(_rows(raw, name, file))
+        return tuple(read(kind, row, file=file, where=f"{name}[{position}]", **given) for position, row in found)
+
+    try:
+        return replace(
+            router,
+            log=read(LogConfig, raw.get("log", {}), file=file, where="log"),
+            mesh=read(MeshConfig, raw["mesh"], file=file, where="mesh") if "mesh" in raw else None,
+            telemetry=(
+                read(TelemetryConfig, raw["telemetry"], file=file, where="telemetry") if "telemetry" in raw else None
+            ),
+            listeners=rows(ListenerConfig, "listener", connections=router.connections, **limits),
+            connectors=rows(ConnectorConfig, "connector", **limits),
+            container_links=rows(LinkConfig, "link"),
+            addresses=rows(AddressConfig, "address"),
+            elsewhere=read(ElsewhereConfig, raw.get("elsewhere", {}), file=file, where="elsewhere"),
+        )
+    except ConfigError as error:
+        # What the router refuses of its tables together knows no file yet.
+        raise ConfigError(str(file), error.key, error.reason) from None
+
+
+_TABLES = ("router", "log", "telemetry", "mesh", "listener", "connector", "link", "address", "elsewhere")
+
+
+def _rows(raw: Mapping[str, object], name: str, file: Path) -> list[object]:
+    rows = raw.get(name, [])
+    if not isinstance(rows, list):
+        raise ConfigError(str(file), name, f"is a list of tables: [[{name}]]")
+    return rows
+
+
+def _files(shown: Table, where: str) -> Iterator[tuple[str, Path]]:
+    for item in declared(type(shown)):
+        value = getattr(shown, item.name)
+        if isinstance(value, Path):
+            yield f"{where}.{item.name}", value
+        elif isinstance(value, Table):
+            yield from _files(value, f"{where}.{item.name}")
+
+
+def _check_files(shown: Table, file: Path, where: str) -> None:
+    """Whether the files that a table names can be read."""
+    for key, path in _files(shown, where):
+        try:
+            path.open("rb").close()
+        except OSError as error:
+            raise ConfigError(str(file), key, f"{path}: {error.strerror or error}") from None
+
+
+def _check_users(path: Path, file: Path, where: str) -> None:
+    try:
+        Users.load(path)
+    except ConfigError as error:
+        raise ConfigError(str(file), where, str(error)) from None
+
+
+def lines(config: RouterConfig) -> Iterator[str]:
+    """The configuration as TOML, all defaults included: what `parse` reads as an equal one."""
+    yield from written(config, "[router]")
+    yield from written(config.log, "\n[log]")
+    yield from written(config.elsewhere, "\n[elsewhere]")
+    if config.telemetry is not None:
+        yield from written(config.telemetry, "\n[telemetry]")
+    if config.mesh is not None:
+        yield from written(config.mesh, "\n[mesh]")
+    for heading, tables in (
+        ("listener", config.listeners),
+        ("connector", config.connectors),
+        ("link", config.container_links),
+        ("address", config.addresses),
+    ):
+        for each in tables:
+            yield from written(each, f"\n[[{heading}]]")

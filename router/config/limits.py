@@ -1,0 +1,37 @@
+"""What one connection may take, whoever opened it."""
+
+from amqpmesh.router.amqp.codec.value_limits import FEW_VALUES
+from amqpmesh.router.config.tables import Table, declared, setting, table
+
+USHORT_MAX = 2**16 - 1
+UINT_MAX = 2**32 - 1
+ULONG_MAX = 2**64 - 1
+
+
+@table
+class Limits(Table):
+    """What one connection may take. Said of the router, they hold for every listener and connector
+    that does not say otherwise."""
+
+    idle_time_out: float = setting(default=16.0, low=0.0, high=UINT_MAX / 1000)
+    max_frame_size: int = setting(default=32 * 2**10, low=512, high=UINT_MAX)
+    max_message_size: int = setting(default=0, low=0, high=ULONG_MAX)
+    channel_max: int = setting(default=63, low=0, high=USHORT_MAX)
+    handle_max: int = setting(default=1023, low=0, high=UINT_MAX)
+    session_window: int = setting(default=128, low=1, high=2**31 - 1)
+    small_window: int = setting(default=512, low=1, high=2**31 - 1)
+    narrow_window: int = setting(default=4, low=1, high=2**31 - 1)
+    anonymous_window: int = setting(default=64, low=1, high=2**31 - 1)
+    max_owed: int = setting(default=5000, low=1, high=2**31 - 1)
+    output_backlog: int = setting(default=256 * 2**10, low=1)
+    max_values: int = setting(default=FEW_VALUES, low=64)
+    head_max: int = setting(default=64 * 2**10, low=1)
+    open_time_out: float = setting(default=10.0, low=0.0, high=3600.0)
+    close_time_out: float = setting(default=5.0, low=0.0, high=3600.0)
+    minimum_idle_time_out: float = setting(default=0.1, low=0.0, high=3600.0)
+    links: int = setting(default=4096, low=1)
+    connection_window: int = setting(default=512, low=1)
+
+    def limits(self) -> dict[str, int | float]:
+        """The limits by name, as keywords for another table that has them."""
+        return {item.name: getattr(self, item.name) for item in declared(Limits)}

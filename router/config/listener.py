@@ -1,0 +1,157 @@
+"""Where others connect to a router, and how they show who they are."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import ClassVar, Literal
+
+from amqpmesh.router.config.limits import USHORT_MAX, Limits
+from amqpmesh.router.config.redirect import PlaceConfig
+from amqpmesh.router.config.tables import Rule, Table, setting, table
+from amqpmesh.router.config.urls import Endpoint, endpoint
+
+MECHANISMS = ("ANONYMOUS", "PLAIN", "EXTERNAL", "SCRAM-SHA-1", "SCRAM-SHA-256")
+PASSWORD_MECHANISMS = frozenset({"PLAIN", "SCRAM-SHA-1", "SCRAM-SHA-256"})
+
+ClientCertificate = Literal["none", "optional", "required"]
+ListenerRole = Literal["normal", "mesh"]
+
+
+def _url_refusal(url: str) -> str | None:
+    try:
+        endpoint(url)
+    except ValueError as error:
+        return str(error)
+    return None
+
+
+def _sasl_refusal(mechanisms: Sequence[str]) -> str | None:
+    unknown = [name for name in mechanisms if name not in MECHANISMS]
+    if unknown:
+        return f"unknown mechanism {unknown[0]!r}; known are {', '.join(MECHANISMS)}"
+    return "names a mechanism twice" if len(set(mechanisms)) < len(mechanisms) else None
+
+
+@table
+class TlsConfig(Table):
+    """A listener's certificate, and what it asks of its clients (§5.2). All files are PEM."""
+
+    certificate: Path = setting()
+    key: Path = setting()
+    trust: Path | None = setting(default=None)
+    client: ClientCertificate = setting(default="none")
+
+    @property
+    def asks_clients(self) -> bool:
+        """Whether clients are asked for a certificate."""
+        return self.client != "none"
+
+    RULES: ClassVar[tuple[Rule, ...]] = (
+        Rule("trust", "is needed to verify the certificates of clients", lambda c: c.asks_clients and not c.trust),
+        Rule("trust", 'does nothing with client = "none"', lambda c: c.trust is not None and not c.asks_clients),
+    )
+
+
+@table
+class ListenerConfig(Limits):
+    """Where clients connect, or neighbours, and how they show who they are.
+
+    Neighbours are asked for what `[mesh]` says: with certificates TLS and a certificate of the mesh, else nothing.
+    """
+
+    url: str = setting(check=_url_refusal)
+    name: str = setting(default="")
+    role: ListenerRole = setting(default="normal")
+    cost: int = setting(default=1, low=1, high=USHORT_MAX)
+    connections: int = setting(default=10_000, low=1)
+    sasl: tuple[str, ...] = setting(default=("ANONYMOUS",), check=_sasl_refusal)
+    users: Path | None = setting(default=None)
+    tls: TlsConfig | None = setting(default=None)
+    insecure: bool = setting(default=False)
+    strict_annotations: bool = setting(default=False)
+    redirect: PlaceConfig | None = setting(default=None)
+    manage: bool = setting(default=False)
+    trace_frames: bool = setting(default=False)
+
+    @property
+    def endpoint(self) -> Endpoint:
+        """The URL, taken apart."""
+        return endpoint(self.url)
+
+    @property
+    def is_mesh(self) -> bool:
+        """Whether other routers of the mesh come in here."""
+        return self.role == "mesh"
+
+    @property
+    def sasl_demanded(self) -> bool:
+        """Whether a connection must begin with the SASL layer (§5.3): not if anybody may come in without a name."""
+        return bool(self.sasl) and "ANONYMOUS" not in self.sasl
+
+    @property
+    def takes_passwords(self) -> bool:
+        """Whether a mechanism is offered that needs `users`."""
+        return not PASSWORD_MECHANISMS.isdisjoint(self.sasl)
+
+    def mechanisms(self, *, secured: bool) -> tuple[str, ...]:
+        """What a client is offered, in the order of `sasl`.
+
+        Args: secured: it came through TLS. Without, a password would cross the network in clear and there is no
+            certificate to look at, so PLAIN (unless the listener is `insecure`) and EXTERNAL are held back.
+        Returns: for an empty `sasl`, ANONYMOUS, since a peer that starts the SASL layer has to be offered something.
+        """
+        if self.is_mesh and secured:
+            return ("EXTERNAL",)
+        if not self.sasl:
+            return ("ANONYMOUS",)
+        hidden = set() if secured else {"EXTERNAL"} if self.insecure else {"EXTERNAL", "PLAIN"}
+        return tuple(name for name in self.sasl if name not in hidden)
+
+    @property
+    def authenticates(self) -> bool:
+        """Whether nobody comes in without showing who they are."""
+        if self.is_mesh:
+            return self.endpoint.secure
+        # Without amqps a peer may leave TLS out, and its certificate with it.
+        return self.sasl_demanded or (self.endpoint.secure and self.tls is not None and self.tls.client == "required")
+
+    RULES: ClassVar[tuple[Rule, ...]] = (
+        *(
+            Rule(key, 'does nothing with role = "mesh": [mesh] says how neighbours show who they are', broken)
+            for key, broken in (
+                ("tls", lambda c: c.is_mesh and c.tls is not None),
+                ("users", lambda c: c.is_mesh and c.users is not None),
+                ("sasl", lambda c: c.is_mesh and c.sasl != ("ANONYMOUS",)),
+                ("insecure", lambda c: c.is_mesh and c.insecure),
+            )
+        ),
+        Rule("cost", 'does nothing without role = "mesh"', lambda c: not c.is_mesh and c.cost != 1),
+        Rule("manage", 'does nothing with role = "mesh": neighbours change nothing', lambda c: c.is_mesh and c.manage),
+        Rule(
+            "manage",
+            "needs to know who comes in, or a listener on loopback: demand a mechanism, or a client certificate",
+            lambda c: c.manage and not (c.authenticates or c.endpoint.loopback),
+        ),
+        Rule(
+            "tls",
+            "is needed for amqps: a certificate and its key",
+            lambda c: c.endpoint.secure and not (c.tls or c.is_mesh),
+        ),
+        Rule(
+            "sasl",
+            "without authentication a listener binds to loopback only: demand a mechanism, or with amqps a client "
+            "certificate, or say insecure = true",
+            lambda c: not (c.authenticates or c.endpoint.loopback or c.insecure or c.is_mesh),
+        ),
+        Rule(
+            "sasl",
+            "PLAIN is offered under TLS only: set tls, or say insecure = true",
+            lambda c: "PLAIN" in c.sasl and not (c.tls or c.insecure),
+        ),
+        Rule(
+            "sasl",
+            'EXTERNAL needs client certificates: set tls with trust, and client = "optional" or "required"',
+            lambda c: "EXTERNAL" in c.sasl and not (c.tls and c.tls.asks_clients),
+        ),
+        Rule("users", "is needed for PLAIN and SCRAM", lambda c: c.takes_passwords and not c.users),
+        Rule("users", "does nothing without PLAIN or SCRAM", lambda c: c.users is not None and not c.takes_passwords),
+    )

@@ -1,0 +1,63 @@
+"""The mesh that a router is part of, and how its routers trust each other."""
+
+from pathlib import Path
+from typing import ClassVar
+
+from amqpmesh.router.config.tables import Rule, Table, setting, table
+
+MAX_ORIGINS = 100_000
+INSECURE_ORIGINS = 1_000
+"""Routers that are kept in mind, where the configuration does not say how many."""
+
+
+@table
+class MeshConfig(Table):
+    """What this router shows its neighbours, whom it believes, when it misses them, and how much they may say.
+
+    All files are PEM.
+    """
+
+    certificate: Path | None = setting(default=None)
+    key: Path | None = setting(default=None)
+    trust: Path | None = setting(default=None)
+    insecure: bool = setting(default=False)
+    hello: float = setting(default=1.0, low=0.01, high=3600.0)
+    hold: float = setting(default=3.0, low=0.02, high=3600.0)
+    lane_idle: float = setting(default=10.0, low=0.0, high=3600.0)
+    lane_window: int = setting(default=8192, low=0, high=2**31 - 1)
+    bulk_window: int = setting(default=64, low=1, high=2**31 - 1)
+    output_backlog: int = setting(default=2**20, low=1)
+    outposts: int = setting(default=10_000, low=0)
+    # What others may say, by the topology's names for it.
+    link_rate: float = setting(default=5.0, low=0.1, high=1e6)
+    link_burst: int = setting(default=40, low=4)
+    address_rate: int = setting(default=2**20, low=2**12)
+    address_burst: int = setting(default=2**24, low=2**16)
+    max_origins: int | None = setting(default=None, low=1)
+    max_origin_octets: int = setting(default=2**24, low=2**16)
+    max_octets: int = setting(default=2**28, low=2**20)
+    max_waiting: int = setting(default=256, low=1)
+
+    RULES: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            "insecure",
+            "leaves certificate, key and trust without effect: say the one or the others",
+            lambda c: c.insecure and (c.certificate or c.key or c.trust) is not None,
+        ),
+        Rule(
+            "certificate",
+            "is needed, and key and trust with it; `amqpmesh ca issue` makes them. On loopback insecure = true goes "
+            "without",
+            lambda c: not c.insecure and c.certificate is None,
+        ),
+        Rule("key", "is needed: the certificate's", lambda c: not c.insecure and c.key is None),
+        Rule("trust", "is needed: the mesh's authority", lambda c: not c.insecure and c.trust is None),
+        Rule("hold", "must be more than hello: a neighbour is heard from that often", lambda c: c.hold <= c.hello),
+    )
+
+    @property
+    def origins(self) -> int:
+        """Routers of the mesh that are kept in mind: few where anybody may invent them."""
+        if self.max_origins is not None:
+            return self.max_origins
+        return INSECURE_ORIGINS if self.insecure else MAX_ORIGINS

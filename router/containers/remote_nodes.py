@@ -1,0 +1,266 @@
+"""Addresses whose nodes are in containers outside the mesh, and that this router serves in their place.
+
+A redirect of the configuration that the router follows by itself leads to them, or the domain in `name@domain`. Such
+an address is two nodes: where its consumers are attached, which a link from the node there feeds; and where its
+producers are, which a link feeds the node there from. What producers here send goes there, and comes back only if that
+container sends it: nothing is given from one to the other here. The links are made when the first producer or consumer
+comes, and go when there has been none for a while, or sooner where others want their room.
+
+Credit and outcomes are those of the other container, end to end. So where two routers lead to each other nothing goes
+in circles: neither has credit to give.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from amqpmesh.policies.distribution import Distribution
+from amqpmesh.policies.patterns import steps
+from amqpmesh.policies.redirect import Following, NotFollowedError, Place
+from amqpmesh.router.amqp.standard.definitions import AmqpCondition, Error, LinkCondition
+from amqpmesh.router.attach.answer import RefusedError
+from amqpmesh.router.config.consistency import free_name
+from amqpmesh.router.containers.container_link import ContainerLink
+from amqpmesh.router.delivery.link_loss import fail_link
+from amqpmesh.router.delivery.refusal import refuse
+from amqpmesh.router.model.links import IncomingLink, OutgoingLink
+from amqpmesh.router.model.node import Address
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from amqpmesh.router.config.redirect import RedirectConfig
+    from amqpmesh.router.core import Core
+
+
+#: Seconds between two looks whether a link that nobody needs has an outcome still to come.
+BUSY_TIME: Final = 1.0
+
+#: Tokens of patterns that stand for others.
+WILDCARDS: Final = frozenset({"*", "#"})
+
+
+class FarNode:
+    """What stands here for a node elsewhere.
+
+    Attributes: `address`: where its consumers are attached. `connector`, `node`: where it is.
+    """
+
+    __slots__ = ("_core", "_idle_since", "_links", "_look_at", "address", "connector", "node")
+
+    def __init__(self, core: Core, address: Address, node: str) -> None:
+        self._core = core
+        self.address = address
+        self.node = node
+        self.connector = ""
+        #: The links that there are, by whether they feed this router; and since when nobody needs them, seconds.
+        self._links: dict[bool, ContainerLink] = {}
+        self._idle_since: dict[bool, float] = {}
+        #: When that is looked at again, without anything having happened.
+        self._look_at: float | None = None
+
+    def ingress(self) -> Address:
+        """Where its producers are attached."""
+        address = self.address
+        if address.ingress is None:
+            ingress = Address(address.tenant, address.name, address.config, self._core.budget)
+            ingress.is_ingress = True
+            ingress.far = self
+            address.ingress = ingress
+            self._core.touch(ingress)
+        return address.ingress
+
+    def look(self) -> bool:
+        """See to it that there are the links that are needed, and no others for long.
+
+        Returns: whether nothing is needed any more: then it is forgotten.
+        """
+        core, address, ingress = self._core, self.address, self.address.ingress
+        for incoming in (True, False):
+            self._keep(incoming=incoming, needed=self._is_needed(incoming=incoming))
+        if self._links:
+            return False
+        if ingress is not None and ingress.is_idle:
+            address.ingress = None
+        if not address.is_idle:
+            return False
+        core.addresses.remove(address)
+        core.places.leave(self.connector, self)
+        return True
+
+    def has(self, link: object) -> bool:
+        """Whether that is one of its links."""
+        return link in self._links.values()
+
+    def idle_since(self) -> float | None:
+        """Since when nobody needs its links, seconds; None: somebody does, something on them is unsettled, or none is.
+
+        It is asked of what is there now: who has come or gone in this batch counts, though nothing was looked at since.
+        """
+        if any(self._is_needed(incoming=each) for each in (True, False)):
+            return None
+        if any(each.is_busy for each in self._links.values()):
+            return None
+        return max((self._idle_since.get(each, self._core.now) for each in self._links), default=None)
+
+    def let_go(self) -> bool:
+        """Have its links, which are idle, no more, though not for as long as they may be. Returns: as `look`."""
+        for link in self._links.values():
+            self._core.containers.remove(link)
+        self._links.clear()
+        self._idle_since.clear()
+        self._core.touch(self.address)
+        return self.look()
+
+    def _is_needed(self, *, incoming: bool) -> bool:
+        address, ingress = self.address, self.address.ingress
+        if incoming:
+            return bool(address.outgoing or address.copies)
+        return ingress is not None and bool(ingress.incoming or ingress.borrowers or ingress.waiting.size)
+
+    def _keep(self, *, incoming: bool, needed: bool) -> None:
+        core = self._core
+        link = self._links.get(incoming)
+        if needed:
+            self._idle_since.pop(incoming, None)
+            if link is None and not core.draining:
+                link = self._links[incoming] = self._link(incoming=incoming)
+                core.containers.add(link)
+            return
+        if link is None:
+            return
+        idle = 0.0 if core.draining else core.config.elsewhere.idle
+        until = self._idle_since.setdefault(incoming, core.now) + idle
+        if core.now < until:
+            self._look_by(until)
+        elif link.is_busy:
+            self._look_by(core.now + BUSY_TIME)
+        else:
+            del self._links[incoming], self._idle_since[incoming]
+            core.containers.remove(link)
+
+    def _link(self, *, incoming: bool) -> ContainerLink:
+        core, address = self._core, self.address
+        name = f"@{address.tenant}/{address.name}" if address.tenant else address.name
+        return ContainerLink(
+            # It may go over the connection of a configured one, too: what has the same name there would be stolen.
+            free_name(name, [each.name for each in core.config.container_links]),
+            self.connector,
+            self.node,
+            incoming=incoming,
+            address=address.name,
+            serves=lambda _: address if incoming else self.ingress(),
+            now=core.now,
+            refused=self._refused,
+        )
+
+    def _look_by(self, at: float) -> None:
+        if self._look_at is None or at < self._look_at:
+            self._look_at = at
+            self._core.schedule(at, self._look_again)
+
+    def _look_again(self) -> None:
+        self._look_at = None
+        self._core.touch(self.address)
+
+    def _refused(self, link: ContainerLink, error: Error | None) -> bool:
+        """The container does not want a link. Clients who are attached here for it hear why, and whose message waits.
+
+        Returns: whether nobody is left who needs it. Other routers are: they would ask again at once.
+        """
+        core, address = self._core, self.address
+        told = _passed_on(error, link.connector)
+        attached: list[IncomingLink | OutgoingLink]
+        if link.incoming:
+            attached = [*address.outgoing, *address.copies]
+        else:
+            ingress = self.ingress()
+            attached = [*ingress.incoming]
+            while (relay := ingress.waiting.first()) is not None:
+                refuse(core, relay, told, ingress)
+        others: list[object] = [each for each in attached if each.lane is not None]
+        if not link.incoming:
+            others += self.ingress().borrowers  # trees that lead there
+        for each in attached:
+            if each.lane is None:
+                fail_link(core, each, told)
+        core.touch(address)
+        if others:
+            return False
+        del self._links[link.incoming]
+        self._idle_since.pop(link.incoming, None)
+        return True
+
+
+class Elsewhere:
+    """The addresses of a router whose nodes are elsewhere."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._domains = Following(allowed=core.config.elsewhere.domains)
+        #: The addresses that other routers of the mesh reach by this one, and how each distributes. Those of patterns
+        #: without wildcards are: nobody knows which others there are. None is a multicast: what is for all goes along a
+        #: tree of routers, each of which would send it there.
+        self.single: Mapping[str, Distribution] = dict(self._find_single())
+
+    def led(self, tenant: str, name: str, redirect: RedirectConfig) -> Address:
+        """The node of an address whose redirect this router follows.
+
+        Raises: RefusedError: there are too many such places, or too much is used of that one.
+        """
+        return self._use(tenant, name, redirect.place.address or name, redirect.there)
+
+    def _find_single(self) -> Iterator[tuple[str, Distribution]]:
+        for config in self._core.config.addresses:
+            is_followed = config.redirect is not None and config.redirect.is_followed
+            is_single = WILDCARDS.isdisjoint(word for _, word in steps(config.pattern))
+            goes_to_one = config.distribution in (Distribution.BALANCED, Distribution.CLOSEST)
+            if is_followed and is_single and goes_to_one:
+                yield config.pattern, config.distribution
+
+    def followed(self, tenant: str, name: str) -> Address | None:
+        """The node of an address whose redirect this router follows; None: it follows none. Raises: RefusedError."""
+        redirect = self._core.addresses.config(name).redirect
+        return self.led(tenant, name, redirect) if redirect is not None and redirect.is_followed else None
+
+    def ingress(self, tenant: str, name: str) -> Address | None:
+        """Where producers of it are attached; None as above. Raises: RefusedError."""
+        address = self.followed(tenant, name)
+        return None if address is None else self._core.ingress(address)
+
+    def node(self, tenant: str, name: str, domain: str) -> Address | None:
+        """The node of `name@domain`; None: the configuration does not name that domain.
+
+        Raises: RefusedError: as `led`; or the configuration does not let that address be used.
+        """
+        if not name or not self._domains.allows(domain):
+            return None
+        whole = f"{name}@{domain}"
+        if self._core.addresses.config(whole).distribution is Distribution.UNAVAILABLE:
+            raise RefusedError(AmqpCondition.NOT_FOUND, "the address is unavailable")
+        return self._use(tenant, whole, name, domain)
+
+    def _use(self, tenant: str, name: str, node: str, there: Place | str) -> Address:
+        core = self._core
+        address = core.addresses.use(tenant, name)
+        core.touch(address)
+        if address.far is None:
+            far = FarNode(core, address, node)
+            try:
+                if isinstance(there, str):
+                    far.connector = core.places.use_domain(there, far)
+                else:
+                    far.connector = core.places.use(there, far)
+            except NotFollowedError as refusal:
+                raise RefusedError(AmqpCondition.RESOURCE_LIMIT_EXCEEDED, str(refusal)) from None
+            address.far = far
+        return address
+
+
+def _passed_on(error: Error | None, connector: str) -> Error:
+    """What clients are told of a refusal; a redirect that is not followed here they may follow themselves."""
+    if error is None:
+        return Error(condition=LinkCondition.DETACH_FORCED, description=f"{connector} does not take the link")
+    about = f": {error.description}" if error.description else ""
+    info = error.info if error.condition == LinkCondition.REDIRECT else None
+    return Error(condition=error.condition, description=f"{connector} does not take the link{about}", info=info)

@@ -1,0 +1,284 @@
+"""Deliveries that arrive, frame by frame: what they are, and which address they are for (§2.6.14).
+
+A message is cut through: its first frame leaves as soon as its head is known and a receiver has credit. What cannot
+leave yet waits as chunks that hold back the sender's session window, so nothing here grows beyond what was announced.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from amqpmesh.policies.expiry import seconds_left
+from amqpmesh.router.amqp.shortening import lasting_state
+from amqpmesh.router.amqp.standard.definitions import AmqpCondition, Error
+from amqpmesh.router.attach.answer import RefusedError
+from amqpmesh.router.delivery import message_head
+from amqpmesh.router.delivery.dispatch import send_on
+from amqpmesh.router.delivery.exclusions import is_excluded, nobody_else, read
+from amqpmesh.router.delivery.fast_routes import open_input
+from amqpmesh.router.delivery.lifetime import close_if_done, drop_kept
+from amqpmesh.router.delivery.link_loss import fail_link
+from amqpmesh.router.delivery.permitted import rejected, unknown_transaction
+from amqpmesh.router.delivery.queueing import config_of, enqueue, forwarded, is_full
+from amqpmesh.router.delivery.refusal import end_link, refuse
+from amqpmesh.router.delivery.sending import abort, abort_leg, give_copy, keep, pump
+from amqpmesh.router.kernel.relay import (
+    DECLARED,
+    SMALL,
+    TRANSACTIONAL,
+    Chunk,
+    Incomplete,
+    Relay,
+    Violation,
+    read_expiry,
+    read_head,
+    read_to,
+    state_kind,
+    told,
+)
+from amqpmesh.router.memory.holders import begun_on
+from amqpmesh.router.model.lane import LaneKind, next_tag
+from amqpmesh.router.model.links import IncomingLink, OutgoingLink
+
+if TYPE_CHECKING:
+    from collections import deque
+
+    from amqpmesh.router.amqp.events import TransferReceived
+    from amqpmesh.router.core import Core
+    from amqpmesh.router.kernel.relay import Budget, SessionFlow
+    from amqpmesh.router.model.node import Address
+
+
+def transfer_received(core: Core, event: TransferReceived) -> None:
+    """One frame of a delivery came."""
+    incoming = event.link.context
+    session = event.link.session.flow_state
+    delivery = event.delivery
+    if not isinstance(incoming, IncomingLink):
+        # The attach is not answered yet, or the link is being refused: accounted by the engine, of no use.
+        session.release(1)
+        return
+    delivery.remote_state = lasting_state(delivery.remote_state)
+    if state_kind(delivery.remote_state) in (TRANSACTIONAL, DECLARED):
+        session.release(1)
+        fail_link(core, incoming, unknown_transaction())
+        return
+    if event.first:
+        relay = Relay(incoming, delivery, delivery.message_format, core.now)
+        delivery.relay = relay
+        incoming.current = relay
+        core.relays += 1
+        delivery.link.last_at = core.now
+        if not delivery.link.link_credit:
+            incoming.time_credit(core.now)
+        incoming.pool.received(incoming.input, core.now)
+        if delivery.complete and not delivery.aborted and delivery.size < SMALL:
+            core.flow_state.small_at = core.now
+        delivery.link.quiet = incoming.input.quiet
+        core.touch_input(incoming)
+    else:
+        assert delivery.relay is not None
+        relay = delivery.relay
+        if delivery.remote_settled and not relay.settled:
+            # Pre-settled from this frame on, for the legs too (§2.7.5, settled).
+            relay.settled = relay.presettled = True
+            drop_kept(core, relay)
+            if relay.legs:
+                forwarded(core, relay, left=False)  # nobody says any more whether it waits at another router
+    if delivery.aborted:
+        incoming.current = None
+        session.release(1)
+        abort(core, relay)
+        return
+    if delivery.complete:
+        relay.complete = True
+        incoming.current = None
+    if relay.dropped:
+        session.release(1)
+        close_if_done(core, relay)
+        return
+    _append(core, relay, event.payload, session)
+    if event.first:
+        open_input(core, incoming)
+
+
+def _append(core: Core, relay: Relay, payload: bytes, session: SessionFlow) -> None:
+    """Take the next payload of a relay, on to its legs or into its queue."""
+    source = relay.source
+    assert isinstance(source, IncomingLink)
+    account = _account(relay, source)
+    if source.lane is not None and relay.complete and not relay.legs and not relay.chunks:
+        # All lanes of a neighbour share its session: what is whole and waits must not close the window for others.
+        session.release(1)
+        chunk = Chunk(payload, None, account)
+    else:
+        chunk = Chunk(payload, session, account)
+    if not relay.legs:
+        relay.chunks.append(chunk)
+        if relay.address is None:
+            _route(core, relay)
+        return
+    if relay.kept is not None:
+        keep(core, relay, payload)
+    core.legs_seen += max(0, len(relay.legs) - 1)
+    for leg in [leg for leg in relay.legs if not leg.done and not leg.aborting]:
+        if not leg.copy:
+            chunk.holders += 1
+            leg.chunks.append(chunk)
+        elif not give_copy(core, leg, payload):
+            abort_leg(core, leg)
+            continue
+        branch = leg.branch
+        assert isinstance(branch, OutgoingLink)
+        if branch.current is leg:
+            if branch.bulk:  # the kernel may have begun it
+                source.begin_bulk(branch.address, leg)
+            pump(core, branch)
+    # Until here we have held it ourselves, so that none of those was the last while others were still to come.
+    chunk.release()
+    close_if_done(core, relay)
+
+
+def _account(relay: Relay, source: IncomingLink) -> Budget:
+    """Where the next payload of a relay counts: with what came before, or at its sender while its way is not known."""
+    if relay.chunks:
+        return relay.chunks[0].account
+    for leg in relay.legs:
+        if not leg.copy:
+            assert isinstance(leg.branch, OutgoingLink)
+            return begun_on(relay, leg.branch)
+    return source.connection.account
+
+
+def _route(core: Core, relay: Relay) -> None:
+    """Read the head, find the address, and send the first frame on, or queue the relay."""
+    incoming = relay.source
+    assert isinstance(incoming, IncomingLink)
+    chunks = relay.chunks
+    data = _joined(chunks)
+    lane = incoming.lane
+    to = incoming.to
+    anonymous = incoming.address is None
+    if relay.message_format == 0:
+        head = read_head(data, relay.complete)
+        if head is not None and anonymous and to is None:
+            try:
+                to = read_to(data, head.bare_at) if lane is None else message_head.final_address(data, head)
+            except Incomplete:
+                if not relay.complete:
+                    head = None
+            except Violation as violation:
+                refuse(core, relay, Error(condition=AmqpCondition.DECODE_ERROR, description=violation.description))
+                return
+        if head is None:
+            limit = incoming.connection.limits.head_max
+            if len(data) > limit:
+                state = rejected(AmqpCondition.RESOURCE_LIMIT_EXCEEDED, f"head sections of more than {limit} octets")
+                core.settlement.end_unsent(relay, state)
+            return
+        if incoming.connection.strict_annotations:
+            refusal = message_head.strict_refusal(data, head)
+            if refusal is not None:
+                end_link(core, relay, refusal)
+                return
+        if head.irregular:
+            core.irregular_heads += 1
+        relay.head = head
+        relay.priority = head.priority
+        if anonymous and lane is not None and message_head.is_presettled(data, head):
+            relay.presettled = True
+        if core.recording is not None and head.header[1]:
+            relay.told = told(data, *head.header)
+    elif anonymous:
+        description = "an anonymous terminus needs messages of format 0"
+        refuse(core, relay, Error(condition=AmqpCondition.NOT_IMPLEMENTED, description=description))
+        return
+    if anonymous and not to:
+        # Nobody will ever serve it, so to send it again would not help.
+        description = "an anonymous terminus needs messages with `to`"
+        refuse(core, relay, Error(condition=AmqpCondition.PRECONDITION_FAILED, description=description))
+        return
+    try:
+        if anonymous:
+            assert to
+            address, to = core.lookup.resolve(incoming, to)
+        else:
+            address = incoming.address
+    except RefusedError as refusal:
+        refuse(core, relay, refusal.error)
+        return
+    if (
+        address is None
+        or not address.has_consumers
+        or not _may_hop(core, relay, incoming, address)
+        or not _is_new(core, relay, incoming)
+    ):
+        core.settlement.undelivered(relay, address)
+        return
+    if anonymous and lane is None:
+        relay.to = to
+    if core.honours_expiry and not _note_expiry(core, relay, address, data):
+        return
+    relay.address = address
+    if anonymous and lane is None and is_full(core, relay, address, incoming):
+        core.settlement.undelivered(relay, address)
+        return
+    if lane is not None and lane.kind is LaneKind.ANYCAST:
+        read(core, relay, data, address)
+        if is_excluded(relay, address):
+            core.settlement.end_unsent(relay, nobody_else(core, relay))
+            return
+    if address.waiting.size or not send_on(core, relay, address):
+        enqueue(core, relay, address, incoming)
+
+
+def _note_expiry(core: Core, relay: Relay, address: Address, data: bytes) -> bool:
+    """Note when a message expires, where its address honours that; whether as much of it has come as that takes."""
+    head, source = relay.head, relay.source
+    assert isinstance(source, IncomingLink)
+    if head is None or not config_of(core, relay, address).absolute_expiry:
+        return True
+    try:
+        expiry = read_expiry(data, head.bare_at)
+    except Violation:
+        return True  # what is malformed says nothing of it, and is the receiver's affair
+    except Incomplete:
+        return relay.complete or len(data) > source.connection.limits.head_max
+    if expiry is not None:
+        relay.expires = core.now + seconds_left(expiry, core.wall_clock())
+    return True
+
+
+def _joined(chunks: deque[Chunk]) -> bytes:
+    """All of them in one, so that a head in many small frames does not use up the window that it needs."""
+    first = chunks[0]
+    if len(chunks) > 1:
+        first.data = b"".join(chunk.data for chunk in chunks)
+        while len(chunks) > 1:
+            first.absorb(chunks.pop())
+    return first.data
+
+
+def _may_hop(core: Core, relay: Relay, incoming: IncomingLink, address: Address) -> bool:
+    """Whether what came by a lane may go on: it has hops left, and would not go back where it came from."""
+    if incoming.lane is None or address.lane is None:
+        return True
+    assert relay.incoming is not None
+    relay.key = next_tag(relay.incoming.tag)
+    if incoming.lane.kind is LaneKind.TREE:
+        may = relay.key is not None or not address.outgoing
+    else:
+        # Where nothing leads on, it waits for a router that is likely to be back.
+        neighbour = incoming.connection.peer.container_id
+        turns = address.outgoing and all(each.connection.peer.container_id == neighbour for each in address.outgoing)
+        may = relay.key is not None and not turns
+    core.no_hops += not may
+    return may
+
+
+def _is_new(core: Core, relay: Relay, incoming: IncomingLink) -> bool:
+    """Whether it has not come before by another way, as multicasts may while their tree changes."""
+    if incoming.lane is None or incoming.lane.kind is not LaneKind.TREE:
+        return True
+    assert relay.incoming is not None
+    return core.is_new(incoming, relay.incoming.tag)

@@ -1,0 +1,174 @@
+"""Which outgoing links a delivery takes, and when: at once, or once those that it could take are ready for it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from amqpmesh.policies.distribution import choose
+from amqpmesh.router.chores import LEGS
+from amqpmesh.router.delivery.queueing import forwarded, unqueue, wait
+from amqpmesh.router.delivery.sending import start
+from amqpmesh.router.model.links import IncomingLink
+
+if TYPE_CHECKING:
+    from amqpmesh.router.core import Core
+    from amqpmesh.router.kernel.relay import Relay
+    from amqpmesh.router.model.credit_share import Share
+    from amqpmesh.router.model.links import OutgoingLink
+    from amqpmesh.router.model.node import Address
+
+#: Octets of a lane's frame that are not payload, at most: a `transfer` with its state, and the final address.
+FRAME_HEAD: Final = 512
+
+#: Waiting messages that may not go to who could take them, before the others behind them have to wait, too.
+MAX_ASIDE: Final = 100
+
+
+def send_on(core: Core, relay: Relay, address: Address) -> bool:
+    """Give it to whoever can take it now; whether there was anybody."""
+    if address.shares and not address.is_multicast:
+        share = _way(address, relay)
+        if share is None:
+            return False
+        _give(core, relay, share)
+        return True
+    taken = _choose(core, address, relay)
+    if taken:
+        start(core, relay, address, taken)
+    return bool(taken)
+
+
+def dispatch(core: Core, address: Address) -> None:
+    """Send what waits, as far as receivers can take it."""
+    waiting = address.waiting
+    aside: list[tuple[int, int, Relay]] = []
+    by_share = bool(address.shares) and not address.is_multicast
+    while (relay := waiting.first()) is not None:
+        if core.legs_seen >= LEGS:
+            core.postpone(address)
+            break
+        if _is_left(relay):
+            assert relay.incoming is not None
+            core.settlement.sender_gone(relay, relay.incoming)
+            continue
+        if by_share and (share := _way(address, relay)) is not None:
+            unqueue(core, relay)
+            _give(core, relay, share)
+        elif not by_share and (taken := _choose(core, address, relay)):
+            unqueue(core, relay)
+            start(core, relay, address, taken)
+        elif relay.excluded is not None and len(aside) < MAX_ASIDE:
+            # It waits for another receiver than those that could take the next one.
+            aside.append(waiting.set_aside())
+        else:
+            break
+    waiting.put_back(aside)
+
+
+def _is_left(relay: Relay) -> bool:
+    """Whether the sender of what waits is gone, and has not settled it: it goes to nobody."""
+    source = relay.source
+    return (
+        relay.incoming is not None
+        and relay.complete
+        and not relay.settled
+        and isinstance(source, IncomingLink)
+        and source.link.flow_state.over
+    )
+
+
+def _way(address: Address, relay: Relay) -> Share | None:
+    """By which of an ingress' ways the relay leaves now; None: it has to wait."""
+    ready = [each for each in address.shares if each.is_ready and not each.is_excluded(relay.excluded)]
+    return next(iter(choose(address.config.distribution, ready)), None)
+
+
+def _give(core: Core, relay: Relay, share: Share) -> None:
+    """It leaves its ingress by this way: at once, or it waits there."""
+    forwarded(core, relay)
+    share.ingress.left_at = core.now
+    share.take(core.now)
+    relay.share = share
+    relay.waiting = True
+    relay.address = node = share.node
+    core.touch(node)
+    core.touch(share.ingress)
+    if node.waiting.size or not send_on(core, relay, node):
+        wait(core, relay, node)
+
+
+def _choose(core: Core, address: Address, relay: Relay) -> list[OutgoingLink]:
+    """The outgoing links that take the relay now; none if it has to wait."""
+    if address.is_multicast:
+        return _everyone(core, address)
+    excluded = relay.excluded
+    if address.lane is not None:
+        return _by_lane(core, address, relay)
+    ready = [each for each in address.creditors if each.is_ready and (excluded is None or each not in excluded)]
+    if not ready:
+        for each in address.creditors:
+            each.stall()
+    return list(choose(address.config.distribution, ready))
+
+
+def _by_lane(core: Core, way: Address, relay: Relay) -> list[OutgoingLink]:
+    """The link of a lane that takes the relay now; none if it has to wait.
+
+    What is more than one frame goes by a bulk link of the lane, for which nothing small waits; and what comes
+    behind it from the same sender does not pass it, whichever link is free.
+    """
+    source = relay.source
+    behind = source.bulk.get(way) if isinstance(source, IncomingLink) else None
+    ready = [each for each in way.creditors if each.is_ready]
+    if behind is not None:
+        ready = [each for each in ready if behind.branch is each]
+    elif any(not _is_one_frame(relay, each) for each in way.outgoing):
+        ready = [each for each in ready if each.bulk]
+        if not ready and all(each.busy or each.link.session.is_closed for each in way.outgoing if each.bulk):
+            core.need_bulk(way)
+    elif len(ready) > 1:
+        ready.sort(key=lambda each: each.bulk)
+    if not ready:
+        for each in way.creditors:
+            each.stall()
+    return ready[:1]
+
+
+def room(outgoing: OutgoingLink) -> int:
+    """Octets of payload that certainly leave in one frame."""
+    size = outgoing.link.session.connection.remote_max_frame_size
+    return max(size - FRAME_HEAD, size // 2)
+
+
+def _is_one_frame(relay: Relay, outgoing: OutgoingLink) -> bool:
+    """Whether what has come of a delivery is all of it, and leaves in one frame."""
+    return relay.complete and sum(len(chunk.data) for chunk in relay.chunks) <= room(outgoing)
+
+
+def _everyone(core: Core, address: Address) -> list[OutgoingLink]:
+    """All receivers of a multicast, once each of those that count can take it; none if it has to wait."""
+    awaited = address.awaited
+    while awaited:
+        last = awaited[-1]
+        if last in address.outgoing and not (last.is_over or last.left_out or last.is_ready):
+            last.stall()
+            return []
+        awaited.pop()
+    ready = [each for each in address.creditors if each.is_ready]
+    here: list[OutgoingLink] = []
+    for share in address.shares:
+        # A node of the mesh: the consumers that are attached to this router are elsewhere.
+        here = _everyone(core, share.node) if share.is_ready else []
+        if not here:
+            return []
+    if len(ready) == len(address.outgoing):
+        return ready + here
+    address.awaited = [each for each in address.outgoing if not (each.is_over or each.left_out or each.is_ready)]
+    if address.awaited:
+        for each in address.outgoing:
+            each.stall()
+        return []
+    for each in address.outgoing:
+        if not each.is_ready:
+            each.missed += 1
+    return ready + here

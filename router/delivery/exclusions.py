@@ -1,0 +1,149 @@
+"""Receivers that gave a delivery back for good: it is not offered to them again (§3.4.5, undeliverable-here).
+
+The router where a message came in sends it again, and does not know the receivers of other routers. So the receiver's
+router names the receiver in an annotation of the outcome; and on a lane the message lists the receivers that it is not
+for. Clients see neither.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from amqpmesh.policies.annotations import MESH_PREFIX
+from amqpmesh.router.amqp.codec.composite import decode_composite, encode_composite
+from amqpmesh.router.amqp.codec.types import Symbol
+from amqpmesh.router.amqp.codec.value_limits import FEW_VALUES, bounded
+from amqpmesh.router.amqp.standard.messaging import Modified
+from amqpmesh.router.delivery.message_head import delivery_annotations
+from amqpmesh.router.kernel.relay import FAILED_STATE, MODIFIED, state_kind
+from amqpmesh.router.model.lane import LaneKind
+from amqpmesh.router.model.links import IncomingLink, OutgoingLink
+
+if TYPE_CHECKING:
+    from amqpmesh.router.amqp.codec.types import ULong, Value
+    from amqpmesh.router.core import Core
+    from amqpmesh.router.kernel.relay import Leg, Relay
+    from amqpmesh.router.model.node import Address
+
+NOT_TO: Final = Symbol(f"{MESH_PREFIX}not-to")
+"""The delivery annotation that lists the receivers which a message is not for."""
+
+BY: Final = Symbol(f"{MESH_PREFIX}by")
+"""The message annotation of a `modified` outcome that names the receiver; or the router, if none there may have it."""
+
+#: Receivers that a message lists. With more of them, whole routers are left out instead.
+MOST: Final = 16
+
+#: Values that a neighbour reads of an outcome beside those of the receiver: what names that, and the frame.
+OURS: Final = 16
+
+_NOT_TO: Final = NOT_TO.encode()
+
+
+def is_excluded(relay: Relay, address: Address) -> bool:
+    """Whether all that a delivery could go to from here have given it back for good."""
+    excluded = relay.excluded
+    if excluded is None:
+        return False
+    if address.shares:
+        return all(share.is_excluded(excluded) for share in address.shares)
+    return excluded.issuperset(address.outgoing)
+
+
+def exclude(relay: Relay, address: Address, leg: Leg, modified: Modified) -> bool:
+    """Note which receiver does not want a delivery again, where the delivery came in.
+
+    Args: address: where it left from. Returns: whether a receiver had it at all.
+    """
+    outgoing = leg.branch
+    assert isinstance(outgoing, OutgoingLink)
+    by = (modified.message_annotations or {}).get(BY) if outgoing.lane is not None else None
+    is_receiver = isinstance(by, str) and "/" in by
+    excluded = relay.excluded = relay.excluded or set()
+    # What is not of format 0 has no annotations.
+    if is_receiver and relay.message_format == 0 and len(_listed(relay)) < MOST:
+        excluded.add(by)
+    else:
+        excluded.add(outgoing if address.lane is None else address)
+    return is_receiver or by is None
+
+
+def listed(relay: Relay, taken: list[OutgoingLink]) -> dict[Symbol | ULong, Value]:
+    """What a message says on a lane of receivers that it is not for. Args: taken: the links that it leaves by."""
+    (first, *others) = taken
+    if relay.excluded is None or others or first.lane is None or first.lane.kind is not LaneKind.ANYCAST:
+        return {}
+    names = _listed(relay)
+    return {NOT_TO: names} if names else {}
+
+
+def read(core: Core, relay: Relay, data: bytes, address: Address) -> None:
+    """Note which receivers here a message is not for that has come by a lane.
+
+    Args: data: its beginning. address: where it goes.
+    """
+    head, source = relay.head, relay.source
+    assert isinstance(source, IncomingLink)
+    if head is None or source.lane is None or address.lane is not None:
+        return
+    start, end = head.delivery_annotations
+    if _NOT_TO not in data[start:end]:
+        return
+    names = delivery_annotations(data[start:end]).get(NOT_TO)
+    if isinstance(names, list):
+        there = {each for each in names if isinstance(each, str)}
+        address.excludes = True
+        relay.excluded = there | {each for each in address.outgoing if _name(core, each) in there}
+
+
+def nobody_else(core: Core, relay: Relay) -> bytes:
+    """What is said of an unsent message that is for none of the receivers that are here."""
+    source = relay.source
+    if isinstance(source, IncomingLink) and source.lane is not None:
+        return encode_composite(Modified(undeliverable_here=True, message_annotations={BY: core.id}))
+    return FAILED_STATE
+
+
+def passed_up(core: Core, relay: Relay, outcome: bytes) -> bytes:
+    """An outcome as it goes up: to a neighbour it says which receiver has given the delivery back, to a client not."""
+    source = relay.source
+    if core.mesh is None or state_kind(outcome) != MODIFIED or not isinstance(source, IncomingLink):
+        return outcome
+    address = core.address_of(relay)
+    if address is None:
+        return outcome
+    if source.lane is not None and address.lane is not None:
+        return outcome  # a router on the way
+    modified = decode_composite(Modified, bounded(outcome, FEW_VALUES - OURS))[0]
+    legs = [leg for leg in relay.legs if not leg.copy]
+    by = None
+    if modified.undeliverable_here and source.lane is not None and len(legs) == 1:
+        outgoing = legs[0].branch
+        assert isinstance(outgoing, OutgoingLink)
+        known = (modified.message_annotations or {}).get(BY) if outgoing.lane is not None else None
+        if isinstance(known, str) and "/" in known:
+            by = known
+        elif not (relay.excluded or set()).union((outgoing,)).issuperset(address.outgoing):
+            by = _name(core, outgoing)
+    said = without_ours(modified)
+    if by is not None:
+        said = replace(said, message_annotations={**(said.message_annotations or {}), BY: by})
+    return outcome if said is modified else encode_composite(said)
+
+
+def without_ours(modified: Modified) -> Modified:
+    """The same without what routers say among themselves."""
+    annotations = modified.message_annotations or {}
+    kept = {key: value for key, value in annotations.items() if not str(key).startswith(MESH_PREFIX)}
+    return modified if len(kept) == len(annotations) else replace(modified, message_annotations=kept or None)
+
+
+def _listed(relay: Relay) -> list[str]:
+    return sorted(each for each in relay.excluded or () if isinstance(each, str))
+
+
+def _name(core: Core, outgoing: OutgoingLink) -> str:
+    """A receiver, by a name that no other one in the mesh has."""
+    assert core.mesh is not None
+    return f"{core.id}/{core.mesh.topology.epoch:x}/{outgoing.number}"

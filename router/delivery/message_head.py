@@ -1,0 +1,217 @@
+"""The head sections of a message rewritten: what ttl and annotations a delivery leaves with (§3.2.1 to §3.2.3)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import isfinite
+from typing import TYPE_CHECKING, TypeVar
+
+from amqpmesh.policies.annotations import MESH_PREFIX, DeliveryAnnotationsRule, must_be_understood, passing
+from amqpmesh.policies.expiry import remaining_ttl
+from amqpmesh.router.amqp.codec.composite import Registry, decode_composite, encode_composite
+from amqpmesh.router.amqp.codec.types import Symbol, ULong, Value
+from amqpmesh.router.amqp.codec.value_limits import FEW_VALUES, refuse_values
+from amqpmesh.router.amqp.errors import ProtocolError
+from amqpmesh.router.amqp.standard.definitions import AmqpCondition, Error
+from amqpmesh.router.amqp.standard.messaging import DeliveryAnnotations, Header, MessageAnnotations, Modified
+from amqpmesh.router.kernel.relay import Head, Relay, patch_ttl, read_head
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+FINAL_ADDRESS = Symbol(f"{MESH_PREFIX}to")
+"""The delivery annotation that carries a message's final address over transit lanes."""
+
+PRESETTLED = Symbol(f"{MESH_PREFIX}settled")
+"""The delivery annotation of what is unsettled on a transit lane alone: its sender has settled it."""
+
+OURS = 32
+"""Values that routers add to delivery annotations for each other, at most."""
+
+_MESH_PREFIX = MESH_PREFIX.encode()
+_PRESETTLED = PRESETTLED.encode()
+_UINT_MAX = 2**32 - 1
+
+T = TypeVar("T")
+_ANNOTATIONS: Registry[DeliveryAnnotations | MessageAnnotations] = Registry(DeliveryAnnotations, MessageAnnotations)
+
+
+def _decoded(expected: type[T] | Registry[T], section: bytes, most: int = FEW_VALUES) -> T:
+    """A head section. Raises: ProtocolError: it is malformed, or holds too many values to be read while others wait."""
+    refuse_values(section, most)
+    return decode_composite(expected, section)[0]
+
+
+def expires_at(relay: Relay) -> float | None:
+    """When the message may no longer be delivered, seconds; None: never. It is its ttl or its address that says so.
+
+    A ttl of 0 lives for ever: clients that know no other way to say "none" write it, and a message that has expired
+    before it was sent is of no use to anybody.
+    """
+    head = relay.head
+    at = relay.expires
+    if head is not None and head.ttl > 0:
+        at = min(at, relay.arrived + head.ttl / 1000)
+    return at if isfinite(at) else None
+
+
+def strict_refusal(data: bytes, head: Head) -> Error | None:
+    """Why the link of a message is detached by the strict reading of §3.2.10; None: it is not.
+
+    We act on no annotation, so whatever may not be passed over unread is refused. The footer is not looked at: it comes
+    when the message has left already.
+    Args: data: what `head` was read from.
+    """
+    for start, end in (head.delivery_annotations, head.message_annotations):
+        if not end:
+            continue
+        try:
+            annotations = _decoded(_ANNOTATIONS, data[start:end])
+        except ProtocolError as error:
+            return Error(condition=error.condition, description=str(error))
+        strange = next((key for key in annotations.value if must_be_understood(key)), None)
+        if strange is not None:
+            return Error(
+                condition=AmqpCondition.NOT_IMPLEMENTED, description=f"the annotation {strange!r} is not understood"
+            )
+    return None
+
+
+def leaving(
+    relay: Relay,
+    data: bytes,
+    rule: DeliveryAnnotationsRule,
+    now: float,
+    *,
+    ours: Mapping[Symbol | ULong, Value] | None = None,
+    within_mesh: bool = False,
+) -> bytes | None:
+    """The first bytes of the message as they leave now; None: it has expired.
+
+    Only what must change does: the ttl in place, delivery annotations that do not pass. The bare message is copied.
+    Args: data: as they came, at least as far as the bare message begins. ours: delivery annotations that routers have
+        for each other. within_mesh: they came by a lane, and leave by one of its kind.
+    """
+    head = relay.head
+    if head is None:
+        return data
+    if head.ttl > 0:
+        remaining = remaining_ttl(head.ttl, now - relay.arrived)
+        if remaining is None:
+            return None
+        if remaining != head.ttl:
+            data = patch_ttl(data, head, remaining)
+    if relay.expires <= now:
+        return None
+    start, end = head.delivery_annotations
+    if ours or (end and (rule is DeliveryAnnotationsRule.DROP or _MESH_PREFIX in data[start:end])):
+        if not end:
+            start = end = head.header[1]
+        kept = _passing_annotations(data[start:end], rule, ours or {}, within_mesh=within_mesh)
+        relay.section_shift = (end > start) - bool(kept)
+        data = data[:start] + kept + data[end:]
+    return data
+
+
+def _passing_annotations(
+    section: bytes, rule: DeliveryAnnotationsRule, ours: Mapping[Symbol | ULong, Value], *, within_mesh: bool
+) -> bytes:
+    """The delivery-annotations section without those that do not pass, and with `ours`; nothing if none is left."""
+    kept: dict[Symbol | ULong, Value] = {}
+    if section and (rule is DeliveryAnnotationsRule.PASS or within_mesh):
+        # A neighbour reads no more than this router: there has to be room for what is added.
+        most = FEW_VALUES - OURS if ours and not within_mesh else FEW_VALUES
+        try:
+            annotations = _decoded(DeliveryAnnotations, section, most)
+        except ProtocolError:
+            # Malformed, or too many, and it names the mesh's own keys, or would hide one: it is not let through.
+            pass
+        else:
+            kept = passing(annotations.value, rule, within_mesh=within_mesh)
+    kept.update(ours)
+    return encode_composite(DeliveryAnnotations(value=kept)) if kept else b""
+
+
+def delivery_annotations(section: bytes) -> Mapping[Symbol | ULong, Value]:
+    """What a delivery-annotations section holds; nothing if it is empty, malformed, or holds too many values."""
+    if not section:
+        return {}
+    try:
+        return _decoded(DeliveryAnnotations, section).value
+    except ProtocolError:
+        return {}
+
+
+def final_address(data: bytes, head: Head) -> str | None:
+    """Where a neighbour says that a message goes in the end (on transit lanes); None: it does not say.
+
+    Args: data: what `head` was read from.
+    """
+    start, end = head.delivery_annotations
+    to = delivery_annotations(data[start:end]).get(FINAL_ADDRESS)
+    return to if isinstance(to, str) and not isinstance(to, Symbol) else None
+
+
+def is_presettled(data: bytes, head: Head) -> bool:
+    """Whether a neighbour says that the sender of a message has settled it (on transit lanes). Args: as above."""
+    start, end = head.delivery_annotations
+    section = data[start:end]
+    return _PRESETTLED in section and delivery_annotations(section).get(PRESETTLED) is True
+
+
+def redelivered(data: bytes, *, failed: bool, modified: Modified | None) -> bytes:
+    """A whole message as it is sent again: header and message annotations written anew, the rest copied.
+
+    Sections that are out of order or malformed are not repaired: then it is sent again as it came. Annotations of too
+    many values to be read stay as they came.
+    Args: failed: the try before counts as a failed delivery. modified: whose message annotations are merged.
+    Source: §3.2.1 (first-acquirer, delivery-count), §3.4.5.
+    """
+    head = read_head(data, complete=True)
+    if head is None or head.irregular:
+        return data
+    header = Header()
+    try:
+        start, end = head.header
+        if end:
+            header = _decoded(Header, data[start:end])
+        start, end = head.message_annotations
+        annotations = data[start:end]
+        if modified is not None and modified.message_annotations:
+            annotations = _merged(annotations, modified.message_annotations)
+    except ProtocolError:
+        return data
+    tries = min(header.delivery_count + failed, _UINT_MAX)
+    header = replace(header, first_acquirer=False, delivery_count=tries)
+    start, end = head.delivery_annotations
+    return encode_composite(header) + data[start:end] + annotations + data[head.bare_at :]
+
+
+def _merged(section: bytes, added: Mapping[Symbol, Value]) -> bytes:
+    """A message-annotations section with more of them, or as it is where it holds too many values.
+
+    Raises: ProtocolError: it is malformed.
+    """
+    merged: dict[Symbol | ULong, Value] = {}
+    if section:
+        try:
+            merged.update(_decoded(MessageAnnotations, section).value)
+        except ProtocolError as error:
+            if error.condition != AmqpCondition.RESOURCE_LIMIT_EXCEEDED:
+                raise
+            return section
+    merged.update(added.items())
+    return encode_composite(MessageAnnotations(value=merged))
+
+
+def without_ttl(data: bytes) -> bytes:
+    """A whole message with no ttl in its header: a dead letter does not expire. A malformed header stays as it came."""
+    head = read_head(data, complete=True)
+    if head is None or head.ttl == -1:
+        return data
+    start, end = head.header
+    try:
+        header = replace(_decoded(Header, data[start:end]), ttl=None)
+    except ProtocolError:
+        return data
+    return data[:start] + encode_composite(header) + data[end:]

@@ -1,0 +1,196 @@
+"""Deliveries that wait at their address: until somebody can take them, or they have waited long enough."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from amqpmesh.router.amqp.codec.composite import encode_composite
+from amqpmesh.router.amqp.standard.messaging import Received
+from amqpmesh.router.config.limits import UINT_MAX
+from amqpmesh.router.credit.anonymous_window import Portion, SharedWindow
+from amqpmesh.router.delivery import message_head
+from amqpmesh.router.kernel.relay import RELEASED, dispose, state_kind
+from amqpmesh.router.memory.holders import waiting_at
+from amqpmesh.router.model.credit_share import Share
+from amqpmesh.router.model.lane import LaneKind
+from amqpmesh.router.model.links import IncomingLink
+
+if TYPE_CHECKING:
+    from amqpmesh.router.config.file import AddressConfig
+    from amqpmesh.router.core import Core
+    from amqpmesh.router.kernel.relay import Relay
+    from amqpmesh.router.model.node import Address
+
+
+#: What a router says of a delivery that came by a transit lane: that it waits for a receiver's credit, and that it has
+#: left. No receiver says so: there is no section of that number.
+WAITS: Final = encode_composite(Received(section_number=UINT_MAX, section_offset=1))
+LEFT: Final = encode_composite(Received(section_number=UINT_MAX, section_offset=2))
+
+#: Stands for the portion of a delivery whose ingress router has been told that it waits.
+_TOLD: Final = object()
+
+
+def enqueue(core: Core, relay: Relay, address: Address, incoming: IncomingLink) -> None:
+    """Nobody can take it now: it waits, from an anonymous sender not for long."""
+    if incoming.address is None:
+        if core.memory.is_over(waiting_at(core, relay, address)):
+            core.settlement.undelivered(relay, address)
+            return
+        _hold(core, relay, incoming, address)
+    wait(core, relay, address)
+    core.touch(address)
+
+
+def wait(core: Core, relay: Relay, address: Address) -> None:
+    """It waits at this node from now on, and counts there."""
+    account = waiting_at(core, relay, address)
+    for chunk in relay.chunks:
+        chunk.move(account)
+    address.wait(relay, deadline(core, relay, address))
+
+
+def is_full(core: Core, relay: Relay, address: Address, incoming: IncomingLink) -> bool:
+    """Whether an anonymous sender's message may not wait, should it have to. Args: address: where it would."""
+    pool, to = incoming.pool, relay.to
+    if not (isinstance(pool, SharedWindow) and (pool.has_portion(to) or pool.has_portion(address))):
+        return False
+    most = config_of(core, relay, address).window
+    return pool.is_full(to, most) or pool.is_full(address, most)
+
+
+def _hold(core: Core, relay: Relay, incoming: IncomingLink, address: Address | None) -> None:
+    """A delivery without an address of its link's waits: its sender is to wait, too, wherever that is attached.
+
+    Args: address: where it waits; None: at another router.
+    """
+    pool = incoming.pool
+    if incoming.lane is not None:
+        # The lane is for others, too. The router where it came in knows its sender.
+        forwarded(core, relay)
+        incoming.waiting += 1
+        relay.portion = _TOLD
+        if relay.incoming is not None:
+            dispose(relay.incoming, WAITS, False)
+    elif isinstance(pool, SharedWindow) and relay.to is not None:
+        if not relay.waiting:
+            relay.waiting = True
+            pool.take_back(incoming.input)
+        is_by_lane = address is not None and address.lane is not None and address.lane.kind is LaneKind.TRANSIT
+        relay.portion = pool.hold(incoming.input, address if is_by_lane else relay.to)
+        if relay.complete:
+            for chunk in relay.chunks:
+                chunk.free_window()  # the sender's own window bounds what waits: other links of the session go on
+
+
+def waits_there(core: Core, relay: Relay) -> None:
+    """A delivery that left by a transit lane waits at the router where that ends."""
+    source = relay.source
+    if isinstance(source, IncomingLink) and source.address is None and relay.portion is None and relay.share is None:
+        _hold(core, relay, source, None)
+
+
+def decided_there(core: Core, relay: Relay, outcome: bytes) -> None:
+    """A delivery that left has an outcome, where it waits if it has waited since."""
+    if relay.portion is not None:
+        if state_kind(outcome) == RELEASED:
+            _give_up(relay)
+        forwarded(core, relay, left=False)
+
+
+def _give_up(relay: Relay) -> None:
+    """It has waited as long as it may."""
+    portion, source = relay.portion, relay.source
+    if isinstance(portion, Portion) and isinstance(source, IncomingLink) and isinstance(source.pool, SharedWindow):
+        source.pool.give_up(portion)
+
+
+def deadline(core: Core, relay: Relay, address: Address) -> float | None:
+    """Until when it may wait there, seconds: its ttl, or an anonymous sender's patience; None: it may for ever."""
+    expires_at, source = message_head.expires_at(relay), relay.source
+    if not isinstance(source, IncomingLink) or source.address is not None:
+        return expires_at
+    until = core.now + config_of(core, relay, address).anonymous_wait
+    return until if expires_at is None else min(until, expires_at)
+
+
+def config_of(core: Core, relay: Relay, address: Address) -> AddressConfig:
+    """What is configured of the address that a waiting delivery is for.
+
+    Args: address: where it waits. A way to another router, whatever the address, has nothing configured.
+    """
+    lane = address.lane
+    if lane is None or lane.kind is not LaneKind.TRANSIT:
+        return address.config
+    to = relay.to
+    if to is None and relay.head is not None:
+        to = message_head.final_address(relay.chunks[0].data, relay.head)
+    return address.config if to is None else core.addresses.config(to)
+
+
+def requeue(core: Core, relay: Relay, address: Address) -> None:
+    """It waits again, behind those of its priority; in a mesh where it came in: only there ways are chosen."""
+    share = relay.share
+    if isinstance(share, Share):
+        forwarded(core, relay)
+        relay.share = None
+        relay.key = None
+        relay.address = address = share.ingress
+    incoming = relay.source
+    if isinstance(incoming, IncomingLink) and incoming.address is None:
+        _hold(core, relay, incoming, address)
+    wait(core, relay, address)
+    core.touch(address)
+
+
+def end_waiting(core: Core, address: Address) -> None:
+    """Let go of those that have waited long enough: their ttl is over, or an anonymous sender's patience."""
+    now = core.now
+    while (relay := address.waiting.due(now)) is not None:
+        expires_at = message_head.expires_at(relay)
+        if expires_at is not None and expires_at <= now:
+            core.settlement.expired(relay)
+            continue
+        until = address.left_at + config_of(core, relay, address).anonymous_wait
+        if until > now:  # what is before it leaves: its turn comes
+            address.waiting.put_off(until if expires_at is None else min(until, expires_at))
+            continue
+        _give_up(relay)
+        core.settlement.undelivered(relay, address)
+
+
+def unqueue(core: Core, relay: Relay) -> None:
+    """It waits no longer in its address' queue."""
+    address = core.address_of(relay)
+    if relay.queued and address is not None:
+        address.waiting.remove(relay)
+        core.touch(address)
+
+
+def forwarded(core: Core, relay: Relay, *, left: bool = True) -> None:
+    """Its first frame has left, or never will: its input may be given credit for it again."""
+    holder, portion = relay.share or relay.source, relay.portion
+    if portion is not None:
+        relay.portion = None
+        if portion is _TOLD and isinstance(relay.source, IncomingLink):
+            relay.source.waiting -= 1
+            if left and relay.incoming is not None:
+                dispose(relay.incoming, LEFT, False)
+    if not relay.waiting:
+        return
+    if isinstance(holder, Share):
+        relay.waiting = False
+        holder.pool.forwarded(holder.input, core.now)
+        core.touch(holder.node)
+        core.touch(holder.ingress)
+    elif isinstance(holder, IncomingLink):
+        relay.waiting = False
+        pool = holder.pool
+        if not isinstance(pool, SharedWindow):
+            pool.forwarded(holder.input, core.now)
+        elif not isinstance(portion, Portion):
+            pool.passed(holder.input, relay.to)
+        else:
+            assert relay.to is not None
+            pool.end(holder.input, portion, relay.to, left=left)
+        core.touch_input(holder)

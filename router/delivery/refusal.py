@@ -1,0 +1,58 @@
+"""Messages whose own address is refused, as a link to it would be.
+
+Source: Using the AMQP Anonymous Terminus for Message Routing Version 1.0 (OASIS), §2.2.2.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from amqpmesh.router.amqp.codec.composite import encode_composite
+from amqpmesh.router.amqp.codec.types import Symbol
+from amqpmesh.router.amqp.standard.messaging import Rejected
+from amqpmesh.router.delivery.lifetime import count_undelivered
+from amqpmesh.router.delivery.link_loss import fail_link
+from amqpmesh.router.delivery.permitted import takes_rejected
+from amqpmesh.router.delivery.sending import abort
+from amqpmesh.router.model.links import IncomingLink
+from amqpmesh.router.telemetry.schema import Outcome
+
+if TYPE_CHECKING:
+    from amqpmesh.router.amqp.standard.definitions import Error
+    from amqpmesh.router.core import Core
+    from amqpmesh.router.kernel.relay import Relay
+    from amqpmesh.router.model.node import Address
+
+#: The entry of an error's info that says which message it is about.
+DELIVERY_TAG: Final = Symbol("delivery-tag")
+
+
+def refuse(core: Core, relay: Relay, error: Error, address: Address | None = None) -> None:
+    """Tell the sender of an unsent message the error that a link to the message's address would be told.
+
+    The message is `rejected` with it. A settled message cannot be, nor one whose source takes no `rejected`: the error
+    ends the link then. A lane stays, for many senders use it.
+    Args: address: where the message waits; None: nowhere.
+    """
+    incoming = relay.source
+    assert isinstance(incoming, IncomingLink)
+    if incoming.address is None and incoming.lane is None:
+        error = replace(error, info={**(error.info or {}), DELIVERY_TAG: relay.tag})
+        if relay.settled or not takes_rejected(incoming):
+            count_undelivered(core, address)
+            if core.recording is not None:
+                core.recording.unsent(relay, Outcome.UNDELIVERED, encode_composite(Rejected(error=error)))
+            end_link(core, relay, error)
+            return
+    core.settlement.undelivered(relay, address, encode_composite(Rejected(error=error)))
+
+
+def end_link(core: Core, relay: Relay, error: Error) -> None:
+    """Drop a message whose head has come, and detach its link with an error that is about that message."""
+    incoming = relay.source
+    assert isinstance(incoming, IncomingLink)
+    if incoming.current is relay:
+        incoming.current = None
+    abort(core, relay)
+    fail_link(core, incoming, error)

@@ -1,0 +1,319 @@
+"""Deliveries that leave, frame by frame: a leg for each receiver, written as far as it takes frames (§2.6.14)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from amqpmesh.router.amqp.standard.definitions import ReceiverSettleMode
+from amqpmesh.router.delivery import message_head
+from amqpmesh.router.delivery.exclusions import listed
+from amqpmesh.router.delivery.lifetime import (
+    begin_keeping,
+    chosen_at,
+    close_if_done,
+    drop_chunks,
+    drop_kept,
+    end_lane,
+    finish,
+    leg_sent,
+    uncount,
+)
+from amqpmesh.router.delivery.permitted import senders_state
+from amqpmesh.router.delivery.queueing import forwarded, unqueue
+from amqpmesh.router.kernel.relay import Chunk, Leg, read_head
+from amqpmesh.router.memory.holders import hold
+from amqpmesh.router.model.lane import LaneKind
+from amqpmesh.router.model.links import IncomingLink, OutgoingLink
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from amqpmesh.router.amqp.codec.types import Symbol, ULong, Value
+    from amqpmesh.router.core import Core
+    from amqpmesh.router.kernel.relay import Relay
+    from amqpmesh.router.model.lane import Lane
+    from amqpmesh.router.model.node import Address
+
+
+def start(core: Core, relay: Relay, address: Address, taken: list[OutgoingLink]) -> None:
+    """Send the first frame to each of `taken`, and what else is here."""
+    chunks = relay.chunks
+    if not chunks:
+        # All that had come was empty, and left by a leg that is gone.
+        chunks.append(Chunk(b"", None, address.account))
+    first = chunks[0]
+    lane = address.lane
+    if lane is not None and relay.key is None:
+        relay.key = core.new_key(lane)
+    came_in = isinstance(relay.source, IncomingLink) and relay.source.lane is None
+    # Of what is settled no router could say that it waits, and its sender would never wait.
+    tracked = relay.settled and came_in and lane is not None and lane.kind is LaneKind.TRANSIT
+    data = message_head.leaving(
+        relay,
+        first.data,
+        address.config.delivery_annotations,
+        core.now,
+        ours=_for_routers(relay, lane, taken, tracked=tracked),
+        within_mesh=_is_on_its_way(relay, taken),
+    )
+    if data is None:
+        core.settlement.expired(relay)
+        return
+    # Where a message came in, it is sent again: else every router on its way would. Of the router's own none is.
+    if address.config.redeliver and not (relay.settled or relay.attempts) and not address.is_multicast and came_in:
+        begin_keeping(core, relay)
+        for chunk in chunks:
+            if relay.kept is not None:
+                keep(core, relay, chunk.data)
+    if data is not first.data:
+        # Should nothing of it be sent after all, it is as if it had come so, now.
+        first.data = data
+        if relay.head is not None:
+            relay.head = read_head(data, complete=True)
+            relay.arrived = core.now
+    relay.attempts += 1
+    address.left_at = core.now
+    forwarded(core, relay)
+    watchers = list(address.copies)
+    for share in address.shares:
+        share.take(core.now)
+        share.pool.forwarded(share.input, core.now)
+        watchers += share.node.copies
+        core.touch(share.node)
+    legs = [Leg(relay, each, False) for each in taken]
+    for chunk in chunks:
+        chunk.holders = len(legs)
+    for leg in legs:
+        leg.tracked = tracked
+        leg.chunks.extend(chunks)
+    if relay.attempts == 1:
+        for each in watchers:
+            copy = Leg(relay, each, True)
+            if all(give_copy(core, copy, chunk.data) for chunk in chunks):
+                legs.append(copy)
+    core.legs_seen += max(0, len(legs) - 1)
+    for leg in legs:
+        relay.add(leg)
+    chunks.clear()
+    for leg in legs:
+        outgoing = leg.branch
+        assert isinstance(outgoing, OutgoingLink)
+        if leg.copy and not outgoing.is_ready:
+            outgoing.backlog.append(leg)
+        else:
+            _begin_leg(core, outgoing, leg)
+
+
+def _for_routers(
+    relay: Relay, lane: Lane | None, taken: list[OutgoingLink], *, tracked: bool
+) -> dict[Symbol | ULong, Value]:
+    """What a message says to the next router.
+
+    Args: lane: of the node that it leaves from. taken: the links. tracked: as of its legs.
+    """
+    if lane is not None and lane.kind is LaneKind.TRANSIT and relay.to is not None:
+        return {message_head.FINAL_ADDRESS: relay.to, **({message_head.PRESETTLED: True} if tracked else {})}
+    return listed(relay, taken)
+
+
+def _is_on_its_way(relay: Relay, taken: list[OutgoingLink]) -> bool:
+    """Whether a message came by a lane, and leaves by one of its kind: for that is what routers say in it."""
+    source = relay.source
+    came_by = source.lane if isinstance(source, IncomingLink) else None
+    return came_by is not None and all(each.lane is not None and each.lane.kind is came_by.kind for each in taken)
+
+
+def give_copy(core: Core, leg: Leg, data: bytes) -> bool:
+    """Give a `copy` receiver the next part of a message, in a chunk of its own: it holds up no sender.
+
+    Returns: False, if its backlog is full: then it sees no more of this message.
+    """
+    outgoing = leg.branch
+    assert isinstance(outgoing, OutgoingLink)
+    budget = outgoing.copies
+    assert budget is not None, "it sees copies"
+    if budget.used + len(data) > budget.limit or core.memory.is_over(outgoing.connection.account):
+        outgoing.missed += 1
+        for chunk in leg.chunks:
+            chunk.release()
+        leg.chunks.clear()
+        return False
+    leg.chunks.append(Chunk(data, None, budget))
+    return True
+
+
+def keep(core: Core, relay: Relay, payload: bytes) -> None:
+    """Keep the message for a redelivery, while it is small enough for one."""
+    assert relay.kept is not None
+    address = chosen_at(core, relay)
+    assert address is not None
+    relay.kept += payload
+    address.account.add(len(payload))
+    if len(relay.kept) > address.config.redeliver_max or core.memory.is_over(address.account):
+        drop_kept(core, relay)
+
+
+def _begin_leg(core: Core, outgoing: OutgoingLink, leg: Leg) -> None:
+    relay = leg.relay
+    if relay.key is None and outgoing.lane is not None:
+        # A consumer of an address here, which is at another router: wherever it came from, it begins its way there.
+        relay.key = core.new_key(outgoing.lane)
+    settled = (relay.settled or relay.presettled) and not leg.tracked
+    leg.delivery = outgoing.link.delivery(
+        outgoing.next_tag(relay.key), message_format=relay.message_format, settled=settled
+    )
+    if outgoing.lane is not None and (leg.tracked or not relay.second):
+        # Lanes are of mode second, for those that need it (§2.7.5).
+        leg.delivery.rcv_settle_mode = ReceiverSettleMode.FIRST.value
+    leg.delivery.leg = leg
+    outgoing.current = leg
+    if outgoing.bulk and isinstance(relay.source, IncomingLink):
+        relay.source.begin_bulk(outgoing.address, leg)
+    if not settled:
+        leg.counted = True
+        outgoing.unsettled += 1
+    core.touch_outgoing(outgoing)
+    pump(core, outgoing)
+
+
+def pump(core: Core, outgoing: OutgoingLink) -> None:
+    """Write what the current leg of an outgoing link has, as far as window and output allow; then the next copy."""
+    while True:
+        leg = outgoing.current
+        if leg is None:
+            if outgoing.backlog:
+                if outgoing.is_ready:
+                    _begin_leg(core, outgoing, outgoing.backlog.popleft())
+                else:
+                    outgoing.stall()
+            elif outgoing.copy and not outgoing.gone:
+                outgoing.link.drained()
+            return
+        if not _write(core, outgoing, leg):
+            hold(core, leg)
+            return
+        outgoing.current = None
+        may_pass(leg)
+        core.touch_outgoing(outgoing)
+        if leg.relay.presettled and not leg.relay.settled and not leg.copy:
+            core.settlement.handed_on(leg)
+        else:
+            leg_sent(core, leg)
+
+
+def go_on(core: Core, stalled: Iterable[OutgoingLink]) -> None:
+    """What held these links back has changed."""
+    for outgoing in stalled:
+        if not outgoing.gone:
+            pump(core, outgoing)
+            core.touch_outgoing(outgoing)
+
+
+def may_pass(leg: Leg) -> None:
+    """No more frames of a leg are to be written: what comes behind it need not follow it any more."""
+    source, outgoing = leg.relay.source, leg.branch
+    assert isinstance(outgoing, OutgoingLink)
+    if outgoing.bulk and isinstance(source, IncomingLink):
+        source.end_bulk(outgoing.address, leg)
+
+
+def _write(core: Core, outgoing: OutgoingLink, leg: Leg) -> bool:
+    """Write what the leg has; whether its last frame is written, or no more of it will be."""
+    relay = leg.relay
+    delivery = leg.delivery
+    assert delivery is not None
+    sender = outgoing.link
+    if outgoing.gone or not sender.session.can_send:
+        # Its session is over, and the link about to be let go of.
+        return leg.aborting
+    if leg.aborting:
+        if not leg.started:
+            return True
+        sender.transfer(delivery, aborted=True)
+        if not delivery.complete:
+            outgoing.stall()
+        return delivery.complete
+    if not leg.started and sender.credit <= 0:
+        # The receiver took its credit back before a frame was sent.
+        if relay.legs == [leg] and not leg.copy:
+            outgoing.current = None
+            may_pass(leg)
+            core.settlement.unsend(leg)
+            core.touch_outgoing(outgoing)
+        return False
+    limit = sender.remote_max_message_size
+    chunks = leg.chunks
+    while chunks:
+        chunk = chunks[0]
+        last = relay.complete and len(chunks) == 1
+        data: bytes | memoryview = chunk.data
+        if leg.offset:
+            data = memoryview(data)[leg.offset :]
+        if limit and delivery.size + len(data) > limit:
+            core.settlement.too_large(leg, limit)
+            return False
+        if not data and not last:
+            chunks.popleft().release()
+            leg.offset = 0
+            continue
+        if outgoing.is_held_up:
+            outgoing.stall()
+            return False
+        settles = relay.settled and not delivery.settled and not leg.tracked
+        # What the sender had said of it goes with the first frame (§2.7.5, state).
+        said = senders_state(relay.incoming) if relay.incoming is not None and not leg.started else None
+        taken = sender.transfer(delivery, data, more=not last, settled=settles, state=said)
+        if delivery.delivery_id != -1 and not leg.started:
+            leg.started = True
+            sender.flow_state.last_at = core.now
+            outgoing.note_credit()
+        if settles and delivery.settled:
+            uncount(core, leg)
+        if taken < len(data) or (last and not delivery.complete):
+            leg.offset += taken
+            outgoing.stall()
+            return False
+        chunks.popleft().release()
+        leg.offset = 0
+    return delivery.complete
+
+
+def abort(core: Core, relay: Relay) -> None:
+    """The sender aborted it, or is gone in the middle of it: so do its legs (§2.7.5, aborted)."""
+    unqueue(core, relay)
+    forwarded(core, relay, left=False)
+    relay.dropped = True
+    relay.complete = True
+    relay.incoming = None
+    relay.settled = True
+    drop_chunks(relay)
+    for leg in relay.legs:
+        if not leg.done and not (leg.delivery is not None and leg.delivery.complete):
+            abort_leg(core, leg)
+    close_if_done(core, relay)
+
+
+def abort_leg(core: Core, leg: Leg) -> None:
+    """Give up a leg whose last frame is not written; the receiver hears `aborted` if it heard anything."""
+    outgoing = leg.branch
+    assert isinstance(outgoing, OutgoingLink)
+    leg.aborting = True
+    for chunk in leg.chunks:
+        chunk.release()
+    leg.chunks.clear()
+    if outgoing.current is leg:
+        # Where the session's window is closed, the frame goes as soon as it opens.
+        pump(core, outgoing)
+    elif leg in outgoing.backlog:
+        outgoing.backlog.remove(leg)
+        finish(core, leg)
+
+
+def uncount_or_abort(core: Core, leg: Leg) -> None:
+    """The receiver's end of a leg is settled; if its frames are not all written, no more are."""
+    uncount(core, leg)
+    if leg.delivery is not None and not leg.delivery.complete:
+        abort_leg(core, leg)
+    else:
+        leg.end()
+        end_lane(core, leg)

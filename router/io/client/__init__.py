@@ -1,1 +1,0 @@
-"""Links for programs: senders, receivers and requesters over the engine, over a stream or within the process."""

@@ -1,0 +1,76 @@
+"""How a stream to a peer comes about, and why it did not."""
+
+from __future__ import annotations
+
+import os
+import ssl
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Final
+
+import trio
+
+from amqpmesh.router.amqp.errors import ConnectionClosedError
+from amqpmesh.router.config.urls import Endpoint
+
+if TYPE_CHECKING:
+    from amqpmesh.policies.redirect import Place
+    from amqpmesh.router.amqp.errors import AmqpMeshError
+
+Opener = Callable[[Endpoint], Awaitable[trio.abc.Stream]]
+"""Opens the stream that TLS and AMQP run over."""
+
+
+NOT_TLS: Final = ("WRONG_VERSION_NUMBER", "PACKET_LENGTH_TOO_LONG", "RECORD_LAYER_FAILURE")
+"""What OpenSSL calls it, in one version or another, if what comes is no TLS at all."""
+
+
+class FinalError(Exception):
+    """Trying again would not help; `error` is what the program is told."""
+
+    def __init__(self, error: AmqpMeshError) -> None:
+        super().__init__(error)
+        self.error = error
+
+
+async def open_tcp(endpoint: Endpoint) -> trio.abc.Stream:
+    """A TCP connection, by IPv6 or IPv4, whichever answers first. Raises: OSError."""
+    try:
+        stream = await trio.open_tcp_stream(endpoint.host, endpoint.port)
+    except UnicodeError:  # a part of it is empty, or too long to be asked for
+        raise OSError("that is no name of a host") from None
+    stream.setsockopt(trio.socket.IPPROTO_TCP, trio.socket.TCP_NODELAY, 1)
+    stream.setsockopt(trio.socket.SOL_SOCKET, trio.socket.SO_KEEPALIVE, 1)
+    return stream
+
+
+async def secure(stream: trio.abc.Stream, context: ssl.SSLContext, place: Place) -> trio.abc.Stream:
+    """The same within TLS (§5.2).
+
+    Raises: BrokenResourceError: the handshake failed. FinalError: the server is not the one that it should be.
+    """
+    secured: trio.SSLStream[trio.abc.Stream] = trio.SSLStream(
+        stream, context, server_hostname=place.certified, https_compatible=True
+    )
+    try:
+        await secured.do_handshake()
+    except trio.BrokenResourceError as error:
+        cause = error.__cause__
+        if isinstance(cause, ssl.SSLCertVerificationError):
+            raise FinalError(ConnectionClosedError(f"{place}: TLS: {cause.verify_message}")) from None
+        raise
+    return secured
+
+
+def reason(failure: BaseException) -> str:
+    """Why no stream came about; where several addresses were tried, each reason once."""
+    cause = failure.__cause__ or failure
+    causes = cause.exceptions if isinstance(cause, BaseExceptionGroup) else (cause,)
+    return ", ".join(dict.fromkeys(map(_said, causes)))
+
+
+def _said(error: BaseException) -> str:
+    if isinstance(error, ssl.SSLError) and error.reason in NOT_TLS:
+        return "no TLS here: does it want amqp://?"
+    if isinstance(error, OSError) and not isinstance(error, ssl.SSLError) and (error.errno or 0) > 0:
+        return os.strerror(error.errno or 0)  # Trio's own words repeat the address
+    return str((isinstance(error, OSError) and error.strerror) or error)

@@ -1,0 +1,1 @@
+"""Log lines: events of the router, and traced frames."""

@@ -1,0 +1,167 @@
+"""Every frame of a connection as one line of the log: what `trace_frames` asks for.
+
+The tracer reads the same bytes as the engine, beside it, so nothing of the engine knows of it and nothing is paid for
+it where it is off. A line tells every field that is set, but never octets of a message or of a SASL exchange: only how
+many there are.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import TYPE_CHECKING, Final
+
+from amqpmesh.router.amqp.codec.composite import Composite, Registry, declaration, decode_composite
+from amqpmesh.router.amqp.codec.field_codecs import DECLARED
+from amqpmesh.router.amqp.codec.maps import Entries
+from amqpmesh.router.amqp.codec.value_limits import FEW_VALUES
+from amqpmesh.router.amqp.errors import ProtocolError
+from amqpmesh.router.amqp.frames import SASL_FRAME, Frame, FrameReader
+from amqpmesh.router.amqp.sasl.exchange import SaslChallenge, SaslInit, SaslMechanisms, SaslOutcome, SaslResponse
+from amqpmesh.router.amqp.standard.performatives import decode_abridged, decode_performative, is_overfull
+from amqpmesh.router.logs.event_log import MAX_VALUE_CHARACTERS, EventLog
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+NAME: Final = "amqpmesh.frames"
+"""The logger; each line is of level INFO."""
+
+_ANY_SIZE: Final = 2**32 - 1  # what is too large for the engine ends the connection, and with it the trace
+_SASL: Final[Registry[object]] = Registry(SaslMechanisms, SaslInit, SaslChallenge, SaslResponse, SaslOutcome)
+_HEADER: Final = b"AMQP"
+_LAYERS: Final = {0: "AMQP", 2: "TLS", 3: "SASL"}
+_AMQP, _TLS = 0, 2
+
+
+class FrameTracer:
+    """The trace of one connection: tell it all bytes in the order in which they come and go, outside of TLS."""
+
+    def __init__(self, **fields: object) -> None:
+        """Args: fields: what every line bears, such as the connection's number."""
+        log = EventLog(NAME, **fields)
+        self._received = _Way("in", log)
+        self._sent = _Way("out", log)
+
+    def received(self, data: bytes | bytearray | memoryview) -> None:
+        """These bytes came from the peer. Never raises."""
+        self._received.feed(data)
+
+    def sent(self, data: bytes | bytearray | memoryview) -> None:
+        """These bytes go to the peer. Never raises."""
+        self._sent.feed(data)
+
+    def secured(self) -> None:
+        """The TLS handshake that the last protocol headers announced is done (§5.2): what follows is inside it."""
+        self._received.begin()
+        self._sent.begin()
+
+
+class _Way:
+    """One direction of a connection."""
+
+    def __init__(self, event: str, log: EventLog) -> None:
+        self._event = event
+        self._log = log
+        self.begin()
+
+    def begin(self) -> None:
+        """A protocol header comes next."""
+        self._reader = FrameReader(_ANY_SIZE)
+        self._in_frames = False
+        self._layer = -1
+        self._deaf = False
+
+    def feed(self, data: bytes | bytearray | memoryview) -> None:
+        """The next bytes."""
+        if self._deaf:
+            return
+        self._reader.feed(data)
+        while not self._deaf:
+            try:
+                if not (self._frame() if self._in_frames else self._header()):
+                    return
+            except ProtocolError as error:
+                # No frame can follow; the engine answers it.
+                self._deaf = True
+                self._write(frame="malformed", reason=str(error))
+
+    def _header(self) -> bool:
+        """The next protocol header (§2.2); whether there was one."""
+        header = self._reader.next_header()
+        if header is None:
+            return False
+        if len(header) < 8 or not header.startswith(_HEADER):
+            self._deaf = True
+            self._write(frame="malformed", reason="no protocol header")
+            return True
+        self._layer = header[4]
+        self._write(
+            frame="header", protocol=_LAYERS.get(self._layer, self._layer), version=".".join(map(str, header[5:]))
+        )
+        self._in_frames = True
+        self._deaf = self._layer == _TLS  # the handshake is no frames; `secured` goes on
+        return True
+
+    def _frame(self) -> bool:
+        """The next frame, or, behind a SASL layer, the next header (§5.3.2); whether there was one."""
+        if self._layer != _AMQP and self._reader.starts_with(_HEADER):
+            self._in_frames = False
+            return True
+        frame = self._reader.next_frame()
+        if frame is None:
+            return False
+        if frame.type == SASL_FRAME:
+            value, _ = decode_composite(_SASL, frame.body)
+            self._write(frame=_label(value), **dict(_fields(value, secret=True)))
+        elif not frame.body:
+            self._write(channel=frame.channel, frame="empty")
+        else:
+            self._performative(frame)
+        return True
+
+    def _performative(self, frame: Frame) -> None:
+        if is_overfull(frame.body, FEW_VALUES):
+            performative = decode_abridged(frame.body, FEW_VALUES)[0]
+            more: dict[str, object] = {"values": f"more than {FEW_VALUES}"}
+        else:
+            performative, payload_at = decode_performative(frame.body)
+            more = {"payload": len(frame.body) - payload_at or None}
+        self._write(
+            channel=frame.channel, frame=_label(performative), **dict(_fields(performative, secret=False)), **more
+        )
+
+    def _write(self, **fields: object) -> None:
+        self._log.info(self._event, **fields)
+
+
+def _label(value: object) -> str:
+    return declaration(type(value)).label
+
+
+def _fields(value: object, *, secret: bool) -> Iterator[tuple[str, str]]:
+    """The fields of a composite that are not at their default. Args: secret: of binaries, only the size."""
+    declared = declaration(type(value))
+    assert isinstance(declared, Composite)
+    for field in declared.fields:
+        held = getattr(value, field.attribute)
+        if field.mandatory or held != field.default:
+            yield field.attribute, f"{len(held)} octets" if secret and isinstance(held, bytes) else _shown(held)
+
+
+def _shown(value: object) -> str:
+    """A value on one line, as the standard would write it rather than Python."""
+    if isinstance(value, Enum):
+        return str(value.value) if isinstance(value, str) else value.name.lower().replace("_", "-")
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, bytes):
+        return f"0x{value[:MAX_VALUE_CHARACTERS].hex()}"
+    if isinstance(value, Entries):
+        return f"{len(value)} entries"
+    if isinstance(value, (list, tuple)):
+        return f"[{', '.join(map(_shown, value))}]"
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{_shown(key)}: {_shown(item)}" for key, item in value.items()) + "}"
+    if isinstance(DECLARED.get(type(value)), Composite):
+        return f"{_label(value)}({', '.join(f'{name}={text}' for name, text in _fields(value, secret=False))})"
+    return str(value)

@@ -1,0 +1,1 @@
+"""`$management`: state to read, and costs to change."""

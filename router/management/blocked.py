@@ -1,0 +1,165 @@
+"""Why nothing can be sent on a link now: the question that everybody asks whose sender waits.
+
+A router gives the credit that receivers gave it, so most reasons are found at the other end of an address, or of a
+lane.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from amqpmesh.policies.distribution import Distribution
+from amqpmesh.router.credit.sinks import FixedWindow
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from amqpmesh.router.model.links import IncomingLink, OutgoingLink
+    from amqpmesh.router.model.node import Address
+
+
+class Reason(StrEnum):
+    """Each value is what a person reads."""
+
+    DETACHED = "link is detached"
+    DRAINING = "router drains"
+    MEMORY = "memory used up"
+    # Of senders, and of their addresses.
+    NO_RECEIVER = "no receiver anywhere"
+    SPLIT = "no receiver in this part of the mesh"
+    NO_PATH = "no path there"
+    NO_LANE = "no lane there"
+    ATTACHING = "lanes are being attached"
+    ELSEWHERE = "the container elsewhere is not reached"
+    NO_CREDIT = "receivers give no credit"
+    FAR_NO_CREDIT = "receivers at other routers give no credit"
+    SPENT = "receivers' credit is used up"
+    WINDOWS = "receivers' session windows are closed"
+    UNREAD = "receivers do not read"
+    UNSETTLED = "receivers settle too little"
+    SLOWEST = "a multicast waits for its slowest receiver"
+    # Of senders alone.
+    OTHERS = "receivers' credit is used by others"
+    HELD = "window is full"
+    # Of lanes alone.
+    UNANSWERED = "lane is not attached yet"
+    # Of receivers, and of neighbours that take lanes.
+    RECEIVER_NO_CREDIT = "receiver gave no credit"
+    RECEIVER_TOOK_BACK = "receiver took its credit back"
+    RECEIVER_SPENT = "receiver's credit is used up"
+    RECEIVER_WINDOW = "session window is closed"
+    RECEIVER_UNREAD = "peer does not read"
+    RECEIVER_UNSETTLED = "unsettled limit reached"
+
+
+#: What holds up its receivers holds up an address. Those that are nearest to taking something again come first.
+_OF_RECEIVERS: Final = {
+    Reason.UNANSWERED: Reason.ATTACHING,
+    Reason.RECEIVER_UNREAD: Reason.UNREAD,
+    Reason.RECEIVER_WINDOW: Reason.WINDOWS,
+    Reason.RECEIVER_UNSETTLED: Reason.UNSETTLED,
+    Reason.RECEIVER_SPENT: Reason.SPENT,
+    Reason.RECEIVER_TOOK_BACK: Reason.NO_CREDIT,
+    Reason.RECEIVER_NO_CREDIT: Reason.NO_CREDIT,
+}
+_ORDER: Final = (*dict.fromkeys(_OF_RECEIVERS.values()), Reason.FAR_NO_CREDIT)
+
+
+class Whereabouts(NamedTuple):
+    """Where the mesh has consumers of an address, as far as this router knows."""
+
+    within_reach: tuple[str, ...] = ()
+    """Other routers that have some, in order."""
+    out_of_reach: tuple[str, ...] = ()
+    """Those that no path leads to."""
+    split: bool = False
+    """There are routers that no path leads to: they may have some that are not known here."""
+
+
+NOWHERE: Final = Whereabouts()
+
+
+def why_outgoing(outgoing: OutgoingLink) -> Reason | None:
+    """Why nothing can be sent to a receiver, or by a lane; None: it can."""
+    link, connection = outgoing.link, outgoing.connection
+    if not link.is_attached:
+        return Reason.UNANSWERED if link.remote is None else Reason.DETACHED
+    if not link.credit:
+        if link.flow_state.lowered:
+            return Reason.RECEIVER_TOOK_BACK
+        had_some = link.delivery_count != link.initial_delivery_count
+        return Reason.RECEIVER_SPENT if had_some else Reason.RECEIVER_NO_CREDIT
+    if connection.unwritten > connection.engine.flow_state.backlog:
+        return Reason.RECEIVER_UNREAD
+    if link.session.flow_state.remote_incoming_window <= 0:
+        return Reason.RECEIVER_WINDOW
+    unsettled = outgoing.unsettled + connection.held.get(outgoing.address, 0)
+    return Reason.RECEIVER_UNSETTLED if unsettled >= outgoing.max_unsettled else None
+
+
+def why_address(address: Address, *, draining: bool, whereabouts: Whereabouts = NOWHERE) -> Reason | None:
+    """Why no sender of an address is given credit; None: receivers can take something.
+
+    Args: draining: the router takes nothing new. whereabouts: of its consumers at other routers.
+    """
+    ingress = address.ingress
+    node = address if ingress is None else ingress
+    if address.suspended or node.has_consumers:
+        return why_node(node if node.has_consumers else address, draining=draining)
+    if whereabouts.within_reach:
+        # Lanes are attached for senders: without any, none is missing.
+        return None if ingress is None else Reason.NO_LANE
+    if whereabouts.out_of_reach:
+        return Reason.NO_PATH
+    return Reason.SPLIT if whereabouts.split else Reason.NO_RECEIVER
+
+
+def why_node(node: Address, *, draining: bool) -> Reason | None:
+    """The same of one node: of the consumers here, of an ingress and its ways out, or of a lane.
+
+    Args: draining: the router takes nothing new.
+    """
+    if node.suspended:
+        return Reason.DRAINING if draining else Reason.MEMORY
+    if not node.has_consumers:
+        return Reason.NO_RECEIVER if node.lane is None else Reason.NO_PATH
+    if node.demand:
+        return None
+    if node.far is not None and node.is_ingress and not node.outgoing:
+        return Reason.ELSEWHERE
+    reasons = {_of_receivers(each) for each in node.outgoing if not each.left_out}
+    ways = list(node.shares)
+    if node.config.distribution is Distribution.CLOSEST:
+        least = min((share.cost for share in ways), default=0)
+        ways = [share for share in ways if share.cost == least]
+    reasons |= {why_node(share.node, draining=draining) for share in ways}
+    if None in reasons and (node.is_multicast or ways):
+        # By one of several ways something could leave: others wait for the rest, or it is lent to others.
+        return Reason.SLOWEST if node.is_multicast else None
+    return _first(reasons)
+
+
+def _of_receivers(outgoing: OutgoingLink) -> Reason | None:
+    reason = _OF_RECEIVERS.get(why) if (why := why_outgoing(outgoing)) is not None else None
+    return Reason.FAR_NO_CREDIT if reason is Reason.NO_CREDIT and outgoing.lane is not None else reason
+
+
+def _first(reasons: Iterable[Reason | None]) -> Reason | None:
+    found = set(reasons)
+    return next((reason for reason in _ORDER if reason in found), None)
+
+
+def why_incoming(incoming: IncomingLink, of_address: Reason | None, *, draining: bool) -> Reason | None:
+    """Why a sender may send nothing; None: it may.
+
+    Args: of_address: `why_address` of its own. draining: the router takes nothing new.
+    """
+    link = incoming.link
+    if not link.is_attached:
+        return Reason.DETACHED
+    if link.credit:
+        return Reason.HELD if link.session.flow_state.incoming_window <= 0 else None
+    if incoming.address is not None and not isinstance(incoming.pool, FixedWindow):
+        return of_address or Reason.OTHERS
+    return Reason.DRAINING if draining else Reason.HELD

@@ -1,0 +1,220 @@
+"""The types of entities that a router tells of itself, and how they are named and read.
+
+They are the classes of `statistics.py`; their fields are the attributes, by the same names.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import types
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any, Final, get_args, get_origin, get_type_hints
+from urllib.parse import quote
+
+from amqpmesh.router.address_syntax import split
+from amqpmesh.router.amqp.codec.types import Primitive, ULong
+from amqpmesh.router.attach.answer import DYNAMIC
+from amqpmesh.router.statistics import (
+    AddressStatistics,
+    AdvertStatistics,
+    ConnectionStatistics,
+    ConnectorStatistics,
+    ContainerLinkStatistics,
+    DisagreementStatistics,
+    LaneStatistics,
+    LinkStatistics,
+    ListenerStatistics,
+    MeshStatistics,
+    NeighbourStatistics,
+    NodeStatistics,
+    RouterStatistics,
+    RouteStatistics,
+    Statistics,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from amqpmesh.router.amqp.codec.types import Value
+
+PREFIX: Final = "org.amqpmesh."
+"""What the names of our types begin with; requests may leave it out."""
+
+COMMON: Final = {"name": Primitive.STRING, "identity": Primitive.STRING, "type": Primitive.STRING}
+"""Attributes that each entity has."""
+
+_PRIMITIVES: Final[tuple[tuple[type, Primitive], ...]] = (
+    (bool, Primitive.BOOLEAN),
+    (int, Primitive.ULONG),
+    (float, Primitive.DOUBLE),
+    (str, Primitive.STRING),
+    (tuple, Primitive.LIST),
+)
+_WRITTEN: Final[Mapping[Primitive, Callable[[Any], Value]]] = {
+    Primitive.BOOLEAN: bool,
+    Primitive.ULONG: ULong,
+    Primitive.DOUBLE: float,
+    Primitive.STRING: str,
+    Primitive.LIST: list,
+}
+
+
+def without_secret(address: str) -> str:
+    """The name of an address, as anybody may know it.
+
+    Whoever knows the address of a dynamic node can send there: its random part is between its maker and those that the
+    maker tells. A digest stands in its place, so that nodes are told apart.
+    """
+    if not address.startswith(f"{DYNAMIC}/"):
+        return address
+    name, container = split(address)
+    made_for, _, secret = name.rpartition("/")
+    shown = f"{made_for}/*{hashlib.blake2b(secret.encode(), digest_size=6).hexdigest()}"
+    return shown if container is None else f"{shown}@{container}"
+
+
+class EntityType:
+    """Entities of one class, and how they are named and read."""
+
+    def __init__(
+        self,
+        kind: str,
+        cls: type,
+        entities: Callable[[Statistics], Sequence[Any]],
+        key: Callable[[Any], str],
+        *,
+        called: Callable[[Any], str] | None = None,
+        changeable: Sequence[str] = (),
+    ) -> None:
+        """Args: kind: its name without prefix. key: what the identity goes on with, unique among these entities.
+        called: their name, if it is not the identity. changeable: attributes that may be changed.
+        """
+        self.name = f"{PREFIX}{kind}"
+        self.entities = entities
+        self.attributes: dict[str, Primitive] = {**COMMON, **_typed(cls)}
+        self.changeable = changeable
+        self._kind = kind
+        self._key = key
+        self._called = called
+
+    def identity(self, entity: Any) -> str:
+        """Unique among all entities of a router."""
+        return f"{self._kind}{self._key(entity)}"
+
+    def entity_name(self, entity: Any) -> str:
+        """What people call it; not always unique."""
+        return self._called(entity) if self._called is not None else self.identity(entity)
+
+    def reader(self, names: Iterable[str]) -> Callable[[Any], list[Value]]:
+        """What reads these attributes of an entity; null for those that it has not."""
+        readers = [self._reader(name) for name in names]
+        return lambda entity: [read(entity) for read in readers]
+
+    def _reader(self, name: str) -> Callable[[Any], Value]:
+        if name == "type":
+            return lambda _: self.name
+        if name == "identity":
+            return self.identity
+        if name == "name":
+            return self.entity_name
+        if name not in self.attributes:
+            return lambda _: None
+        if name == "address":
+            return lambda entity: None if entity.address is None else without_secret(entity.address)
+        write = _WRITTEN[self.attributes[name]]
+        return lambda entity: None if (value := getattr(entity, name)) is None else write(value)
+
+
+def _typed(cls: type) -> dict[str, Primitive]:
+    """The AMQP types of the fields of a class of statistics."""
+    hints = get_type_hints(cls)
+    return {item.name: _primitive(hints[item.name]) for item in fields(cls)}
+
+
+def _primitive(hint: Any) -> Primitive:
+    """Raises: TypeError: there is none for it."""
+    if isinstance(hint, types.UnionType):
+        (hint,) = (option for option in get_args(hint) if option is not types.NoneType)
+    hint = get_origin(hint) or hint
+    for cls, primitive in _PRIMITIVES:
+        if issubclass(hint, cls):
+            return primitive
+    raise TypeError(f"no AMQP type for {hint}")
+
+
+def _numbered(entity: ConnectionStatistics | LaneStatistics | LinkStatistics) -> str:
+    return f"/{entity.number}"
+
+
+def _named(entity: AddressStatistics | ConnectorStatistics | ListenerStatistics | NodeStatistics) -> str:
+    # A name may hold anything, but nothing stands before its /, so no tenant can be mistaken for a part of one.
+    if isinstance(entity, ConnectorStatistics | ListenerStatistics):
+        return f"/{entity.name}"
+    tenant, name = entity.tenant, without_secret(entity.name)
+    return f"@{quote(tenant, safe='')}/{name}" if tenant else f"/{name}"
+
+
+def _called(entity: AddressStatistics | NodeStatistics) -> str:
+    return without_secret(entity.name)
+
+
+def _advertised(entity: AdvertStatistics) -> str:
+    return _of_router(entity, entity.name)
+
+
+def _of_router(entity: AdvertStatistics | DisagreementStatistics, name: str) -> str:
+    # No router's id can be mistaken for a part of the name, which comes last and may hold anything.
+    tenant = f"@{quote(entity.tenant, safe='')}" if entity.tenant else ""
+    return f"{tenant}/{quote(entity.router, safe='')}/{name}"
+
+
+def _meshes(told: Statistics) -> Sequence[MeshStatistics]:
+    return (told.mesh,) if told.mesh is not None else ()
+
+
+TYPES: Final[Mapping[str, EntityType]] = {
+    each.name: each
+    for each in (
+        EntityType("router", RouterStatistics, lambda s: (s.router,), lambda e: f"/{e.id}", called=lambda e: e.id),
+        EntityType(
+            "listener", ListenerStatistics, lambda s: s.listeners, _named, called=lambda e: e.name, changeable=["cost"]
+        ),
+        EntityType(
+            "connector",
+            ConnectorStatistics,
+            lambda s: s.connectors,
+            _named,
+            called=lambda e: e.name,
+            changeable=["cost"],
+        ),
+        EntityType(
+            "container-link",
+            ContainerLinkStatistics,
+            lambda s: s.container_links,
+            lambda e: f"/{e.name}",
+            called=lambda e: e.name,
+        ),
+        EntityType("connection", ConnectionStatistics, lambda s: s.connections, _numbered),
+        EntityType("link", LinkStatistics, lambda s: s.links, _numbered, called=lambda e: e.name),
+        EntityType("address", AddressStatistics, lambda s: s.addresses, _named, called=_called),
+        EntityType("node", NodeStatistics, lambda s: s.nodes, _named, called=_called),
+        EntityType("mesh", MeshStatistics, _meshes, lambda e: f"/{e.id}", called=lambda e: e.id),
+        EntityType(
+            "neighbour",
+            NeighbourStatistics,
+            lambda s: s.neighbours,
+            lambda e: f"/{e.connection}",
+            called=lambda e: e.router,
+            changeable=["cost"],
+        ),
+        EntityType("route", RouteStatistics, lambda s: s.routes, lambda e: f"/{e.router}", called=lambda e: e.router),
+        EntityType("lane", LaneStatistics, lambda s: s.lanes, _numbered, called=lambda e: e.name),
+        EntityType("advert", AdvertStatistics, lambda s: s.adverts, _advertised, called=lambda e: e.name),
+        EntityType(
+            "disagreement",
+            DisagreementStatistics,
+            lambda s: s.disagreements,
+            lambda e: _of_router(e, without_secret(e.address)),
+        ),
+    )
+}

@@ -1,0 +1,194 @@
+"""What a router sees of its mesh: neighbours, routes, and what others tell of addresses, read into statistics."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypedDict
+
+from amqpmesh.router.address_syntax import as_known_at, split
+from amqpmesh.router.delivery.lifetime import seen_as
+from amqpmesh.router.management.blocked import Reason, Whereabouts, why_address, why_node
+from amqpmesh.router.statistics import (
+    AdvertStatistics,
+    DisagreementStatistics,
+    MeshStatistics,
+    NeighbourStatistics,
+    RouteStatistics,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from amqpmesh.router.core import Core
+    from amqpmesh.router.incremental import Steps
+    from amqpmesh.router.mesh.member import Mesh
+    from amqpmesh.router.mesh.neighbour import Neighbour
+    from amqpmesh.router.model.node import Address
+    from amqpmesh.router.statistics import LaneStatistics
+    from amqpmesh.topology.linkstate import Link
+
+
+class Seen(TypedDict, total=False):
+    """The fields of `Statistics`; none of them where there is no mesh."""
+
+    mesh: MeshStatistics
+    neighbours: tuple[NeighbourStatistics, ...]
+    routes: tuple[RouteStatistics, ...]
+    adverts: tuple[AdvertStatistics, ...]
+    disagreements: tuple[DisagreementStatistics, ...]
+
+
+class Compass:
+    """Where consumers of addresses are; made for one survey."""
+
+    def __init__(self, mesh: Mesh | None) -> None:
+        self._topology = mesh.topology if mesh is not None else None
+        self._split = False
+        self._out_of_reach: dict[tuple[str, str], list[str]] = {}
+        if self._topology is None or mesh is None:
+            return
+        self._members = mesh.members
+        for router in self._topology.routers():
+            if self._topology.distance(router) is None:
+                self._split = True
+                for name, advert in self._topology.book.told_by(router).items():
+                    if advert.consumers:
+                        self._out_of_reach.setdefault(name, []).append(router)
+
+    def of(self, tenant: str, name: str) -> Whereabouts:
+        """The other routers that have consumers of an address; of `name@router`, that router."""
+        if self._topology is None:
+            return Whereabouts()
+        own = self._topology.router
+        local, only = split(name)
+        if only is not None and only != own:
+            members = self._members.of(only) or (only,)
+            adverts = ((each, self._topology.lookup(tenant, as_known_at(each, local)).get(each)) for each in members)
+            there = tuple(each for each, advert in adverts if advert is not None and advert.consumers)
+            lost = tuple(each for each in members if self._topology.distance(each) is None)
+            return Whereabouts(there, lost if len(lost) == len(members) else ())
+        told = self._topology.lookup(tenant, name)
+        return Whereabouts(
+            tuple(sorted(router for router, advert in told.items() if advert.consumers and router != own)),
+            tuple(self._out_of_reach.get((tenant, name), ())),
+            self._split,
+        )
+
+
+def why_unasked(core: Core, address: Address) -> Reason:
+    """Why a sender of an address that nobody receives from has no credit, in the words of a survey."""
+    if core.mesh is not None and not address.is_ingress:
+        reason = why_node(address, draining=core.draining)
+    else:
+        seen = seen_as(core, address)
+        whereabouts = Compass(core.mesh).of(seen.tenant, seen.name)
+        reason = why_address(seen, draining=core.draining, whereabouts=whereabouts)
+    return reason or Reason.NO_RECEIVER
+
+
+def look_around(core: Core, lanes: Sequence[LaneStatistics]) -> Steps[Seen]:
+    """Read all of it, in steps. Args: lanes: those that there are."""
+    mesh = core.mesh
+    if mesh is None:
+        return Seen()
+    by_connection: dict[int, int] = {}
+    for lane in lanes:
+        by_connection[lane.connection] = by_connection.get(lane.connection, 0) + 1
+    neighbours = []
+    links = {link.adjacency: link for link in mesh.topology.neighbours()}
+    for neighbour in list(mesh.neighbours.values()):
+        link = links.get(neighbour)
+        if link is not None:
+            neighbours.append(_neighbour(mesh, neighbour, link, by_connection.get(neighbour.record.number, 0)))
+        yield
+    routes = []
+    adverts = []
+    for router in mesh.topology.routers():
+        yield
+        if router == core.id:
+            continue
+        routes.append(_route(mesh, router))
+        reachable = mesh.topology.distance(router) is not None
+        for name, advert in list(mesh.topology.book.told_by(router).items()):
+            if advert.consumers:
+                adverts.append(
+                    AdvertStatistics(
+                        name=name.name,
+                        tenant=name.tenant,
+                        router=router,
+                        distribution=advert.distribution,
+                        reachable=reachable,
+                    )
+                )
+            yield
+    disagreements = yield from mesh.ways.disagreements.survey(mesh.ways.nodes())
+    whole = _mesh(core, mesh, neighbours, routes, len(lanes))
+    return Seen(
+        mesh=whole,
+        neighbours=tuple(neighbours),
+        routes=tuple(routes),
+        adverts=tuple(adverts),
+        disagreements=disagreements,
+    )
+
+
+def _mesh(
+    core: Core,
+    mesh: Mesh,
+    neighbours: Sequence[NeighbourStatistics],
+    routes: Sequence[RouteStatistics],
+    lanes: int,
+) -> MeshStatistics:
+    topology = mesh.topology
+    dropped = topology.dropped
+    return MeshStatistics(
+        id=topology.router,
+        epoch=topology.epoch,
+        routers=1 + len(routes),
+        reachable=1 + sum(route.distance is not None for route in routes),
+        neighbours=sum(neighbour.up for neighbour in neighbours),
+        lanes=lanes,
+        messages_sent=sum(topology.sent.values()),
+        no_path=core.no_path,
+        no_hops=core.no_hops,
+        dropped_malformed=dropped.get("malformed", 0),
+        dropped_oversized=dropped.get("oversized", 0),
+        dropped_version=dropped.get("version", 0),
+        dropped_kind=dropped.get("kind", 0),
+        dropped_area=dropped.get("area", 0),
+        dropped_untrusted=dropped.get("untrusted", 0),
+        dropped_stale=dropped.get("stale", 0),
+        dropped_replayed=dropped.get("replayed", 0),
+        dropped_full=dropped.get("full", 0),
+    )
+
+
+def _neighbour(mesh: Mesh, neighbour: Neighbour, link: Link, lanes: int) -> NeighbourStatistics:
+    record, graph = neighbour.record, mesh.topology.graph
+    router = neighbour.router
+    remote_cost = graph.cost(router, mesh.topology.router)
+    reason = link.reason or ("the neighbour does not tell of it" if remote_cost is None else None)
+    return NeighbourStatistics(
+        connection=record.number,
+        router=router,
+        connector=record.connector.name if record.connector is not None else None,
+        listener=record.listener.name if record.listener is not None else None,
+        cost=link.cost,
+        remote_cost=remote_cost,
+        up=link.up,
+        advertised=link.advertised,
+        since=neighbour.since,
+        lanes=lanes,
+        reason=reason,
+    )
+
+
+def _route(mesh: Mesh, router: str) -> RouteStatistics:
+    topology = mesh.topology
+    way = topology.paths.way(router)
+    return RouteStatistics(
+        router=router,
+        distance=way.distance if way is not None else None,
+        next_hops=way.next_hops if way is not None else (),
+        hops=way.length if way is not None else None,
+        transit=topology.graph.is_transit(router),
+    )

@@ -1,0 +1,335 @@
+"""`$management`: what a router tells of itself, asked for in messages.
+
+The requests and responses are those of AMQP Management (working draft): QUERY and READ, and the operations that say
+which types, attributes and operations there are; UPDATE changes costs, for those who may. The types are those of
+`entities.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from amqpmesh.policies.access import RESERVED
+from amqpmesh.router.amqp.codec.encoder import VALUE_WRITERS
+from amqpmesh.router.amqp.codec.types import Array, Int, ULong
+from amqpmesh.router.amqp.codec.value_limits import MAX_VALUES
+from amqpmesh.router.amqp.codec.values import encode
+from amqpmesh.router.config.limits import USHORT_MAX
+from amqpmesh.router.management.entities import COMMON, PREFIX, TYPES, EntityType
+from amqpmesh.router.mesh.costs import Costly
+from amqpmesh.router.message.content import Message
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from amqpmesh.router.amqp.codec.types import Value
+    from amqpmesh.router.incremental import Steps
+    from amqpmesh.router.statistics import Statistics
+
+ADDRESS: Final = f"{RESERVED}management"
+"""The address that requests are sent to."""
+
+NODE: Final = "org.amqp.management"
+"""The type of the management node, which is an entity, too."""
+
+PAGE: Final = 500
+"""Entities that one answer to a QUERY has at most; `offset` goes on from there."""
+
+PAGE_SIZE: Final = 256 * 2**10
+"""Octets after which an answer has no further entity: names may be long."""
+
+PAGE_VALUES: Final = MAX_VALUES * 3 // 4
+"""Values of the rows of an answer at most, so that clients that count them decode it without asking for more."""
+
+MAX_ATTRIBUTE_NAMES: Final = 200
+"""Those that a QUERY may ask for; there are not so many."""
+
+OK, BAD_REQUEST, FORBIDDEN, NOT_FOUND, NOT_ALLOWED, NOT_IMPLEMENTED = 200, 400, 403, 404, 405, 501
+
+_DESCRIPTIONS: Final = {
+    OK: "OK",
+    BAD_REQUEST: "Bad Request",
+    FORBIDDEN: "Forbidden",
+    NOT_FOUND: "Not Found",
+    NOT_ALLOWED: "Method Not Allowed",
+    NOT_IMPLEMENTED: "Not Implemented",
+}
+
+
+Change = Callable[[str, Costly, int], None]
+"""Gives an entity, by its identity and as it was told, another cost. Raises: LookupError: it cannot have one."""
+
+
+class RefusedError(Exception):
+    """The response has this status and no body worth anything."""
+
+    def __init__(self, status: int, reason: str) -> None:
+        super().__init__(reason)
+        self.status = status
+
+
+@dataclass(frozen=True, slots=True)
+class _Encoded:
+    """A value that is encoded already, as a part of others."""
+
+    octets: bytes
+
+
+VALUE_WRITERS[_Encoded] = lambda value, _depth: value.octets
+
+
+def respond(request: Message, statistics: Statistics, change: Change | None = None) -> Steps[Message]:
+    """The answer to a request, in steps, since there may be much to tell; an error is an answer, too.
+
+    Its `to` and its correlation-id are the request's reply-to and correlation-id, or message-id where it has none.
+
+    Args: change: None: whoever asks may change nothing.
+    """
+    properties = request.application_properties
+    status = OK
+    try:
+        operation = _text(properties, "operation")
+        if operation is None:
+            raise RefusedError(BAD_REQUEST, "the application-property `operation` is missing")
+        if operation in _SEARCHES:
+            body = yield from _SEARCHES[operation](request, statistics)
+        elif operation == "UPDATE":
+            body = yield from _update(request, statistics, change)
+        else:
+            body = _operation(operation)(request)
+        description = _DESCRIPTIONS[OK]
+    except RefusedError as refusal:
+        status, body, description = refusal.status, {}, f"{_DESCRIPTIONS[refusal.status]}: {refusal}"
+    return Message(
+        body,
+        to=request.reply_to,
+        correlation_id=request.message_id if request.correlation_id is None else request.correlation_id,
+        application_properties={"statusCode": Int(status), "statusDescription": description},
+    )
+
+
+def goes_on(request: Message) -> bool:
+    """Whether a request asks for a page of an answer behind the first."""
+    return bool(request.application_properties.get("offset"))
+
+
+def _operation(name: str) -> Callable[[Message], Value]:
+    operation = _OPERATIONS.get(name)
+    if operation is not None:
+        return operation
+    if name in _CHANGING:
+        raise RefusedError(NOT_ALLOWED, f"{name}: nothing comes or goes by that")
+    raise RefusedError(NOT_IMPLEMENTED, f"there is no operation {name}")
+
+
+# ----------------------------------------------------------------------------------------------------- the operations
+
+
+def _query(request: Message, statistics: Statistics) -> Steps[Value]:
+    """Some attributes of many entities, as a table: `attributeNames`, and a row for each in `results`.
+
+    The rows are encoded as they are read: that takes as long as reading them, and would be one long step at the end.
+    """
+    kinds = _entity_types(request)
+    names = _attribute_names(request) or list(dict.fromkeys(name for kind in kinds for name in kind.attributes))
+    offset = _number(request, "offset") or 0
+    asked = _number(request, "count")
+    count = min(PAGE if asked is None else asked, PAGE, PAGE_VALUES // (len(names) + 1))
+    readers = {kind: kind.reader(names) for kind in kinds}
+    results: list[Any] = []
+    size = values = 0
+    for kind, entity in _page(kinds, statistics, offset, count):
+        told = readers[kind](entity)
+        row = encode(told)
+        size += len(row)
+        values += 1 + len(told) + sum(len(value) for value in told if isinstance(value, list))
+        if results and (size > PAGE_SIZE or values > PAGE_VALUES):
+            break
+        results.append(_Encoded(row))
+        yield
+    return {"attributeNames": names, "results": results}
+
+
+def _page(
+    kinds: Iterable[EntityType], statistics: Statistics, offset: int, count: int
+) -> Iterator[tuple[EntityType, Any]]:
+    """`count` entities, after the first `offset` of all."""
+    for kind in kinds:
+        entities = kind.entities(statistics)
+        page = entities[offset : offset + count]
+        offset = max(0, offset - len(entities))
+        count -= len(page)
+        for entity in page:
+            yield kind, entity
+
+
+def _read(request: Message, statistics: Statistics) -> Steps[Value]:
+    """All attributes of one entity."""
+    name, identity, wanted = _wanted(request)
+    if "self" in (name, identity) and wanted in (None, NODE):
+        return {"name": "self", "identity": "self", "type": NODE}
+    kind, entity = yield from _find(request, statistics)
+    return _told(kind, entity)
+
+
+def _update(request: Message, statistics: Statistics, change: Change | None) -> Steps[Value]:
+    """Another cost for a neighbour, or for all of a connector or listener; what there is then."""
+    kind, entity = yield from _find(request, statistics)
+    if not kind.changeable:
+        raise RefusedError(NOT_ALLOWED, f"UPDATE: nothing of {kind.name} can be changed")
+    if change is None:
+        raise RefusedError(FORBIDDEN, "nothing can be changed from where the request came")
+    body = request.body
+    if not isinstance(body, Mapping) or set(body) != set(kind.changeable):
+        raise RefusedError(BAD_REQUEST, f"the body is no map of what can be changed: {', '.join(kind.changeable)}")
+    cost = body["cost"]
+    if not isinstance(cost, int) or isinstance(cost, bool) or not 1 <= cost <= USHORT_MAX:
+        raise RefusedError(BAD_REQUEST, f"`cost` is no number from 1 to {USHORT_MAX}")
+    try:
+        change(kind.identity(entity), entity, int(cost))
+    except LookupError as error:
+        raise RefusedError(NOT_FOUND, str(error)) from None
+    return {**_told(kind, entity), "cost": ULong(cost)}
+
+
+def _told(kind: EntityType, entity: Any) -> dict[str, Value]:
+    return dict(zip(kind.attributes, kind.reader(kind.attributes)(entity), strict=True))
+
+
+def _wanted(request: Message) -> tuple[str | None, str | None, str | None]:
+    """Name, identity and type of the entity that is asked for."""
+    properties = request.application_properties
+    name, identity, wanted = (_text(properties, each) for each in ("name", "identity", "type"))
+    if name is None and identity is None:
+        raise RefusedError(BAD_REQUEST, f"{properties['operation']} needs a `name` or an `identity`")
+    return name, identity, wanted
+
+
+def _find(request: Message, statistics: Statistics) -> Steps[tuple[EntityType, Any]]:
+    """The entity that is asked for."""
+    name, identity, wanted = _wanted(request)
+    found: list[tuple[EntityType, Any]] = []
+    for kind in [_entity_type(wanted)] if wanted is not None else TYPES.values():
+        for entity in kind.entities(statistics):
+            if identity in (None, kind.identity(entity)) and name in (None, kind.entity_name(entity)):
+                found.append((kind, entity))
+            yield
+    if not found:
+        raise RefusedError(NOT_FOUND, "there is no such entity")
+    if len(found) > 1:
+        raise RefusedError(BAD_REQUEST, f"{len(found)} entities have that name: say its `type`, or its `identity`")
+    return found[0]
+
+
+def _get_types(request: Message) -> Value:
+    """The types, each with those that it extends: none."""
+    return {name: [] for name in _type_names(request)}
+
+
+def _get_attributes(request: Message) -> Value:
+    """The names of the attributes of each type."""
+    return {name: list(TYPES[name].attributes if name in TYPES else COMMON) for name in _type_names(request)}
+
+
+def _get_operations(request: Message) -> Value:
+    """The operations of each type, with the names of their arguments."""
+    return {name: _operations_of(name) for name in _type_names(request)}
+
+
+def _operations_of(name: str) -> Value:
+    if name not in TYPES:
+        return dict(_ARGUMENTS)
+    known: dict[Any, Value] = {"READ": ["name", "identity"]}
+    if TYPES[name].changeable:
+        known["UPDATE"] = ["name", "identity"]
+    return known
+
+
+def _get_annotations(request: Message) -> Value:
+    """The annotations of each type: none."""
+    return {name: [] for name in _type_names(request)}
+
+
+def _get_mgmt_nodes(_request: Message) -> Value:
+    """Other management nodes that this one knows: none."""
+    return []
+
+
+#: The operations that look through what there is, in steps.
+_SEARCHES: Final[Mapping[str, Callable[[Message, Statistics], Steps[Value]]]] = {"QUERY": _query, "READ": _read}
+_OPERATIONS: Final[Mapping[str, Callable[[Message], Value]]] = {
+    "GET-TYPES": _get_types,
+    "GET-ATTRIBUTES": _get_attributes,
+    "GET-OPERATIONS": _get_operations,
+    "GET-ANNOTATIONS": _get_annotations,
+    "GET-MGMT-NODES": _get_mgmt_nodes,
+}
+_CHANGING: Final = frozenset({"CREATE", "DELETE", "REGISTER", "DEREGISTER"})
+_ARGUMENTS: Final[Mapping[str, Value]] = {
+    "QUERY": ["entityType", "offset", "count"],
+    "READ": ["name", "identity"],
+    "GET-TYPES": ["entityType"],
+    "GET-ATTRIBUTES": ["entityType"],
+    "GET-OPERATIONS": ["entityType"],
+    "GET-ANNOTATIONS": ["entityType"],
+    "GET-MGMT-NODES": [],
+}
+
+
+# -------------------------------------------------------------------------------------------------------- what they say
+
+
+def _text(properties: Mapping[str, Value], name: str) -> str | None:
+    value = properties.get(name)
+    if value is not None and not isinstance(value, str):
+        raise RefusedError(BAD_REQUEST, f"`{name}` is no string")
+    return value
+
+
+def _number(request: Message, name: str) -> int | None:
+    value = request.application_properties.get(name)
+    if value is None:
+        return None
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise RefusedError(BAD_REQUEST, f"`{name}` is no count")
+    return value
+
+
+def _entity_type(name: str) -> EntityType:
+    kind = TYPES.get(name) or TYPES.get(f"{PREFIX}{name}")
+    if kind is None:
+        raise RefusedError(NOT_FOUND, f"there is no type {name}")
+    return kind
+
+
+def _entity_types(request: Message) -> Sequence[EntityType]:
+    """The type that is asked for, or all."""
+    name = _text(request.application_properties, "entityType")
+    return [_entity_type(name)] if name is not None else list(TYPES.values())
+
+
+def _type_names(request: Message) -> list[str]:
+    """As `_entity_types`, with that of the management node."""
+    name = _text(request.application_properties, "entityType")
+    if name is None:
+        return [NODE, *TYPES]
+    return [name] if name == NODE else [_entity_type(name).name]
+
+
+def _attribute_names(request: Message) -> list[str]:
+    """Those that are asked for; none: all."""
+    body = request.body
+    if not isinstance(body, Mapping):
+        if body is None or body in (b"", ""):
+            return []
+        raise RefusedError(BAD_REQUEST, "the body is no map")
+    names = body.get("attributeNames") or []
+    if isinstance(names, Array):
+        names = list(names.values)
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise RefusedError(BAD_REQUEST, "`attributeNames` is no list of strings")
+    if len(names) > MAX_ATTRIBUTE_NAMES:
+        raise RefusedError(BAD_REQUEST, f"`attributeNames` are more than {MAX_ATTRIBUTE_NAMES}")
+    return names

@@ -1,0 +1,1 @@
+"""The router's memory: holders, shares, and a limit."""

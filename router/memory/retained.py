@@ -1,0 +1,178 @@
+"""What stays of a peer's `open`, `begin` and `attach`, and what that takes of the router's memory.
+
+A peer may send thousands of them, each as large as a frame. What is asked for later is kept, and nothing else: names,
+addresses, the outcomes that a sender's source permits, and which capabilities of ours are desired. Long ones count
+against the peer and the router's memory, and are refused where that is used up.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import lru_cache
+from sys import getsizeof
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from amqpmesh.router.amqp.codec.composite import encode_composite
+from amqpmesh.router.amqp.codec.types import Extension, Symbol
+from amqpmesh.router.amqp.standard.definitions import Role
+from amqpmesh.router.amqp.standard.delivery_states import Accepted, Modified, Outcome, Rejected, Released
+from amqpmesh.router.amqp.standard.messaging import LifetimePolicy, Source, Target
+from amqpmesh.router.amqp.standard.performatives import Attach, Begin, Open
+from amqpmesh.router.delivery.permitted import OUTCOMES
+from amqpmesh.router.endpoint_setup import REDIRECT
+from amqpmesh.router.memory.holders import SHARES
+from amqpmesh.router.mesh.neighbour import LARGE, WHOLE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from amqpmesh.router.core import Core
+    from amqpmesh.router.model.connections import ConnectionRecord
+    from amqpmesh.router.model.links import IncomingLink, OutgoingLink
+
+LIFETIME_POLICY: Final = Symbol("lifetime-policy")
+"""The property of a dynamic node that says how long it lives (§3.5.9)."""
+
+T = TypeVar("T")
+
+FREE: Final = 512
+"""Octets of what a link or a connection is called that do not count: it takes more itself."""
+
+
+def of_open(opened: Open) -> Open:
+    """What is asked for later of a peer's `open`."""
+    return Open(
+        container_id=opened.container_id,
+        max_frame_size=opened.max_frame_size,
+        channel_max=opened.channel_max,
+        idle_time_out=opened.idle_time_out,
+        desired_capabilities=_known(opened.desired_capabilities, REDIRECT),
+    )
+
+
+def of_begin(begun: Begin) -> Begin:
+    """What is asked for later of a peer's `begin`."""
+    return Begin(
+        next_outgoing_id=begun.next_outgoing_id,
+        incoming_window=begun.incoming_window,
+        outgoing_window=begun.outgoing_window,
+        handle_max=begun.handle_max,
+        offered_capabilities=_known(begun.offered_capabilities, WHOLE, LARGE),
+        desired_capabilities=_known(begun.desired_capabilities, WHOLE, LARGE),
+    )
+
+
+def of_attach(attach: Attach) -> Attach:
+    """What is asked for later of a peer's `attach`: the same for nearly all links."""
+    source, target = attach.source, attach.target
+    dynamic = isinstance(source, Source) and source.dynamic, isinstance(target, Target) and target.dynamic
+    outcomes: tuple[Symbol, ...] = ()
+    default: Outcome | None = None
+    if isinstance(source, Source) and source.outcomes and attach.role is Role.SENDER:
+        # Which outcomes a sender's source permits, and the one that stands for others (§3.5.3).
+        outcomes, default = source.outcomes, source.default_outcome
+        if len(outcomes) > len(OUTCOMES):
+            outcomes = tuple(dict.fromkeys(outcomes))
+    redirects = REDIRECT in attach.desired_capabilities
+    if default is not None and not _is_plain(default):
+        return _made(*dynamic, redirects, outcomes, Extension(encode_composite(default)))
+    made = _alike if OUTCOMES.issuperset(outcomes) else _made
+    return made(*dynamic, redirects, outcomes, default)
+
+
+def of_claim(attach: Attach) -> Attach:
+    """What an `attach` is answered by that has to wait for that: without what nobody here looks at."""
+    return replace(
+        attach,
+        source=_named(attach.source),
+        target=_named(attach.target),
+        properties=None,
+        offered_capabilities=(),
+        desired_capabilities=_known(attach.desired_capabilities, REDIRECT),
+    )
+
+
+def _named(terminus: T) -> T:
+    """A source or target without its filters and capabilities; of the properties of its node only its life."""
+    if isinstance(terminus, Source):
+        terminus = replace(terminus, filter=None)
+    if isinstance(terminus, Source | Target):
+        lifetime = (terminus.dynamic_node_properties or {}).get(LIFETIME_POLICY)
+        properties = {LIFETIME_POLICY: lifetime} if isinstance(lifetime, LifetimePolicy) else None
+        terminus = replace(terminus, capabilities=(), dynamic_node_properties=properties)
+    return terminus
+
+
+def _is_plain(outcome: Outcome) -> bool:
+    """Whether an outcome says nothing but what it is."""
+    if isinstance(outcome, Modified):
+        return outcome.message_annotations is None
+    if isinstance(outcome, Rejected):
+        return outcome.error is None
+    return isinstance(outcome, Accepted | Released)
+
+
+def _made(
+    makes_source: bool, makes_target: bool, redirects: bool, outcomes: tuple[Symbol, ...], default: Outcome | None
+) -> Attach:
+    return Attach(
+        name="",
+        handle=0,
+        role=Role.SENDER,
+        source=Source(dynamic=makes_source, outcomes=outcomes, default_outcome=default),
+        target=Target(dynamic=makes_target),
+        desired_capabilities=(REDIRECT,) if redirects else (),
+    )
+
+
+_alike = lru_cache(maxsize=256)(_made)
+
+
+def _known(capabilities: Iterable[Symbol], *known: Symbol) -> tuple[Symbol, ...]:
+    """Those of the capabilities that mean something here; our own objects, as there are many of the peers'."""
+    return tuple(each for each in known if each in capabilities)
+
+
+def size_of_open(opened: Open) -> int:
+    """Octets that the names of a container take, as far as they count."""
+    return max(0, getsizeof(opened.container_id) + getsizeof(opened.hostname) - FREE)
+
+
+def size_of_attach(attach: Attach) -> int:
+    """Octets that stay of an `attach`, as far as they count."""
+    source, target = attach.source, attach.target
+    octets = getsizeof(attach.name)
+    if isinstance(target, Target):
+        octets += getsizeof(target.address)
+    if isinstance(source, Source):
+        octets += getsizeof(source.address)
+        if source.default_outcome is not None and not _is_plain(source.default_outcome):
+            octets += len(encode_composite(source.default_outcome))
+        if source.outcomes and not OUTCOMES.issuperset(source.outcomes):
+            octets += sum(map(getsizeof, source.outcomes))
+    return octets - FREE if octets > FREE else 0
+
+
+def remember(core: Core, record: ConnectionRecord, octets: int) -> bool:
+    """So many octets more stay of what a peer has said, for as long as its connection; whether they may."""
+    if is_too_much(core, record, octets):
+        return False
+    record.remembered += octets
+    record.account.add(octets)
+    return True
+
+
+def forget(record: ConnectionRecord, taken: IncomingLink | OutgoingLink | ConnectionRecord) -> None:
+    """Nothing stays of a link, or of the connection itself."""
+    record.account.add(-taken.remembered)
+    taken.remembered = 0
+
+
+def is_too_much(core: Core, record: ConnectionRecord, octets: int) -> bool:
+    """Whether a peer may not have so many octets more."""
+    if not octets:
+        return False
+    budget, would_hold = core.budget, record.account.used + octets
+    if would_hold <= core.memory.share:
+        return False
+    return would_hold > budget.limit // SHARES or budget.used + octets > budget.limit

@@ -1,0 +1,1 @@
+"""Routes over several routers: neighbours, lanes, and next hops."""

@@ -1,0 +1,379 @@
+"""One router's part in the mesh: its neighbours, and what they tell each other.
+
+The topology decides what to say and what follows from what is heard; here it gets its connections, its clock, and
+somebody who does what it has found out: the ways.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, Protocol
+
+from amqpmesh.router.amqp.errors import CommandError, ProtocolError
+from amqpmesh.router.amqp.link import Receiver
+from amqpmesh.router.amqp.standard.definitions import AmqpCondition, ConnectionCondition, Error
+from amqpmesh.router.amqp.standard.messaging import Target
+from amqpmesh.router.config.mesh import MeshConfig
+from amqpmesh.router.config.urls import Endpoint
+from amqpmesh.router.mesh.neighbour import CONTROL, Neighbour
+from amqpmesh.router.mesh.routes import Ways
+from amqpmesh.router.model.lane import PREFIX, Lane
+from amqpmesh.topology import changes
+from amqpmesh.topology.address_book import Advert
+from amqpmesh.topology.workers import Members, covers
+
+if TYPE_CHECKING:
+    from amqpmesh.router.amqp.events import LinkAttached, TransferReceived
+    from amqpmesh.router.amqp.session import Session
+    from amqpmesh.router.config.file import ConnectorConfig, ListenerConfig
+    from amqpmesh.router.core import Core
+    from amqpmesh.router.model.connections import ConnectionRecord
+    from amqpmesh.topology.linkstate import Topology
+    from amqpmesh.topology.signing import Signer
+
+
+def _origin(record: ConnectionRecord) -> tuple[type, str]:
+    """What a connection came about by."""
+    config = record.connector or record.listener
+    assert config is not None, "a connection has one or the other"
+    return type(config), config.name
+
+
+def is_within(record: ConnectionRecord) -> bool:
+    """Whether it is a connection between two workers of one router."""
+    if record.listener is not None:
+        return record.listener.endpoint.is_unix
+    return record.connector is not None and any(isinstance(e, Endpoint) and e.is_unix for e in record.connector.places)
+
+
+#: Seconds after which a connection to a neighbour is no longer new.
+RIVAL_TIME: Final = 2.0
+
+STANDS_BY: Final = "the connection that the other router has opened is used"
+
+#: Seconds between two looks at how long this router's certificate is good.
+WATCH_TIME: Final = 3600.0
+
+#: Seconds between two looks at whether those of its neighbours are.
+CHECK_TIME: Final = 60.0
+
+
+class Recognizer(Protocol):
+    """Knows routers of the mesh by their certificates."""
+
+    def refusal(self, certificate: bytes | None, router: str) -> str | None:
+        """Why a peer is not the router that it says it is; None: it is. Args: certificate: DER; None: it has none."""
+
+    def parting(self, certificate: bytes | None, router: str) -> str | None:
+        """The same of one who was believed, after a while: it may have shown another certificate since."""
+
+    def expires_in(self) -> float | None:
+        """Seconds that are left of this router's certificate, once it should have been renewed; None: it is new."""
+
+
+class Mesh:
+    """The neighbours of a router."""
+
+    def __init__(self, core: Core, topology: Topology, recognizer: Recognizer | None) -> None:
+        """Args: recognizer: None: anybody is believed."""
+        self._core = core
+        self._recognizer = recognizer
+        self._config = core.config.mesh or MeshConfig(insecure=True)
+        self.topology = topology
+        self.members = Members(topology.graph)
+        self.neighbours: dict[ConnectionRecord, Neighbour] = {}
+        #: What sending costs on the connections of connectors and listeners, by kind and name: changed while running.
+        self._costs: dict[tuple[type, str], int] = {}
+        self.ways = Ways(core, self)
+        self._armed: float | None = None
+        self._arm()
+        self._watch_certificate()
+        self._watch_neighbours()
+        for name, distribution in core.elsewhere.single.items():
+            self.advertise("", name, Advert(distribution, consumers=1))
+
+    # -------------------------------------------------------------------------------------------------- neighbours
+
+    def opened(self, record: ConnectionRecord) -> None:
+        """A connection is open; if it is to a neighbour, begin to talk."""
+        if record.role != "mesh" or record in self.neighbours or not record.engine.can_send:
+            return
+        router = record.peer.container_id
+        refusal = self._doubt(record)
+        if refusal is not None:
+            self._refuse(record, AmqpCondition.UNAUTHORIZED_ACCESS, refusal)
+            return
+        try:
+            neighbour = Neighbour(record, self._core.now, self._config)
+        except CommandError as error:  # it takes no second session, or only frames that are too small
+            self._refuse(record, AmqpCondition.RESOURCE_LIMIT_EXCEEDED, str(error))
+            return
+        self.neighbours[record] = neighbour
+        record.cost = self._costs.get(_origin(record), record.cost)
+        self._apply(self.topology.connected(neighbour, record.cost, self._core.now, expected=router))
+        self._stand_by(router)
+
+    def _doubt(self, record: ConnectionRecord) -> str | None:
+        """Why a peer is not the router that it says it is; None: it is, as far as anybody can know."""
+        router, worker = record.peer.container_id, self._core.config.worker
+        if is_within(record):
+            # Who has come so far is of this user: the system says so, and the folder's permissions.
+            is_other = worker is not None and router != self._core.id and covers(worker.name, router)
+            return None if is_other else "it is no worker of this router"
+        return None if self._recognizer is None else self._recognizer.refusal(record.certificate, router)
+
+    def _refuse(self, record: ConnectionRecord, condition: AmqpCondition, reason: str) -> None:
+        """Whoever it is, it is no neighbour."""
+        router = record.peer.container_id
+        self._core.log.warning(
+            "neighbour refused", connection=record.number, peer=record.host, router=router, reason=reason
+        )
+        self._core.close(record, Error(condition=condition, description=reason))
+
+    def has_neighbour(self, router: str) -> bool:
+        """Whether there is a connection to a router."""
+        return any(each.router == router for each in self.neighbours.values())
+
+    def _stand_by(self, router: str) -> None:
+        """Where two routers have connected to each other, one side's connections are enough.
+
+        Those stay that have been there for a while; of new ones those that the lower id opened. Each side judges
+        alike, and closes its own only.
+        """
+        both = [each for each in self.neighbours.values() if each.router == router]
+        ours = [each for each in both if each.record.connector is not None]
+        theirs = [each for each in both if each.record.connector is None]
+        if not ours or not theirs:
+            return
+        since_ours, since_theirs = (min(each.record.connected_at for each in some) for some in (ours, theirs))
+        if self._core.now - min(since_ours, since_theirs) < RIVAL_TIME:
+            stays = self._core.id < router
+        else:
+            stays = since_ours < since_theirs
+        if not stays:
+            for each in ours:
+                each.record.stands_by = True
+                self._close(each, Error(condition=ConnectionCondition.CONNECTION_FORCED, description=STANDS_BY))
+
+    def lost(self, record: ConnectionRecord) -> None:
+        """A connection is gone."""
+        neighbour = self.neighbours.pop(record, None)
+        if neighbour is not None and not self._apply(self.topology.disconnected(neighbour, self._core.now)):
+            self.ways.refresh()
+
+    def takes(self, record: ConnectionRecord, event: LinkAttached) -> bool:
+        """Whether an attach is one between neighbours."""
+        target = event.attach.target
+        return (
+            record in self.neighbours
+            and isinstance(event.link, Receiver)
+            and isinstance(target, Target)
+            and target.address is not None
+            and (target.address == CONTROL or target.address.startswith(PREFIX))
+        )
+
+    def attached(self, record: ConnectionRecord, event: LinkAttached) -> None:
+        """A neighbour's attach: the answer to ours, its control link, or a lane."""
+        neighbour = self.neighbours.get(record)
+        link, target = event.link, event.attach.target
+        if link.context is neighbour or neighbour is None:
+            return
+        assert isinstance(link, Receiver)
+        assert isinstance(target, Target)
+        assert target.address is not None
+        if target.address == CONTROL:
+            neighbour.take(link, event.attach)
+            return
+        try:
+            lane = Lane.parse(target.address)
+        except ValueError as error:
+            link.refuse(Error(condition=AmqpCondition.INVALID_FIELD, description=str(error)))
+            return
+        self.ways.take(neighbour, link, event.attach, lane)
+
+    def refuse_client(self, record: ConnectionRecord) -> None:
+        """A peer that came as a router attaches a client's link: nobody else but routers may come so."""
+        reason = "only routers of the mesh may connect here; clients use a listener of role normal"
+        self._refuse(record, AmqpCondition.NOT_ALLOWED, reason)
+
+    def detached(self, neighbour: Neighbour) -> None:
+        """A control link is gone: without it a connection is of no use."""
+        self._close(neighbour, Error(condition=AmqpCondition.NOT_ALLOWED, description="the control link was detached"))
+
+    def begun(self, record: ConnectionRecord, session: Session) -> bool:
+        """Answer a session of a neighbour; whether the peer is one."""
+        neighbour = self.neighbours.get(record)
+        if neighbour is not None:
+            neighbour.begun(session)
+        return neighbour is not None
+
+    def ended(self, record: ConnectionRecord, session: Session) -> None:
+        """A session is over, and with it the control link that may have been attached there."""
+        neighbour = self.neighbours.get(record)
+        if neighbour is not None and neighbour.is_told_in(session):
+            self.detached(neighbour)
+
+    def transferred(self, neighbour: Neighbour, event: TransferReceived) -> None:
+        """Part of what a neighbour tells."""
+        try:
+            body = neighbour.received(event)
+        except ProtocolError as error:
+            self._close(neighbour, Error(condition=error.condition, description=str(error)))
+            return
+        if body is not None and neighbour.record in self.neighbours:
+            self._apply(self.topology.received(neighbour, body, self._core.now))
+
+    def window_opened(self, session: Session) -> None:
+        """A session has room again."""
+        for neighbour in self.neighbours.values():
+            if neighbour.session is session:
+                neighbour.pump()
+
+    def _close(self, neighbour: Neighbour, error: Error) -> None:
+        self._core.close(neighbour.record, error)
+
+    # ------------------------------------------------------------------------------------------------ the topology
+
+    def advertise(self, tenant: str, name: str, advert: Advert | None) -> None:
+        """Tell the mesh who is here for an address; None: nobody any more."""
+        self._apply(self.topology.advertise(tenant, name, advert, self._core.now))
+
+    def drain(self) -> None:
+        """Nothing is to come here any more."""
+        self._apply(self.topology.drain(self._core.now))
+
+    def renew(self, signer: Signer, now: float) -> None:
+        """Sign with another certificate from now on, and look again at those that neighbours have shown."""
+        self._core.now = now
+        self._apply(self.topology.renew(signer, now))
+        self.check()
+
+    def check(self) -> None:
+        """Part from neighbours who are not believed any more."""
+        if self._recognizer is None:
+            return
+        for neighbour in [each for each in self.neighbours.values() if not is_within(each.record)]:
+            refusal = self._recognizer.parting(neighbour.record.certificate, neighbour.router)
+            if refusal is not None:
+                self._refuse(neighbour.record, AmqpCondition.UNAUTHORIZED_ACCESS, refusal)
+
+    def _watch_certificate(self) -> None:
+        """Say in time, and every hour from then on, that the certificate is to be renewed."""
+        if self._recognizer is None:
+            return
+        seconds = self._recognizer.expires_in()
+        if seconds is not None:
+            days = round(abs(seconds) / 86_400, 1)
+            if seconds > 0:
+                self._core.log.warning("certificate expires", router=self._core.id, days=days)
+            else:
+                self._core.log.warning("certificate expired", router=self._core.id, days=days)
+        self._core.schedule(self._core.now + WATCH_TIME, self._watch_certificate)
+
+    def _watch_neighbours(self) -> None:
+        """Part from neighbours whose certificates have ended meanwhile."""
+        if self._recognizer is not None:
+            self.check()
+            self._core.schedule(self._core.now + CHECK_TIME, self._watch_neighbours)
+
+    def set_cost(self, neighbour: Neighbour, cost: int) -> None:
+        """What sending to a neighbour by this connection costs from now on, as long as it lasts."""
+        neighbour.record.cost = cost
+        self._apply(self.topology.set_cost(neighbour, cost, self._core.now))
+
+    def cost_of(self, config: ListenerConfig | ConnectorConfig) -> int:
+        """What sending costs on the connections of a listener or connector, as long as none has its own."""
+        return self._costs.get((type(config), config.name), config.cost)
+
+    def set_cost_of(self, config: ListenerConfig | ConnectorConfig, cost: int) -> None:
+        """The same from now on, for those that are there and those to come, as long as this router runs."""
+        origin = type(config), config.name
+        self._costs[origin] = cost
+        for neighbour in list(self.neighbours.values()):
+            if _origin(neighbour.record) == origin:
+                self.set_cost(neighbour, cost)
+
+    def _apply(self, step: changes.Step) -> bool:
+        """Send what the topology has to say, and follow what it has found.
+
+        Returns: whether all ways have been looked at anew.
+        """
+        for adjacency, body in step.messages:
+            assert isinstance(adjacency, Neighbour)
+            if adjacency.record in self.neighbours and not adjacency.send(body):
+                reason = "nothing is read of the control link"
+                self._close(adjacency, Error(condition=AmqpCondition.RESOURCE_LIMIT_EXCEEDED, description=reason))
+        graph_changed = False
+        addresses: set[tuple[str, str]] = set()
+        for change in step.changes:
+            if isinstance(change, changes.NeighbourUp | changes.NeighbourDown):
+                assert isinstance(change.adjacency, Neighbour)
+                change.adjacency.since = self._core.now
+            match change:
+                case changes.NeighbourDown(adjacency=Neighbour() as neighbour) if neighbour.record in self.neighbours:
+                    # It is there and silent. What it has of ours nobody will tell us of, as long as that lasts.
+                    error = Error(condition=ConnectionCondition.CONNECTION_FORCED, description=change.reason)
+                    self._close(neighbour, error)
+                    graph_changed = True
+                case changes.GraphChanged() | changes.NeighbourDown():
+                    graph_changed = True
+                case changes.AddressesChanged():
+                    addresses |= change.addresses
+                case changes.RevocationsChanged():
+                    self.check()
+                case changes.Refused(adjacency=Neighbour() as neighbour):
+                    error = Error(condition=ConnectionCondition.CONNECTION_FORCED, description=change.reason)
+                    self._close(neighbour, error)
+                case _:
+                    pass
+            self._log(change)
+        if graph_changed:
+            if self._core.recording is not None:
+                self._core.recording.graph_changed()
+            self.ways.refresh(sorted(addresses))
+        elif addresses:
+            self.ways.follow(sorted(addresses))
+        self._arm()
+        return graph_changed
+
+    def _arm(self) -> None:
+        at = self.topology.next_timer()
+        if at is not None and (self._armed is None or at < self._armed):
+            self._armed = at
+            self._core.schedule(at, self._tick)
+
+    def _tick(self) -> None:
+        if self._armed is not None and self._armed <= self._core.now:
+            # Whoever was late himself has not read what has come meanwhile.
+            late = self._core.now - self._armed
+            self._armed = None
+            for neighbour in self.neighbours.values():
+                self.topology.lives(neighbour, neighbour.record.engine.received_at + late)
+            self._apply(self.topology.handle_timer(self._core.now))
+
+    def _log(self, change: changes.Change) -> None:
+        log = self._core.log
+        match change:
+            case changes.NeighbourUp(adjacency=Neighbour() as neighbour):
+                log.info("neighbour up", router=change.router, connection=neighbour.record.number)
+            case changes.NeighbourDown(adjacency=Neighbour() as neighbour):
+                number = neighbour.record.number
+                log.warning("neighbour down", router=change.router, connection=number, reason=change.reason)
+            case changes.Refused():
+                log.warning("neighbour refused", router=change.router, reason=change.reason)
+            case changes.Damped(adjacency=Neighbour() as neighbour):
+                seconds = round(change.until - self._core.now, 3)
+                number = neighbour.record.number
+                log.warning("neighbour damped", router=change.router, connection=number, seconds=seconds)
+            case changes.Dropped():
+                log.warning(
+                    "advertisement dropped",
+                    origin=change.origin,
+                    router=change.neighbour,
+                    reason=change.reason,
+                    detail=change.detail,
+                    count=change.count,
+                )
+            case changes.IdentityConflict():
+                log.error("another router has this id", router=change.router, neighbours=", ".join(change.neighbours))
+            case _:
+                pass

@@ -1,0 +1,1 @@
+"""Messages, as programs read and write them (§3.2)."""

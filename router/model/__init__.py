@@ -1,0 +1,1 @@
+"""Nodes, links and connections of a router, as data."""

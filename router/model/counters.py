@@ -1,0 +1,63 @@
+"""What links have counted, added up: some of them are gone."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypedDict
+
+if TYPE_CHECKING:
+    from amqpmesh.router.model.links import IncomingLink, OutgoingLink
+
+
+class ByOutcome(TypedDict):
+    """The fields of `Outcomes`."""
+
+    presettled: int
+    accepted: int
+    rejected: int
+    released: int
+    modified: int
+
+
+class Tally:
+    """Deliveries that came and left by some links; outcomes are those that receivers gave."""
+
+    __slots__ = ("accepted", "deliveries_in", "deliveries_out", "modified", "presettled", "rejected", "released")
+
+    def __init__(self) -> None:
+        self.deliveries_in = 0
+        self.deliveries_out = 0
+        self.presettled = 0
+        self.accepted = 0
+        self.rejected = 0
+        self.released = 0
+        self.modified = 0
+
+    def copy(self) -> Tally:
+        """Another one of the same."""
+        other = Tally()
+        for name in Tally.__slots__:
+            setattr(other, name, getattr(self, name))
+        return other
+
+    def add(self, taken: IncomingLink | OutgoingLink) -> None:
+        """What a link has counted."""
+        counted = taken.link.flow_state
+        if not counted.sender:
+            self.deliveries_in += counted.received
+            return
+        self.deliveries_out += counted.received
+        self.presettled += counted.presettled
+        self.accepted += counted.accepted
+        self.rejected += counted.rejected
+        self.released += counted.released
+        self.modified += counted.modified
+
+    def outcomes(self) -> ByOutcome:
+        """By the names that statistics have for them."""
+        return ByOutcome(
+            presettled=self.presettled,
+            accepted=self.accepted,
+            rejected=self.rejected,
+            released=self.released,
+            modified=self.modified,
+        )

@@ -1,0 +1,1 @@
+"""`Router`: its tasks, sockets, files and threads."""

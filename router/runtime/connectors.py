@@ -1,0 +1,377 @@
+"""Connections that the router itself opens: one task each, which connects, serves, and connects again."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+from collections import deque
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+import trio
+
+from amqpmesh.policies.redirect import NotFollowedError, Place, Stop
+from amqpmesh.router.amqp.standard.definitions import ConnectionCondition
+from amqpmesh.router.client.client_connection import of_foreigner
+from amqpmesh.router.config.urls import Endpoint, Service, is_loopback
+from amqpmesh.router.io.backoff import LASTING, Backoff
+from amqpmesh.router.io.dialing import Opener, reason
+from amqpmesh.router.io.dns import LookUp, NoServerError, endpoints
+from amqpmesh.router.io.handshake import Identity, SecuredStream
+from amqpmesh.router.io.secured_stream import TlsStream
+from amqpmesh.router.io.streams import TcpStream
+from amqpmesh.router.io.tls import not_believed
+from amqpmesh.router.logs import event_log
+from amqpmesh.router.model.redirects import redirect_of
+from amqpmesh.router.statistics import ConnectorState, ConnectorStatistics
+
+if TYPE_CHECKING:
+    from amqpmesh.policies.redirect import Redirect
+    from amqpmesh.router.config.file import ConnectorConfig
+    from amqpmesh.router.model.connections import ConnectionRecord
+    from amqpmesh.router.runtime.credentials import ConnectorCredentials
+    from amqpmesh.router.runtime.driver import Driver
+    from amqpmesh.router.runtime.transport import Transport
+
+log = event_log.EventLog("amqpmesh.io")
+
+DIAL_TIME: Final = 10.0
+"""Seconds for a stream to come about, its TLS handshake included; the peer's `open` has the engine's own time-out."""
+
+REPEAT_TIME: Final = 60.0
+"""Seconds before a reason that has not changed is told again."""
+
+EAGER: Final = 10
+"""Rounds in a row that find no neighbour before the pauses grow: so routers that start together meet soon."""
+
+Carry = Callable[[Callable[[], Awaitable[None]], trio.abc.Stream, str], Awaitable[None]]
+"""Carries a connection, with its stream and its connector's name, until it ends, or the router ends it."""
+
+TransportOf = Callable[["ConnectionRecord", trio.abc.Stream, None], "Transport"]
+"""What serves a connection over its stream."""
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """Where to connect, and whom a certificate has to name: of a domain's servers that is the domain."""
+
+    place: Endpoint | Service
+    name: str
+    #: Where redirects have led, and the URL that they began at; None: none has.
+    stop: Stop | None = None
+    redirected_from: str | None = None
+
+    @property
+    def described(self) -> str:
+        """Where that is, for people."""
+        return str(self.place) if self.stop is None else self.stop.place.described
+
+
+@dataclass(frozen=True, slots=True)
+class Over:
+    """Why a connection is over, or never came about; whether the peer opened it, and where it has sent us."""
+
+    why: str
+    was_open: bool = False
+    onward: Way | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Means:
+    """How connectors reach anybody; tests and tunnels have their own."""
+
+    open_stream: Opener
+    look_up: LookUp
+    backoff: Backoff
+
+
+class Connector:
+    """A configured connector, at work from `run` on.
+
+    Attributes: `config`. `credentials`: those of the next connection.
+    """
+
+    def __init__(
+        self,
+        config: ConnectorConfig,
+        credentials: ConnectorCredentials,
+        means: Means,
+        *,
+        driver: Driver,
+        transport: TransportOf,
+        carry: Carry,
+        certified: str | None = None,
+    ) -> None:
+        """Args: transport: for each of its connections. certified: whom certificates have to name; None: the host, or
+        the domain, of the URL.
+        """
+        self.config = config
+        self.credentials = credentials
+        self._means = means
+        self._driver = driver
+        self._transport = transport
+        self._carry = carry
+        self._certified = certified
+        self._scope = trio.CancelScope()
+        self._record: ConnectionRecord | None = None
+        self._url: str | None = None
+        self._redirected_from: str | None = None
+        #: The servers that DNS knew of the domains of this round.
+        self._servers: tuple[str, ...] = ()
+        self._failures = 0
+        self._reason: str | None = None
+        self._told: dict[str, tuple[str, float]] = {}
+        self._stood_by = False
+
+    @property
+    def name(self) -> str:
+        """Its name in the configuration."""
+        return self.config.name
+
+    def statistics(self, cost: int) -> ConnectorStatistics:
+        """How it stands. Args: cost: of sending on its connections."""
+        record = self._record
+        if record is not None and not record.lost:
+            state = ConnectorState.CONNECTING if record.engine.remote is None else ConnectorState.CONNECTED
+        elif self._scope.cancel_called:
+            state = ConnectorState.ENDED
+        elif record is not None and record.stands_by:
+            state = ConnectorState.STANDING_BY
+        else:
+            state = ConnectorState.WAITING if record is not None or self._url is None else ConnectorState.CONNECTING
+        is_open = state is ConnectorState.CONNECTED
+        return ConnectorStatistics(
+            name=self.name,
+            role=self.config.role,
+            cost=cost,
+            state=state,
+            url=self._url,
+            redirected_from=None if self._url is None else self._redirected_from,
+            connection=record.number if record is not None else None,
+            failures=0 if is_open else self._failures,
+            reason=None if is_open else self._reason,
+        )
+
+    def stop(self) -> None:
+        """Connect no more. A connection that is there goes on until it ends."""
+        self._scope.cancel()
+
+    async def run(self) -> None:
+        """Connect, serve, and again, until `stop`. Raises: nothing."""
+        with self._scope:
+            ahead: deque[Way] = deque()
+            while True:
+                if not ahead:  # a new round
+                    ahead.extend(Way(place, self._certified or place.host) for place in self.config.places)
+                way = ahead.popleft()
+                self._url, self._redirected_from = str(way.place), way.redirected_from
+                began = trio.current_time()
+                try:
+                    if isinstance(way.place, Service):
+                        found = await self._find(way.place, ahead)
+                        self._servers = tuple(endpoint.host for endpoint in found)
+                        ahead.extendleft(Way(endpoint, way.name) for endpoint in reversed(found))
+                        continue
+                    over = await self._connect(way.place, way)
+                except trio.TooSlowError:
+                    over = Over(f"no connection in {DIAL_TIME:g} s")
+                except (OSError, trio.BrokenResourceError) as failure:
+                    over = Over(_said(failure, mesh=self.config.is_mesh))
+                except Exception as fault:
+                    log.error("fault", exception=fault, connector=self.name, url=self._url)
+                    over = Over("a fault of this router")
+                if self._stood_by:
+                    self._stood_by = False
+                    self._failures = 0
+                    ahead.clear()
+                    continue
+                if over.onward is not None:
+                    log.info("redirect followed", connector=self.name, url=self._url, to=over.onward.described)
+                    ahead.appendleft(over.onward)
+                    continue
+                if over.was_open and trio.current_time() - began >= LASTING:
+                    self._failures = 0
+                    ahead.clear()
+                await self._pause(over.why, was_open=over.was_open, is_over=over.was_open or not ahead)
+
+    async def _find(self, service: Service, ahead: deque[Way]) -> list[Endpoint]:
+        """The servers of a domain. Without TLS it is connected to only if DNS says that it has none with TLS.
+
+        Else whoever can keep a connection or an answer of DNS from coming about had what was meant to be secret.
+        Raises: OSError: there are none, or DNS does not say.
+        """
+        plain = None if not service.secure else Service("amqp", service.domain)
+        try:
+            found = await endpoints(service, self._means.look_up)
+        except NoServerError:
+            plain = None
+            raise
+        finally:
+            for way in [way for way in ahead if way.place == plain]:
+                ahead.remove(way)
+        return found
+
+    async def _pause(self, why: str, *, was_open: bool, is_over: bool) -> None:
+        """Tell why there is no connection, and wait if there is nothing else to try at once.
+
+        Args: is_over: a connection was there, or a whole round is through.
+        """
+        await trio.lowlevel.checkpoint_if_cancelled()
+        url, self._url = self._url, None
+        assert url is not None
+        self._reason = why
+        pause = None
+        if is_over:
+            self._failures += 1
+            spared = EAGER - 1 if self.config.is_mesh else 0
+            pause = self._means.backoff.pause(max(1, self._failures - spared))
+        if was_open:
+            self._told.clear()
+        before, at = self._told.get(url, ("", 0.0))
+        if why != before or trio.current_time() - at >= REPEAT_TIME:
+            self._told[url] = why, trio.current_time()
+            seconds = None if pause is None else round(pause, 3)
+            log.warning("connector waits", connector=self.name, url=url, reason=why, seconds=seconds)
+        await trio.sleep(pause or 0.0)
+
+    async def _connect(self, endpoint: Endpoint, way: Way) -> Over:
+        """One connection, from its first byte to its last.
+
+        Raises: OSError, BrokenResourceError, TooSlowError: none came about.
+        """
+        credentials = self.credentials
+        stop = way.stop or Stop(self._place(endpoint, way.name))
+        with trio.fail_after(DIAL_TIME):
+            stream = await self._means.open_stream(endpoint)
+            identity = Identity()
+            if endpoint.secure:
+                stream, identity = await _secured(stream, credentials.context, way.name)
+        if self._scope.cancel_called:
+            # It came about in the last moment: nobody would end it any more.
+            await trio.aclose_forcefully(stream)
+            await trio.lowlevel.checkpoint_if_cancelled()
+        record = self._record = self._driver.core.connect(
+            self.config,
+            endpoint.host,
+            trio.current_time(),
+            secured=endpoint.secure,
+            certificate=identity.certificate,
+            certificate_user=identity.user,
+            certificate_subject=identity.subject,
+            password=credentials.password,
+            hostname=stop.place.hostname,
+            redirected=stop.is_redirected and not self._is_named(stop.place),
+        )
+        began = trio.current_time()
+        transport = self._transport(record, stream, None)
+        try:
+            await self._carry(transport.run, stream, self.name)
+            if record.stands_by:
+                await self._stand_by(record.peer.container_id)
+        finally:
+            self._record = None
+        why = _why(self.config, record, transport.broken, secure=endpoint.secure)
+        onward = None
+        told = record.closed.error if record.closed is not None and record.closed.by_peer else None
+        if told is not None and told.condition == ConnectionCondition.REDIRECT:
+            lasted = trio.current_time() - began >= LASTING
+            try:
+                found = self._follow(Stop(stop.place) if lasted else stop, redirect_of(told))
+            except NotFollowedError as refusal:
+                why = f"{why}; not followed: {refusal}"
+            else:
+                onward = Way(_endpoint(found.place), found.place.certified, found, way.redirected_from or str(endpoint))
+        return Over(why, was_open=record.engine.remote is not None, onward=onward)
+
+    def _place(self, endpoint: Endpoint, name: str) -> Place:
+        """A place that the configuration names. Args: name: whom the certificate there has to name."""
+        return Place(
+            network_host=endpoint.host,
+            port=endpoint.port,
+            secure=endpoint.secure,
+            hostname=self.config.hostname or name,
+            certified=name,
+        )
+
+    def _is_named(self, place: Place) -> bool:
+        """Whether the configuration names a place that a redirect has led to."""
+        named = (each for each in self.config.places if isinstance(each, Endpoint))
+        return any(place.is_same(self._place(each, self._certified or each.host)) for each in named)
+
+    def _follow(self, stop: Stop, redirect: Redirect) -> Stop:
+        """Where the peer sends us (§2.8.16). Raises: NotFollowedError: it is not gone to, and why."""
+        following = self.config.following
+        if redirect.hostname is None or following.allows(redirect.hostname):
+            # Servers of a domain may send to each other; DNS does not say whom a certificate has to name.
+            following = replace(following, own=(*following.own, *self._servers))
+        found = following.follow(stop, redirect)
+        if self.config.is_mesh and not found.place.secure and not is_loopback(found.place.network_host):
+            raise NotFollowedError("a mesh without certificates is on loopback only")
+        return found
+
+    async def _stand_by(self, router: str) -> None:
+        """Wait while the neighbour's own connection is there."""
+        mesh = self._driver.core.mesh
+        assert mesh is not None, "only connections within a mesh stand by"
+        log.info("connector stands by", connector=self.name, url=self._url, router=router)
+        await self._driver.until(lambda: not mesh.has_neighbour(router))
+        self._stood_by = True
+
+
+def _endpoint(place: Place) -> Endpoint:
+    return Endpoint("amqps" if place.secure else "amqp", place.network_host, place.port)
+
+
+async def open_tcp(endpoint: Endpoint) -> TcpStream:
+    """A TCP connection, by IPv6 or IPv4, whichever answers first; or one to a Unix socket. Raises: OSError."""
+    if endpoint.is_unix:
+        stream = await trio.open_unix_socket(endpoint.host)
+    else:
+        stream = await trio.open_tcp_stream(endpoint.host, endpoint.port)
+    return TcpStream(socket.socket(fileno=stream.socket.detach()))
+
+
+async def _secured(
+    stream: trio.abc.Stream, context: ssl.SSLContext | None, name: str
+) -> tuple[trio.abc.Stream, Identity]:
+    """The same within TLS, as its client (§5.2). Raises: BrokenResourceError: the handshake failed."""
+    assert context is not None, "amqps has a context"
+    secured: SecuredStream
+    if isinstance(stream, TcpStream):
+        secured = TlsStream(stream, context, server_hostname=name)
+    else:
+        secured = trio.SSLStream(stream, context, server_hostname=name, https_compatible=True)
+    try:
+        await secured.do_handshake()
+    except BaseException:
+        await trio.aclose_forcefully(stream)
+        raise
+    return secured, Identity.of(secured)
+
+
+def _said(failure: OSError | trio.BrokenResourceError, *, mesh: bool) -> str:
+    cause = failure.__cause__
+    if isinstance(cause, ssl.SSLCertVerificationError):
+        return f"TLS: {not_believed(cause, mesh=mesh)}"
+    return reason(failure)
+
+
+def _why(connector: ConnectorConfig, record: ConnectionRecord, broken: str | None, *, secure: bool) -> str:
+    """Why a connection is over. Args: broken: what the transport ended with."""
+    negotiation, closed = record.engine.negotiation, record.closed
+    if negotiation.foreign:
+        return of_foreigner(negotiation.foreign)
+    if negotiation.refusal:
+        return f"not let in: {negotiation.refusal}"
+    if closed is not None and closed.error is not None:
+        who = "the peer" if closed.by_peer else "the router"
+        about = f": {closed.error.description}" if closed.error.description else ""
+        return f"{who} closed the connection ({closed.error.condition}){about}"
+    if record.engine.remote is not None:
+        return broken or "the peer is gone"
+    if not secure:
+        hint = ": does it want TLS (amqps://)?"
+    else:  # in TLS 1.3 a server looks at our certificate when our handshake is done, and may say nothing about it
+        hint = ": does it believe our certificate?" if connector.shows_certificate else ""
+    return f"{broken or 'the peer closed before it answered'}{hint}"

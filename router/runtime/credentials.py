@@ -1,0 +1,125 @@
+"""What listeners and connectors show, and whom they believe: read from files at the start, and when they changed."""
+
+import os
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Self
+
+from amqpmesh.router.amqp.errors import CommandError, ConfigError
+from amqpmesh.router.config.file import ConnectorConfig, ConnectorTlsConfig, ListenerConfig, MeshConfig, PasswordConfig
+from amqpmesh.router.config.users import Users
+from amqpmesh.router.endpoint_setup import client_sasl
+from amqpmesh.router.io.tls import client_context, mesh_contexts, server_context
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """Of one listener; a connection keeps those that it began with."""
+
+    context: ssl.SSLContext | None
+    """For TLS first (amqps) and for TLS asked for in the stream (amqp) alike; None: there is no TLS."""
+    users: Users | None
+
+    @classmethod
+    def load(cls, listener: ListenerConfig, mesh: MeshConfig | None = None, *, where: str | None = None) -> Self:
+        """Read a listener's files.
+
+        Args: mesh: whose files they are if the listener is the mesh's. where: what errors call it; None: by its name.
+
+        Raises: ConfigError: one of them is missing, or is not what it should be.
+        """
+        if listener.is_mesh:
+            contexts = _of_the_mesh(mesh)
+            return cls(contexts and contexts[0], None)
+        users = None if listener.users is None else Users.load(listener.users)
+        tls = listener.tls
+        if tls is None:
+            return cls(None, users)
+        try:
+            return cls(server_context(tls.certificate, tls.key, tls.trust, tls.client), users)
+        except OSError as error:
+            raise _unlike(error, tls.certificate, f"{where or listener.name}.tls") from None
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectorCredentials:
+    """Of one connector; a connection keeps those that it began with."""
+
+    context: ssl.SSLContext | None
+    """None: there is no TLS."""
+    password: str | None
+
+    def __repr__(self) -> str:
+        """Without the password."""
+        return f"{type(self).__name__}(context={self.context!r})"
+
+    @classmethod
+    def load(cls, connector: ConnectorConfig, mesh: MeshConfig | None = None, *, where: str | None = None) -> Self:
+        """Read a connector's files. Args: mesh, where: as for a listener.
+
+        Raises: ConfigError: one of them is missing, or is not what it should be; a user or a password that no mechanism
+            can carry.
+        """
+        if connector.is_mesh:
+            contexts = _of_the_mesh(mesh)
+            return cls(contexts and contexts[1], None)
+        where = where or connector.name
+        password = None if connector.password is None else _password(connector.password, f"{where}.password")
+        for place in connector.places:
+            try:
+                client_sasl(connector, place.host, secured=place.secure, password=password)
+            except CommandError as error:
+                raise ConfigError("credentials", f"{where}.password", str(error)) from None
+        if not connector.secure:
+            return cls(None, password)
+        tls = connector.tls or ConnectorTlsConfig()
+        try:
+            return cls(client_context(tls.trust, tls.certificate, tls.key), password)
+        except OSError as error:
+            raise _unlike(error, tls.certificate or tls.trust, f"{where}.tls") from None
+
+
+def _of_the_mesh(mesh: MeshConfig | None) -> tuple[ssl.SSLContext, ssl.SSLContext] | None:
+    """The mesh's contexts, server's and client's; None: it has no certificates. Raises: ConfigError."""
+    if mesh is None or mesh.certificate is None or mesh.key is None or mesh.trust is None:
+        return None
+    try:
+        return mesh_contexts(mesh.certificate, mesh.key, mesh.trust)
+    except OSError as error:
+        raise _unlike(error, mesh.certificate, "mesh.certificate") from None
+
+
+_REASONS: Final[Mapping[str, str]] = {
+    "": "the certificate or its key is no PEM, is cut off, or is encrypted",
+    "KEY_VALUES_MISMATCH": "the key is another certificate's",
+}
+"""OpenSSL's reasons, in words."""
+
+
+def _unlike(error: OSError, file: Path | None, key: str) -> ConfigError:
+    """What is said of a file; `ssl.SSLError` is an OSError: no PEM, or the key of another certificate."""
+    reason = error.strerror or str(error)
+    if isinstance(error, ssl.SSLError):
+        # Of what it cannot read OpenSSL tells Python nothing, not even which of the two files it was.
+        reason = _REASONS.get(error.reason or "", reason)
+    return ConfigError(str(error.filename or file), key, reason)
+
+
+def _password(given: PasswordConfig, where: str, environment: Mapping[str, str] = os.environ) -> str:
+    """Raises: ConfigError: it is not there, or empty."""
+    if given.env is not None:
+        password = environment.get(given.env, "")
+        if not password:
+            raise ConfigError("environment", f"{where}.env", f"{given.env} is not set")
+        return password
+    assert given.file is not None, "one or the other is given"
+    try:
+        password = given.file.read_text(encoding="utf-8").partition("\n")[0].removesuffix("\r")
+    except (OSError, ValueError) as error:
+        reason = (isinstance(error, OSError) and error.strerror) or str(error)
+        raise ConfigError(str(given.file), f"{where}.file", reason) from None
+    if not password:
+        raise ConfigError(str(given.file), f"{where}.file", "its first line is empty")
+    return password

@@ -1,0 +1,71 @@
+"""How a router becomes one of a mesh: what it signs with, whom it believes, and this life of it begun."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Final
+
+from amqpmesh.router.mesh.member import Mesh
+from amqpmesh.topology.linkstate import Topology
+from amqpmesh.topology.settings import Settings
+from amqpmesh.topology.signing import Signer, Unsigned, Verifier
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from amqpmesh.router.config.file import MeshConfig, RouterConfig
+    from amqpmesh.router.core import Core
+    from amqpmesh.router.mesh.member import Recognizer
+
+
+#: What the configuration says to the topology, by the same names.
+_SETTINGS: Final = (
+    "hello", "hold", "link_rate", "link_burst", "address_rate", "address_burst", "max_origin_octets", "max_octets",
+    "max_waiting",
+)  # fmt: skip
+
+
+class Membership:
+    """What a router shows the mesh and whom it believes there: here nothing, and everybody."""
+
+    def __init__(self, router: str, config: MeshConfig, clock: Callable[[], float] = time.time) -> None:
+        """Args: clock: seconds since 1970."""
+        self._router = router
+        self._config = config
+        self._clock = clock
+        self.signer: Signer = Unsigned()
+        self.verifier: Verifier = Unsigned()
+        self.recognizer: Recognizer | None = None
+        """Knows routers by their certificates; None: there are none to know them by."""
+
+    def join(self, core: Core, now: float, epoch: int | None = None) -> Mesh:
+        """Begin a life in the mesh. Args: epoch: greater than in the life before; None: by the wall clock."""
+        if epoch is None:
+            epoch = int(self._clock() * 1000)
+        settings = Settings(
+            max_origins=self._config.origins, **{name: getattr(self._config, name) for name in _SETTINGS}
+        )
+        topology = Topology(self._router, settings, self.signer, self.verifier, epoch, now)
+        return Mesh(core, topology, self.recognizer)
+
+    def reload(self, mesh: Mesh, now: float) -> None:
+        """Read the files again, if there are any: a new certificate, other authorities, a newer list of revocations.
+
+        Raises: ConfigError: one of them is no good; then nothing has changed.
+        """
+
+
+def membership(config: RouterConfig, clock: Callable[[], float] = time.time) -> Membership | None:
+    """What the configuration says of the mesh; None: the router is in none.
+
+    Args: clock: seconds since 1970, by which certificates are valid.
+    Raises: ConfigError: a file cannot be read, is not what it should be, or is another router's.
+    """
+    mesh = config.mesh
+    if mesh is None:
+        return None
+    if mesh.certificate is None or mesh.key is None or mesh.trust is None:
+        return Membership(config.id, mesh, clock)
+    from amqpmesh.router.runtime.certified import Certified  # here: an unsigned mesh need not wait for cryptography
+
+    return Certified(config.id, mesh, clock, mesh.certificate, mesh.key, mesh.trust)

@@ -1,0 +1,485 @@
+"""`Router`: one nursery, and everything of a router in it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+import trio
+
+from amqpmesh.router.amqp.errors import CommandError, shown
+from amqpmesh.router.amqp.standard.definitions import ConnectionCondition, Error
+from amqpmesh.router.client.arguments import demand_trio
+from amqpmesh.router.client.factory import Doors
+from amqpmesh.router.client.in_process import Inside
+from amqpmesh.router.client.link_manager import Attacher
+from amqpmesh.router.config.file import ConnectorConfig, LinkConfig, ListenerConfig, RouterConfig, load
+from amqpmesh.router.config.tables import differing
+from amqpmesh.router.core import Core
+from amqpmesh.router.incremental import Steps, at_once
+from amqpmesh.router.io.backoff import Backoff
+from amqpmesh.router.io.dialing import Opener
+from amqpmesh.router.io.dns import LookUp, look_up
+from amqpmesh.router.io.environment import surroundings
+from amqpmesh.router.io.handshake import Identity, secure
+from amqpmesh.router.io.streams import DirectStream, TcpStream
+from amqpmesh.router.logs import event_log
+from amqpmesh.router.management.snapshot import survey
+from amqpmesh.router.runtime import poller
+from amqpmesh.router.runtime.connectors import Connector, Means, open_tcp
+from amqpmesh.router.runtime.credentials import ConnectorCredentials, Credentials
+from amqpmesh.router.runtime.driver import Driver
+from amqpmesh.router.runtime.heap import Held
+from amqpmesh.router.runtime.listeners import Listener
+from amqpmesh.router.runtime.management_node import ManagementNode
+from amqpmesh.router.runtime.on_demand_connectors import OnDemand
+from amqpmesh.router.runtime.polled import PolledTransport
+from amqpmesh.router.runtime.poller import Poller
+from amqpmesh.router.runtime.streamed import StreamTransport
+from amqpmesh.router.statistics import ConnectorStatistics, ContainerLinkState, ContainerLinkStatistics, Statistics
+
+if TYPE_CHECKING:
+    from amqpmesh.router.model.connections import ConnectionRecord
+    from amqpmesh.router.runtime.membership import Membership
+    from amqpmesh.router.runtime.telemetry_writer import Telemetry
+    from amqpmesh.router.runtime.transport import Transport
+
+log = event_log.EventLog("amqpmesh.io")
+
+CLOSE_TIME = 1.0
+"""Seconds that peers have to answer our `close`, when the router ends."""
+
+HEARING_TIME = 0.25
+"""Seconds that senders have, when the router drains, to hear that their credit is taken back, and to say so."""
+
+SHUTDOWN = Error(condition=ConnectionCondition.CONNECTION_FORCED, description="the router is shut down")
+
+
+class Router(Doors):
+    """A router: it relays between those who connect to it, from `async with` until that is left.
+
+    Nothing of the process is touched: no signals, no configuration of logging, no environment. Errors of the body come
+    out as they are, and what fails in the background never cancels it. Leaving drains, unless the body was cancelled:
+    then peers get a `close` as far as that needs no waiting.
+    """
+
+    def __init__(
+        self,
+        config: RouterConfig | Path | None = None,
+        *,
+        listeners: Sequence[str | ListenerConfig] = (),
+        connectors: Sequence[str | ConnectorConfig] = (),
+        container_links: Sequence[LinkConfig] = (),
+        open_stream: Opener = open_tcp,
+        look_up: LookUp = look_up,
+        backoff: Backoff = Backoff(),  # noqa: B008 - it cannot be changed
+        epoch: int | None = None,
+        **settings: Any,
+    ) -> None:
+        """Args:
+        config: a configuration, or the file that holds one; None: all defaults, and no listener.
+        listeners: more of them, as URLs or whole.
+        connectors: more of them, whole or as URLs, which lead to routers of the mesh.
+        container_links: more of them.
+        open_stream: opens what connectors run TLS and AMQP over: TCP, or a tunnel, a test.
+        look_up: asks DNS for the servers of a domain.
+        backoff: how long connectors wait before they try again.
+        epoch: this life of the router in its mesh, greater than the one before; None: by the wall clock.
+        settings: other keys of `RouterConfig`, such as `id`, `drain`, `idle_time_out`; they go before `config`'s, and
+            hold for what comes in by the listeners given as URLs and by `serve_stream`.
+
+        Raises: ConfigError: a value or a file is not what it should be. TypeError: there is no such setting.
+        """
+        if isinstance(config, Path):
+            config = load(config)
+        config = replace(config or RouterConfig(), **settings)
+        for listener in listeners:
+            if isinstance(listener, str):
+                config = config.with_listeners(listener)
+            else:
+                config = replace(config, listeners=(*config.listeners, listener))
+        for connector in connectors:
+            if isinstance(connector, str):
+                config = config.with_connectors(connector)
+            else:
+                config = replace(config, connectors=(*config.connectors, connector))
+        if container_links:
+            config = replace(config, container_links=(*config.container_links, *container_links))
+        self.config = config
+        self.id = config.id
+        #: Where it listens, in the order of the configuration; none before `async with`.
+        self.listeners: tuple[Listener, ...] = ()
+        #: What connects, in the order of the configuration; none before `async with`.
+        self.connectors: tuple[Connector, ...] = ()
+        self._means = Means(open_stream, look_up, backoff)
+        # What a stream comes in by if nothing else is said: who is within the process is asked no more than who is on
+        # loopback.
+        self._stream_listener = replace(config.with_listeners("amqp://localhost").listeners[-1], name="stream")
+        self._inside = Inside(self._stream_listener)
+        self._management = ManagementNode(self._stream_listener, self._survey)
+        self._credentials: dict[ListenerConfig, Credentials] = {}
+        self._on_demand = OnDemand(self._start_connector)
+        self._membership: Membership | None = None
+        self._telemetry: Telemetry | None = None
+        self._epoch = epoch
+        self._core: Core | None = None
+        self._accepting = False
+        self._drained = False
+        self._serving: set[trio.CancelScope] = set()
+        self._idle = trio.Event()
+        self._draining = trio.Lock()
+
+    def __repr__(self) -> str:
+        stage = "new" if self._core is None else "running" if self._accepting else "over"
+        urls = ", ".join(each.url for each in self.listeners)
+        return f"<Router {shown(self.id)} {stage}{urls and f', listens at {urls}'}>"
+
+    async def __aenter__(self) -> Self:
+        """Listen, then serve.
+
+        Raises: OSError: a listener could not be bound; with its URL. ConfigError: a certificate or the users are no
+            good. CommandError: it has run before, or this is not inside `trio.run`.
+        """
+        demand_trio()
+        if self._core is not None:
+            raise CommandError("a router runs once")
+        await trio.lowlevel.checkpoint()
+        mesh = self.config.mesh
+        member = self._member()
+        for listener in self.config.listeners:
+            self._credentials[listener] = Credentials.load(listener, mesh)
+        credentials = [ConnectorCredentials.load(connector, mesh) for connector in self.config.connectors]
+        with ExitStack() as undoing:
+            bound = []
+            for listener in self.config.listeners:
+                bound.append(await Listener.bind(listener, shared=self.config.worker is not None))
+                undoing.callback(bound[-1].close)
+            core = Core(self.config, trio.current_time(), surroundings().token, self._wall)
+            core.places.on_connect = self._on_demand.connect
+            core.places.on_disconnect = self._on_demand.disconnect
+            if member is not None:
+                core.mesh = member.join(core, trio.current_time(), self._epoch)
+            telemetry = self._record(core)
+            undoing.pop_all()
+        self._telemetry = telemetry
+        self._membership = member
+        self.listeners = tuple(bound)
+        self._core = core
+        self._driver = self._drive(core)
+        self._manager = trio.open_nursery()
+        self._nursery = await self._manager.__aenter__()
+        self._poller = Poller(self._driver, self._nursery.start_soon) if poller.EPOLL is not None else None
+        self._accepting = True
+        self._inside.begin(self._driver, self._start_inside)
+        self._management.begin(self._driver, self._start_inside)
+        self._nursery.start_soon(self._management.serve)
+        self._nursery.start_soon(self._driver.keep_time)
+        self._nursery.start_soon(self._driver.do_chores)
+        if telemetry is not None:
+            self._nursery.start_soon(telemetry.run)
+        for each in bound:
+            self._nursery.start_soon(each.accept, self._admit)
+        pairs = zip(self.config.connectors, credentials, strict=True)
+        self.connectors = tuple(self._start_connector(connector, loaded) for connector, loaded in pairs)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Drain, and end."""
+        try:
+            await self.drain()
+        except trio.Cancelled:
+            if error is None:  # else that is what goes on from here
+                raise
+        finally:
+            self._stop_accepting()
+            self._close_all()
+            with trio.CancelScope(shield=True):  # it takes no time
+                await self._drop_all()
+                if self._telemetry is not None:
+                    await self._telemetry.end()
+            if self._poller is not None:
+                self._poller.end()
+            # Not told of the body's error the nursery does not wrap it, and shielded it keeps to itself that its tasks
+            # were cancelled.
+            self._nursery.cancel_scope.shield = True
+            self._nursery.cancel_scope.cancel()
+            await self._manager.__aexit__(None, None, None)
+
+    async def drain(self) -> bool:
+        """Accept nobody, take nothing new, wait until nothing is unsettled or `drain` seconds are over, then close.
+
+        Idle clients do not prolong it. Peers have a second to answer; then every connection is gone. Once it has been
+        called nothing more is accepted, even if it is cancelled; calling it again does no harm.
+
+        Returns: whether everything was settled in time.
+        """
+        core = self._started()
+        async with self._draining:
+            if self._drained:
+                return True
+            self._stop_accepting()
+            core.start_drain(trio.current_time())
+            self._driver.settle()
+            with trio.move_on_after(self.config.drain):
+                # What was sent with credit that is taken back may be on its way; not every peer says that it is not.
+                with trio.move_on_after(HEARING_TIME):
+                    await self._driver.until(lambda: not core.has_credit_out)
+                while not core.is_quiet:
+                    await self._driver.until(lambda: core.is_quiet)
+            settled = core.is_quiet
+            self._close_all()
+            with trio.move_on_after(CLOSE_TIME):
+                await self._until_nobody_is_served()
+            await self._drop_all()
+            self._drained = True
+            return settled
+
+    def reload(self, config: RouterConfig | Path | None = None) -> list[str]:
+        """Read users and certificates again, for the connections to come; those that are there stay, but for those to
+        routers of the mesh that are not believed any more.
+
+        Args: config: what the configuration says now, to be compared with the one in force.
+        Returns: the keys in which they differ: to take effect they need a restart.
+        Raises: ConfigError: a file is no good; then nothing has changed.
+        """
+        core = self._started()
+        if isinstance(config, Path):
+            config = load(config)
+        mesh = self.config.mesh
+        accepting = {listener: Credentials.load(listener, mesh) for listener in self._credentials}
+        connectors = (*self.connectors, *self._on_demand)
+        connecting = [ConnectorCredentials.load(connector.config, mesh) for connector in connectors]
+        if self._membership is not None and core.mesh is not None:
+            self._membership.reload(core.mesh, trio.current_time())
+            self._driver.settle()
+        self._credentials = accepting
+        for connector, credentials in zip(connectors, connecting, strict=True):
+            connector.credentials = credentials
+        return [] if config is None else differing(self.config, config)
+
+    async def serve_stream(
+        self, stream: trio.abc.Stream, listener: ListenerConfig | None = None, *, host: str = "stream"
+    ) -> None:
+        """Serve a client at the other end of any stream until it is gone; the stream is closed then.
+
+        Args: listener: as which it comes in; None: one that asks nobody who they are. With `amqps`, TLS comes first.
+            host: who is at the other end, for logs, and to tell peers without a name apart.
+        Raises: CommandError: the router was not started, or takes nobody in any more. ConfigError: the listener's files
+            are no good. Nothing that the peer does.
+        """
+        self._started()
+        if not self._accepting:
+            raise CommandError("the router has ended, or is about to")
+        listener = listener or self._stream_listener
+        if listener not in self._credentials:
+            self._credentials[listener] = Credentials.load(listener, self.config.mesh)
+        await self._serve(stream, listener, host, shield=False)
+
+    def statistics(self) -> Statistics:
+        """What is there now; after the router has ended, what it has left behind.
+
+        Raises: CommandError: it was never started.
+        """
+        return at_once(self._survey())
+
+    def _survey(self) -> Steps[Statistics]:
+        core = self._started()
+        told = yield from survey(core)
+        connectors = tuple(each.statistics(core.cost_of(each.config)) for each in (*self.connectors, *self._on_demand))
+        return replace(
+            told,
+            listeners=tuple(each.statistics(core.cost_of(each.config)) for each in self.listeners),
+            connectors=connectors,
+            container_links=tuple(_explained(each, connectors) for each in told.container_links),
+        )
+
+    @property
+    def _home(self) -> Attacher:
+        return self._inside
+
+    def _drive(self, core: Core) -> Driver:
+        return Driver(core)
+
+    def _member(self) -> Membership | None:
+        if self.config.mesh is None:
+            return None
+        from amqpmesh.router.runtime.membership import (
+            membership,  # here: a router in no mesh need not read what makes one
+        )
+
+        return membership(self.config)
+
+    def _record(self, core: Core) -> Telemetry | None:
+        if self.config.telemetry is None:
+            return None
+        from amqpmesh.router.runtime.telemetry_writer import Telemetry  # here: most routers record nothing
+
+        telemetry = Telemetry(self.config.telemetry, core.id, self._wall)
+        telemetry.begin(core)
+        return telemetry
+
+    def _wall(self) -> float:
+        """What the wall clock shows, seconds since 1970."""
+        return time.time()
+
+    # ----------------------------------------------------------------------------------------------------- connections
+
+    def _admit(self, listener: Listener, stream: TcpStream, host: str) -> None:
+        # A client whose answer waits after wrong passwords takes nobody's place.
+        braked = self._driver.passwords.braked
+        accepted = sum(each.connections for each in self.listeners) - braked.total()
+        # However many clients there are, the other workers of this router come in.
+        is_full = accepted >= self.config.connections and not listener.config.endpoint.is_unix
+        if listener.connections - braked[listener.name] >= listener.config.connections or is_full:
+            listener.refused += 1
+            log.warning("connection refused", peer=host, listener=listener.name, reason="too many connections")
+            stream.close()
+            return
+        listener.connections += 1
+        listener.most = max(listener.most, listener.connections)
+        self._nursery.start_soon(self._serve_accepted, listener, stream, host)
+
+    def _start_inside(self, carry: Callable[[], Awaitable[None]]) -> None:
+        self._nursery.start_soon(self._serve_inside, carry)
+
+    async def _serve_inside(self, carry: Callable[[], Awaitable[None]]) -> None:
+        await self._carry(carry, None, shield=True, listener="in-process")
+
+    def _start_connector(
+        self, config: ConnectorConfig, credentials: ConnectorCredentials, certified: str | None = None
+    ) -> Connector:
+        connector = Connector(
+            config,
+            credentials,
+            self._means,
+            driver=self._driver,
+            transport=self._transport,
+            carry=self._carry_opened,
+            certified=certified,
+        )
+        self._nursery.start_soon(connector.run)
+        return connector
+
+    async def _carry_opened(self, carry: Callable[[], Awaitable[None]], stream: trio.abc.Stream, name: str) -> None:
+        await self._carry(carry, stream, shield=True, connector=name)
+
+    async def _serve_accepted(self, listener: Listener, stream: TcpStream, host: str) -> None:
+        try:
+            # Cancelled from outside, the router itself ends its connections, once it has told their peers.
+            await self._serve(stream, listener.config, host, shield=True)
+        finally:
+            listener.connections -= 1
+
+    async def _serve(self, stream: trio.abc.Stream, listener: ListenerConfig, host: str, *, shield: bool) -> None:
+        serve = partial(self._accept, stream, listener, host)
+        await self._carry(serve, stream, shield=shield, peer=host, listener=listener.name)
+
+    async def _carry(
+        self, carry: Callable[[], Awaitable[None]], stream: trio.abc.Stream | None, *, shield: bool, **named: str
+    ) -> None:
+        """Carry one connection to its end. Raises: nothing; a fault of ours is logged and ends this connection only.
+
+        Args: stream: closed at the end. shield: the router itself ends it, once it has told its peer. named: for logs.
+        """
+        with trio.CancelScope(shield=shield) as scope:
+            self._serving.add(scope)
+            try:
+                await carry()
+            except Exception as error:
+                log.error("fault", exception=error, **named)
+            finally:
+                self._serving.discard(scope)
+                self._idle.set()
+                if stream is not None:
+                    await trio.aclose_forcefully(stream)
+
+    async def _accept(self, stream: trio.abc.Stream, listener: ListenerConfig, host: str) -> None:
+        core = self._started()
+        credentials = self._credentials[listener]
+        identity = Identity()
+        if listener.endpoint.secure:
+            assert credentials.context is not None, "the configuration demands a certificate for amqps"
+            secured = await secure(stream, credentials.context, host, core.logins, mesh=listener.is_mesh)
+            if secured is None:
+                return
+            stream, identity = secured
+        record = core.accept(
+            listener,
+            host,
+            trio.current_time(),
+            secured=listener.endpoint.secure,
+            certificate=identity.certificate,
+            certificate_user=identity.user,
+            certificate_subject=identity.subject,
+            users=credentials.users,
+        )
+        await self._transport(record, stream, credentials).run()
+
+    def _transport(
+        self, record: ConnectionRecord, stream: trio.abc.Stream, credentials: Credentials | None
+    ) -> Transport:
+        if self._poller is not None and isinstance(stream, DirectStream):
+            return PolledTransport(self._driver, record, stream, credentials, self._poller)
+        return StreamTransport(self._driver, record, stream, credentials, self._nursery.start_soon)
+
+    # ---------------------------------------------------------------------------------------------------------- ending
+
+    def _started(self) -> Core:
+        if self._core is None:
+            raise CommandError("the router was not started: `async with` starts it")
+        return self._core
+
+    def _stop_accepting(self) -> None:
+        self._accepting = False
+        self._inside.end()
+        self._management.end()
+        for listener in self.listeners:
+            listener.close()
+        for connector in self.connectors:
+            connector.stop()
+        self._on_demand.stop()
+
+    def _close_all(self) -> None:
+        try:
+            self._started().close_all(trio.current_time(), SHUTDOWN)
+        except Exception as error:  # then they are cut off
+            log.error("fault", exception=error)
+        self._driver.settle()
+
+    async def _drop_all(self) -> None:
+        for scope in self._serving:
+            scope.cancel()
+        await self._until_nobody_is_served()
+
+    async def _until_nobody_is_served(self) -> None:
+        while self._serving:
+            self._idle = trio.Event()
+            await self._idle.wait()
+        self._driver.finish_chores()
+
+
+def _explained(link: ContainerLinkStatistics, connectors: Iterable[ConnectorStatistics]) -> ContainerLinkStatistics:
+    """The same with the reason of its connector, if that has no connection."""
+    if link.state is not ContainerLinkState.DISCONNECTED:
+        return link
+    connector = next((each for each in connectors if each.name == link.connector), None)
+    if connector is None:
+        return link
+    reason = f"connector {connector.name} is {connector.state}" + (f": {connector.reason}" if connector.reason else "")
+    return replace(link, reason=reason)
+
+
+def held_by(router: Router) -> Held:
+    """What a router holds, for who gives memory of the process back (`heap.give_back`).
+
+    Raises: CommandError: it was never started.
+    """
+    return Held(router._started(), router.listeners)

@@ -1,0 +1,221 @@
+"""The segments of one router: written, closed by renaming, and the oldest removed. Without threads, tasks or clocks."""
+
+from __future__ import annotations
+
+import errno
+import os
+from typing import TYPE_CHECKING, Any, Final
+
+from amqpmesh.router.telemetry.schema import VERSION, Kind
+from amqpmesh.router.telemetry.segments import HEAD, MAX_MAPS, OPEN, SUFFIX, Name, block, maps
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    from amqpmesh.router.config.telemetry import TelemetryConfig
+
+AT_ONCE: Final = 1_000
+"""Records of a block of maps at most."""
+
+
+class SegmentFiles:
+    """What one life of a router writes. Every method may raise OSError; what was written of a block then is taken back
+    when the next one is. A directory that is not there, or is no longer, is made with each segment.
+    """
+
+    def __init__(self, config: TelemetryConfig, router: str, epoch: int, sample: int) -> None:
+        """Args: epoch: of this life, milliseconds since 1970. sample: of 2**32 keys."""
+        self._config = config
+        self._router = router
+        self._epoch = epoch
+        self._sample = sample
+        #: Of the segment that is written, or was written last.
+        self.number = 0
+        self._file: int | None = None
+        self._path: Path | None = None
+        self._size = 0
+        self._beginning = 0
+        self._blocks = 0
+        self._hops = 0
+        self._written: dict[Kind, int] = {}
+        #: What the numbers of links mean, for segments to come; and numbers that mean nothing once this one is closed.
+        self._links: dict[int, dict[str, Any]] = {}
+        self._ended: set[int] = set()
+        self._leaving: set[int] = set()
+        #: Of hop records, in this life of the router: those that there was no room for, and that the disk did not take.
+        self.dropped = 0
+        self.refused = 0
+        #: Of records that are maps, those that the disk did not take.
+        self.unwritten = 0
+        self._has_begun = False
+
+    def begin(self, now: int) -> None:
+        """Make the directory, and close what a life before this one has left open. Args: now: ns since 1970."""
+        directory = self._config.directory
+        directory.mkdir(parents=True, exist_ok=True)
+        if self._has_begun:
+            return
+        for each in directory.glob(f"*{OPEN}"):
+            name = Name.of(each.name)
+            if name is not None and name.router == self._router and name.epoch < self._epoch:
+                each.rename(each.with_suffix(SUFFIX))
+        self._remove_old(now)
+        self._has_begun = True
+
+    @property
+    def is_due(self) -> bool:
+        """The segment is large enough, without what it begins with: explaining all links may take more than that."""
+        return self._size - self._beginning >= self._config.segment_size
+
+    def take(self, kind: Kind, records: list[dict[str, Any]], now: int) -> None:
+        """Append some records that are maps."""
+        if kind is Kind.LINK:
+            self._links.update((each["number"], each) for each in records)
+            self._leaving.difference_update(each["number"] for each in records)
+        first = self._written.get(kind, 0)
+        # Numbered before they are written: of what cannot be, a gap tells.
+        self.lose(kind, len(records))
+        written = 0
+        try:
+            if self._file is None:
+                self._open(now)
+                if kind is Kind.LINK:  # among those that a segment begins with
+                    return
+            for at, count, body in bodies(records):
+                self._append(kind, first + at, count, body)
+                written += count
+        except OSError:
+            if kind is not Kind.LINK:  # the next segment begins with those
+                self.unwritten += len(records) - written
+            raise
+
+    def lose(self, kind: Kind, count: int) -> None:
+        """So many records that are maps have a number each, and are not written."""
+        self._written[kind] = self._written.get(kind, 0) + count
+
+    def take_hops(self, words: memoryview, first: int, count: int, now: int) -> None:
+        """Append hop records. Args: first: the number of the first one, lost ones included. count: of records."""
+        try:
+            if self._file is None:
+                self._open(now)
+            self._append(Kind.HOP, first, count, words)
+        except OSError:
+            self.refused += count
+            raise
+        self._hops += count
+
+    def forget(self, numbers: list[int]) -> None:
+        """Links are gone: once nothing can refer to them any more, no segment tells what their numbers mean."""
+        self._ended.update(numbers)
+
+    def close(self, now: int) -> None:
+        """End the segment, if there is one: from here on others may read it."""
+        if self._file is None:
+            return
+        assert self._path is not None
+        end = {"time": now, "hops": self._hops, "blocks": self._blocks, "dropped": self.dropped + self.refused}
+        try:
+            self._append(Kind.END, self.number - 1, 1, maps([end]))
+        finally:
+            os.close(self._file)
+            self._file = None
+            self._path.rename(self._path.with_suffix(SUFFIX))
+        self._let_go()
+        self._remove_old(now)
+
+    def _open(self, now: int) -> None:
+        self.number += 1
+        self._path = self._config.directory / Name(self._router, self._epoch, self.number).file(OPEN)
+        try:
+            self.begin(now)
+            self._file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o640)
+        except OSError:
+            self._let_go()
+            raise
+        self._size = self._blocks = self._hops = 0
+        told = {
+            "version": VERSION,
+            "router": self._router,
+            "epoch": self._epoch,
+            "segment": self.number,
+            "time": now,
+            "sample": self._sample,
+        }
+        try:
+            self._append(Kind.SEGMENT, self.number - 1, 1, maps([told]))
+            for _, count, body in bodies(list(self._links.values())):
+                self._append(Kind.LINK, 0, count, body)
+        except OSError:
+            # A segment without its beginning would explain nothing.
+            os.close(self._file)
+            self._file = None
+            self._path.unlink(missing_ok=True)
+            self._let_go()
+            raise
+        self._beginning = self._size
+
+    def _let_go(self) -> None:
+        """One segment more is over, or could not be begun: on a disk that fails for days links come and go, too."""
+        # What was in flight when a link went is recorded in the segment of that time or, at the latest, in the next.
+        for number in self._leaving:
+            self._links.pop(number, None)
+        self._leaving, self._ended = self._ended, set()
+
+    def _append(self, kind: Kind, first: int, count: int, body: bytes | memoryview) -> None:
+        assert self._file is not None
+        parts = [block(kind, first, count, body), body]
+        whole = HEAD.size + len(body)
+        try:
+            written = os.writev(self._file, parts)
+            while written < whole:  # a signal, or the disk is nearly full
+                written += os.write(self._file, b"".join(parts)[written:])
+        except OSError:
+            os.ftruncate(self._file, self._size)
+            os.lseek(self._file, self._size, os.SEEK_SET)
+            raise
+        self._size += whole
+        self._blocks += 1
+
+    def _remove_old(self, now: int) -> None:
+        """Remove closed segments of this router that are too old or too many."""
+        found = []
+        for each in self._config.directory.glob(f"*{SUFFIX}"):
+            name = Name.of(each.name)
+            if name is not None and name.router == self._router:
+                found.append((name.epoch, name.segment, each, each.stat()))
+        found.sort(key=lambda each: each[:2])
+        size = sum(stat.st_size for *_, stat in found)
+        config = self._config
+        for _, _, path, stat in found:
+            is_old = config.retain_time and now / 1e9 - stat.st_mtime > config.retain_time
+            if not is_old and not (config.retain_size and size > config.retain_size):
+                return
+            path.unlink(missing_ok=True)
+            size -= stat.st_size
+
+
+def why_unusable(directory: Path) -> str | None:
+    """Why no segment could be written there, as far as looking tells; None: one could. Nothing is made."""
+    there = next((each for each in (directory, *directory.parents) if os.path.lexists(each)), directory)
+    if not there.is_dir():
+        return f"{there}: {os.strerror(errno.ENOTDIR)}"
+    if not os.access(there, os.W_OK | os.X_OK):
+        return f"{there}: {os.strerror(errno.EACCES)}"
+    return None
+
+
+def bodies(records: Sequence[dict[str, Any]], most: int = AT_ONCE) -> Iterator[tuple[int, int, bytes]]:
+    """Records as bodies of blocks that readers take: peers choose names, and how long they are.
+
+    Yields: of each, where in `records` it begins, how many are in it, and the octets. A record that is too large even
+    alone is in none.
+    """
+    for at in range(0, len(records), most):
+        some = records[at : at + most]
+        body = maps(some)
+        if len(body) <= MAX_MAPS:
+            yield at, len(some), body
+        elif len(some) > 1:
+            for within, count, part in bodies(some, len(some) // 2):
+                yield at + within, count, part

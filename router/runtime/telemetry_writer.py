@@ -1,0 +1,245 @@
+"""What a router records, from the loop to the disk: a thread writes, and the loop never waits for it.
+
+The loop fills blocks of hop records, the thread empties them; where it does not keep up there is no block to fill, and
+records are lost and counted. A disk that fails, or a directory that cannot be made, is told in the log now and then,
+and tried again: it keeps no router from relaying.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from array import array
+from collections import deque
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+import trio
+
+from amqpmesh.router.kernel.relay import Recorder
+from amqpmesh.router.logs import event_log
+from amqpmesh.router.runtime.segment_files import SegmentFiles
+from amqpmesh.router.telemetry.recording import ALL, Recording
+from amqpmesh.router.telemetry.schema import UNIT_OCTETS, Kind
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from amqpmesh.router.config.telemetry import TelemetryConfig
+    from amqpmesh.router.core import Core
+
+BLOCK: Final = 65_536
+"""Units of hop records in a block. Waking the thread costs as much as storing thousands of them, so they are many."""
+
+BLOCKS: Final = 2
+"""Of them at least: one is filled while another is written."""
+
+RECORDS: Final = 50_000
+"""Other records than of hops that may wait to be written; what comes beyond them is lost."""
+
+TOLD: Final = 10.0
+"""Seconds between two lines of the log about records that are lost."""
+
+CLOSE: Final = 2e-6
+"""Seconds between two looks at clocks that are one."""
+
+LOOKS: Final = 10
+"""At most so many, until they are."""
+
+END_TIME: Final = 5.0
+"""Seconds that the disk has to take what is left, when the router ends."""
+
+log = event_log.EventLog("amqpmesh.telemetry")
+
+
+class Telemetry:
+    """Writes what one router records, from `begin` until `end`."""
+
+    def __init__(self, config: TelemetryConfig, router: str, wall_clock: Callable[[], float]) -> None:
+        """Args: wall_clock: seconds since 1970."""
+        self._config = config
+        self._wall_clock = wall_clock
+        self._epoch = round(wall_clock() * 1000)
+        self._files = SegmentFiles(config, router, self._epoch, round(config.sample * ALL))
+        self._free = deque(
+            array("Q", bytes(UNIT_OCTETS * BLOCK)) for _ in range(max(BLOCKS, config.memory // (UNIT_OCTETS * BLOCK)))
+        )
+        #: What the thread is to do, each with the time, nanoseconds since 1970.
+        self._waiting: deque[tuple[int, Callable[[int], None]]] = deque()
+        #: Records that are not of hops, in order: those of the next block by their kind; how many the loop has taken,
+        #: and the thread is done with.
+        self._gathered: dict[Kind, list[dict[str, Any]]] = {}
+        #: How many of each kind found no room.
+        self._missed: dict[Kind, int] = {}
+        self._gone: list[int] = []
+        self._taken = 0
+        self._done = 0
+        self._filled = threading.Event()
+        #: Nothing more is to be recorded; and the thread is to end when all is written.
+        self._is_over = False
+        self._ends = False
+        self._thread = threading.Thread(target=self._write, name=f"telemetry of {router}", daemon=True)
+        #: What was lost for want of room, of records that are not of hops; and what the disk said last, if that was no
+        #: good.
+        self._lost = 0
+        self._failure: str | None = None
+
+    def begin(self, core: Core) -> None:
+        """Record from now on."""
+        self._do(self._now(), self._files.begin)  # here: what a life before has left is closed once this one listens
+        clock = trio.lowlevel.current_clock()
+        # Trio's own clock is the performance counter, shifted: read directly, it costs a third.
+        shift = getattr(clock, "offset", None)
+        recorder = Recorder(time.perf_counter if shift is not None else clock.current_time)
+        recorder.shift = shift or 0.0
+        self._recorder = recorder
+        self._core = core
+        self._set_base()
+        self._recording = core.recording = Recording(core, recorder, self._config, self, self._epoch)
+        self._thread.start()
+
+    async def run(self) -> None:
+        """Hand over what there is, again and again, until `end`."""
+        began_at = counted_at = trio.current_time()
+        told_at = -math.inf
+        segment = lost = 0
+        while True:
+            await trio.sleep(self._config.flush)
+            if self._is_over:
+                return
+            self._set_base()
+            now = trio.current_time()
+            if segment != self._files.number:
+                segment, began_at = self._files.number, now
+                self._recording.whole_graph()
+            if now - counted_at >= self._config.counts:
+                counted_at = now
+                for record in list(self._core.connections):
+                    self._recording.counts(record)
+                    await trio.lowlevel.checkpoint()
+                    if self._is_over:
+                        return
+            self._recording.flush()
+            self._hand_over()
+            if now - began_at >= self._config.segment_time:
+                self._wait_for(self._files.close)
+            self._filled.set()
+            so_far = self._recorder.lost + self._files.refused + self._files.unwritten + self._lost
+            if (so_far != lost or self._failure) and now - told_at >= TOLD:
+                told_at = now
+                log.warning("telemetry is lost", records=so_far - lost, reason=self._failure or "no room")
+                lost, self._failure = so_far, None
+
+    async def end(self) -> None:
+        """Write what there is, and close the segment; not longer than the disk may take."""
+        core = self._core
+        # What came behind the end would be a segment that nobody closes.
+        self._is_over = True
+        for record in list(core.connections):
+            self._recording.counts(record)
+        self._recording.flush()
+        core.recording = core.flow_state.recorder = None
+        self._hand_over()
+        self._wait_for(self._files.close)
+        self._ends = True
+        self._filled.set()
+        await trio.to_thread.run_sync(self._thread.join, END_TIME)
+        if self._thread.is_alive():
+            log.warning("telemetry is lost", reason="the disk takes too long")
+
+    # ---------------------------------------------------------------------------------------------------- from the loop
+
+    def take(self, kind: Kind, records: list[dict[str, Any]]) -> None:
+        """Some records of one kind, in order."""
+        if not records:
+            return
+        if self._taken - self._done + len(records) > RECORDS:
+            self._lost += len(records)
+            self._missed[kind] = self._missed.get(kind, 0) + len(records)
+            return
+        self._taken += len(records)
+        self._gathered.setdefault(kind, []).extend(records)
+
+    def gone(self, number: int) -> None:
+        """The number of a link or address means nothing any more."""
+        self._gone.append(number)
+
+    def take_hops(self, words: array[int], used: int, first: int, count: int) -> array[int] | None:
+        """Hop records. Returns: where to store others; None: there is no room now."""
+
+        def write(now: int) -> None:
+            try:
+                self._files.dropped = self._recorder.lost
+                self._files.take_hops(memoryview(words).cast("B")[: 8 * used], first, count, now)
+            finally:
+                self._free.append(words)
+
+        self._hand_over()
+        self._wait_for(write)
+        self._filled.set()
+        return self.room()
+
+    def room(self) -> array[int] | None:
+        """Where to store some; None: there is no room now."""
+        # The one that was written last is the one that a processor has at hand.
+        return self._free.pop() if self._free else None
+
+    def _hand_over(self) -> None:
+        """What was gathered is written before what follows: it may explain that."""
+        for kind, records in self._gathered.items():
+            self._wait_for(partial(self._take, kind, records))
+        self._gathered.clear()
+        for kind, count in self._missed.items():
+            self._wait_for(partial(self._miss, kind, count))
+        self._missed.clear()
+        if self._gone:
+            gone, self._gone = self._gone, []
+            self._wait_for(lambda _: self._files.forget(gone))
+
+    def _wait_for(self, write: Callable[[int], None]) -> None:
+        self._waiting.append((self._now(), write))
+
+    def _set_base(self) -> None:
+        """Say what the wall clock shows; it may have been set anew."""
+        # The process may be left waiting between two looks at clocks: of some, those closest to each other count.
+        closest = math.inf
+        for _ in range(LOOKS):
+            before = trio.current_time()
+            now = self._now()
+            after = trio.current_time()
+            if after - before < closest:
+                closest = after - before
+                self._recorder.base = now - round((before + after) / 2 * 1e9)
+            if closest < CLOSE:
+                break
+
+    def _now(self) -> int:
+        return round(self._wall_clock() * 1e9)
+
+    # -------------------------------------------------------------------------------------------------- from the thread
+
+    def _write(self) -> None:
+        while not (self._ends and not self._waiting):
+            self._filled.wait()
+            self._filled.clear()
+            while self._waiting:
+                now, write = self._waiting.popleft()
+                self._do(now, write)
+                if self._files.is_due:
+                    self._do(now, self._files.close)
+
+    def _do(self, now: int, write: Callable[[int], None]) -> None:
+        try:
+            write(now)
+        except OSError as error:
+            self._failure = f"{error.filename or self._config.directory}: {error.strerror}"
+        except Exception as error:  # a fault of ours: what it was about is lost, and nothing else
+            log.error("fault", exception=error)
+
+    def _take(self, kind: Kind, records: list[dict[str, Any]], now: int) -> None:
+        self._done += len(records)
+        self._files.take(kind, records, now)
+
+    def _miss(self, kind: Kind, count: int, _: int) -> None:
+        self._files.lose(kind, count)

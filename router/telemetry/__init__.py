@@ -1,0 +1,1 @@
+"""Records of deliveries, links and the graph."""

@@ -1,0 +1,35 @@
+"""Channel numbers and handles: always the lowest that is free (§2.5.1, §2.7.3)."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from amqpmesh.router.amqp.free_numbers import LowestFree
+
+
+@given(st.integers(0, 9), st.lists(st.integers(0, 9) | st.none(), max_size=60))
+def test_the_lowest_free_number_is_handed_out_and_none_above_the_maximum(
+    maximum: int, given_back: list[int | None]
+) -> None:
+    numbers = LowestFree(maximum)
+    used: set[int] = set()
+    for number in given_back:
+        if number is None:
+            taken = numbers.take()
+            free = set(range(maximum + 1)) - used
+            assert taken == min(free, default=None)
+            used |= {taken} - {None}
+        elif number in used:
+            used.remove(number)
+            numbers.give_back(number)
+        assert numbers.in_use == len(used)
+
+
+def test_a_maximum_that_is_lowered_holds_for_what_was_given_back_too() -> None:
+    numbers = LowestFree(9)
+    assert [numbers.take() for _ in range(5)] == [0, 1, 2, 3, 4]
+    numbers.give_back(4)
+    numbers.give_back(1)
+    numbers.maximum = 2
+    assert numbers.take() == 1
+    assert numbers.take() is None
+    assert numbers.in_use == 4

@@ -1,0 +1,36 @@
+"""Faults of this library in a program's links, which cost these links alone."""
+
+import logging
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from amqpmesh import ConnectionClosedError, ModifiedError, Router
+from amqpmesh.router.client.receiver_link import ReceiverEnd
+from amqpmesh.router.logs.event_log import event_of
+from tests.support.peers.library_client import joined
+
+
+async def test_a_fault_in_the_links_of_a_router_costs_those_and_no_connection(
+    nursery: trio.Nursery,
+    autojump_clock: MockClock,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with Router() as router, joined(nursery, router) as connection:
+        async with connection.sender("q") as sender, router.receiver("q") as receiver:
+            with monkeypatch.context() as patched:
+                patched.setattr(ReceiverEnd, "transferred", lambda *_: 1 / 0)
+                with pytest.raises(ModifiedError):
+                    await sender.send("boom")
+            with pytest.raises(ConnectionClosedError):
+                await receiver.receive()
+        for door in (connection, router):
+            async with door.receiver("q") as receiver, connection.sender("q") as sender:
+                await sender.transfer("on")
+                async with await receiver.receive() as message:
+                    assert message.body == "on"
+    faults = [record for record in caplog.records if event_of(record) == "fault"]
+    assert [record.levelno for record in faults] == [logging.ERROR]
+    assert router.statistics().is_empty

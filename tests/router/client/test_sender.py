@@ -1,0 +1,272 @@
+"""Senders: credit, outcomes, and the order of calls (§2.6.7, §2.6.12)."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import pytest
+import trio
+from trio.testing import MockClock, wait_all_tasks_blocked
+
+from amqpmesh.router.amqp.codec.types import Symbol
+from amqpmesh.router.amqp.errors import CommandError, InDoubtError
+from amqpmesh.router.amqp.standard.definitions import Error, SenderSettleMode
+from amqpmesh.router.amqp.standard.delivery_states import Accepted, Modified, Rejected, Released
+from amqpmesh.router.message.content import Message
+from amqpmesh.router.message.outcomes import ModifiedError, Outcome, OutcomeError, RejectedError, ReleasedError
+from tests.support.tasks.calls import Call
+
+if TYPE_CHECKING:
+    from amqpmesh.router.client.delivery import Delivery
+    from amqpmesh.router.client.factory import Doors
+    from amqpmesh.router.client.receiver import Receiver
+    from amqpmesh.router.client.sender import Sender
+    from amqpmesh.router.client.sent import Sent
+
+REJECTED = Rejected(error=Error(condition=Symbol("amqp:not-allowed"), description="spam"))
+MODIFIED = Modified(delivery_failed=True, undeliverable_here=True, message_annotations={Symbol("x-opt-a"): 1})
+NOT_ACCEPTED: list[tuple[Outcome, type[OutcomeError]]] = [
+    (REJECTED, RejectedError),
+    (Released(), ReleasedError),
+    (MODIFIED, ModifiedError),
+]
+
+
+async def take(receiver: Receiver, number: int) -> list[Delivery]:
+    """So many deliveries."""
+    return [await receiver.receive() for _ in range(number)]
+
+
+# ------------------------------------------------------------------------------------------------- with a real receiver
+
+
+async def test_a_send_comes_back_when_a_receiver_has_accepted(
+    doors: Doors, nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
+    async with doors.sender("q") as sender, doors.receiver("q") as receiver:
+        sending = Call(nursery, sender.send, Message("hello", subject="x"))
+        delivery = await receiver.receive()
+        assert (delivery.message.body, delivery.message.subject) == ("hello", "x")
+        await wait_all_tasks_blocked()
+        assert not sending.is_done
+        assert sender.unsettled == 1
+        assert delivery.accept()
+        await sending.result()
+        assert sender.unsettled == 0
+
+
+async def test_what_was_not_accepted_raises_and_says_why(
+    doors: Doors, nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
+    async with doors.sender("q") as sender, doors.receiver("q") as receiver:
+        calls = [Call(nursery, sender.send, b"") for _ in range(3)]
+        first, second, third = await take(receiver, 3)
+        first.reject("amqp:not-allowed", "spam")
+        second.release()
+        third.modify(delivery_failed=True, undeliverable_here=True, message_annotations={"x-opt-a": 1})
+        failures = [await call.failure() for call in calls]
+        by_type = {type(failure): failure for failure in failures}
+        for outcome, kind in NOT_ACCEPTED:
+            failure = by_type[kind]
+            assert isinstance(failure, OutcomeError)
+            assert failure.outcome == outcome
+            assert failure.error == getattr(outcome, "error", None)
+        assert "spam" in str(by_type[RejectedError])
+
+
+async def test_an_outcome_that_is_asked_for_is_never_raised(doors: Doors, autojump_clock: MockClock) -> None:
+    async with doors.sender("q") as sender, doors.receiver("q") as receiver:
+        sent = [await sender.transfer(bytes((number,))) for number in range(4)]
+        assert not any(each.is_decided for each in sent)
+        accepted, rejected, released, modified = await take(receiver, 4)
+        accepted.accept()
+        rejected.reject("amqp:not-allowed", "spam")
+        released.release()
+        modified.modify(delivery_failed=True, undeliverable_here=True, message_annotations={"x-opt-a": 1})
+        assert [await each.outcome() for each in sent] == [Accepted(), REJECTED, Released(), MODIFIED]
+        assert await sent[1].outcome() == REJECTED  # and again
+        assert sent[0].error is None
+        assert isinstance(sent[1].error, RejectedError)
+
+
+async def test_the_order_of_deliveries_is_the_order_of_calls(
+    doors: Doors, nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
+    async with doors.sender("q") as sender:
+        called: list[int] = []
+
+        async def send(number: int) -> None:
+            called.append(number)
+            await sender.send(number)
+
+        for number in range(50):
+            nursery.start_soon(send, number)
+        await wait_all_tasks_blocked()
+        assert sender.waiting == 50
+        async with doors.receiver("q", credit=3) as receiver:
+            came = []
+            for _ in called:
+                delivery = await receiver.receive()
+                came.append(delivery.message.body)
+                delivery.accept()
+            assert came == called
+
+
+async def test_what_is_sent_settled_is_waited_for_no_longer(doors: Doors, autojump_clock: MockClock) -> None:
+    async with doors.sender("q") as sender, doors.receiver("q") as receiver:
+        await sender.send(b"1", settled=True)
+        sent = await sender.transfer(b"2", settled=True)
+        assert sent.settled
+        with pytest.raises(CommandError, match="settled"):
+            await sent.outcome()
+        for delivery in await take(receiver, 2):
+            assert delivery.is_settled
+
+
+async def test_a_sender_of_mode_settled_needs_not_be_told_each_time(doors: Doors, autojump_clock: MockClock) -> None:
+    mode = SenderSettleMode.SETTLED
+    async with doors.sender("q", snd_settle_mode=mode) as sender, doors.receiver("q") as receiver:
+        await sender.send(b"1")
+        assert (await sender.transfer(b"2")).settled
+        assert [delivery.is_settled for delivery in await take(receiver, 2)] == [True, True]
+
+
+async def test_a_sender_of_mode_unsettled_sends_nothing_settled(
+    doors: Doors, nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
+    mode = SenderSettleMode.UNSETTLED
+    async with doors.sender("q", snd_settle_mode=mode) as sender, doors.receiver("q") as receiver:
+        with pytest.raises(CommandError, match="unsettled"):
+            await sender.send(b"1", settled=True)
+        sending = Call(nursery, sender.send, b"2")
+        async with await receiver.receive() as message:
+            assert message.body == b"2"
+        await sending.result()
+
+
+async def test_an_anonymous_sender_goes_by_the_to_of_each_message(
+    doors: Doors, nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
+    async with doors.sender(None) as sender, doors.receiver("a") as one, doors.receiver("b") as other:
+        assert sender.address is None
+        calls = [Call(nursery, sender.send, Message(to, to=to)) for to in "ab"]
+        for receiver, to in ((one, "a"), (other, "b")):
+            async with await receiver.receive() as message:
+                assert message.body == message.to == to
+        for call in calls:
+            await call.result()
+        with pytest.raises(OutcomeError):
+            await sender.send(Message(b"", to="nobody"))
+
+
+async def test_many_tasks_send_and_each_hears_of_its_own(
+    doors: Doors, nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
+    async with doors.sender("q") as sender, doors.receiver("q", credit=7) as receiver:
+        calls = [Call(nursery, sender.send, number) for number in range(100)]
+        for _ in calls:
+            delivery = await receiver.receive()
+            if delivery.message.body % 3:
+                delivery.accept()
+            else:
+                delivery.reject("amqp:not-found", str(delivery.message.body))
+        for number, call in enumerate(calls):
+            if number % 3:
+                await call.result()
+            else:
+                assert str(number) in str(await call.failure())
+
+
+async def test_a_message_is_sent_as_it_was_when_it_was_given(
+    doors: Doors, nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
+    async with doors.sender("q") as sender:
+        message = Message(["first"], application_properties={"a": 1})
+        sending = Call(nursery, sender.send, message)
+        await wait_all_tasks_blocked()
+        message.body.append("later")
+        message.application_properties["b"] = 2
+        async with doors.receiver("q") as receiver, await receiver.receive() as came:
+            assert (came.body, came.application_properties) == (["first"], {"a": 1})
+        await sending.result()
+
+
+async def test_leaving_in_good_order_waits_for_what_was_sent_and_what_waits(
+    doors: Doors, nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
+    async with doors.receiver("q", credit=2) as receiver:
+
+        async def accept_slowly() -> None:
+            for _ in range(5):
+                await trio.sleep(10)
+                async with await receiver.receive():
+                    pass
+
+        sent: list[Sent] = []
+
+        async def send(sender: Sender) -> None:
+            sent.extend([await sender.transfer(b"") for _ in range(3)])
+
+        async with doors.sender("q") as sender:
+            calls = [Call(nursery, send, sender), Call(nursery, sender.send, b""), Call(nursery, sender.send, b"")]
+            await wait_all_tasks_blocked()
+            nursery.start_soon(accept_slowly)
+            left_at = trio.current_time()
+        assert trio.current_time() - left_at >= 50
+        for call in calls:
+            await call.result()
+        assert [await each.outcome() for each in sent] == [Accepted()] * 3
+
+
+@pytest.mark.parametrize("leave", ["by an error", "cancelled"])
+async def test_leaving_otherwise_waits_for_nobody(
+    leave: str, doors: Doors, nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
+    async with doors.receiver("q", credit=1) as receiver:
+        left_at = trio.current_time()
+        with trio.CancelScope() as scope, suppress(KeyError):
+            async with doors.sender("q") as sender:
+                sent = await sender.transfer(b"")
+                waiting = [Call(nursery, sender.send, number) for number in range(5)]
+                delivery = await receiver.receive()
+                await wait_all_tasks_blocked()
+                if leave == "cancelled":
+                    scope.cancel()
+                    await trio.sleep(1)
+                raise KeyError
+        assert trio.current_time() - left_at <= 1.0
+        with pytest.raises(InDoubtError):
+            await sent.outcome()
+        kinds = {type(await call.failure()) for call in waiting}
+        assert kinds <= {CommandError, InDoubtError}
+        assert CommandError in kinds
+        delivery.accept()  # whether anybody hears of it or not
+
+
+async def test_a_sender_is_used_between_its_entry_and_its_exit(doors: Doors, autojump_clock: MockClock) -> None:
+    sender = doors.sender("q")
+    for call in (sender.send, sender.transfer):
+        with pytest.raises(CommandError, match="async with"):
+            await call(b"")
+    async with sender:
+        with pytest.raises(CommandError, match="once"):
+            await sender.__aenter__()
+    assert sender.credit == 0
+    for call in (sender.send, sender.transfer):
+        with pytest.raises(CommandError, match="left"):
+            await call(b"")
+
+
+async def test_what_is_no_message_is_not_sent_and_disturbs_nothing(
+    doors: Doors, nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
+    async with doors.sender("q") as sender, doors.receiver("q") as receiver:
+        for wrong in (object(), Message(b"", priority=256), 2**63):
+            with pytest.raises(CommandError):
+                await sender.send(wrong)  # type: ignore[arg-type]  # what a program without types may do
+        assert sender.waiting == 0
+        sending = Call(nursery, sender.send, b"right")
+        async with await receiver.receive() as message:
+            assert message.body == b"right"
+        await sending.result()

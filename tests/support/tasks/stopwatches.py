@@ -1,0 +1,11 @@
+"""Stopwatches by which tasks measure their work, other than the real one."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from amqpmesh.router.io.environment import OF_RUN
+
+
+def measure(stopwatch: Callable[[], float]) -> None:
+    """Set the stopwatch of this run. Args: stopwatch: seconds."""
+    OF_RUN.set(replace(OF_RUN.get(), stopwatch=stopwatch))

@@ -1,0 +1,340 @@
+"""Routers of a mesh without sockets, in virtual time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from amqpmesh.router.amqp.standard.delivery_states import Accepted
+from amqpmesh.router.config.file import AddressConfig, ConnectorConfig, ListenerConfig, MeshConfig, WorkerConfig
+from amqpmesh.router.core import Core
+from amqpmesh.router.mesh.member import Mesh
+from amqpmesh.router.model.connections import ConnectionRecord
+from amqpmesh.topology.linkstate import Topology
+from amqpmesh.topology.settings import Settings
+from amqpmesh.topology.signing import Unsigned
+from amqpmesh.topology.workers import name_of
+from tests.support.worlds.network import Client, Network, Sent
+
+LISTENER = ListenerConfig(url="amqp://127.0.0.1:0", name="mesh", role="mesh", idle_time_out=0.0)
+
+
+class Node(Network):
+    """A router and its clients; `run` and `advance` are the whole mesh's."""
+
+    def __init__(self, world: World, router: str, addresses: Iterable[AddressConfig], epoch: int, **settings: object):
+        self.world = world
+        settings = {"mesh": MeshConfig(insecure=True), **settings}
+        name = name_of(router)
+        if name is not None:
+            settings["worker"] = WorkerConfig(name=name, number=int(router.rpartition(".")[2]), folder=Path("/"))
+        super().__init__(*addresses, router=router, **settings)
+        self.now = world.now
+        topology = Topology(router, Settings(), Unsigned(), Unsigned(), epoch, world.now)
+        self.core.mesh = Mesh(self.core, topology, None)
+
+    @property
+    def mesh(self) -> Mesh:
+        """The mesh member of its core."""
+        assert self.core.mesh is not None
+        return self.core.mesh
+
+    def run(self) -> None:
+        """Carry octets until no router has any."""
+        self.world.run()
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass."""
+        self.world.advance(seconds)
+
+    def run_clients(self) -> None:
+        """Carry the octets of its own clients."""
+        self.now = self.world.now
+        super().run()
+
+
+@dataclass
+class OnWay:
+    """The octets on their way to one end of a wire."""
+
+    data: bytes
+    arrives: float
+
+
+class Wire:
+    """A connection between two routers."""
+
+    def __init__(self, world: World, one: Core, two: Core, cost: int, latency: float = 0.0) -> None:
+        """Args: latency: seconds, each way. With any, a router has one batch on the way at a time."""
+        connector = ConnectorConfig(
+            url="amqp://127.0.0.1:5672", name=f"{one.id}-{two.id}", role="mesh", cost=cost, idle_time_out=0.0
+        )
+        now = world.now
+        self.connect(
+            world,
+            (one, one.connect(connector, "127.0.0.1", now, secured=False)),
+            (two, two.accept(LISTENER, "127.0.0.1", now, secured=False)),
+            latency,
+        )
+        self.ends[1][1].cost = cost
+
+    def connect(
+        self, world: World, one: tuple[Core, ConnectionRecord], two: tuple[Core, ConnectionRecord], latency: float = 0.0
+    ) -> None:
+        """Connect the cores of both ends."""
+        self.ends = (one, two)
+        #: Nothing is carried while this is set: one of the two is frozen, or the network is.
+        self.frozen = False
+        self.latency = latency
+        self._tap = world.tap
+        self._on_way: dict[ConnectionRecord, OnWay] = {}
+
+    @property
+    def routers(self) -> set[str]:
+        """The ids of its two ends."""
+        return {core.id for core, _ in self.ends}
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is on the way."""
+        return not self._on_way
+
+    @property
+    def next_arrival(self) -> float | None:
+        """The time of the next arrival."""
+        return None if self.frozen else min((each.arrives for each in self._on_way.values()), default=None)
+
+    def carry(self, now: float) -> bool:
+        """Carry what there is, once each way. Returns: whether anything has left or arrived."""
+        moved = False
+        if self.frozen:
+            return moved
+        for (sender, out), (receiver, into) in (self.ends, self.ends[::-1]):
+            if into not in self._on_way:
+                data = sender.data_to_send(out, now)
+                if not data:
+                    continue
+                moved = True
+                if self._tap is not None:
+                    self._tap(sender.id, receiver.id, data)
+                self._on_way[into] = OnWay(data, now + self.latency)
+            if self._on_way[into].arrives <= now:
+                moved = True
+                data = self._on_way.pop(into).data
+                sender.sent(out, now)
+                while not receiver.receive(into, data, now):
+                    data = b""
+        return moved
+
+    def closed(self) -> bool:
+        """Whether both ends have ended, or one has and the other has heard it."""
+        finished = [record.engine.finished for _, record in self.ends]
+        return all(finished) or (any(finished) and not (self.frozen or self._on_way))
+
+
+class World:
+    """A mesh."""
+
+    def __init__(
+        self,
+        routers: str | Iterable[str],
+        edges: Iterable[tuple[str, str] | tuple[str, str, int]],
+        *addresses: AddressConfig,
+        own: Mapping[str, AddressConfig] | None = None,
+        settle: float = 1.0,
+        latency: Callable[[], float] = lambda: 0.0,
+        tap: Callable[[str, str, bytes], None] | None = None,
+        **settings: object,
+    ) -> None:
+        """Args:
+        edges: two routers, and what a hop between them costs. own: a pattern that one router has alone. settle: seconds
+            to find each other. latency: of the next wire, seconds. tap: hears what one router sends to another, frames
+            as they are.
+        """
+        self.now = 100.0
+        self.latency = latency
+        self.tap = tap
+        self.wires: list[Wire] = []
+        #: Those that may have something to carry.
+        self._awake: dict[Wire, None] = {}
+        self._wires_of: dict[ConnectionRecord, Wire] = {}
+        self.epoch = 1000
+        self._addresses = addresses
+        self._settings = settings
+        self.nodes: dict[str, Node] = {}
+        for router in routers:
+            self.start(router, *([own[router]] if own is not None and router in own else []))
+        for edge in edges:
+            self.join(*edge)
+        self.advance(settle)
+
+    def __getitem__(self, router: str) -> Node:
+        return self.nodes[router]
+
+    def start(self, router: str, *addresses: AddressConfig) -> Node:
+        """Start a router. Args: addresses: patterns of this router alone."""
+        self.epoch += 1
+        node = self.nodes[router] = Node(self, router, (*self._addresses, *addresses), self.epoch, **self._settings)
+        node.core.on_output = self._wake
+        return node
+
+    def join(self, one: str, two: str, cost: int = 1) -> Wire:
+        """Connect two routers."""
+        wire = Wire(self, self[one].core, self[two].core, cost, self.latency())
+        self.add(wire)
+        return wire
+
+    def add(self, wire: Wire) -> None:
+        """Carry from now on what a connection has to carry."""
+        self.wires.append(wire)
+        self._awake[wire] = None
+        for _, record in wire.ends:
+            self._wires_of[record] = wire
+        self.run()
+
+    def between(self, one: str, two: str) -> list[Wire]:
+        """Return the connections of two routers."""
+        return [wire for wire in self.wires if wire.routers == {one, two}]
+
+    def cut(self, *wires: Wire) -> None:
+        """Lose connections."""
+        for wire in wires:
+            self.wires.remove(wire)
+            for core, record in wire.ends:
+                core.receive_eof(record, self.now)
+        self.run()
+
+    def kill(self, router: str) -> list[Client]:
+        """Kill a router. Its clients see their connections cut."""
+        node = self.nodes.pop(router)
+        for wire in [wire for wire in self.wires if router in wire.routers]:
+            self.wires.remove(wire)
+            for core, record in wire.ends:
+                if core is not node.core:
+                    core.receive_eof(record, self.now)
+        self.run()
+        return node.clients
+
+    def run(self) -> None:
+        """Carry octets to and fro until no router has any."""
+        for _ in range(10_000):
+            moved = False
+            for node in self.nodes.values():
+                node.run_clients()
+            for wire in [wire for wire in self.wires if wire in self._awake]:
+                if wire.carry(self.now):
+                    moved = True
+                elif wire.is_empty and not wire.frozen:
+                    self._awake.pop(wire, None)
+                if wire.closed() and wire in self.wires:
+                    self.cut(wire)
+            if not moved:
+                return
+        raise AssertionError("the mesh does not come to rest")
+
+    def _wake(self, record: ConnectionRecord) -> None:
+        """Note that a router has something to send."""
+        wire = self._wires_of.get(record)
+        if wire is not None:
+            self._awake[wire] = None
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass, timer by timer."""
+        self.advance_until(lambda: False, seconds)
+
+    def advance_until(self, met: Callable[[], bool], limit: float) -> float:
+        """Let time pass until a condition is met, `limit` seconds at most. Returns: the time that passed."""
+        began, end = self.now, self.now + limit
+        while not met():
+            timers = [node.core.next_timer() for node in self.nodes.values()]
+            arrivals = [wire.next_arrival for wire in self.wires]
+            due = min((at for at in (*timers, *arrivals) if at is not None), default=end)
+            if due > end:
+                self.now = end
+                break
+            self.now = max(self.now, due)
+            for node in self.nodes.values():
+                node.core.handle_timer(self.now)
+            self.run()
+        self.run()
+        return self.now - began
+
+    def close_clients(self) -> None:
+        """Close every client."""
+        for node in self.nodes.values():
+            for client in node.clients:
+                client.stopped = False
+                if not client.is_lost:
+                    client.close()
+
+    def check_ledgers(self) -> None:
+        """Assert that no router has a delivery left, nor octets or frames of one."""
+        for router, node in self.nodes.items():
+            core = node.core
+            whole = core.statistics().router
+            frames = sum(record.held_frames for record in core.connections)
+            unsettled = [
+                link
+                for record in core.connections
+                for link in (*record.incoming, *record.outgoing)
+                if link.link.terminus.unsettled
+            ]
+            left = (whole.relays, whole.buffered, frames, unsettled)
+            assert left == (0, 0, 0, []), (router, left)
+
+    def leave(self) -> None:
+        """Close every client; then assert that no router has anything of a delivery left."""
+        self.close_clients()
+        for _ in range(60):
+            self.advance(1.0)
+            if not any(self._left(router) for router in self.nodes):
+                break
+        self.check_ledgers()
+        for router in self.nodes:
+            assert self._left(router) == {}, router
+
+    def _left(self, router: str) -> dict[str, object]:
+        """Return what a router still has of clients."""
+        node = self[router]
+        left = {
+            "relays": node.core.relays,
+            "addresses": [each.name for each in node.core.addresses.values()],
+            "ways": node.mesh.ways.nodes(),
+            "links": [
+                each
+                for record in records(self, router)
+                for each in (*record.incoming, *record.outgoing, *record.lingering, *record.held)
+            ],
+        }
+        return {key: value for key, value in left.items() if value}
+
+
+def records(world: World, router: str) -> list[ConnectionRecord]:
+    """Return the connections of a router to its neighbours."""
+    return [record for wire in world.wires for core, record in wire.ends if core.id == router]
+
+
+def with_receivers(
+    routers: Iterable[str], edges: Iterable[tuple[str, str]], *addresses: AddressConfig
+) -> tuple[World, dict[str, Client]]:
+    """Return a mesh with a client at each router that receives from q, and these clients."""
+    routers = list(routers)
+    mesh = World(routers, edges, *addresses)
+    receivers = {router: mesh[router].client() for router in routers}
+    for client in receivers.values():
+        client.receiver("q", credit=10)
+    mesh.advance(0.2)
+    return mesh, receivers
+
+
+def deliver(mesh: World, receivers: dict[str, Client], sends: list[Sent]) -> set[str]:
+    """Accept what arrived, and assert that the senders hear it. Returns: the routers whose receivers got some."""
+    mesh.advance(0.1)
+    took = {router: client.take() for router, client in receivers.items()}
+    for arrivals in took.values():
+        for arrival in arrivals:
+            arrival.accept()
+    mesh.run()
+    assert [sent.said for sent in sends] == [[(Accepted(), True)]] * len(sends)
+    return {router for router, arrivals in took.items() if arrivals}

@@ -1,0 +1,48 @@
+"""Rate limits with bursts."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from amqpmesh.topology.rate_limit import NEVER, Rate
+
+
+@given(
+    st.floats(0.5, 100),
+    st.integers(1, 50),
+    st.lists(st.tuples(st.floats(0, 2), st.integers(1, 20)), max_size=60),
+)
+def test_in_no_time_is_more_used_than_the_burst_and_the_rate_of_that_time(
+    a_second: float, burst: int, tries: list[tuple[float, int]]
+) -> None:
+    rate = Rate(a_second, burst)
+    spent, now = NEVER, 100.0
+    used: list[tuple[float, int]] = []
+    for wait, amount in tries:
+        now += wait
+        if rate.when(spent, amount) <= now:
+            spent = rate.used(spent, amount, now)
+            used.append((now, min(amount, burst)))
+    for index, (since, _) in enumerate(used):
+        # What is more than the burst by itself is paid for afterwards, in full.
+        most = burst + (now - since) * a_second
+        assert sum(amount for _, amount in used[index:]) <= most + 1e-6 * most
+
+
+@given(st.floats(0.5, 100), st.integers(1, 50), st.lists(st.floats(0, 2), max_size=60))
+def test_who_keeps_to_a_part_of_a_rate_never_meets_it(a_second: float, burst: int, waits: list[float]) -> None:
+    whole = Rate(a_second, burst)
+    own = whole.part(0.8, 0.75)
+    now, spent, taken = 100.0, NEVER, NEVER
+    for wait in waits:
+        now = max(now + wait, own.when(spent, 1))
+        spent = own.used(spent, 1, now)
+        assert whole.when(taken, 1) <= now + 1e-9
+        taken = whole.used(taken, 1, now)
+
+
+def test_nobody_is_held_up_by_more_than_the_burst() -> None:
+    rate = Rate(1.0, 10)
+    assert rate.when(NEVER, 1000) == NEVER
+    assert rate.when(rate.used(NEVER, 1000, 0.0), 1) == 991.0

@@ -1,0 +1,167 @@
+"""When a router speaks of itself, and what it does when somebody else seems to speak in its name."""
+
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from amqpmesh.topology.address_book import Advert
+from amqpmesh.topology.addresslog import Stored
+from amqpmesh.topology.changes import IdentityConflict
+from amqpmesh.topology.database import Database, Outcome
+from amqpmesh.topology.exchange import Exchange
+from amqpmesh.topology.outbox import Outbox
+from amqpmesh.topology.own_records import MAX_DELTAS, Speaker, refusal
+from amqpmesh.topology.pace import Pace
+from amqpmesh.topology.rate_limit import NEVER
+from amqpmesh.topology.records import LinkState, Name, Neighbour, Record
+from amqpmesh.topology.signing import Signer
+
+CONFLICT: Final = 3
+"""Jumps within `CONFLICT_TIME` that show another live router with this id: a restart takes one, two at the most."""
+
+CONFLICT_TIME: Final = 60.0
+MAX_JUMP_DELAY: Final = 60.0
+
+RATE_PART: Final = 0.8
+"""Of the rates at which others take what a router says, what it keeps itself to: never too much then, though messages
+draw together on their way."""
+
+LINK_BURST_PART: Final = 0.25
+"""The same of what may come at once: others remember what its last lives have said."""
+
+ADDRESS_BURST_PART: Final = 0.75
+
+
+class Voice:
+    """Paces what is said, renews it, and begins another life where that is needed."""
+
+    def __init__(
+        self,
+        outbox: Outbox,
+        speaker: Speaker,
+        database: Database,
+        exchange: Exchange,
+        links: Callable[[], tuple[Neighbour, ...]],
+    ) -> None:
+        """Args: links: what this router has to say of its neighbours now."""
+        self._outbox = outbox
+        self._settings = outbox.settings
+        self._timers = outbox.timers
+        self._speaker = speaker
+        self._database = database
+        self._exchange = exchange
+        self._links = links
+        self._draining = False
+        self._said: tuple[tuple[Neighbour, ...], bool] = ((), True)
+        self._link_pace = Pace(outbox.settings.link_time)
+        self._link_rate = outbox.settings.links.part(RATE_PART, LINK_BURST_PART)
+        self._address_rate = outbox.settings.addresses.part(RATE_PART, ADDRESS_BURST_PART)
+        self._links_spent = self._addresses_spent = NEVER
+        self._spoke_addresses_at = NEVER
+        self._jumps: list[float] = []
+        self._rival_epoch = 0
+        self._rival_neighbours: tuple[str, ...] = ()
+
+    @property
+    def epoch(self) -> int:
+        """That of what is said now."""
+        return self._speaker.epoch
+
+    @property
+    def transit(self) -> bool:
+        """Whether paths may lead through this router."""
+        return self._speaker.transit
+
+    def links_changed(self, links: tuple[Neighbour, ...], now: float) -> None:
+        """Tell of them as soon as may be, if that is other than what was said."""
+        if (links, self.transit) == self._said:
+            self._timers.cancel(("links",))
+        else:
+            at = max(self._link_pace.next(now), self._link_rate.when(self._links_spent, 1))
+            self._timers.set_earlier(("links",), at)
+
+    def advertise(self, key: Name, advert: Advert | None, now: float) -> None:
+        """Tell of an address as soon as may be."""
+        reason = None if advert is None else refusal(key.tenant, key.name, advert)
+        if reason is not None:
+            self._outbox.drop(self._outbox.router, self._outbox.router, "oversized", reason)
+        elif advert is None or not self._draining:
+            self._speaker.pending[key] = advert
+            self._tell_addresses(now)
+
+    def _tell_addresses(self, now: float) -> None:
+        at = max(
+            self._spoke_addresses_at + self._settings.delta_time,
+            self._address_rate.when(self._addresses_spent, self._settings.address_least),
+        )
+        self._timers.set_earlier(("addresses",), max(now, at))
+
+    def drain(self, now: float) -> None:
+        """Withdraw all addresses, and be no way through any more."""
+        self._draining = True
+        self._speaker.transit = False
+        self._speaker.pending = dict.fromkeys(self._speaker.entries)
+        self._timers.set_earlier(("addresses",), now)
+
+    def renew(self, signer: Signer, now: float) -> None:
+        """Say everything again, signed with another certificate."""
+        self._speaker.signer = signer
+        for signed in signer.records():
+            verdict = self._database.accept(signed, 0.0, now)
+            if verdict.outcome is Outcome.NEW:
+                self._exchange.flood(verdict, now)
+        self.say_links(now, refresh=True)
+        if self._speaker.entries:
+            self._say(self._speaker.state(now, anew=True), now)
+
+    def say_links(self, now: float, *, refresh: bool = False) -> None:
+        """A new link state, if there is something new, or it is time."""
+        links = self._links()
+        if refresh or (links, self.transit) != self._said:
+            self._said = links, self.transit
+            self._link_pace.done(now, self._settings.pace_time * len(self._database.origins))
+            self._timers.cancel(("links",))
+            self._timers.set(("refresh",), now + self._settings.max_age / 3)
+            self._say([self._speaker.link_state(links, now)], now)
+
+    def say_addresses(self, now: float) -> None:
+        """What has gathered, a part at a time; and all of it, once that is shorter."""
+        self._spoke_addresses_at = now
+        self._say(self._speaker.deltas(now, self._settings.part), now)
+        log = self._database.origins[self._outbox.router].log
+        if self._speaker.pending:
+            self._tell_addresses(now)
+            if log.deltas < MAX_DELTAS:
+                return
+        if log.deltas >= MAX_DELTAS or log.delta_octets > max(log.state_octets, self._settings.compact):
+            self._say(self._speaker.state(now), now)
+
+    def saw_own(self, record: Record, now: float) -> None:
+        """Somebody has records of this router that are newer than its own: of another life, or of another router."""
+        self._rival_epoch = max(self._rival_epoch, record.epoch)
+        if isinstance(record, LinkState):
+            self._rival_neighbours = tuple(neighbour.router for neighbour in record.neighbours)
+        if ("jump",) in self._timers:
+            return
+        self._jumps = [at for at in self._jumps if at > now - CONFLICT_TIME] + [now]
+        excess = len(self._jumps) - CONFLICT
+        delay = 0.0
+        if excess >= 0:
+            delay = min(2.0**excess, MAX_JUMP_DELAY)
+            self._outbox.tell(IdentityConflict(self._outbox.router, self._rival_neighbours))
+        self._timers.set(("jump",), now + delay)
+
+    def jump(self, now: float) -> None:
+        """Begin another life, above the one that was seen."""
+        self._speaker.jump(self._rival_epoch)
+        addresses = self._speaker.state(now, anew=True) if self._speaker.entries else []
+        self.say_links(now, refresh=True)
+        self._say(addresses, now)
+
+    def _say(self, records: Iterable[Stored], now: float) -> None:
+        for stored in records:
+            if isinstance(stored.record, LinkState):
+                self._links_spent = self._link_rate.used(self._links_spent, 1, now)
+            else:
+                octets = self._database.weight(len(stored.signed.body))
+                self._addresses_spent = self._address_rate.used(self._addresses_spent, octets, now)
+            self._exchange.flood(self._database.store(stored), now)

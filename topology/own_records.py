@@ -1,0 +1,157 @@
+"""What a router says of itself: link states and addresses, signed, with pairs that only grow."""
+
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from typing import Final, TypeVar
+
+from amqpmesh.topology.address_book import Advert
+from amqpmesh.topology.addresslog import Stored
+from amqpmesh.topology.records import (
+    MAX_ADDRESS,
+    MAX_BODY,
+    MAX_CONSUMERS,
+    MAX_NEIGHBOURS,
+    AddressDelta,
+    Addresses,
+    Entry,
+    Kind,
+    LinkState,
+    Name,
+    Neighbour,
+    Record,
+    SignedRecord,
+    encode,
+)
+from amqpmesh.topology.schema import packed
+from amqpmesh.topology.signing import Signer
+
+MAX_TENANT: Final = 255
+MAX_WORD: Final = 32
+PART: Final = 24 * 1024
+"""Octets of entries in one record: several records fit a message, and a lost one is soon sent again."""
+
+LINK_STATE_HEAD: Final = 1024
+"""What the other items of a link state take, at most."""
+
+MAX_ENTRIES: Final = 4096
+MAX_DELTAS: Final = 1024
+"""Deltas before a full state takes their place, whatever they weigh: who comes new has to verify them all."""
+
+T = TypeVar("T", Entry, Name)
+
+
+class Speaker:
+    """Makes this router's records."""
+
+    def __init__(self, router: str, epoch: int, area: str, signer: Signer) -> None:
+        self.router = router
+        self.epoch = epoch
+        self.signer = signer
+        self.entries: dict[Name, Advert] = {}
+        """What is advertised; `pending` is not in it yet."""
+        self.pending: dict[Name, Advert | None] = {}
+        self.transit = True
+        self._area = area
+        self._links = 0
+        self._addresses = 0
+
+    def jump(self, epoch: int) -> None:
+        """Begin another life, above an epoch that somebody holds of this router."""
+        self.epoch = max(self.epoch, epoch) + 1
+        self._links = self._addresses = 0
+
+    def link_state(self, neighbours: Sequence[Neighbour], now: float) -> Stored:
+        """A new link state; of neighbours that it has no room for, the dearest are left out."""
+        self._links += 1
+        room = MAX_BODY - LINK_STATE_HEAD
+        told = []
+        for neighbour in sorted(neighbours, key=lambda each: (each.cost, each.router))[:MAX_NEIGHBOURS]:
+            room -= len(packed(neighbour))
+            if room < 0:
+                break
+            told.append(neighbour)
+        record = LinkState(
+            origin=self.router,
+            epoch=self.epoch,
+            sequence=self._links,
+            neighbours=tuple(told),
+            addresses=self._addresses,
+            transit=self.transit,
+            area=self._area,
+        )
+        return self._signed(Kind.LINK_STATE, record, now)
+
+    def deltas(self, now: float, most: int | None = None) -> list[Stored]:
+        """What is pending, as one delta or more. Args: most: addresses; the others stay pending."""
+        pending = {name: self.pending.pop(name) for name in list(islice(self.pending, most))}
+        changed = {name: advert for name, advert in pending.items() if self.entries.get(name) != advert}
+        entries = [_entry(name, advert) for name, advert in changed.items() if advert is not None]
+        removed = [name for name, advert in changed.items() if advert is None]
+        for entry in entries:
+            self.entries[entry.key] = entry.advert
+        for name in removed:
+            del self.entries[name]
+        made = []
+        for some in _parts(entries):
+            self._addresses += 1
+            record = AddressDelta(self.router, self.epoch, self._addresses, some, (), self._area)
+            made.append(self._signed(Kind.ADDRESS_DELTA, record, now))
+        for gone in _parts(removed):
+            self._addresses += 1
+            record = AddressDelta(self.router, self.epoch, self._addresses, (), gone, self._area)
+            made.append(self._signed(Kind.ADDRESS_DELTA, record, now))
+        return made
+
+    def state(self, now: float, *, anew: bool = False) -> list[Stored]:
+        """All addresses, in parts: the state of the sequence that the last delta had, or of a new one."""
+        if anew:
+            self._addresses += 1
+        parts = list(_parts([_entry(name, advert) for name, advert in self.entries.items()])) or [()]
+        return [
+            self._signed(
+                Kind.ADDRESSES,
+                Addresses(self.router, self.epoch, self._addresses, number, len(parts), part, self._area),
+                now,
+            )
+            for number, part in enumerate(parts)
+        ]
+
+    def _signed(self, kind: Kind, record: Record, now: float) -> Stored:
+        body = encode(record)
+        key_id, signature = self.signer.sign(kind, body)
+        return Stored(record.key, SignedRecord(kind, key_id, body, signature), now, record)
+
+
+def refusal(tenant: str, name: str, advert: Advert) -> str | None:
+    """Why an address cannot be advertised, if so."""
+    if len(tenant) > MAX_TENANT or len(name) > MAX_ADDRESS:
+        return f"an address of {len(name):,} characters; {MAX_ADDRESS:,} are advertised at most"
+    if not 0 <= advert.consumers <= MAX_CONSUMERS or not 0 <= advert.producers <= MAX_CONSUMERS:
+        return f"{advert.consumers} consumers and {advert.producers} producers cannot be told"
+    if len(advert.distribution) > MAX_WORD:
+        return f"a distribution of {len(advert.distribution):,} characters"
+    try:
+        (tenant + name).encode()
+    except UnicodeEncodeError:
+        return "an address that UTF-8 cannot write"
+    return None
+
+
+def _entry(name: Name, advert: Advert) -> Entry:
+    # The word is a plain string to those who compare, whatever enumeration it is of here.
+    return Entry(name.tenant, name.name, str(advert.distribution), advert.consumers, advert.producers)
+
+
+def _parts(rows: Sequence[T]) -> Iterator[tuple[T, ...]]:
+    """Rows in as many groups as records are needed for them."""
+    group: list[T] = []
+    room = PART
+    for row in rows:
+        octets = len(packed(row))
+        if octets > room or len(group) == MAX_ENTRIES:
+            yield tuple(group)
+            group, room = [], PART
+        group.append(row)
+        room -= octets
+    if group:
+        yield tuple(group)
