@@ -19,7 +19,7 @@ HEADERS = $(shell $(PYTHON) -c 'import sysconfig; print(sysconfig.get_path("incl
 TESTED = AMQPMESH_KERNEL=$(if $(shell command -v $(CC)),$(if $(wildcard $(HEADERS)),compiled))
 PURE := AMQPMESH_KERNEL=pure
 # Tests of the kernel and of its callers: they run with both kernels in `make test`.
-KERNELLESS := --ignore=tests/policies --ignore=tests/benchmarks --ignore-glob="tests/topology/test_*" --ignore-glob="tests/pipeline/test_*"
+KERNELLESS := --ignore=tests/ci --ignore=tests/policies --ignore=tests/benchmarks --ignore-glob="tests/topology/test_*" --ignore-glob="tests/pipeline/test_*"
 REACHING := tests/router/kernel tests/router/amqp tests/router/delivery tests/router/telemetry tests/hostile
 
 .PHONY: run demo test check slow uncompiled lint format types imports unit spark pure interop bench bench-mesh docs wheel clean begin
@@ -50,10 +50,10 @@ begin:
 	@rm -rf build/stages build/*.xml
 
 lint: .venv/test
-	@$(STAGE) lint sh -c '$(BIN)/ruff check . && $(BIN)/ruff format --check .'
+	@$(STAGE) lint sh -c '$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/python .ci/house.py && $(BIN)/codespell'
 
 format: .venv/test
-	$(BIN)/ruff check --fix . && $(BIN)/ruff format .
+	$(BIN)/ruff check --fix . && $(BIN)/ruff format . && $(BIN)/python .ci/house.py --tidy
 
 types: .venv/test
 	@$(STAGE) types sh -c '$(BIN)/mypy && $(BIN)/mypy examples/*.py'
