@@ -1,19 +1,19 @@
-"""The conformance statement: `conformance.toml` read and checked, and the page `conformance.md` made from it.
+"""The conformance statement: data in `conformance.toml`, pages in `internals/conformance`.
 
-`python -m docs.conformance` writes the page. A test says whether it is up to date, and whether the tests that the
+`python -m docs.conformance` writes the pages. A test says whether they are up to date, and whether the tests that the
 data cites exist.
 """
 
 import tomllib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from enum import Enum
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 DATA = ROOT / "docs" / "conformance.toml"
-PAGE = ROOT / "docs" / "conformance.md"
+PAGES = ROOT / "docs" / "internals" / "conformance"
 
 #: Rows of the table of illegal sequences are cited by their names, and shown by this one test.
 HOSTILE = "tests/hostile/table.py"
@@ -26,6 +26,17 @@ PARTS = {
     4: "Part 4: Transactions",
     5: "Part 5: Security",
 }
+
+CHAPTERS = {
+    "types.md": ("Conformance: overview and types", ("0.", "1.")),
+    "connections-and-sessions.md": ("Conformance: connections and sessions", ("2.1", "2.2", "2.3", "2.4", "2.5")),
+    "links.md": ("Conformance: links", ("2.6",)),
+    "performatives.md": ("Conformance: performatives", ("2.7", "2.8")),
+    "messaging.md": ("Conformance: messaging", ("3.",)),
+    "transactions.md": ("Conformance: transactions", ("4.",)),
+    "security.md": ("Conformance: security", ("5.",)),
+}
+"""The pages with clauses, in their order: title, and how the numbers of their sections begin."""
 
 
 class Verdict(Enum):
@@ -124,39 +135,52 @@ def _check_keys(table: dict[str, object], known: set[str], where: str) -> None:
         raise ValueError(f"{where}: unknown keys {sorted(unknown)}")
 
 
-# ------------------------------------------------------------------------------------------------------------ the page
+# ----------------------------------------------------------------------------------------------------------- the pages
 
-OPENING = """\
-<!-- Made from conformance.toml by `python -m docs.conformance`. -->
+MADE = "<!-- Made from conformance.toml by `python -m docs.conformance`. -->\n"
 
+OPENING = f"""\
+{MADE}
 # Conformance
 
-What the AMQP 1.0 standard asks of an implementation, clause by clause, and what amqpmesh makes of it. A clause is a
-sentence that says MUST, SHOULD, MAY or the like; `2.6.7#3` is the third of them in section 2.6.7. They are counted in
+What the AMQP 1.0 standard asks of an implementation, clause by clause, and what amqpmesh does about it. A clause is a
+sentence that says MUST, SHOULD, MAY or the like; `2.6.7#3` is the third clause of section 2.6.7. Clauses are counted in
 [Committee Specification Draft 02](http://docs.oasis-open.org/amqp/core/v1.0/csprd02/amqp-core-complete-v1.0-csprd02.pdf),
-whose sections are those of the published standard. What a clause asks is told in our words: the standard's are to be
-read there.
+whose sections are those of the published standard. These pages say in our words what a clause asks; the standard has
+its own.
 
-- **holds**: we do so, and the tests that are named fail when we do not.
-- **does not apply**: there is nothing of ours that the clause could be about, or it is leave that we do not take.
+- **holds**: amqpmesh does so, and the named tests fail when it does not.
+- **does not apply**: the clause is about something that amqpmesh does not have, or permits something that amqpmesh does
+  not do.
 - **not yet**: something is missing, and the row says what.
 
 Two things are measured here: the router, which relays and stores nothing, and the library with which programs connect
-to any peer. Both are one engine.
+to any peer. Both use the same protocol engine.
 """
 
 
-def page(sections: tuple[Section, ...]) -> str:
-    """The page, in Markdown."""
-    blocks = [OPENING, *_summary(sections), *_shortcomings(sections)]
-    part = -1
-    for section in sections:
-        if section.part != part:
-            part = section.part
-            blocks.append(f"## {PARTS[part]}\n")
-        entries = "\n".join(map(_entry, section.clauses))
-        blocks.append(f"### {section.number} {section.title}\n\n{entries}\n")
-    return "\n".join(blocks)
+def pages(sections: tuple[Section, ...]) -> Mapping[str, str]:
+    """Return each page in Markdown, by the name of its file."""
+    made = {"index.md": "\n".join([OPENING, *_summary(sections), *_shortcomings(sections), _contents()])}
+    for name, (title, starts) in CHAPTERS.items():
+        blocks = [f"{MADE}\n# {title}\n"]
+        for section in sections:
+            if section.number.startswith(starts):
+                entries = "\n".join(map(_entry, section.clauses))
+                blocks.append(f"## {section.number} {section.title}\n\n{entries}\n")
+        made[name] = "\n".join(blocks)
+    return made
+
+
+def _contents() -> str:
+    """Return the list of the other pages."""
+    names = "\n".join(name.removesuffix(".md") for name in CHAPTERS)
+    return f"## Clause by clause\n\n```{{toctree}}\n:maxdepth: 1\n\n{names}\n```\n"
+
+
+def _chapter(section: Section) -> str:
+    """Return the name of the page that has the section."""
+    return next(name for name, (_, starts) in CHAPTERS.items() if section.number.startswith(starts))
 
 
 def _summary(sections: tuple[Section, ...]) -> Iterator[str]:
@@ -175,7 +199,7 @@ def _row(name: str, counts: list[int]) -> str:
 
 def _shortcomings(sections: tuple[Section, ...]) -> Iterator[str]:
     missing = [
-        f"- [{clause.id}](#{_slug(section)}) ({clause.keyword.value}) {clause.answer}"
+        f"- [{clause.id}]({_chapter(section)}#{_slug(section)}) ({clause.keyword.value}) {clause.answer}"
         for section in sections
         for clause in section.clauses
         if clause.verdict is Verdict.NOT_YET
@@ -209,12 +233,14 @@ def _link(test: str) -> str:
     """A test by the sentence that its name is."""
     path, _, name = test.partition("::")
     sentence = f"hostile peer: {name}" if path == HOSTILE else name.removeprefix("test_").replace("_", " ")
-    return f"[{sentence}](../{path})"
+    return f"[{sentence}](../../../{path})"
 
 
 def main() -> None:
-    """Write the page."""
-    PAGE.write_text(page(read()), encoding="utf-8")
+    """Write the pages."""
+    PAGES.mkdir(exist_ok=True)
+    for name, text in pages(read()).items():
+        (PAGES / name).write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The tables of `mesh-protocol.md`, made from the declarations of the bodies and of the settings.
+"""The tables of `internals/mesh-protocol.md`, made from the declarations of the bodies and of the settings.
 
 `python -m docs.mesh_protocol` writes them into the page, each between `<!-- NAME -->` and `<!-- end -->`. A test says
 whether they are up to date, and whether one is missing.
@@ -16,7 +16,7 @@ from amqpmesh.topology.schema import Body
 from amqpmesh.topology.settings import Settings
 
 ROOT = Path(__file__).parents[1]
-PAGE = ROOT / "docs" / "mesh-protocol.md"
+PAGE = ROOT / "docs" / "internals" / "mesh-protocol.md"
 SETTINGS = ROOT / "topology" / "settings.py"
 
 

@@ -14,7 +14,7 @@ def demand_trio() -> None:
     except RuntimeError:
         raise CommandError(
             'amqpmesh runs on Trio: run this inside `trio.run`; in asyncio see "In an asyncio program" in '
-            "docs/embedding.md"
+            "docs/develop/embedding.md"
         ) from None
 
 

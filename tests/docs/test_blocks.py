@@ -21,7 +21,11 @@ from tests.docs.pages import ROOT, blocks, fences, is_whole, pieces, steady
 from tests.docs.processes import environment
 from tests.support.processes.programs import ENVIRONMENT, PATIENCE, programs
 
-PAGES: Final = ("../README.md", "../CONTRIBUTING.md", *sorted(page.name for page in (ROOT / "docs").glob("*.md")))
+PAGES: Final = (
+    "../README.md",
+    "../CONTRIBUTING.md",
+    *sorted(str(page.relative_to(ROOT / "docs")) for page in (ROOT / "docs").rglob("*.md")),
+)
 
 CODE: Final = ("python", "console", "sh", "toml")
 """Languages that a reader saves or types; `text` is what comes of it."""
@@ -29,20 +33,27 @@ CODE: Final = ("python", "console", "sh", "toml")
 RUN: Final = {
     ("../README.md", "console"): "test_readme",
     ("../README.md", "python"): "test_readme",
-    ("configuration.md", "toml"): "test_blocks",
-    ("embedding.md", "python"): "test_blocks",
-    ("management.md", "python"): "test_blocks",
-    ("management.md", "sh"): "test_blocks",
-    ("operations.md", "console"): "test_operations",
-    ("operations.md", "sh"): "test_installed",
-    ("operations.md", "toml"): "test_blocks",
-    ("pipeline.md", "python"): "test_pipeline",
-    ("pipeline.md", "sh"): "test_pipeline",
-    ("simulation.md", "python"): "test_blocks",
-    ("spark-connector.md", "python"): "test_spark_connector",
-    ("spark-connector.md", "toml"): "test_blocks",
-    ("tutorial.md", "console"): "test_tutorial",
-    ("tutorial.md", "python"): "test_tutorial",
+    ("analyse/pipeline.md", "python"): "test_pipeline",
+    ("analyse/pipeline.md", "sh"): "test_pipeline",
+    ("analyse/jobs.md", "python"): "test_pipeline",
+    ("analyse/jobs.md", "sh"): "test_pipeline",
+    ("analyse/spark-connector.md", "python"): "test_spark_connector",
+    ("analyse/spark-connector.md", "toml"): "test_blocks",
+    ("develop/embedding.md", "python"): "test_blocks",
+    ("develop/messages.md", "python"): "test_blocks",
+    ("develop/simulation.md", "python"): "test_blocks",
+    ("operate/addresses.md", "toml"): "test_blocks",
+    ("operate/configuration.md", "toml"): "test_blocks",
+    ("operate/install.md", "sh"): "test_installed",
+    ("operate/management.md", "python"): "test_blocks",
+    ("operate/management.md", "sh"): "test_blocks",
+    ("operate/mesh.md", "sh"): "test_operations",
+    ("operate/mesh.md", "toml"): "test_blocks",
+    ("operate/security.md", "console"): "test_operations",
+    ("start/tutorial.md", "console"): "test_tutorial",
+    ("start/tutorial.md", "python"): "test_tutorial",
+    ("start/tutorial-tls.md", "console"): "test_tutorial",
+    ("start/tutorial-tls.md", "python"): "test_tutorial",
 }
 """Which tests run the blocks of a page, by language."""
 
@@ -106,16 +117,17 @@ print(json.dumps(failed))
 """Runs programs and tests, each in its folder and in a process of its own, all at once."""
 
 
+PROGRAMS: Final = ("develop/embedding.md", "develop/messages.md", "operate/management.md", "develop/simulation.md")
+"""Pages whose programs run here; the first has the frame for the pieces of the second."""
+
+
 def saved(page: str) -> list[tuple[str, str, str]]:
-    """The files that a page's blocks are: name, text, and what is shown of what each prints."""
+    """Return the files that a page's blocks are: name, text, and the output that the page shows."""
     found = []
-    frame = None
+    frame = next(block.text for block in blocks(PROGRAMS[0], "python") if PIECE in block.text)
     for block, shown in pieces(page):
         text = block.text
-        if PIECE in text:
-            frame = text
-        elif not is_whole(text):
-            assert frame, f"{page}: {block.heading}: no program, and none to stand in"
+        if not is_whole(text):
             text = frame.replace(PIECE, textwrap.indent(text, " " * 8))
         name = re.match(r"# (\w+\.py)\n", block.text)
         found.append((name[1] if name else "program.py", text, shown))
@@ -124,12 +136,12 @@ def saved(page: str) -> list[tuple[str, str, str]]:
 
 def test_every_program_prints_what_is_shown_and_every_test_passes(tmp_path: Path) -> None:
     shown = {}
-    for page in ("embedding.md", "management.md", "simulation.md"):
+    for page in PROGRAMS:
         for number, (name, text, output) in enumerate(saved(page)):
             folder = tmp_path / f"{Path(page).stem}-{number}"
             folder.mkdir()
             (folder / name).write_text(text, encoding="utf-8")
-            if page == "management.md":  # it says so in a sentence
+            if page == "operate/management.md":  # it says so in a sentence
                 found = re.search(r"prints `(.+)`\.", (ROOT / "docs" / page).read_text(encoding="utf-8"))
                 assert found
                 output = f"{found[1]}\n"
@@ -161,9 +173,9 @@ def without_names(text: str) -> str:
 
 
 def test_no_program_imports_what_it_does_not_use_or_uses_what_it_does_not_import(tmp_path: Path) -> None:
-    for page in ("../README.md", "tutorial.md", "embedding.md", "management.md", "simulation.md", "pipeline.md"):
+    for page in ("../README.md", *(page for page, language in RUN if language == "python")):
         for number, block in enumerate(blocks(page, "python")):
-            if PIECE not in block.text and (is_whole(block.text) or page == "pipeline.md"):
+            if PIECE not in block.text and (is_whole(block.text) or page == "analyse/pipeline.md"):
                 (tmp_path / f"{Path(page).stem}{number}.py").write_text(block.text, encoding="utf-8")
     assert len(list(tmp_path.iterdir())) > 15
     command = [sys.executable, "-m", "ruff", "check", "--isolated", "--no-cache", "--select", "E9,F", str(tmp_path)]
@@ -174,7 +186,7 @@ def test_no_program_imports_what_it_does_not_use_or_uses_what_it_does_not_import
 # ------------------------------------------------------------------------------------------------------ configurations
 
 
-@pytest.mark.parametrize("page", ["configuration.md", "operations.md", "spark-connector.md"])
+@pytest.mark.parametrize("page", [page for page, language in RUN if language == "toml"])
 def test_every_configuration_is_right(page: str, tmp_path: Path) -> None:
     for heading, several in groupby(blocks(page, "toml"), lambda block: block.heading):
         file = tmp_path / "router.toml"
@@ -191,7 +203,7 @@ def test_every_configuration_is_right(page: str, tmp_path: Path) -> None:
 def test_the_links_of_others_are_selected_with_jq(tmp_path: Path) -> None:
     if shutil.which("jq") is None:
         pytest.skip("NOT TESTED, missing: jq")
-    (block,) = blocks("management.md", "sh")
+    (block,) = blocks("operate/management.md", "sh")
     with programs() as start:
         env = {**environment(tmp_path / "bin"), "AMQPMESH_URL": start.router()}
         done = subprocess.run(

@@ -24,8 +24,8 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_every_page_is_built(built: Path) -> None:
-    pages = {page.stem for page in (ROOT / "docs").glob("*.md")}
-    assert pages <= {page.stem for page in built.glob("*.html")}
+    pages = {page.relative_to(ROOT / "docs").with_suffix("") for page in (ROOT / "docs").rglob("*.md")}
+    assert pages <= {page.relative_to(built).with_suffix("") for page in built.rglob("*.html")}
 
 
 def test_every_public_name_is_in_the_reference(built: Path) -> None:
@@ -35,7 +35,12 @@ def test_every_public_name_is_in_the_reference(built: Path) -> None:
 
 
 def test_the_pages_load_nothing_from_elsewhere(built: Path) -> None:
-    for page in built.glob("*.html"):
+    for page in built.rglob("*.html"):
         loaded = re.findall(r'<(?:script|link|img)\b[^>]*?\b(?:src|href)="([^"]+)"', page.read_text(encoding="utf-8"))
         assert loaded, page
         assert not [url for url in loaded if "//" in url], page
+
+
+def test_no_page_is_longer_than_400_lines() -> None:
+    pages = (ROOT / "docs").rglob("*.md")
+    assert not [page.name for page in pages if len(page.read_text(encoding="utf-8").splitlines()) > 400]

@@ -29,8 +29,11 @@ from amqpmesh.router.config.file import (
     parse,
 )
 from amqpmesh.router.config.tables import Table, declared
+from tests.docs.pages import ROOT
 
-PAGE = (Path(__file__).parents[2] / "docs" / "configuration.md").read_text(encoding="utf-8")
+PAGE = "".join(
+    (ROOT / "docs" / "operate" / name).read_text(encoding="utf-8") for name in ("configuration.md", "addresses.md")
+)
 
 SECTIONS: dict[str, tuple[type[Table], type[Table] | None]] = {  # the table, and the one whose keys stand elsewhere
     "`[router]`": (RouterConfig, Limits),

@@ -1,5 +1,6 @@
-"""The page on embedding: its code leaves nothing behind, and its tables equal the code's; `test_blocks` runs
-programs.
+"""The pages on embedding and messages: their code leaves nothing behind, and their tables equal the code's.
+
+`test_blocks` runs their programs.
 """
 
 import ast
@@ -23,12 +24,12 @@ from amqpmesh.router.amqp.codec.values import encode
 from amqpmesh.router.message import content as message_module
 from tests.docs.pages import ROOT, Block, is_whole, pieces
 
-PAGE = "embedding.md"
-TEXT = (ROOT / "docs" / PAGE).read_text(encoding="utf-8")
+PAGES = ("develop/embedding.md", "develop/messages.md")
+TEXT = "".join((ROOT / "docs" / page).read_text(encoding="utf-8") for page in PAGES)
 PUBLIC = {name: getattr(amqpmesh, name) for name in amqpmesh.__all__}
 
 
-FRAGMENTS = [(block, shown) for block, shown in pieces(PAGE) if not is_whole(block.text)]
+FRAGMENTS = [(block, shown) for page in PAGES for block, shown in pieces(page) if not is_whole(block.text)]
 
 
 @pytest.mark.parametrize(("block", "shown"), FRAGMENTS, ids=[block.heading for block, _ in FRAGMENTS])
@@ -52,7 +53,7 @@ async def test_a_piece_prints_what_is_shown(
 
 async def execute(text: str, router: Router, connection: Connection) -> None:
     """Run what stands inside an `async def`."""
-    code: CodeType = compile(text, PAGE, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+    code: CodeType = compile(text, "a page", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
     done = FunctionType(code, {**PUBLIC, "trio": trio, "router": router, "connection": connection})()
     assert isinstance(done, Coroutine)
     await done

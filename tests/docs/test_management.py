@@ -16,12 +16,13 @@ from amqpmesh.router.management.entities import TYPES
 from tests.docs.pages import ROOT, log_lines, steady
 from tests.support.peers.scripted_stream import AMQP, attached, begun, connected
 
-PAGE = "management.md"
+PAGE = "operate/management.md"
 TEXT = (ROOT / "docs" / PAGE).read_text(encoding="utf-8")
+ENTITIES = (ROOT / "docs" / "operate" / "entities.md").read_text(encoding="utf-8")
 
 
 def test_every_type_is_there_with_its_attributes_in_order_and_their_types() -> None:
-    sections = TEXT.split("\n## Types and attributes\n")[1].split("\n## ")[0].split("\n### ")[1:]
+    sections = ENTITIES.split("\n## Types and attributes\n")[1].split("\n## ")[0].split("\n### ")[1:]
     documented = {
         section.split("`")[1]: re.findall(r"^\| `(\w+)` \| (\w+) \| \S.* \|$", section, re.MULTILINE)
         for section in sections

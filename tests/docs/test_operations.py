@@ -1,4 +1,4 @@
-"""The page on operations: its commands, unit file and exit statuses. `test_log` has the log."""
+"""The pages for operators: their commands, unit file and exit statuses. `test_log` has the log."""
 
 import os
 import re
@@ -21,8 +21,9 @@ from amqpmesh.router.runtime.router import CLOSE_TIME
 from tests.docs.pages import CONFIGURATIONS, ROOT, Command, blocks, commands, on_loopback, steady
 from tests.docs.processes import PATIENCE, Daemon, environment
 
-PAGE = "operations.md"
-TEXT = (ROOT / "docs" / PAGE).read_text(encoding="utf-8")
+INSTALL = "operate/install.md"
+SECURITY = "operate/security.md"
+MESH = "operate/mesh.md"
 
 
 # ------------------------------------------------------------------------------------------------------------ commands
@@ -43,12 +44,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def done(folder: Path) -> list[Done]:
-    """All commands of the page, run in their order; a router runs until the next one does."""
+    """All commands of the page on security, run in their order; a router runs until the next one does."""
     env = environment(folder.parent / "bin")
     found = []
     url = "amqps://localhost"
     with ExitStack() as running:
-        for command in (command for block in blocks(PAGE, "console") for command in commands(block)):
+        for command in (command for block in blocks(SECURITY, "console") for command in commands(block)):
             if command.line.startswith("amqpmesh run "):
                 running.close()
                 daemon = running.enter_context(closing(Daemon(*command.line.split(), cwd=folder, env=env)))
@@ -101,12 +102,12 @@ def test_certificates_are_renewed_by_the_same_authority(tmp_path: Path) -> None:
 
 def test_every_script_is_run() -> None:
     installed = (ROOT / "tests" / "docs" / "test_installed.py").read_text(encoding="utf-8")
-    for heading in {block.heading for block in blocks(PAGE, "sh")} - {"More than one core"}:
+    for heading in {block.heading for block in blocks(INSTALL, "sh")}:
         assert f'BLOCKS["{heading}"]' in installed
 
 
 def test_a_router_runs_in_as_many_processes_as_it_is_told(done: list[Done], folder: Path) -> None:
-    (command,) = (block.text for block in blocks(PAGE, "sh") if block.heading == "More than one core")
+    (command,) = (block.text for block in blocks(MESH, "sh"))
     env = environment(folder.parent / "bin")
     with closing(Daemon(*command.split(), cwd=folder, env=env)) as daemon:
         assert '"workers": 4' in daemon.said('"event": "begun"')
@@ -199,5 +200,6 @@ def calls_of(group: str) -> Iterator[str]:
 
 
 def test_every_exit_status_has_a_row() -> None:
-    rows = {int(row) for row in re.findall(r"^\| (\d) \|", TEXT.split("## Exit statuses")[1], re.MULTILINE)}
+    text = (ROOT / "docs" / INSTALL).read_text(encoding="utf-8")
+    rows = {int(row) for row in re.findall(r"^\| (\d) \|", text.split("## Exit statuses")[1], re.MULTILINE)}
     assert set(Exit) <= rows

@@ -1,4 +1,4 @@
-"""The page on the pipeline: its settings, compared with those of the session; its commands and programs, run."""
+"""The pages on the pipeline: settings, compared with those of the session; its commands and programs, run."""
 
 import re
 import shlex
@@ -15,7 +15,8 @@ from tests.docs.processes import environment
 from tests.support.data.known_traffic import Known
 from tests.support.spark.session import SETTINGS
 
-PAGE = "pipeline.md"
+PAGE = "analyse/pipeline.md"
+JOBS = "analyse/jobs.md"
 PATIENCE = 300.0  # seconds; a session takes some
 TEXT = (ROOT / "docs" / PAGE).read_text(encoding="utf-8")
 
@@ -53,7 +54,7 @@ def test_its_command_and_its_programs_run(tmp_path: Path) -> None:
     told = "".join(f" --conf {key}={shlex.quote(value)}" for key, value in SETTINGS.items() if "memory" not in key)
     env = {**environment(tmp_path / "bin"), "PYSPARK_SUBMIT_ARGS": f"{told} pyspark-shell"}
     assert "traffic" in run(commands("On a laptop"), tmp_path, env)
-    programs = [block.text for block in blocks(PAGE, "python")]
+    programs = [block.text for page in (JOBS, PAGE) for block in blocks(page, "python")]
     for number, text in enumerate(programs):
         (tmp_path / f"{number}.py").write_text(text, encoding="utf-8")
     # One after the other, in one session, which takes some seconds and a gigabyte.

@@ -28,8 +28,10 @@ from amqpmesh.pipeline.jobs import JOBS
 from amqpmesh.pipeline.traffic import LINKS, MATRIX, TALKERS
 from tests.docs.pages import ROOT
 
-PIPELINE = (ROOT / "docs" / "pipeline.md").read_text(encoding="utf-8")
-TEXT = (ROOT / "docs" / "pipeline-tables.md").read_text(encoding="utf-8")
+FOLDER = ROOT / "docs" / "analyse"
+PIPELINE = (FOLDER / "pipeline.md").read_text(encoding="utf-8")
+JOBS_PAGE = (FOLDER / "jobs.md").read_text(encoding="utf-8")
+TEXT = "\n##\n".join((FOLDER / name).read_text(encoding="utf-8") for name in ("tables.md", "result-tables.md"))
 
 ALL = {
     **{f"ingest/{name}": columns for name, columns in TABLES.items()},
@@ -85,12 +87,12 @@ def test_there_are_no_other_tables() -> None:
 
 
 def test_every_problem_is_explained() -> None:
-    table = PIPELINE.split("| problem | what it is |\n|---|---|\n")[1].split("\n\n")[0]
+    table = JOBS_PAGE.split("| problem | what it is |\n|---|---|\n")[1].split("\n\n")[0]
     assert re.findall(r"^\| `(.+?)` \| \S.* \|$", table, re.MULTILINE) == [problem.value for problem in Problem]
 
 
 def test_every_loss_is_explained() -> None:
-    table = PIPELINE.split("| finding | what it is |\n|---|---|\n")[1].split("\n\n")[0]
+    table = JOBS_PAGE.split("| finding | what it is |\n|---|---|\n")[1].split("\n\n")[0]
     assert re.findall(r"^\| `(.+?)` \| \S.* \|$", table, re.MULTILINE) == [loss.value for loss in losses.Loss]
 
 
@@ -104,7 +106,7 @@ def test_every_loss_is_explained() -> None:
     ],
 )
 def test_every_parameter_of_a_job_is_there(name: str, modules: list[ModuleType]) -> None:
-    section = PIPELINE.split(f"\n### {name}\n")[1].split("\n##")[0]
+    section = JOBS_PAGE.split(f"\n### {name}\n")[1].split("\n##")[0]
     told = re.findall(r"^\| `([A-Z_]+)` \| \S", section, re.MULTILINE)
     named = {
         each
@@ -116,7 +118,7 @@ def test_every_parameter_of_a_job_is_there(name: str, modules: list[ModuleType])
 
 
 def test_every_job_is_there_with_what_it_answers() -> None:
-    table = PIPELINE.split("| job | what it answers | result in `OUT` |\n|---|---|---|\n")[1].split("\n\n")[0]
+    table = JOBS_PAGE.split("| job | what it answers | result in `OUT` |\n|---|---|---|\n")[1].split("\n\n")[0]
     told = re.findall(r"^\| `(\w+)` \| (.+?) \| .+ \|$", table, re.MULTILINE)
     assert told == [(job.name, job.answers) for job in JOBS.values()]
 

@@ -46,7 +46,7 @@ def test_its_figures_are_those_of_the_page_on_performance() -> None:
     assert figures
     said = re.findall(r"\d[\d,.]*(?:/s| us| KiB)", figures[0])
     assert len(said) == 4
-    measured = (ROOT / "docs" / "performance.md").read_text(encoding="utf-8")
+    measured = (ROOT / "docs" / "internals" / "performance.md").read_text(encoding="utf-8")
     for figure in said:
         assert re.search(rf"\b{re.escape(figure.removesuffix(' us'))}\b", measured), figure
 

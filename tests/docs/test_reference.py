@@ -6,7 +6,7 @@ import re
 from amqpmesh.router.cli import client_peer
 from tests.docs.pages import ROOT
 
-TEXT = (ROOT / "docs" / "reference.md").read_text(encoding="utf-8")
+TEXT = (ROOT / "docs" / "develop" / "reference.md").read_text(encoding="utf-8")
 
 
 def options(*, lasting: bool) -> list[str]:

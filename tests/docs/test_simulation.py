@@ -6,7 +6,7 @@ from amqpmesh.topology.simulation.mesh import Mesh
 from amqpmesh.topology.simulation.nodes import Node
 from tests.docs.pages import ROOT
 
-PAGE = "simulation.md"
+PAGE = "develop/simulation.md"
 TEXT = (ROOT / "docs" / PAGE).read_text(encoding="utf-8")
 
 

@@ -13,12 +13,13 @@ import pytest
 from amqpmesh import Accepted, Message
 from amqpmesh.pipeline.connector import columns, options, values
 from amqpmesh.router.config.address import AddressConfig
+from tests.docs.pages import ROOT
 from tests.support.processes.router_thread import PATIENCE, Served
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-PAGE = (Path(__file__).parents[2] / "docs" / "spark-connector.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "analyse/spark-connector.md").read_text(encoding="utf-8")
 PROGRAMS = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)
 
 

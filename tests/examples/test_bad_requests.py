@@ -41,8 +41,8 @@ def example(name: str) -> str:
 
 SERVICES = {
     "README": Service(shown("../README.md", "def shout("), "shout", "shout", "hi", "HI"),
-    "tutorial": Service(shown("tutorial.md", "# service.py"), "main", "squares", 12, 144),
-    "embedding": Service(shown("embedding.md", "def quotes("), "quotes", "quotes", "A/B", "A/B: 0.9312"),
+    "tutorial": Service(shown("start/tutorial.md", "# service.py"), "main", "squares", 12, 144),
+    "embedding": Service(shown("develop/embedding.md", "def quotes("), "quotes", "quotes", "A/B", "A/B: 0.9312"),
     "service.py": Service(example("service"), "main", "quotes", "EUR/CHF", "0.9312"),
 }
 

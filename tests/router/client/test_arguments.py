@@ -63,5 +63,5 @@ def test_asyncio_is_told_in_one_error_where_to_look(made: Any) -> None:
         async with made():
             raise AssertionError("it runs on Trio alone")
 
-    with pytest.raises(CommandError, match=r"inside `trio\.run`; in asyncio see .* in docs/embedding\.md"):
+    with pytest.raises(CommandError, match=r"inside `trio\.run`; in asyncio see .* in docs/develop/embedding\.md"):
         asyncio.run(enter())
