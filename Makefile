@@ -22,7 +22,7 @@ PURE := AMQPMESH_KERNEL=pure
 KERNELLESS := --ignore=tests/ci --ignore=tests/policies --ignore=tests/benchmarks --ignore-glob="tests/topology/test_*" --ignore-glob="tests/pipeline/test_*"
 REACHING := tests/router/kernel tests/router/amqp tests/router/delivery tests/router/telemetry tests/hostile
 
-.PHONY: run demo test check slow uncompiled lint format types imports unit spark pure interop bench bench-mesh docs wheel clean begin
+.PHONY: run demo test check slow uncompiled lint format types imports unit spark pure interop bench bench-mesh docs picture wheel clean begin
 .NOTPARALLEL:
 
 run: .venv/base .venv/kernel
@@ -86,6 +86,9 @@ build/loadgen: benchmarks/loadgen.c | .venv/test
 docs: .venv/test .venv/kernel # the pages in build/docs; then what they say is compared with the code, and run
 	$(BIN)/python -m sphinx -q -W --keep-going -n -d build/doctrees docs build/docs
 	$(PYTEST) tests/docs tests/examples -m "not slow"
+
+picture: .venv/test .venv/kernel # docs/pictures, the rooms from the imports; prints how many arrows lead upward
+	$(BIN)/python -m docs.drawing
 
 wheel: .venv/test # the source distribution, the wheel that is built from it, and whether that one runs
 	rm -rf dist build/wheel

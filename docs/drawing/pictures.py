@@ -11,5 +11,9 @@ def all_of_them() -> Iterator[tuple[str, str]]:
         yield f"{chart.name}.svg", states.drawn(chart)
     for exchange in deliveries.EXCHANGES:
         yield f"{exchange.name}.svg", deliveries.drawn(exchange)
-    yield "rooms.svg", rooms.drawn()
+    yield (
+        "rooms.svg",
+        rooms.drawn(rooms.project(), "The rooms of the project: the command line above, the kernel below"),
+    )
+    yield "router.svg", rooms.drawn(rooms.router(), "The rooms of the router: each imports those below it")
     yield "relay.svg", relay.drawn()

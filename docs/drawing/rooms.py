@@ -1,63 +1,114 @@
-"""The rooms, and which of them looks into which; `tests/docs/test_pictures.py` compares it with the imports."""
+"""The rooms of the project and of the router, one below the other, with arrows from the imports."""
 
+import tomllib
+from collections.abc import Callable, Iterator, Sequence
+from itertools import cycle
+from pathlib import Path
 from typing import NamedTuple
+
+import grimp
+import networkx
 
 from docs.drawing.svg import Picture, Point, border
 
-WIDTH, HEIGHT = 212.0, 58.0
+WIDTH, HEIGHT, ROW = 168.0, 34.0, 62.0
+PAPER = 760.0
+#: Rooms that stand alone in their rows stand beside each other's columns, so that arrows pass beside them.
+COLUMNS = (0.0, -185.0, 185.0)
 
-
-class Room(NamedTuple):
-    """A room, and where it stands."""
-
-    name: str
-    words: str
-    x: float
-    y: float
-
-
-ROOMS = {
-    room.name: room
-    for room in (
-        Room("router.cli", "the command line", 250, 76),
-        Room("pipeline", "jobs on what was recorded", 540, 76),
-        Room("router.io", "sockets, TLS, clocks, Trio", 250, 176),
-        Room("router", "the relay, without I/O", 250, 276),
-        Room("router.amqp", "the protocol, without I/O", 130, 376),
-        Room("policies", "small pure decisions", 370, 376),
-        Room("topology", "the routing graph", 610, 376),
-        Room("router.kernel", "once per transfer", 130, 476),
-    )
-}
-
-#: From whom to whom: who may import, directly or through those in between.
-ARROWS = (
-    ("router.cli", "router.io"),
-    ("router.cli", "pipeline"),
-    ("pipeline", "router.io"),
-    ("router.io", "router"),
-    ("router", "router.amqp"),
-    ("router", "policies"),
-    ("router", "topology"),
-    ("router.amqp", "router.kernel"),
+PROJECT = (
+    ("router/cli",),
+    ("pipeline",),
+    ("topology/simulation",),
+    ("router/runtime",),
+    ("router/client",),
+    ("router/io",),
+    ("router",),
+    ("topology", "policies"),
+    ("router/amqp",),
+    ("router/kernel",),
 )
+"""The rooms of the project from top to bottom. `router` stands for all rooms of the router that have no row."""
 
 
-def drawn() -> str:
-    """As SVG."""
-    title = "The rooms: the command line above the edge, the relay below it, the protocol at the bottom"
-    picture = Picture(736, 530, title)
-    picture.box(Point(368, 425), 716, 190, style="frame", radius=12)
-    picture.text(Point(716, 504), "no socket, no clock, no thread", "faint right")
-    for source, target in ARROWS:
-        start, end = (Point(ROOMS[name].x, ROOMS[name].y) for name in (source, target))
-        path = [start, *((Point(end.x, start.y),) if abs(end.x - start.x) > 300 and end.y != start.y else ()), end]
-        path[0] = border(start, path[1], WIDTH, HEIGHT)
-        path[-1] = border(end, path[-2], WIDTH, HEIGHT)
-        picture.arrow(path, "plain")
-    for room in ROOMS.values():
-        picture.box(Point(room.x, room.y), WIDTH, HEIGHT)
-        picture.text(Point(room.x, room.y - 10), room.name.replace(".", "/"), "name code")
-        picture.text(Point(room.x, room.y + 12), room.words, "faint")
-    picture.text(Point(18, 26), "an arrow: may import, as may whoever stands above", "faint left")
+class Rooms(NamedTuple):
+    """Rooms in rows from top to bottom, and their arrows: a room imports another."""
+
+    rows: tuple[tuple[str, ...], ...]
+    arrows: frozenset[tuple[str, str]]
+
+    @property
+    def upward(self) -> frozenset[tuple[str, str]]:
+        """The arrows that do not lead to a lower row."""
+        rank = {room: row for row, rooms in enumerate(self.rows) for room in rooms}
+        return frozenset(arrow for arrow in self.arrows if rank[arrow[0]] >= rank[arrow[1]])
+
+    def __str__(self) -> str:
+        count = sum(map(len, self.rows))
+        return f"{count} rooms, {len(self.arrows)} arrows, {len(self.upward)} of them upward"
+
+
+def project() -> Rooms:
+    """Return the rooms of the project."""
+    known = sorted((room for row in PROJECT for room in row), key=len, reverse=True)
+
+    def room_of(module: str) -> str:
+        path = module.replace(".", "/").removeprefix("amqpmesh").removeprefix("/") + "/"
+        return next((room for room in known if path.startswith(f"{room}/")), "")
+
+    return Rooms(PROJECT, _arrows(room_of))
+
+
+def router() -> Rooms:
+    """Return the rooms of the router, in the layers of its import contract."""
+    settings = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8"))
+    contracts = settings["tool"]["importlinter"]["contracts"]
+    layers = next(each["layers"] for each in contracts if each["type"] == "layers")
+
+    def room_of(module: str) -> str:
+        path = module.split(".")
+        return path[2] if path[:2] == ["amqpmesh", "router"] and len(path) > 2 else ""
+
+    present = {room_of(module) for module in grimp.build_graph("amqpmesh").modules}
+    rows = (tuple(room for each in layer.split("|") if (room := each.strip(" ()")) in present) for layer in layers)
+    return Rooms(tuple(row for row in rows if row), _arrows(room_of))
+
+
+def _arrows(room_of: Callable[[str], str]) -> frozenset[tuple[str, str]]:
+    """Return the imports between rooms, those under TYPE_CHECKING too. A module without a room has the room ""."""
+    graph = grimp.build_graph("amqpmesh")
+    pairs = (
+        (room_of(module), room_of(target))
+        for module in graph.modules
+        for target in graph.find_modules_directly_imported_by(module)
+    )
+    return frozenset((source, target) for source, target in pairs if source != target and source and target)
+
+
+def _places(rows: Sequence[Sequence[str]]) -> Iterator[tuple[str, Point]]:
+    columns = cycle(COLUMNS)
+    for number, row in enumerate(rows):
+        y = 86 + ROW * number
+        if len(row) == 1:
+            yield row[0], Point(PAPER / 2 + next(columns), y)
+        else:
+            for position, room in enumerate(row):
+                yield room, Point(PAPER * (position + 0.5) / len(row), y)
+
+
+def drawn(rooms: Rooms, title: str) -> str:
+    """Return the picture as SVG."""
+    picture = Picture(PAPER, 86 + ROW * len(rooms.rows) - 20, title)
+    places = dict(_places(rooms.rows))
+    # A downward arrow that follows from others is left out, or nobody could read the picture.
+    downward = networkx.transitive_reduction(networkx.DiGraph(rooms.arrows - rooms.upward))
+    for style, arrows in (("plain thin", downward.edges), ("error", rooms.upward)):
+        for source, target in sorted(arrows):
+            start, end = places[source], places[target]
+            picture.arrow([border(start, end, WIDTH, HEIGHT), border(end, start, WIDTH, HEIGHT)], style)
+    for room, place in places.items():
+        picture.box(place, WIDTH, HEIGHT)
+        picture.text(place, room, "name code")
+    picture.text(Point(18, 24), f"{rooms}", "left")
+    picture.text(Point(18, 44), "an arrow: imports; what follows from other arrows is left out", "faint left")
     return str(picture)

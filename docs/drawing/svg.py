@@ -30,6 +30,7 @@ text { font: 13px system-ui, "Segoe UI", "DejaVu Sans", sans-serif; fill: var(--
 .ours { stroke: var(--ours); } .theirs { stroke: var(--theirs); }
 .error { stroke: var(--error); stroke-dasharray: 6 3; }
 .plain { stroke: var(--faint); }
+.thin { stroke-width: 0.9; }
 .head { stroke: none; fill: var(--faint); } .head.ours { fill: var(--ours); } .head.theirs { fill: var(--theirs); }
 .head.error { fill: var(--error); }
 .label { font-size: 12px; } .label.ours { fill: var(--ours); stroke: none; }
