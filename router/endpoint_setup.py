@@ -20,6 +20,17 @@ REDIRECT: Final = Symbol("amqpmesh:redirect")
 #: Capabilities that the router has, as `open` offers them.
 CAPABILITIES: Final = (Symbol("ANONYMOUS-RELAY"), REDIRECT)
 
+WHOLE: Final = Symbol("amqpmesh:whole-deliveries")
+"""A capability of a session: each delivery on it comes in one frame. A neighbour that we desire it of in the `begin` of
+a session for lanes gives it a wide window, and says so by offering it (§2.7.2)."""
+
+LARGE: Final = Symbol("amqpmesh:large-deliveries")
+"""A capability of a session: the deliveries on it may be of many frames. A neighbour that we desire it of gives it a
+window of its own, as far as there are not too many of them, and says so by offering it (§2.7.2).
+
+And one of a link: what is small has another link of the lane. A neighbour that we desire it of in its `attach` gives it
+few deliveries of credit at a time, while others use theirs, and says so by offering it (§2.7.3)."""
+
 PLAIN: Final = "PLAIN"
 
 PASSWORDS: Final = ("SCRAM-SHA-256", "SCRAM-SHA-1", PLAIN)

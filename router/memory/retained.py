@@ -19,9 +19,8 @@ from amqpmesh.router.amqp.standard.delivery_states import Accepted, Modified, Ou
 from amqpmesh.router.amqp.standard.messaging import LifetimePolicy, Source, Target
 from amqpmesh.router.amqp.standard.performatives import Attach, Begin, Open
 from amqpmesh.router.delivery.permitted import OUTCOMES
-from amqpmesh.router.endpoint_setup import REDIRECT
+from amqpmesh.router.endpoint_setup import LARGE, REDIRECT, WHOLE
 from amqpmesh.router.memory.holders import SHARES
-from amqpmesh.router.mesh.neighbour import LARGE, WHOLE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -16,6 +16,7 @@ from amqpmesh.router.amqp.link import Receiver, Sender
 from amqpmesh.router.amqp.standard.definitions import AmqpCondition, Role, SenderSettleMode
 from amqpmesh.router.amqp.standard.messaging import Data, Source, Target
 from amqpmesh.router.amqp.terminus import Terminus
+from amqpmesh.router.endpoint_setup import LARGE, WHOLE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,17 +36,6 @@ CREDIT: Final = 1000
 
 MAX_MESSAGE: Final = 96 * 1024
 """Octets of a message on a control link: the topology's messages have 64 KiB at most."""
-
-WHOLE: Final = Symbol("amqpmesh:whole-deliveries")
-"""A capability of a session: each delivery on it comes in one frame. A neighbour that we desire it of in the `begin` of
-a session for lanes gives it a wide window, and says so by offering it (§2.7.2)."""
-
-LARGE: Final = Symbol("amqpmesh:large-deliveries")
-"""A capability of a session: the deliveries on it may be of many frames. A neighbour that we desire it of gives it a
-window of its own, as far as there are not too many of them, and says so by offering it (§2.7.2).
-
-And one of a link: what is small has another link of the lane. A neighbour that we desire it of in its `attach` gives it
-few deliveries of credit at a time, while others use theirs, and says so by offering it (§2.7.3)."""
 
 BULK_SESSIONS: Final = 16
 """Sessions for large deliveries to one neighbour; and for lanes that have no other link, as many."""
