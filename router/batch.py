@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from amqpmesh.router.credit.sinks import FixedWindow
 from amqpmesh.router.delivery.dispatch import dispatch
 from amqpmesh.router.delivery.fast_routes import catch_up, reopen, stay_quiet
 from amqpmesh.router.delivery.lifetime import recount
@@ -159,12 +158,3 @@ def _answer_drains(core: Core, address: Address) -> None:
         address.draining = excluding(address.draining, outgoing)
         outgoing.link.drained()
         core.touch_outgoing(outgoing)
-
-
-def limit_windows(core: Core) -> None:
-    """The router drains, or other routers are out of reach or within: see which senders may have a window."""
-    for record in core.connections:
-        for incoming in record.incoming:
-            if isinstance(incoming.pool, FixedWindow):
-                incoming.pool.set_suspended(core.draining or core.lookup.is_cut_off(incoming))
-                core.touch_input(incoming)

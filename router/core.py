@@ -16,8 +16,8 @@ from amqpmesh.router.amqp import events
 from amqpmesh.router.amqp.negotiation import Negotiation
 from amqpmesh.router.amqp.standard.definitions import Error
 from amqpmesh.router.attach.answer import Attaching
-from amqpmesh.router.attach.resolve import Lookup
-from amqpmesh.router.batch import finish_batch, limit_windows
+from amqpmesh.router.attach.resolve import Lookup, limit_windows
+from amqpmesh.router.batch import finish_batch
 from amqpmesh.router.chores import Chores
 from amqpmesh.router.containers.container_links import Containers
 from amqpmesh.router.containers.on_demand import Places

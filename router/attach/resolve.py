@@ -14,6 +14,7 @@ from amqpmesh.policies.distribution import Distribution
 from amqpmesh.router.address_syntax import as_known_at, refusal, split
 from amqpmesh.router.amqp.standard.definitions import AmqpCondition
 from amqpmesh.router.attach.answer import RefusedError, check_here, follows
+from amqpmesh.router.credit.sinks import FixedWindow
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -272,3 +273,12 @@ class Lookup:
         if not place.is_available:
             return None
         return core.addresses.find(tenant, name if container is None else as_known_at(core.id, name))
+
+
+def limit_windows(core: Core) -> None:
+    """Suspend the windows of senders while the router drains or the address is cut off; resume the others."""
+    for record in core.connections:
+        for incoming in record.incoming:
+            if isinstance(incoming.pool, FixedWindow):
+                incoming.pool.set_suspended(core.draining or core.lookup.is_cut_off(incoming))
+                core.touch_input(incoming)

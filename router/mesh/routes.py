@@ -17,7 +17,7 @@ from amqpmesh.policies.distribution import Distribution
 from amqpmesh.router.address_syntax import as_known_at
 from amqpmesh.router.amqp.standard.definitions import AmqpCondition, Error
 from amqpmesh.router.attach.answer import RefusedError
-from amqpmesh.router.batch import limit_windows
+from amqpmesh.router.attach.resolve import limit_windows
 from amqpmesh.router.config.address import AddressConfig
 from amqpmesh.router.delivery.link_loss import send_back
 from amqpmesh.router.mesh.distribution_mismatch import Disagreements
