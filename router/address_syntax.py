@@ -1,5 +1,11 @@
 """Addresses taken apart: `name`, or `name@container`."""
 
+import hashlib
+from typing import Final
+
+DYNAMIC: Final = "$dynamic"
+"""The names of dynamic nodes begin with it."""
+
 
 def split(address: str) -> tuple[str, str | None]:
     """The name and the container of an address, which splits at its last `@`; without one the container is None."""
@@ -19,3 +25,16 @@ def as_known_at(container: str, name: str) -> str:
     part it anew.
     """
     return f"{name}@{container}" if "@" in name else name
+
+
+def without_secret(address: str) -> str:
+    """Return an address with a digest in place of the secret part of a dynamic node's name.
+
+    Any peer that knows the address of a dynamic node can send there. The digest tells nodes apart.
+    """
+    if not address.startswith(f"{DYNAMIC}/"):
+        return address
+    name, container = split(address)
+    made_for, _, secret = name.rpartition("/")
+    shown = f"{made_for}/*{hashlib.blake2b(secret.encode(), digest_size=6).hexdigest()}"
+    return shown if container is None else f"{shown}@{container}"

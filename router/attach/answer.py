@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
 from amqpmesh.policies.access import may_consume
+from amqpmesh.router.address_syntax import DYNAMIC
 from amqpmesh.router.amqp.codec.composite import encode_composite
 from amqpmesh.router.amqp.codec.field_codecs import is_of_the_standard
 from amqpmesh.router.amqp.codec.types import Array, Described, Primitive, Symbol
@@ -74,7 +75,6 @@ TOLD: Final = 1000
 
 DISTRIBUTION_MODES: Final = Symbol("supported-dist-modes")
 _MODES: Final = Array(Primitive.SYMBOL, tuple(Symbol(mode.value) for mode in DistributionMode))
-DYNAMIC: Final = "$dynamic"
 
 
 class RefusedError(Exception):

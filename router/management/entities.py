@@ -5,15 +5,13 @@ They are the classes of `statistics.py`; their fields are the attributes, by the
 
 from __future__ import annotations
 
-import hashlib
 import types
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, Final, get_args, get_origin, get_type_hints
 from urllib.parse import quote
 
-from amqpmesh.router.address_syntax import split
+from amqpmesh.router.address_syntax import without_secret
 from amqpmesh.router.amqp.codec.types import Primitive, ULong
-from amqpmesh.router.attach.answer import DYNAMIC
 from amqpmesh.router.statistics import (
     AddressStatistics,
     AdvertStatistics,
@@ -57,20 +55,6 @@ _WRITTEN: Final[Mapping[Primitive, Callable[[Any], Value]]] = {
     Primitive.STRING: str,
     Primitive.LIST: list,
 }
-
-
-def without_secret(address: str) -> str:
-    """The name of an address, as anybody may know it.
-
-    Whoever knows the address of a dynamic node can send there: its random part is between its maker and those that the
-    maker tells. A digest stands in its place, so that nodes are told apart.
-    """
-    if not address.startswith(f"{DYNAMIC}/"):
-        return address
-    name, container = split(address)
-    made_for, _, secret = name.rpartition("/")
-    shown = f"{made_for}/*{hashlib.blake2b(secret.encode(), digest_size=6).hexdigest()}"
-    return shown if container is None else f"{shown}@{container}"
 
 
 class EntityType:

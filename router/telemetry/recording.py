@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from amqpmesh.router.address_syntax import without_secret
 from amqpmesh.router.amqp.link import Link, Receiver
 from amqpmesh.router.amqp.standard.definitions import LinkCondition
 from amqpmesh.router.kernel import relay as kernel
-from amqpmesh.router.management.entities import without_secret
 from amqpmesh.router.model.lane import Keys
 from amqpmesh.router.model.links import IncomingLink, OutgoingLink
 from amqpmesh.router.telemetry.schema import KEY_OCTETS, Flag, Happening, Kind, Outcome

@@ -2,7 +2,8 @@
 
 from dataclasses import replace
 
-from amqpmesh.router.management.entities import TYPES, without_secret
+from amqpmesh.router.address_syntax import without_secret
+from amqpmesh.router.management.entities import TYPES
 from amqpmesh.router.statistics import NodeStatistics
 
 

@@ -9,11 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from amqpmesh.policies.distribution import Distribution
+from amqpmesh.router.address_syntax import without_secret
 from amqpmesh.router.amqp.codec.types import Array, Int, Primitive, Symbol, UInt, ULong, Value
 from amqpmesh.router.amqp.standard.messaging import Source
 from amqpmesh.router.config.file import AddressConfig
 from amqpmesh.router.incremental import at_once
-from amqpmesh.router.management.entities import TYPES, without_secret
+from amqpmesh.router.management.entities import TYPES
 from amqpmesh.router.management.service import MAX_ATTRIBUTE_NAMES, NODE, PAGE, PAGE_SIZE, Change, respond
 from amqpmesh.router.message.content import Message
 from amqpmesh.router.statistics import (

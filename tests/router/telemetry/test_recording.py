@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from amqpmesh.router.address_syntax import without_secret
 from amqpmesh.router.amqp.codec.composite import decode_composite, encode_composite
 from amqpmesh.router.amqp.codec.types import Symbol
 from amqpmesh.router.amqp.link import Sender
@@ -11,7 +12,6 @@ from amqpmesh.router.amqp.standard.definitions import AmqpCondition, Error, Link
 from amqpmesh.router.amqp.standard.messaging import Rejected, Source
 from amqpmesh.router.config.file import AddressConfig, RedirectConfig
 from amqpmesh.router.delivery import arrival as arriving
-from amqpmesh.router.management.entities import without_secret
 from amqpmesh.router.model.lane import EXTRA_HOPS
 from amqpmesh.router.telemetry import recording
 from amqpmesh.router.telemetry.schema import COUNTS, EDGE, EVENT, LINK, Flag, Kind, Outcome
