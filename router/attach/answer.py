@@ -48,12 +48,12 @@ from amqpmesh.router.memory.retained import LIFETIME_POLICY, forget, is_too_much
 from amqpmesh.router.model.lane import LaneKind
 from amqpmesh.router.model.links import IncomingLink, LinkKey, OutgoingLink
 from amqpmesh.router.model.redirects import info
+from amqpmesh.router.model.refusal import RefusedError
 from amqpmesh.router.small_set import excluding, including
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from amqpmesh.router.amqp.codec.types import Value
     from amqpmesh.router.amqp.session import Session
     from amqpmesh.router.amqp.standard.performatives import Attach
     from amqpmesh.router.config.file import AddressConfig
@@ -75,19 +75,6 @@ TOLD: Final = 1000
 
 DISTRIBUTION_MODES: Final = Symbol("supported-dist-modes")
 _MODES: Final = Array(Primitive.SYMBOL, tuple(Symbol(mode.value) for mode in DistributionMode))
-
-
-class RefusedError(Exception):
-    """The attach is answered by one without our terminus, and a detach with this error (§2.6.3)."""
-
-    def __init__(
-        self,
-        condition: AmqpCondition | LinkCondition,
-        description: str,
-        info: Mapping[Symbol, Value] | None = None,
-    ) -> None:
-        super().__init__(description)
-        self.error = Error(condition=condition, description=description, info=info)
 
 
 def check_here(config: AddressConfig, name: str) -> None:

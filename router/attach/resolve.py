@@ -13,8 +13,9 @@ from amqpmesh.policies.access import is_reserved
 from amqpmesh.policies.distribution import Distribution
 from amqpmesh.router.address_syntax import as_known_at, refusal, split
 from amqpmesh.router.amqp.standard.definitions import AmqpCondition
-from amqpmesh.router.attach.answer import RefusedError, check_here, follows
+from amqpmesh.router.attach.answer import check_here, follows
 from amqpmesh.router.credit.sinks import FixedWindow
+from amqpmesh.router.model.refusal import RefusedError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -18,13 +18,13 @@ from amqpmesh.policies.distribution import Distribution
 from amqpmesh.policies.patterns import steps
 from amqpmesh.policies.redirect import Following, NotFollowedError, Place
 from amqpmesh.router.amqp.standard.definitions import AmqpCondition, Error, LinkCondition
-from amqpmesh.router.attach.answer import RefusedError
 from amqpmesh.router.config.consistency import free_name
 from amqpmesh.router.containers.container_link import ContainerLink
 from amqpmesh.router.delivery.link_loss import fail_link
 from amqpmesh.router.delivery.refusal import refuse
 from amqpmesh.router.model.links import IncomingLink, OutgoingLink
 from amqpmesh.router.model.node import Address
+from amqpmesh.router.model.refusal import RefusedError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from amqpmesh.policies.expiry import seconds_left
 from amqpmesh.router.amqp.shortening import lasting_state
 from amqpmesh.router.amqp.standard.definitions import AmqpCondition, Error
-from amqpmesh.router.attach.answer import RefusedError
 from amqpmesh.router.delivery import message_head
 from amqpmesh.router.delivery.dispatch import send_on
 from amqpmesh.router.delivery.exclusions import is_excluded, nobody_else, read
@@ -39,6 +38,7 @@ from amqpmesh.router.kernel.relay import (
 from amqpmesh.router.memory.holders import begun_on
 from amqpmesh.router.model.lane import LaneKind, next_tag
 from amqpmesh.router.model.links import IncomingLink, OutgoingLink
+from amqpmesh.router.model.refusal import RefusedError
 
 if TYPE_CHECKING:
     from collections import deque

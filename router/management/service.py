@@ -62,8 +62,8 @@ Change = Callable[[str, Costly, int], None]
 """Gives an entity, by its identity and as it was told, another cost. Raises: LookupError: it cannot have one."""
 
 
-class RefusedError(Exception):
-    """The response has this status and no body worth anything."""
+class RequestError(Exception):
+    """A refused request: the response has this status and no body."""
 
     def __init__(self, status: int, reason: str) -> None:
         super().__init__(reason)
@@ -92,7 +92,7 @@ def respond(request: Message, statistics: Statistics, change: Change | None = No
     try:
         operation = _text(properties, "operation")
         if operation is None:
-            raise RefusedError(BAD_REQUEST, "the application-property `operation` is missing")
+            raise RequestError(BAD_REQUEST, "the application-property `operation` is missing")
         if operation in _SEARCHES:
             body = yield from _SEARCHES[operation](request, statistics)
         elif operation == "UPDATE":
@@ -100,7 +100,7 @@ def respond(request: Message, statistics: Statistics, change: Change | None = No
         else:
             body = _operation(operation)(request)
         description = _DESCRIPTIONS[OK]
-    except RefusedError as refusal:
+    except RequestError as refusal:
         status, body, description = refusal.status, {}, f"{_DESCRIPTIONS[refusal.status]}: {refusal}"
     return Message(
         body,
@@ -120,8 +120,8 @@ def _operation(name: str) -> Callable[[Message], Value]:
     if operation is not None:
         return operation
     if name in _CHANGING:
-        raise RefusedError(NOT_ALLOWED, f"{name}: nothing comes or goes by that")
-    raise RefusedError(NOT_IMPLEMENTED, f"there is no operation {name}")
+        raise RequestError(NOT_ALLOWED, f"{name}: nothing comes or goes by that")
+    raise RequestError(NOT_IMPLEMENTED, f"there is no operation {name}")
 
 
 # ----------------------------------------------------------------------------------------------------- the operations
@@ -178,19 +178,19 @@ def _update(request: Message, statistics: Statistics, change: Change | None) -> 
     """Another cost for a neighbour, or for all of a connector or listener; what there is then."""
     kind, entity = yield from _find(request, statistics)
     if not kind.changeable:
-        raise RefusedError(NOT_ALLOWED, f"UPDATE: nothing of {kind.name} can be changed")
+        raise RequestError(NOT_ALLOWED, f"UPDATE: nothing of {kind.name} can be changed")
     if change is None:
-        raise RefusedError(FORBIDDEN, "nothing can be changed from where the request came")
+        raise RequestError(FORBIDDEN, "nothing can be changed from where the request came")
     body = request.body
     if not isinstance(body, Mapping) or set(body) != set(kind.changeable):
-        raise RefusedError(BAD_REQUEST, f"the body is no map of what can be changed: {', '.join(kind.changeable)}")
+        raise RequestError(BAD_REQUEST, f"the body is no map of what can be changed: {', '.join(kind.changeable)}")
     cost = body["cost"]
     if not isinstance(cost, int) or isinstance(cost, bool) or not 1 <= cost <= USHORT_MAX:
-        raise RefusedError(BAD_REQUEST, f"`cost` is no number from 1 to {USHORT_MAX}")
+        raise RequestError(BAD_REQUEST, f"`cost` is no number from 1 to {USHORT_MAX}")
     try:
         change(kind.identity(entity), entity, int(cost))
     except LookupError as error:
-        raise RefusedError(NOT_FOUND, str(error)) from None
+        raise RequestError(NOT_FOUND, str(error)) from None
     return {**_told(kind, entity), "cost": ULong(cost)}
 
 
@@ -203,7 +203,7 @@ def _wanted(request: Message) -> tuple[str | None, str | None, str | None]:
     properties = request.application_properties
     name, identity, wanted = (_text(properties, each) for each in ("name", "identity", "type"))
     if name is None and identity is None:
-        raise RefusedError(BAD_REQUEST, f"{properties['operation']} needs a `name` or an `identity`")
+        raise RequestError(BAD_REQUEST, f"{properties['operation']} needs a `name` or an `identity`")
     return name, identity, wanted
 
 
@@ -217,9 +217,9 @@ def _find(request: Message, statistics: Statistics) -> Steps[tuple[EntityType, A
                 found.append((kind, entity))
             yield
     if not found:
-        raise RefusedError(NOT_FOUND, "there is no such entity")
+        raise RequestError(NOT_FOUND, "there is no such entity")
     if len(found) > 1:
-        raise RefusedError(BAD_REQUEST, f"{len(found)} entities have that name: say its `type`, or its `identity`")
+        raise RequestError(BAD_REQUEST, f"{len(found)} entities have that name: say its `type`, or its `identity`")
     return found[0]
 
 
@@ -284,7 +284,7 @@ _ARGUMENTS: Final[Mapping[str, Value]] = {
 def _text(properties: Mapping[str, Value], name: str) -> str | None:
     value = properties.get(name)
     if value is not None and not isinstance(value, str):
-        raise RefusedError(BAD_REQUEST, f"`{name}` is no string")
+        raise RequestError(BAD_REQUEST, f"`{name}` is no string")
     return value
 
 
@@ -293,14 +293,14 @@ def _number(request: Message, name: str) -> int | None:
     if value is None:
         return None
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise RefusedError(BAD_REQUEST, f"`{name}` is no count")
+        raise RequestError(BAD_REQUEST, f"`{name}` is no count")
     return value
 
 
 def _entity_type(name: str) -> EntityType:
     kind = TYPES.get(name) or TYPES.get(f"{PREFIX}{name}")
     if kind is None:
-        raise RefusedError(NOT_FOUND, f"there is no type {name}")
+        raise RequestError(NOT_FOUND, f"there is no type {name}")
     return kind
 
 
@@ -324,12 +324,12 @@ def _attribute_names(request: Message) -> list[str]:
     if not isinstance(body, Mapping):
         if body is None or body in (b"", ""):
             return []
-        raise RefusedError(BAD_REQUEST, "the body is no map")
+        raise RequestError(BAD_REQUEST, "the body is no map")
     names = body.get("attributeNames") or []
     if isinstance(names, Array):
         names = list(names.values)
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise RefusedError(BAD_REQUEST, "`attributeNames` is no list of strings")
+        raise RequestError(BAD_REQUEST, "`attributeNames` is no list of strings")
     if len(names) > MAX_ATTRIBUTE_NAMES:
-        raise RefusedError(BAD_REQUEST, f"`attributeNames` are more than {MAX_ATTRIBUTE_NAMES}")
+        raise RequestError(BAD_REQUEST, f"`attributeNames` are more than {MAX_ATTRIBUTE_NAMES}")
     return names

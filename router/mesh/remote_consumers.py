@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 
 from amqpmesh.policies.distribution import Distribution
 from amqpmesh.router.address_syntax import as_known_at, split
-from amqpmesh.router.attach.answer import RefusedError
 from amqpmesh.router.delivery.link_loss import nobody_left
 from amqpmesh.router.mesh.neighbour import Neighbour
 from amqpmesh.router.model.lane import Lane, LaneKind
+from amqpmesh.router.model.refusal import RefusedError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -16,7 +16,6 @@ from amqpmesh.policies.access import is_reserved
 from amqpmesh.policies.distribution import Distribution
 from amqpmesh.router.address_syntax import as_known_at
 from amqpmesh.router.amqp.standard.definitions import AmqpCondition, Error
-from amqpmesh.router.attach.answer import RefusedError
 from amqpmesh.router.attach.resolve import limit_windows
 from amqpmesh.router.config.address import AddressConfig
 from amqpmesh.router.delivery.link_loss import send_back
@@ -31,6 +30,7 @@ from amqpmesh.router.mesh.tree_history import Hearing
 from amqpmesh.router.model.credit_share import Share
 from amqpmesh.router.model.lane import EXTRA_HOPS, MAX_HOPS, Keys, Lane, LaneKind
 from amqpmesh.router.model.node import Address
+from amqpmesh.router.model.refusal import RefusedError
 from amqpmesh.router.small_set import Few, excluding, including
 from amqpmesh.topology.address_book import Advert
 

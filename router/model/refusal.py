@@ -1,0 +1,26 @@
+"""The error that refuses an attach (§2.6.3)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from amqpmesh.router.amqp.standard.definitions import Error
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from amqpmesh.router.amqp.codec.types import Symbol, Value
+    from amqpmesh.router.amqp.standard.definitions import AmqpCondition, LinkCondition
+
+
+class RefusedError(Exception):
+    """A refused attach: the answer is an attach without our terminus, then a detach with this error."""
+
+    def __init__(
+        self,
+        condition: AmqpCondition | LinkCondition,
+        description: str,
+        info: Mapping[Symbol, Value] | None = None,
+    ) -> None:
+        super().__init__(description)
+        self.error = Error(condition=condition, description=description, info=info)
