@@ -72,7 +72,6 @@ if TYPE_CHECKING:
         Watch,
     )
     from amqpmesh.router.io.backoff import Backoff
-    from amqpmesh.router.management.blocked import Reason
     from amqpmesh.router.message.content import Message
     from amqpmesh.router.message.outcomes import ModifiedError, Outcome, OutcomeError, RejectedError, ReleasedError
     from amqpmesh.router.runtime.router import Router
@@ -94,6 +93,7 @@ if TYPE_CHECKING:
         NeighbourStatistics,
         NodeStatistics,
         Outcomes,
+        Reason,
         RouterStatistics,
         RouteStatistics,
         Statistics,

@@ -6,51 +6,17 @@ lane.
 
 from __future__ import annotations
 
-from enum import StrEnum
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from amqpmesh.policies.distribution import Distribution
 from amqpmesh.router.credit.sinks import FixedWindow
+from amqpmesh.router.statistics import Reason
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from amqpmesh.router.model.links import IncomingLink, OutgoingLink
     from amqpmesh.router.model.node import Address
-
-
-class Reason(StrEnum):
-    """Each value is what a person reads."""
-
-    DETACHED = "link is detached"
-    DRAINING = "router drains"
-    MEMORY = "memory used up"
-    # Of senders, and of their addresses.
-    NO_RECEIVER = "no receiver anywhere"
-    SPLIT = "no receiver in this part of the mesh"
-    NO_PATH = "no path there"
-    NO_LANE = "no lane there"
-    ATTACHING = "lanes are being attached"
-    ELSEWHERE = "the container elsewhere is not reached"
-    NO_CREDIT = "receivers give no credit"
-    FAR_NO_CREDIT = "receivers at other routers give no credit"
-    SPENT = "receivers' credit is used up"
-    WINDOWS = "receivers' session windows are closed"
-    UNREAD = "receivers do not read"
-    UNSETTLED = "receivers settle too little"
-    SLOWEST = "a multicast waits for its slowest receiver"
-    # Of senders alone.
-    OTHERS = "receivers' credit is used by others"
-    HELD = "window is full"
-    # Of lanes alone.
-    UNANSWERED = "lane is not attached yet"
-    # Of receivers, and of neighbours that take lanes.
-    RECEIVER_NO_CREDIT = "receiver gave no credit"
-    RECEIVER_TOOK_BACK = "receiver took its credit back"
-    RECEIVER_SPENT = "receiver's credit is used up"
-    RECEIVER_WINDOW = "session window is closed"
-    RECEIVER_UNREAD = "peer does not read"
-    RECEIVER_UNSETTLED = "unsettled limit reached"
 
 
 #: What holds up its receivers holds up an address. Those that are nearest to taking something again come first.

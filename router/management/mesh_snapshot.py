@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING, TypedDict
 
 from amqpmesh.router.address_syntax import as_known_at, split
 from amqpmesh.router.delivery.lifetime import seen_as
-from amqpmesh.router.management.blocked import Reason, Whereabouts, why_address, why_node
+from amqpmesh.router.management.blocked import Whereabouts, why_address, why_node
 from amqpmesh.router.statistics import (
     AdvertStatistics,
     DisagreementStatistics,
     MeshStatistics,
     NeighbourStatistics,
+    Reason,
     RouteStatistics,
 )
 

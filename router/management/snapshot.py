@@ -17,7 +17,7 @@ from amqpmesh.router.amqp.standard.messaging import (
 )
 from amqpmesh.router.delivery.fast_routes import catch_up
 from amqpmesh.router.delivery.lifetime import seen_as
-from amqpmesh.router.management.blocked import Reason, Whereabouts, why_address, why_incoming, why_node, why_outgoing
+from amqpmesh.router.management.blocked import Whereabouts, why_address, why_incoming, why_node, why_outgoing
 from amqpmesh.router.management.mesh_snapshot import Compass, look_around
 from amqpmesh.router.model.links import IncomingLink, OutgoingLink
 from amqpmesh.router.statistics import (
@@ -28,6 +28,7 @@ from amqpmesh.router.statistics import (
     LaneStatistics,
     LinkStatistics,
     NodeStatistics,
+    Reason,
     RouterStatistics,
     Statistics,
 )

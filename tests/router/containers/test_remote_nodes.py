@@ -27,9 +27,8 @@ from amqpmesh.router.config.file import (
 from amqpmesh.router.config.urls import Endpoint
 from amqpmesh.router.containers.container_links import LONGEST_PAUSE
 from amqpmesh.router.endpoint_setup import REDIRECT
-from amqpmesh.router.management.blocked import Reason
 from amqpmesh.router.model.redirects import info
-from amqpmesh.router.statistics import ContainerLinkState
+from amqpmesh.router.statistics import ContainerLinkState, Reason
 from tests.support.peers.broker import Broker
 from tests.support.worlds.meshes import World
 from tests.support.worlds.network import OUTCOMES, Client, Network, message

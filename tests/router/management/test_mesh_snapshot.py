@@ -8,9 +8,9 @@ from amqpmesh.policies.distribution import Distribution
 from amqpmesh.router.amqp.standard.delivery_states import Released
 from amqpmesh.router.config.file import AddressConfig
 from amqpmesh.router.logs.event_log import event_of, fields_of
-from amqpmesh.router.management.blocked import Reason, Whereabouts, why_address
+from amqpmesh.router.management.blocked import Whereabouts, why_address
 from amqpmesh.router.mesh import routes
-from amqpmesh.router.statistics import AddressStatistics, LinkStatistics, NeighbourStatistics, Statistics
+from amqpmesh.router.statistics import AddressStatistics, LinkStatistics, NeighbourStatistics, Reason, Statistics
 from tests.support.worlds.meshes import World
 from tests.support.worlds.network import Client, message
 

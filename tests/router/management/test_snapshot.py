@@ -19,12 +19,12 @@ from amqpmesh.router.amqp.standard.messaging import (
 )
 from amqpmesh.router.config.file import AddressConfig, Overflow
 from amqpmesh.router.kernel.relay import dispose
-from amqpmesh.router.management.blocked import Reason
 from amqpmesh.router.statistics import (
     AddressStatistics,
     Direction,
     LinkStatistics,
     Outcomes,
+    Reason,
     Statistics,
 )
 from tests.support.worlds.network import OUTCOMES, Client, Network, message

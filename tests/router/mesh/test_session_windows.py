@@ -13,8 +13,8 @@ from amqpmesh.router.amqp.standard.delivery_states import Accepted
 from amqpmesh.router.amqp.standard.performatives import Begin
 from amqpmesh.router.config.file import AddressConfig, MeshConfig
 from amqpmesh.router.endpoint_setup import LARGE, WHOLE
-from amqpmesh.router.management.blocked import Reason
 from amqpmesh.router.mesh.neighbour import BULK_SESSIONS, Neighbour
+from amqpmesh.router.statistics import Reason
 from tests.support.worlds import meshes
 from tests.support.worlds.meshes import LISTENER, World
 from tests.support.worlds.network import message
