@@ -8,12 +8,10 @@ which types, attributes and operations there are; UPDATE changes costs, for thos
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from amqpmesh.policies.access import RESERVED
-from amqpmesh.router.amqp.codec.encoder import VALUE_WRITERS
-from amqpmesh.router.amqp.codec.types import Array, Int, ULong
+from amqpmesh.router.amqp.codec.types import Array, Encoded, Int, ULong
 from amqpmesh.router.amqp.codec.value_limits import MAX_VALUES
 from amqpmesh.router.amqp.codec.values import encode
 from amqpmesh.router.config.limits import USHORT_MAX
@@ -68,16 +66,6 @@ class RequestError(Exception):
     def __init__(self, status: int, reason: str) -> None:
         super().__init__(reason)
         self.status = status
-
-
-@dataclass(frozen=True, slots=True)
-class _Encoded:
-    """A value that is encoded already, as a part of others."""
-
-    octets: bytes
-
-
-VALUE_WRITERS[_Encoded] = lambda value, _depth: value.octets
 
 
 def respond(request: Message, statistics: Statistics, change: Change | None = None) -> Steps[Message]:
@@ -147,7 +135,7 @@ def _query(request: Message, statistics: Statistics) -> Steps[Value]:
         values += 1 + len(told) + sum(len(value) for value in told if isinstance(value, list))
         if results and (size > PAGE_SIZE or values > PAGE_VALUES):
             break
-        results.append(_Encoded(row))
+        results.append(Encoded(row))
         yield
     return {"attributeNames": names, "results": results}
 

@@ -353,6 +353,7 @@ VALUE_WRITERS: dict[type, Writer] = {cls: FIELD_WRITERS[primitive] for cls, prim
 """By the class of the value. Composites and restricted types add themselves as they are declared."""
 
 VALUE_WRITERS[Described] = _write_described
+VALUE_WRITERS[types.Encoded] = lambda value, _depth: value.octets
 
 
 def write_value(value: Any, depth: int) -> bytes:

@@ -253,3 +253,10 @@ Value: TypeAlias = (
     | None
 )
 """Any AMQP value. What lists and maps hold is a `Value` again; a recursive alias would not survive `get_type_hints`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """A value that is encoded already, as a part of others."""
+
+    octets: bytes
