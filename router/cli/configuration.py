@@ -6,7 +6,7 @@ from pathlib import Path
 
 from amqpmesh.router.amqp.errors import ConfigError
 from amqpmesh.router.config.file import DEFAULT_URL, RouterConfig, load
-from amqpmesh.router.runtime.credentials import ConnectorCredentials, Credentials
+from amqpmesh.router.runtime.credentials import ConnectorCredentials, Credentials, membership
 
 MOST_WORKERS = 64
 """Each of them is connected to each other one."""
@@ -68,10 +68,6 @@ def _read(file: Path | None) -> RouterConfig:
 
 def _try_mesh(config: RouterConfig, file: Path | None) -> None:
     """Raises: ConfigError: a certificate, a key or an authority is none, or the certificate is another router's."""
-    if config.mesh is None:
-        return
-    from amqpmesh.router.runtime.membership import membership  # here: a router in no mesh need not read what makes one
-
     try:
         membership(config)
     except ConfigError as error:

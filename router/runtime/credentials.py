@@ -2,16 +2,27 @@
 
 import os
 import ssl
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Self
+from typing import TYPE_CHECKING, Final, Self
 
 from amqpmesh.router.amqp.errors import CommandError, ConfigError
-from amqpmesh.router.config.file import ConnectorConfig, ConnectorTlsConfig, ListenerConfig, MeshConfig, PasswordConfig
+from amqpmesh.router.config.file import (
+    ConnectorConfig,
+    ConnectorTlsConfig,
+    ListenerConfig,
+    MeshConfig,
+    PasswordConfig,
+    RouterConfig,
+)
 from amqpmesh.router.config.users import Users
 from amqpmesh.router.endpoint_setup import client_sasl
 from amqpmesh.router.io.tls import client_context, mesh_contexts, server_context
+
+if TYPE_CHECKING:
+    from amqpmesh.router.runtime.membership import Membership
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,3 +134,22 @@ def _password(given: PasswordConfig, where: str, environment: Mapping[str, str] 
     if not password:
         raise ConfigError(str(given.file), f"{where}.file", "its first line is empty")
     return password
+
+
+def membership(config: RouterConfig, clock: Callable[[], float] = time.time) -> "Membership | None":
+    """Return the membership that the configuration asks for, or None if the router is in no mesh.
+
+    Args: clock: seconds since 1970, by which certificates are valid.
+    Raises: ConfigError: a file cannot be read, is not what it should be, or is another router's.
+    """
+    mesh = config.mesh
+    if mesh is None:
+        return None
+    # Here, since a router in no mesh need not read what makes one, and an unsigned mesh no cryptography.
+    if mesh.certificate is None or mesh.key is None or mesh.trust is None:
+        from amqpmesh.router.runtime.membership import Membership
+
+        return Membership(config.id, mesh, clock)
+    from amqpmesh.router.runtime.certified import Certified
+
+    return Certified(config.id, mesh, clock, mesh.certificate, mesh.key, mesh.trust)

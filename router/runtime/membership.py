@@ -1,4 +1,4 @@
-"""How a router becomes one of a mesh: what it signs with, whom it believes, and this life of it begun."""
+"""Membership of a mesh without certificates: settings of the topology, and no signatures."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from amqpmesh.topology.signing import Signer, Unsigned, Verifier
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from amqpmesh.router.config.file import MeshConfig, RouterConfig
+    from amqpmesh.router.config.file import MeshConfig
     from amqpmesh.router.core import Core
     from amqpmesh.router.mesh.member import Recognizer
 
@@ -53,19 +53,3 @@ class Membership:
 
         Raises: ConfigError: one of them is no good; then nothing has changed.
         """
-
-
-def membership(config: RouterConfig, clock: Callable[[], float] = time.time) -> Membership | None:
-    """What the configuration says of the mesh; None: the router is in none.
-
-    Args: clock: seconds since 1970, by which certificates are valid.
-    Raises: ConfigError: a file cannot be read, is not what it should be, or is another router's.
-    """
-    mesh = config.mesh
-    if mesh is None:
-        return None
-    if mesh.certificate is None or mesh.key is None or mesh.trust is None:
-        return Membership(config.id, mesh, clock)
-    from amqpmesh.router.runtime.certified import Certified  # here: an unsigned mesh need not wait for cryptography
-
-    return Certified(config.id, mesh, clock, mesh.certificate, mesh.key, mesh.trust)

@@ -33,7 +33,7 @@ from amqpmesh.router.logs import event_log
 from amqpmesh.router.management.snapshot import survey
 from amqpmesh.router.runtime import poller
 from amqpmesh.router.runtime.connectors import Connector, Means, open_tcp
-from amqpmesh.router.runtime.credentials import ConnectorCredentials, Credentials
+from amqpmesh.router.runtime.credentials import ConnectorCredentials, Credentials, membership
 from amqpmesh.router.runtime.driver import Driver
 from amqpmesh.router.runtime.heap import Held
 from amqpmesh.router.runtime.listeners import Listener
@@ -309,12 +309,6 @@ class Router(Doors):
         return Driver(core)
 
     def _member(self) -> Membership | None:
-        if self.config.mesh is None:
-            return None
-        from amqpmesh.router.runtime.membership import (
-            membership,  # here: a router in no mesh need not read what makes one
-        )
-
         return membership(self.config)
 
     def _record(self, core: Core) -> Telemetry | None:

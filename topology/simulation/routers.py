@@ -8,9 +8,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from amqpmesh.router.runtime.connectors import Connector
-from amqpmesh.router.runtime.credentials import ConnectorCredentials
+from amqpmesh.router.runtime.credentials import ConnectorCredentials, membership
 from amqpmesh.router.runtime.driver import Driver
-from amqpmesh.router.runtime.membership import Membership, membership
+from amqpmesh.router.runtime.membership import Membership
 from amqpmesh.router.runtime.router import Router
 from amqpmesh.topology.simulation.log import speak_as
 

@@ -10,7 +10,7 @@ from amqpmesh.router.amqp.standard.definitions import Role
 from amqpmesh.router.amqp.standard.performatives import Close, Open
 from amqpmesh.router.config.file import ListenerConfig, MeshConfig, RouterConfig
 from amqpmesh.router.core import Core
-from amqpmesh.router.runtime.membership import membership
+from amqpmesh.router.runtime.credentials import membership
 from amqpmesh.router.runtime.router import Router
 from tests.support.peers.scripted_stream import AMQP, attached, begun, connect
 
