@@ -44,10 +44,10 @@ def uncount(core: Core, leg: Leg) -> None:
         outgoing = leg.branch
         assert isinstance(outgoing, OutgoingLink)
         leg.counted = False
-        outgoing.unsettled -= 1
+        outgoing.outstanding -= 1
         if outgoing in outgoing.connection.lingering:
             recount(core, outgoing)
-        if outgoing.unsettled + 1 >= outgoing.max_unsettled:
+        if outgoing.outstanding + 1 >= outgoing.max_unsettled:
             core.touch_outgoing(outgoing)
 
 
@@ -90,8 +90,8 @@ def recount(core: Core, outgoing: OutgoingLink) -> None:
     record = outgoing.connection
     before = record.lingering.get(outgoing)
     if before is not None:
-        record.lingering[outgoing] = outgoing.unsettled
-        record.held[outgoing.address] = record.held.get(outgoing.address, 0) + outgoing.unsettled - before
+        record.lingering[outgoing] = outgoing.outstanding
+        record.held[outgoing.address] = record.held.get(outgoing.address, 0) + outgoing.outstanding - before
         let_linger(core, outgoing)
 
 

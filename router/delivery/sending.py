@@ -171,7 +171,7 @@ def _begin_leg(core: Core, outgoing: OutgoingLink, leg: Leg) -> None:
         relay.source.begin_bulk(outgoing.address, leg)
     if not settled:
         leg.counted = True
-        outgoing.unsettled += 1
+        outgoing.outstanding += 1
     core.touch_outgoing(outgoing)
     pump(core, outgoing)
 

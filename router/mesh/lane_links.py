@@ -101,7 +101,7 @@ class LanesOut:
 
     def end_if_done(self, outgoing: OutgoingLink) -> None:
         """Detach a lane that is no longer used, once nothing on it is unsettled."""
-        if outgoing.unsettled or outgoing.current is not None or outgoing.gone:
+        if outgoing.outstanding or outgoing.current is not None or outgoing.gone:
             return
         link = outgoing.link
         link_over(self._core, outgoing)

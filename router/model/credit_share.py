@@ -45,8 +45,8 @@ class Share:
         """Deliveries that the consumer that is next, or all links of the lane together, have not settled."""
         node = self.node
         if node.lane is not None:
-            return sum(each.unsettled for each in node.outgoing)
-        return min((each.unsettled for each in node.creditors), default=0)
+            return sum(each.outstanding for each in node.outgoing)
+        return min((each.outstanding for each in node.creditors), default=0)
 
     @property
     def busy(self) -> bool:

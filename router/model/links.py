@@ -269,13 +269,13 @@ class OutgoingLink:
         self.link.flow_state.leg = leg
 
     @property
-    def unsettled(self) -> int:
-        """Deliveries given to it that are not settled."""
+    def outstanding(self) -> int:
+        """The number of deliveries that were sent on the link and are not settled."""
         return self.link.flow_state.outstanding
 
-    @unsettled.setter
-    def unsettled(self, unsettled: int) -> None:
-        self.link.flow_state.outstanding = unsettled
+    @outstanding.setter
+    def outstanding(self, outstanding: int) -> None:
+        self.link.flow_state.outstanding = outstanding
 
     @property
     def max_unsettled(self) -> int:
@@ -285,11 +285,6 @@ class OutgoingLink:
     @max_unsettled.setter
     def max_unsettled(self, most: int) -> None:
         self.link.flow_state.max_outstanding = most
-
-    @property
-    def outstanding(self) -> int:
-        """Deliveries given to it that it has not settled."""
-        return self.link.flow_state.outstanding
 
     @property
     def turn(self) -> int:
@@ -313,7 +308,7 @@ class OutgoingLink:
             self.current is None
             and flow_state.link_credit > 0
             and flow_state.session.remote_incoming_window > 0
-            and self.unsettled + self.connection.held.get(self.address, 0) < self.max_unsettled
+            and self.outstanding + self.connection.held.get(self.address, 0) < self.max_unsettled
             and not self.is_held_up
             and not flow_state.over
         )
@@ -329,7 +324,7 @@ class OutgoingLink:
             or (self.current is not None and self.current.chunks)
         ):
             return 0
-        unsettled = self.unsettled + self.connection.held.get(self.address, 0)
+        unsettled = self.outstanding + self.connection.held.get(self.address, 0)
         return max(0, min(flow_state.link_credit, self.max_unsettled - unsettled))
 
     @property

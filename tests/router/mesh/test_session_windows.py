@@ -124,7 +124,7 @@ def test_more_messages_than_a_clients_window_leave_before_the_neighbour_has_read
     mesh.run()
     (here,) = meshes.records(mesh, "A")
     (lane,) = here.outgoing
-    assert lane.unsettled == most, "none waits for a window"
+    assert lane.outstanding == most, "none waits for a window"
     wire.frozen = False
     mesh.run()
     for arrival in consumer.take(most):
