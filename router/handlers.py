@@ -127,7 +127,7 @@ def _closed(core: Core, record: ConnectionRecord, event: events.ConnectionClosed
     error = event.error
     sasl = record.engine.negotiation.sasl
     if sasl is not None and isinstance(sasl, SaslServer) and sasl.authenticator_error is not None:
-        core.log.error("users cannot be looked up", exception=sasl.authenticator_error)
+        core.log.error("user lookup failed", exception=sasl.authenticator_error)
     if isinstance(sasl, SaslServer) and sasl.done and not sasl.succeeded:
         core.logins.refused(record, sasl.refused_user, sasl.reason)
         return

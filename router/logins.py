@@ -78,7 +78,7 @@ class Logins:
                 users = list(host.users)
                 more = ["..."] if len(users) > NAMES else []
                 self._log.warning(
-                    "logins left out",
+                    "logins suppressed",
                     peer=name,
                     count=host.left_out,
                     refused=host.refused,

@@ -31,7 +31,7 @@ def add_options(command: argparse.ArgumentParser, *, lasting: bool) -> None:
         "--hostname",
         metavar="NAME",
         type=arguments.name,
-        help="the virtual host that is wanted, in open and SASL; default: the URL's host. TLS goes by the URL",
+        help="the virtual host for open and SASL; default: the URL's host. TLS checks the URL's host",
     )
     group.add_argument(
         "--redirect",
@@ -40,27 +40,32 @@ def add_options(command: argparse.ArgumentParser, *, lasting: bool) -> None:
         action="append",
         default=[],
         type=arguments.host,
-        help="go to this host, too, if the peer says that what is wanted is there; may be given again",
+        help="follow redirects to this host; may be given again",
     )
     group.add_argument(
         "--user",
         metavar="NAME",
         type=arguments.name,
-        help="who we are; the password is asked for on a terminal, unless",
+        help="the user name; without --password-file the terminal asks for the password",
     )
-    group.add_argument("--password-file", metavar="FILE", type=Path, help="... it is the first line of this file")
-    group.add_argument("--trust", metavar="PEM", type=Path, help="authorities to believe, instead of the system's")
-    group.add_argument("--certificate", metavar="PEM", type=Path, help="shown to the peer; without --user, who we are")
-    group.add_argument("--key", metavar="PEM", type=Path, help="the certificate's key")
     group.add_argument(
-        "--insecure", action="store_true", help="without TLS, let a peer that is not this machine see the password"
+        "--password-file", metavar="FILE", type=Path, help="read the password from the first line of this file"
     )
+    group.add_argument("--trust", metavar="PEM", type=Path, help="trust these authorities instead of the system's")
+    group.add_argument(
+        "--certificate",
+        metavar="PEM",
+        type=Path,
+        help="the certificate to show; without --user it is the identity (SASL EXTERNAL)",
+    )
+    group.add_argument("--key", metavar="PEM", type=Path, help="the certificate's key")
+    group.add_argument("--insecure", action="store_true", help="send the password to a remote peer without TLS")
     if lasting:
         group.add_argument(
             "--reconnect",
             action="store_true",
-            help="connect until it comes about, and again when it is lost; what nobody tells the outcome of is in "
-            "doubt, and is not sent again",
+            help="retry until connected, and reconnect when the connection is lost; a message whose outcome is unknown "
+            "is in doubt and is not sent again",
         )
     command.set_defaults(reconnect=False, password=None)
 

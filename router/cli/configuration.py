@@ -16,7 +16,7 @@ def add_options(command: argparse.ArgumentParser) -> None:
     """Declare what may be said besides the file."""
     command.add_argument("--id", help="the router's id, instead of CONFIG's or the host's name")
     command.add_argument(
-        "--listen", metavar="URL", action="append", default=[], help="listen here too; port 0: any free one"
+        "--listen", metavar="URL", action="append", default=[], help="listen at this URL, too; port 0: any free port"
     )
     command.add_argument(
         "--trace-frames", action="store_true", help="log every frame, decoded, without bodies and passwords"
@@ -25,7 +25,7 @@ def add_options(command: argparse.ArgumentParser) -> None:
         "--workers",
         metavar="N",
         type=_workers,
-        help="it is run as N processes behind the same ports: the routers ID.1 to ID.N of one mesh",
+        help="run N processes behind the same ports: the routers ID.1 to ID.N of one mesh",
     )
 
 

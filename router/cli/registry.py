@@ -17,13 +17,13 @@ COMMANDS: Final[Mapping[str, str]] = {
     "check": "check a configuration",
     "send": "send messages",
     "receive": "receive messages",
-    "status": "show how a running router stands",
-    "user": "who may connect with a password",
-    "ca": "who may be a router of a mesh",
-    "pipeline": "answer questions from what routers have recorded",
-    "routes": "put costs into force that the pipeline has proposed",
-    "demo": "watch five routers, one of which is killed",
-    "completion": "print a script for the shell",
+    "status": "show the state of a running router",
+    "user": "manage password users",
+    "ca": "manage the certificates of a mesh",
+    "pipeline": "analyse recorded telemetry with Spark",
+    "routes": "apply link costs that the pipeline proposed",
+    "demo": "watch a mesh of five routers survive a killed one",
+    "completion": "print a completion script for the shell",
 }
 """Each is a module here, whose `declare` tells the rest; only that of the command that is called is read."""
 

@@ -214,7 +214,7 @@ class Dialer(Attacher):
             except (OSError, trio.BrokenResourceError) as failure:
                 error = ConnectionClosedError(f"{place}: {reason(failure)}")
             except Exception as fault:
-                log.error("fault", exception=fault, peer=str(place))
+                log.error("internal error", exception=fault, peer=str(place))
                 self._fail(ConnectionClosedError(f"a fault of this library: {fault!r}"))
                 return
             else:

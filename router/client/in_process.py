@@ -135,7 +135,7 @@ class Inside(Attacher):
                 core.sent(self._record, now)
         except Exception as error:
             # A fault of ours: it costs the links within the process, and not whoever's bytes brought it about.
-            log.error("fault", exception=error, listener=NAME)
+            log.error("internal error", exception=error, listener=NAME)
             self._fault = error
             self._wanted.set()
 

@@ -273,7 +273,7 @@ class Containers:
         reason = what + because(error)
         if each.is_news_of_watch(reason):
             core.log.warning(
-                "link unwatched",
+                "link watch failed",
                 connector=each.connector,
                 link=each.name,
                 node=each.node,
@@ -444,7 +444,7 @@ class Containers:
         seconds = self._try_later(each, S.WAITING, reason, FIRST_PAUSE, LONGEST_PAUSE, each.failures)
         if each.is_news(reason, self._core.now):
             self._core.log.warning(
-                "link waits",
+                "link retrying",
                 connector=at,
                 link=each.name,
                 node=each.node,
@@ -462,7 +462,7 @@ class Containers:
         self._go_home(each)
         seconds = self._try_later(each, S.STOLEN, reason, FIRST_STOLEN_PAUSE, LONGEST_STOLEN_PAUSE, each.thefts)
         self._core.log.warning(
-            "link stolen by another",
+            "link stolen by another container",
             connector=at,
             link=each.name,
             node=each.node,

@@ -226,7 +226,7 @@ def _make_room(core: Core) -> None:
                 left -= returned[holder.name]
     if returned:
         core.log.warning(
-            "messages returned for their memory",
+            "messages returned to free memory",
             addresses=len(returned),
             largest=next(iter(returned)),
             octets=sum(returned.values()),
@@ -235,7 +235,7 @@ def _make_room(core: Core) -> None:
 
 def _close(core: Core, record: ConnectionRecord) -> None:
     core.log.warning(
-        "connection closed for its memory", connection=record.number, peer=record.host, octets=record.account.used
+        "connection closed to free memory", connection=record.number, peer=record.host, octets=record.account.used
     )
     if record.counted:
         core.cut(record)

@@ -66,7 +66,7 @@ class LanesOut:
             session = neighbour.bulk_session(alone=not bulk) if apart or bulk else neighbour.session_with_room()
             outgoing = core.attaching.lane_out(record, session, node, lane, name, bulk=bulk, cost=cost)
         except CommandError as error:
-            core.log.warning("no lane", router=neighbour.router, lane=lane.target, reason=str(error))
+            core.log.warning("lane refused", router=neighbour.router, lane=lane.target, reason=str(error))
             self.try_later(lane, record)
             return None
         # A lane is for many receivers, each of them bounded where it is attached.

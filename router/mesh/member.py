@@ -374,6 +374,6 @@ class Mesh:
                     count=change.count,
                 )
             case changes.IdentityConflict():
-                log.error("another router has this id", router=change.router, neighbours=", ".join(change.neighbours))
+                log.error("duplicate router id", router=change.router, neighbours=", ".join(change.neighbours))
             case _:
                 pass

@@ -179,7 +179,7 @@ class Connector:
                 except (OSError, trio.BrokenResourceError) as failure:
                     over = Over(_said(failure, mesh=self.config.is_mesh))
                 except Exception as fault:
-                    log.error("fault", exception=fault, connector=self.name, url=self._url)
+                    log.error("internal error", exception=fault, connector=self.name, url=self._url)
                     over = Over("a fault of this router")
                 if self._stood_by:
                     self._stood_by = False
@@ -232,7 +232,7 @@ class Connector:
         if why != before or trio.current_time() - at >= REPEAT_TIME:
             self._told[url] = why, trio.current_time()
             seconds = None if pause is None else round(pause, 3)
-            log.warning("connector waits", connector=self.name, url=url, reason=why, seconds=seconds)
+            log.warning("connector retrying", connector=self.name, url=url, reason=why, seconds=seconds)
         await trio.sleep(pause or 0.0)
 
     async def _connect(self, endpoint: Endpoint, way: Way) -> Over:
@@ -314,7 +314,7 @@ class Connector:
         """Wait while the neighbour's own connection is there."""
         mesh = self._driver.core.mesh
         assert mesh is not None, "only connections within a mesh stand by"
-        log.info("connector stands by", connector=self.name, url=self._url, router=router)
+        log.info("connector on standby", connector=self.name, url=self._url, router=router)
         await self._driver.until(lambda: not mesh.has_neighbour(router))
         self._stood_by = True
 

@@ -127,7 +127,7 @@ class Driver:
         try:
             self.core.receive_eof(record, trio.current_time())
         except Exception as error:
-            log.error("fault", exception=error, connection=record.number)
+            log.error("internal error", exception=error, connection=record.number)
         self.settle()
 
     def settle(self, seconds: float = math.inf) -> bool:
@@ -170,7 +170,7 @@ class Driver:
             try:
                 self.core.handle_timer(trio.current_time())
             except Exception as error:
-                log.error("fault", exception=error)
+                log.error("internal error", exception=error)
                 await trio.sleep(FAULT_PAUSE)
             self.settle()
 
@@ -192,7 +192,7 @@ class Driver:
         try:
             self.core.work(trio.current_time(), lambda: self._stopwatch() > until)
         except Exception as error:
-            log.error("fault", exception=error)
+            log.error("internal error", exception=error)
         self.settle()
 
     async def until(self, condition: Callable[[], bool]) -> None:

@@ -119,10 +119,10 @@ class Listener:
                 return
             except OSError as error:
                 # Files or memory are used up. Those that are connected go on, and one of them may leave.
-                log.warning("cannot accept", peer=self.url, reason=error.strerror or str(error))
+                log.warning("accept failed", peer=self.url, reason=error.strerror or str(error))
                 await trio.sleep(PAUSE)
             except Exception as error:
-                log.error("fault", exception=error, peer=self.url)
+                log.error("internal error", exception=error, peer=self.url)
                 await trio.sleep(PAUSE)
 
     def _accept_one(self, listening: socket.socket, admit: Admit) -> None:

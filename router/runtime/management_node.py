@@ -92,7 +92,7 @@ class ManagementNode(Doors):
                 await self._serve_link()
             except Exception as error:
                 if not self._ended:
-                    log.error("fault", exception=error, address=service.ADDRESS)
+                    log.error("internal error", exception=error, address=service.ADDRESS)
                     await trio.sleep(FAULT_PAUSE)
 
     async def _serve_link(self) -> None:
@@ -117,7 +117,7 @@ class ManagementNode(Doors):
             if not delivery.is_decided:
                 delivery.reject("amqp:not-implemented", str(error))
         except Exception as error:
-            log.error("fault", exception=error, address=service.ADDRESS)
+            log.error("internal error", exception=error, address=service.ADDRESS)
             if not delivery.is_decided:
                 delivery.modify(delivery_failed=True)
 

@@ -38,7 +38,7 @@ class OnDemand:
         try:
             credentials = ConnectorCredentials.load(config)
         except ConfigError as error:  # a file that was there when the router began
-            log.error("connector without credentials", connector=config.name, reason=str(error))
+            log.error("connector credentials unreadable", connector=config.name, reason=str(error))
             return
         self._connectors[config.name] = self._start(config, credentials, certified)
 

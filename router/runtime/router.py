@@ -388,7 +388,7 @@ class Router(Doors):
             try:
                 await carry()
             except Exception as error:
-                log.error("fault", exception=error, **named)
+                log.error("internal error", exception=error, **named)
             finally:
                 self._serving.discard(scope)
                 self._idle.set()
@@ -445,7 +445,7 @@ class Router(Doors):
         try:
             self._started().close_all(trio.current_time(), SHUTDOWN)
         except Exception as error:  # then they are cut off
-            log.error("fault", exception=error)
+            log.error("internal error", exception=error)
         self._driver.settle()
 
     async def _drop_all(self) -> None:

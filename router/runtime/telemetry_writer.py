@@ -128,7 +128,7 @@ class Telemetry:
             so_far = self._recorder.lost + self._files.refused + self._files.unwritten + self._lost
             if (so_far != lost or self._failure) and now - told_at >= TOLD:
                 told_at = now
-                log.warning("telemetry is lost", records=so_far - lost, reason=self._failure or "no room")
+                log.warning("telemetry lost", records=so_far - lost, reason=self._failure or "no room")
                 lost, self._failure = so_far, None
 
     async def end(self) -> None:
@@ -146,7 +146,7 @@ class Telemetry:
         self._filled.set()
         await trio.to_thread.run_sync(self._thread.join, END_TIME)
         if self._thread.is_alive():
-            log.warning("telemetry is lost", reason="the disk takes too long")
+            log.warning("telemetry lost", reason="the disk takes too long")
 
     # ---------------------------------------------------------------------------------------------------- from the loop
 
@@ -235,7 +235,7 @@ class Telemetry:
         except OSError as error:
             self._failure = f"{error.filename or self._config.directory}: {error.strerror}"
         except Exception as error:  # a fault of ours: what it was about is lost, and nothing else
-            log.error("fault", exception=error)
+            log.error("internal error", exception=error)
 
     def _take(self, kind: Kind, records: list[dict[str, Any]], now: int) -> None:
         self._done += len(records)

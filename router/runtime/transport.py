@@ -285,7 +285,7 @@ class Transport(ABC):
 
     def _fault(self, error: Exception) -> None:
         """A fault of ours: it costs this connection, no other."""
-        self._log.error("fault", exception=error, peer=self._record.host)
+        self._log.error("internal error", exception=error, peer=self._record.host)
         self._broken = True
         self._everything.cancel()
 

@@ -19,7 +19,7 @@ _HEADING = re.compile(r"^#+ (.*)$", re.MULTILINE)
 # What differs from run to run, or between the page and a test that may use no fixed port.
 _VARIES = (
     (re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z"), "TIME"),
-    (re.compile(r'(?<=INFO begun ).*|(?<="begun", ).*'), "KERNEL"),
+    (re.compile(r'(?<=INFO started ).*|(?<="started", ).*'), "KERNEL"),
     (re.compile(r"(?<=://)[\w.]+(:\d+)?"), "HOST"),
     (re.compile(r"(?<=\bconnection=)\d+"), "N"),
     (re.compile(r"(?<=\bup )\d+\.\d+(?= s$)"), "N"),

@@ -159,7 +159,7 @@ def test_what_the_container_file_says_runs_as_the_first_process_under_a_read_onl
             assert re.search(rf"^Uid:\t{user}\t", status, re.MULTILINE)
             assert re.search(r"^CapBnd:\t0+$", status, re.MULTILINE)
             os.kill(first, signal.SIGHUP)
-            daemon.said('"event": "read again"')
+            daemon.said('"event": "reloaded"')
             os.kill(first, signal.SIGTERM)
             assert daemon.process.wait(PATIENCE) == 0
         finally:

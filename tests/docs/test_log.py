@@ -39,9 +39,9 @@ TEXT = (ROOT / "docs" / PAGES[-1]).read_text(encoding="utf-8")
 PASSWORD = "correct horse"
 
 
-def test_every_event_has_a_row_with_its_level() -> None:
-    table = TEXT.split("### What each event means")[1].split("\n#")[0]
-    rows = re.findall(r"^\| `([^`]+)` \| (\w+) \|", table, re.MULTILINE)
+def test_every_event_has_an_entry_with_its_level() -> None:
+    entries = TEXT.split("### What each event means")[1].split("\n#")[0]
+    rows = re.findall(r"^- `([^`]+)` \((\w+)\): ", entries, re.MULTILINE)
     assert len(rows) == len(set(rows))
     assert set(rows) == set(logged())
 

@@ -110,7 +110,7 @@ def test_a_router_runs_in_as_many_processes_as_it_is_told(done: list[Done], fold
     (command,) = (block.text for block in blocks(MESH, "sh"))
     env = environment(folder.parent / "bin")
     with closing(Daemon(*command.split(), cwd=folder, env=env)) as daemon:
-        assert '"workers": 4' in daemon.said('"event": "begun"')
+        assert '"workers": 4' in daemon.said('"event": "started"')
         assert daemon.end()[0] == 0
 
 
@@ -178,7 +178,7 @@ def test_the_unit_allows_every_system_call_that_the_daemon_makes(done: list[Done
             context.wrap_socket(plain, server_hostname="localhost").close()
         child = traced.child
         os.kill(child, signal.SIGHUP)
-        traced.said(" INFO read again")
+        traced.said(" INFO reloaded")
         os.kill(child, signal.SIGTERM)
         traced.process.wait(PATIENCE)
     made = set(re.findall(r"^\d+ +([a-z_0-9]+)\(", trace.read_text(encoding="utf-8"), re.MULTILINE))

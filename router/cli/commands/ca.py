@@ -31,7 +31,7 @@ def declare(command: argparse.ArgumentParser) -> None:
     actions = command.add_subparsers(metavar="ACTION", required=True)
     init = actions.add_parser(
         "init",
-        help="make the authority of a mesh",
+        help="make the certificate authority of a mesh",
         description=f"Makes an authority: {NAME}.pem, which every router of the mesh needs, and {NAME}.key, which none "
         "may have.",
         epilog=EPILOG,
@@ -57,7 +57,7 @@ def declare(command: argparse.ArgumentParser) -> None:
 
     renew = actions.add_parser(
         "renew",
-        help="make a certificate for a key that is there",
+        help="renew the certificate of an existing key",
         description="Makes ROUTER.pem again, good from now on, for the key that the router has; the one before is good "
         f"until it ends. With --authority: {NAME}.pem.",
         epilog=EPILOG,
@@ -71,14 +71,14 @@ def declare(command: argparse.ArgumentParser) -> None:
 
     revoke = actions.add_parser(
         "revoke",
-        help="declare certificates of a router not good any more",
+        help="revoke certificates of a router",
         description=f"Revokes every certificate of a router so far, in {NAME}.pem: give that file to a router that "
         "runs, and it tells the others.",
         epilog=EPILOG,
     )
     revoke.add_argument("router", metavar="ROUTER", type=_router, help="the router's id")
     revoke.add_argument(
-        "--serial", metavar="HEX", type=_serial, action="append", help="only this one; `amqpmesh ca show` tells serials"
+        "--serial", metavar="HEX", type=_serial, action="append", help="only this one; `amqpmesh ca show` lists serials"
     )
     _add_options(revoke)
     revoke.set_defaults(command=revoke_some)
@@ -98,7 +98,7 @@ def _add_days(command: argparse.ArgumentParser, default: str) -> None:
 
 
 def _add_force(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--force", action="store_true", help="put new files in the place of those that are there")
+    command.add_argument("--force", action="store_true", help="replace existing files")
 
 
 def _add_options(command: argparse.ArgumentParser) -> None:

@@ -51,9 +51,11 @@ def declare(command: argparse.ArgumentParser) -> None:
         type=arguments.place,
         action="append",
         required=True,
-        help="where routers have recorded; may be said several times",
+        help="a telemetry directory of routers; may be given again",
     )
-    command.add_argument("--out", metavar="DIR", type=arguments.place, required=True, help="where results go")
+    command.add_argument(
+        "--out", metavar="DIR", type=arguments.place, required=True, help="the directory of the results"
+    )
     command.add_argument(
         "--master", metavar="URL", help="as spark-submit has it: local[N], spark://HOST:PORT, ...; default: local[*]"
     )
@@ -63,7 +65,7 @@ def declare(command: argparse.ArgumentParser) -> None:
         type=arguments.setting,
         action="append",
         default=[],
-        help="a setting of Spark; may be said several times",
+        help="a setting of Spark; may be given again",
     )
     for option, which in (("--since", "from then on"), ("--until", "before")):
         command.add_argument(

@@ -42,14 +42,14 @@ def declare(command: argparse.ArgumentParser) -> None:
         f"{EPILOG} A signal ends it with 0, or with 1 if fewer than --count came; it ends with 1, too, where the peer "
         "could not be told of a message."
     )
-    command.add_argument("address", metavar="ADDRESS", type=arguments.name, help="where from: the source's address")
+    command.add_argument("address", metavar="ADDRESS", type=arguments.name, help="the source's address")
     command.add_argument("--count", metavar="N", type=arguments.count, help="end after N messages")
     command.add_argument(
         "--credit",
         metavar="N",
         type=arguments.credit,
         default=100,
-        help="messages that may be on their way; default: 100",
+        help="messages that may be in flight; default: 100",
     )
     command.add_argument(
         "--outcome",

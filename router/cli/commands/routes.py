@@ -40,7 +40,7 @@ def declare(command: argparse.ArgumentParser) -> None:
     actions = command.add_subparsers(metavar="ACTION", required=True)
     apply = actions.add_parser(
         "apply",
-        help="put a plan into force, or take it back",
+        help="apply a plan, or take it back",
         description="Shows what a plan of `amqpmesh pipeline plan` changes and what costs are now, asks, and changes "
         "them one by one. If one cannot be changed, or a signal comes, those that were are taken back. What is in "
         "force already is left alone, so it can be called again. What costs are all routers are asked through the one "
@@ -56,9 +56,9 @@ def declare(command: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         type=_place,
-        help="where a router takes us itself; may be given again. That at --url needs none",
+        help="the URL of a router; may be given again. The router at --url needs none",
     )
-    apply.add_argument("--take-back", action="store_true", help="let costs be again what they were before the plan")
+    apply.add_argument("--take-back", action="store_true", help="restore the costs from before the plan")
     what = apply.add_mutually_exclusive_group()
     what.add_argument("--dry-run", action="store_true", help="show what would be changed, and change nothing")
     what.add_argument("--yes", action="store_true", help="do not ask")

@@ -103,7 +103,7 @@ def _work(given: argparse.Namespace, worker: "Worker") -> int:
 
 def _tell(config: RouterConfig, listeners: Sequence[tuple[str, ListenerConfig]], workers: int | None = None) -> None:
     """Say that it runs. Args: listeners: each with the URL that it is at."""
-    log.info("begun", kernel=BOUND.kernel, reason=BOUND.reason, workers=workers)
+    log.info("started", kernel=BOUND.kernel, reason=BOUND.reason, workers=workers)
     for url, listener in listeners:
         log.info("listening", url=url, name=listener.name)
     if sys.stderr.isatty() and config.log.format == "text" and config.log.level in ("debug", "info"):
@@ -132,7 +132,7 @@ async def serve(config: RouterConfig, stage: Stage) -> int:
                 nursery.start_soon(_at_once, signals, stage.hurry, at_once)
                 drained = await router.drain()
                 nursery.cancel_scope.cancel()
-    log.info("ended", drained=drained)
+    log.info("stopped", drained=drained)
     stage.ended(drained)
     return Exit.FAILED if at_once.cancelled_caught else Exit.DONE
 
@@ -145,14 +145,14 @@ async def _until_told_to_end(signals: AsyncIterator[int], router: Router, config
         try:
             changed = router.reload(stage.read_again())
         except ConfigError as error:
-            log.error("not read again", file=error.file, key=error.key, reason=error.reason)
+            log.error("reload failed", file=error.file, key=error.key, reason=error.reason)
             continue
         except Exception as error:  # as it would cost a connection elsewhere, here it costs the reading
-            log.error("fault", exception=error)
+            log.error("internal error", exception=error)
             continue
-        log.info("read again")
+        log.info("reloaded")
         for key in changed:
-            log.warning("needs a restart", key=key)
+            log.warning("restart required", key=key)
 
 
 async def _at_once(signals: AsyncIterator[int], hurry: Collection[int], scope: trio.CancelScope) -> None:

@@ -47,12 +47,12 @@ def declare(command: argparse.ArgumentParser) -> None:
         "stays empty; a summary stands on standard error."
     )
     command.epilog = EPILOG
-    command.add_argument("address", metavar="ADDRESS", type=arguments.name, help="where to: the target's address")
+    command.add_argument("address", metavar="ADDRESS", type=arguments.name, help="the target's address")
     command.add_argument(
         "--to",
         metavar="ADDRESS",
         type=arguments.name,
-        help="what each message is for, its `to`: with a target @ROUTER, which goes by that, the name there",
+        help="the `to` of each message; with a target @ROUTER, the name at that router",
     )
     body = command.add_mutually_exclusive_group()
     body.add_argument("--body", metavar="TEXT", help="send this")
@@ -63,12 +63,12 @@ def declare(command: argparse.ArgumentParser) -> None:
         help="send the file as one message, of any size, while it is read; -: standard input to its end",
     )
     command.add_argument(
-        "--count", metavar="N", type=arguments.count, help="so many times; without a body: the numbers from 1 to N"
+        "--count", metavar="N", type=arguments.count, help="send N messages; without a body: the numbers from 1 to N"
     )
-    command.add_argument("--rate", metavar="R", type=arguments.rate, help="messages a second; default: as many as go")
     command.add_argument(
-        "--settled", action="store_true", help="send settled: at most once, and nobody tells what became of it"
+        "--rate", metavar="R", type=arguments.rate, help="messages per second; default: as fast as possible"
     )
+    command.add_argument("--settled", action="store_true", help="send pre-settled: at most once, without an outcome")
     command.add_argument(
         "--timeout",
         metavar="S",

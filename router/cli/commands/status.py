@@ -40,7 +40,7 @@ WIDTH: Final = 100
 def declare(command: argparse.ArgumentParser) -> None:
     """Tell what its arguments are."""
     command.description = (
-        f"Asks a router's {ADDRESS} how it stands: its listeners, connectors, connections, addresses, and links, with "
+        f"Asks a router's {ADDRESS} for its state: its listeners, connectors, connections, addresses, and links, with "
         "the reason why one has no credit; in a mesh its neighbours, the routes to other routers, and lanes. "
         f"What {OWN} itself has there is told, too, since the router counts it."
     )

@@ -135,7 +135,7 @@ class Supervisor:
             for each in self._processes:
                 if each.again_at is not None and now >= each.again_at and not self._ending:
                     self._start_again(each, apart)
-        log.info("ended", drained=self._drained)
+        log.info("stopped", drained=self._drained)
         return self._status
 
     # ------------------------------------------------------------------------------------------------------- processes
@@ -158,7 +158,7 @@ class Supervisor:
             os.close(write)
         process.pid, process.pipe, process.said = pid, read, b""
         process.began, process.again_at = time.monotonic(), None
-        log.info("worker begun", worker=process.id, pid=pid)
+        log.info("worker started", worker=process.id, pid=pid)
 
     def _start_again(self, process: Process, apart: Sequence[int]) -> None:
         try:
@@ -166,7 +166,7 @@ class Supervisor:
         except OSError as error:  # the system has nothing left for another process
             pause = self._put_off(process)
             reason = error.strerror or str(error)
-            log.warning("worker waits", worker=process.id, reason=reason, seconds=round(pause, 3))
+            log.warning("worker restart delayed", worker=process.id, reason=reason, seconds=round(pause, 3))
 
     def _put_off(self, process: Process) -> float:
         """Have it started again, later each time. Returns: seconds until then."""
@@ -183,7 +183,7 @@ class Supervisor:
                 os.close(each)
             status = self._be(process.number, above, pipe)
         except Exception as error:
-            log.error("fault", exception=error, worker=process.id)
+            log.error("internal error", exception=error, worker=process.id)
         finally:
             with suppress(OSError):
                 sys.stderr.flush()
@@ -234,13 +234,13 @@ class Supervisor:
             return
         if not self._all_began:
             # Whatever it was, it would be the same a second later, and somebody waits for all of them.
-            log.error("worker failed", worker=process.id, pid=pid, **how)
+            log.error("worker failed to start", worker=process.id, pid=pid, **how)
             self._status = max(code, int(Exit.FAILED))
             self._end()
             return
         if time.monotonic() - process.began >= LASTING:
             process.failures = 0
-        log.warning("worker ended", worker=process.id, pid=pid, **how, seconds=round(self._put_off(process), 3))
+        log.warning("worker exited", worker=process.id, pid=pid, **how, seconds=round(self._put_off(process), 3))
 
     def _kill(self) -> None:
         self._kill_at = None

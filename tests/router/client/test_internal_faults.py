@@ -31,6 +31,6 @@ async def test_a_fault_in_the_links_of_a_router_costs_those_and_no_connection(
                 await sender.transfer("on")
                 async with await receiver.receive() as message:
                     assert message.body == "on"
-    faults = [record for record in caplog.records if event_of(record) == "fault"]
+    faults = [record for record in caplog.records if event_of(record) == "internal error"]
     assert [record.levelno for record in faults] == [logging.ERROR]
     assert router.statistics().is_empty

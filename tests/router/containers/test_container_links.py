@@ -306,7 +306,7 @@ def test_a_refused_link_is_attached_again_after_growing_pauses_and_its_reason_to
     for row, pause in enumerate(pauses):
         longest = min(LONGEST_PAUSE, 0.1 * 2**row)
         assert longest / 2 <= pause <= longest + 0.02
-    assert len(events(caplog, "link waits")) == 1 + int((router.now - times[0]) // REPEAT_TIME)
+    assert len(events(caplog, "link retrying")) == 1 + int((router.now - times[0]) // REPEAT_TIME)
     broker.refuses.clear()
     router.advance(LONGEST_PAUSE)
     stands = told(router, "feeds")
@@ -409,7 +409,7 @@ def test_a_stolen_link_is_left_alone_for_longer_each_time_and_the_operator_is_to
         router.advance(longest / 2 + 0.1)
         assert told(router, "feeds").state is S.ATTACHED
         router.advance(LASTING)
-    lines = events(caplog, "link stolen by another")
+    lines = events(caplog, "link stolen by another container")
     assert [line.partition("count=")[2].split()[0] for line in lines] == ["1", "2", "3"]
     assert told(router, "feeds").stolen == 3
     router.leave()

@@ -115,7 +115,7 @@ def test_a_container_that_refuses_the_watch_for_another_reason_goes_on_and_the_r
     assert told(router).state is S.ATTACHED
     reason = "the peer ended the session (amqp:unauthorized-access): no right to read"
     assert told(router).unwatched == reason
-    logged = [fields_of(record) for record in caplog.records if event_of(record) == "link unwatched"]
+    logged = [fields_of(record) for record in caplog.records if event_of(record) == "link watch failed"]
     assert logged == [{"connector": "broker", "link": "fed", "node": QUEUE, "address": "outgoing", "reason": reason}], (
         "once"
     )

@@ -89,7 +89,7 @@ def test_beyond_a_hundred_a_second_one_line_for_each_host_has_the_count_and_the_
     daemon.log_in("alice", "secret", host="192.0.2.2")
     assert [line.count("192.0.2.1") for line in logins(daemon.lines())] == [1] * LINES + [0]
     daemon.core.handle_timer(1.0)
-    assert daemon.lines() == ['WARNING logins left out peer=192.0.2.1 count=4 refused=3 users="alice, bob"']
+    assert daemon.lines() == ['WARNING logins suppressed peer=192.0.2.1 count=4 refused=3 users="alice, bob"']
     daemon.log_in("alice", "secret")
     assert logins(daemon.lines()) == ["INFO logged in peer=192.0.2.1 user=alice mechanism=PLAIN"]
     daemon.core.handle_timer(2.0)
@@ -104,7 +104,7 @@ def test_of_many_users_that_are_left_out_some_are_named(daemon: Daemon) -> None:
     daemon.core.handle_timer(1.0)
     named = ", ".join(f"u{LINES + number}" for number in range(NAMES))
     assert daemon.lines() == [
-        f'WARNING logins left out peer=192.0.2.1 count={2 * NAMES} refused={2 * NAMES} users="{named}, ..."'
+        f'WARNING logins suppressed peer=192.0.2.1 count={2 * NAMES} refused={2 * NAMES} users="{named}, ..."'
     ]
 
 
@@ -115,7 +115,7 @@ def test_a_failed_handshake_of_tls_is_a_refused_login(daemon: Daemon) -> None:
     assert len(lines) == LINES
     assert set(lines) == {'WARNING TLS handshake failed peer=192.0.2.1 reason="no certificate"'}
     daemon.core.handle_timer(1.0)
-    assert daemon.lines() == ["WARNING logins left out peer=192.0.2.1 count=5 refused=5"]
+    assert daemon.lines() == ["WARNING logins suppressed peer=192.0.2.1 count=5 refused=5"]
 
 
 def test_what_was_left_out_is_told_when_the_router_ends(daemon: Daemon) -> None:
@@ -123,4 +123,4 @@ def test_what_was_left_out_is_told_when_the_router_ends(daemon: Daemon) -> None:
         daemon.log_in("alice", "wrong")
     daemon.lines()
     daemon.core.close_all(0.5, None)  # type: ignore[arg-type]  # there is nobody to be told
-    assert daemon.lines() == ["WARNING logins left out peer=192.0.2.1 count=1 refused=1 users=alice"]
+    assert daemon.lines() == ["WARNING logins suppressed peer=192.0.2.1 count=1 refused=1 users=alice"]

@@ -235,8 +235,8 @@ async def test_why_a_connector_waits_is_told(
         assert (told(router).state, told(router).reason) == (ConnectorState.WAITING, reason)
         await until(lambda: len(roads.tries) > 1)
         nursery.cancel_scope.cancel()
-    (first, *others) = (each for each in caplog.records if each.getMessage().startswith("connector waits"))
-    assert first.getMessage().startswith(f"connector waits connector=broker url={URL} reason=")
+    (first, *others) = (each for each in caplog.records if each.getMessage().startswith("connector retrying"))
+    assert first.getMessage().startswith(f"connector retrying connector=broker url={URL} reason=")
     assert first.getMessage().endswith(" seconds=0.1")
     assert others == []
     assert not [each for each in caplog.messages if each.startswith("connection closed")]
@@ -262,7 +262,7 @@ async def test_a_reason_that_stays_is_told_once_a_minute(
 ) -> None:
     async with connecting(Roads(nursery), container(URL, OTHER)):
         await trio.sleep(3 * REPEAT_TIME)
-    waits = [each for each in caplog.messages if each.startswith("connector waits")]
+    waits = [each for each in caplog.messages if each.startswith("connector retrying")]
     assert len([each for each in waits if URL in each]) == len([each for each in waits if OTHER in each])
     assert 3 <= len(waits) / 2 <= 4
 
@@ -275,7 +275,7 @@ async def test_another_reason_is_told_at_once(
         await until(lambda: told(router).failures == 2)
         roads.lead_to(speaks_http)
         await until(lambda: told(router).failures == 3)
-    reasons = [each.partition("reason=")[2][:20] for each in caplog.messages if each.startswith("connector waits")]
+    reasons = [each.partition("reason=")[2][:20] for each in caplog.messages if each.startswith("connector retrying")]
     assert reasons == ['"Connection refused"', '"the peer does not s']
 
 

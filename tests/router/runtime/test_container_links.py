@@ -148,5 +148,5 @@ async def test_a_router_that_another_with_its_id_robs_does_not_rob_it_in_a_loop(
             assert S.ATTACHED in states
             assert 1 <= thefts <= 10
             assert told(one)[0].stolen + told(other)[0].stolen == thefts
-    lines = [line for line in caplog.messages if line.startswith("link stolen by another ")]
+    lines = [line for line in caplog.messages if line.startswith("link stolen by another container ")]
     assert len(lines) == thefts

@@ -82,7 +82,7 @@ async def test_a_system_that_gives_no_more_connections_ends_no_listener(
     async with Router(listeners=[LOOPBACK]) as router:
         await (await connect(router)).open()
     assert failures == 0
-    assert [record.levelno for record in caplog.records if event_of(record) == "cannot accept"] == [logging.WARNING] * 3
+    assert [record.levelno for record in caplog.records if event_of(record) == "accept failed"] == [logging.WARNING] * 3
 
 
 async def test_a_connection_that_is_gone_before_it_is_accepted_is_nobodys_fault(

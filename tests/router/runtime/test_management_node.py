@@ -342,7 +342,7 @@ async def test_a_fault_of_ours_costs_one_request(
         assert not isinstance(await sent.outcome(), Rejected | Released)
         async with client.requester(ADDRESS) as requests:
             assert rows(await requests.request(LINKS))
-    assert [event_of(record) for record in caplog.records if record.levelname == "ERROR"] == ["fault"]
+    assert [event_of(record) for record in caplog.records if record.levelname == "ERROR"] == ["internal error"]
 
 
 async def test_no_request_ends_or_stops_it(nursery: trio.Nursery, autojump_clock: MockClock) -> None:
@@ -376,7 +376,7 @@ async def test_a_fault_of_ours_on_its_link_does_not_end_it(
             with trio.fail_after(60):
                 async with client.requester(ADDRESS) as requests:
                     assert rows(await requests.request(LINKS))
-    assert "fault" in {event_of(record) for record in caplog.records if record.levelname == "ERROR"}
+    assert "internal error" in {event_of(record) for record in caplog.records if record.levelname == "ERROR"}
 
 
 async def test_a_fault_that_is_there_to_stay_is_told_now_and_then(

@@ -123,7 +123,7 @@ async def test_without_its_directory_a_router_relays_and_records_again_once_ther
     config = TelemetryConfig(directory=parent / "events", segment_time=5.0)
 
     def told() -> list[object]:
-        return [fields_of(each)["reason"] for each in caplog.records if event_of(each) == "telemetry is lost"]
+        return [fields_of(each)["reason"] for each in caplog.records if event_of(each) == "telemetry lost"]
 
     def hops() -> list[dict[str, int]]:
         files = sorted(config.directory.glob("*.events"))
@@ -167,7 +167,7 @@ async def test_a_disk_that_fails_is_told_and_messages_go_on(
             while not router._telemetry._failure:  # type: ignore[union-attr]
                 await trio.lowlevel.checkpoint()
             await trio.sleep(telemetry_writer.TOLD + 2.0)
-    assert "telemetry is lost" in [event_of(record) for record in caplog.records]
+    assert "telemetry lost" in [event_of(record) for record in caplog.records]
     assert list(tmp_path.iterdir()) == []
 
 

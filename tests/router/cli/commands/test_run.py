@@ -131,7 +131,7 @@ async def test_what_is_unsettled_is_waited_for(daemon: StartDaemon, tmp_path: Pa
     assert (await sender.expect(Disposition)).state == Accepted()
     async with sender.stream, receiver.stream:
         assert router.ended() == 0  # and not at the end of the 100 s, or the alarm would have ended it
-    assert "ended drained=true" in router.lines[-1]
+    assert "stopped drained=true" in router.lines[-1]
 
 
 async def test_a_second_signal_ends_it_at_once(daemon: StartDaemon, tmp_path: Path) -> None:
@@ -139,7 +139,7 @@ async def test_a_second_signal_ends_it_at_once(daemon: StartDaemon, tmp_path: Pa
     router.send(signal.SIGTERM)
     async with sender.stream, receiver.stream:
         assert router.ended() == 1
-    assert "ended drained=false" in router.lines[-1]
+    assert "stopped drained=false" in router.lines[-1]
     assert not any("Traceback" in line for line in router.lines)
 
 
@@ -192,19 +192,19 @@ def test_sighup_reads_users_and_certificates_again_and_a_bad_file_changes_nothin
     (tmp_path / "users.toml").write_text("broken")
     use("new")
     router.send(signal.SIGHUP)
-    router.said(r" ERROR not read again .*users")
+    router.said(r" ERROR reload failed .*users")
     assert b"old.example" in shown_by(port)
 
     (tmp_path / "users.toml").unlink()
     add_user(tmp_path / "users.toml", "bob", "secret")
     router.send(signal.SIGHUP)
-    router.said(r" INFO read again")
+    router.said(r" INFO reloaded")
     assert b"new.example" in shown_by(port)
 
     config.write_text(f"[router]\nid = 'B'\n{text}[[address]]\npattern = 'a'\n")
     router.send(signal.SIGHUP)
-    router.said(r" WARNING needs a restart key=id")
-    router.said(r" WARNING needs a restart key=addresses")
+    router.said(r" WARNING restart required key=id")
+    router.said(r" WARNING restart required key=addresses")
     router.send(signal.SIGTERM)
     assert router.ended() == 0
 
@@ -264,7 +264,9 @@ def test_a_connector_of_the_file_connects_to_another_router_and_comes_back(daemo
     far.send(signal.SIGTERM)
     assert far.ended() == 0
     assert near.said(r" INFO connection closed connection=1 .* connector=b ")
-    assert near.said(rf" WARNING connector waits connector=b url=amqp://127\.0\.0\.1:{port} reason=\"the peer closed")
+    assert near.said(
+        rf" WARNING connector retrying connector=b url=amqp://127\.0\.0\.1:{port} reason=\"the peer closed"
+    )
     daemon("--id", "B", "--listen", f"amqp://127.0.0.1:{port}")
     assert near.said(r" INFO connection opened connection=\d+ peer=127\.0\.0\.1 container=B connector=b$")
     near.send(signal.SIGTERM)

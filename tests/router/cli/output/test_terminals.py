@@ -120,7 +120,7 @@ def test_a_router_on_a_terminal_says_what_to_type_next_and_it_works(tmp_path: Pa
     try:
         with os.fdopen(master, encoding="utf-8") as shown:
             lines = [next(shown).strip() for _ in range(9)]
-            assert " INFO begun kernel=" in lines[0]
+            assert " INFO started kernel=" in lines[0]
             assert " INFO listening url=amqp://127.0.0.1:" in lines[1]
             receive, send, status = (line for line in lines if line.startswith(sys.executable))
             environment = {**os.environ, "PYTHONPATH": str(ROOT)}

@@ -59,7 +59,7 @@ class Site:
     def __init__(self, daemon: Daemon, *, mesh: bool = False) -> None:
         self.daemon = daemon
         self.pids = dict(self.begun() for _ in range(2))
-        daemon.said(r" INFO begun kernel=\w+ (reason=.* )?workers=2$")
+        daemon.said(r" INFO started kernel=\w+ (reason=.* )?workers=2$")
         self.port = daemon.port()
         self.mesh_port = daemon.port() if mesh else 0
         up = r" INFO neighbour up worker=A\.\d router=A\.\d "
@@ -68,7 +68,7 @@ class Site:
             daemon.said(up)
 
     def begun(self) -> tuple[str, int]:
-        found = self.daemon.said(r" INFO worker begun worker=(A\.\d) pid=(\d+)$")
+        found = self.daemon.said(r" INFO worker started worker=(A\.\d) pid=(\d+)$")
         return found.group(1), int(found.group(2))
 
     async def client(self, worker: str) -> Peer:
@@ -150,7 +150,7 @@ async def test_clients_of_either_worker_reach_each_other(
         await peer.close()
     router.daemon.send(signal.SIGTERM)
     assert router.daemon.ended() == 0
-    assert "ended drained=true" in router.daemon.lines[-1]
+    assert "stopped drained=true" in router.daemon.lines[-1]
 
 
 async def test_a_worker_that_dies_comes_back_and_the_other_one_goes_on(daemon: StartDaemon, tmp_path: Path) -> None:
@@ -160,7 +160,7 @@ async def test_a_worker_that_dies_comes_back_and_the_other_one_goes_on(daemon: S
     lost = await router.client("A.1")
     os.kill(router.pids["A.1"], signal.SIGKILL)
     await delivers(sender, receiver)
-    router.daemon.said(rf" WARNING worker ended worker=A\.1 pid={router.pids['A.1']} signal=SIGKILL seconds=0\.")
+    router.daemon.said(rf" WARNING worker exited worker=A\.1 pid={router.pids['A.1']} signal=SIGKILL seconds=0\.")
     assert not await lost.stream.receive_some()
     worker, pid = router.begun()
     assert worker == "A.1"
@@ -180,7 +180,7 @@ def test_a_signal_without_a_name_ends_one_worker_and_not_the_router(daemon: Star
     router = site(daemon, tmp_path)
     os.kill(router.pids["A.1"], signal.SIGRTMIN + 1)
     router.daemon.said(
-        rf" WARNING worker ended worker=A\.1 pid={router.pids['A.1']} signal={signal.SIGRTMIN + 1} seconds=0\."
+        rf" WARNING worker exited worker=A\.1 pid={router.pids['A.1']} signal={signal.SIGRTMIN + 1} seconds=0\."
     )
     assert router.begun()[0] == "A.1"
     router.daemon.send(signal.SIGTERM)
@@ -190,7 +190,7 @@ def test_a_signal_without_a_name_ends_one_worker_and_not_the_router(daemon: Star
 def test_a_worker_is_told_to_end_even_before_it_can_listen(daemon: StartDaemon, tmp_path: Path) -> None:
     (tmp_path / "a.toml").write_text(CONFIG)
     started = daemon("a.toml", "--workers", "2")
-    started.said(r" INFO worker begun worker=A\.1 ")
+    started.said(r" INFO worker started worker=A\.1 ")
     started.send(signal.SIGTERM)
     assert started.ended() == 0
 
@@ -200,8 +200,8 @@ async def test_a_worker_that_is_told_to_end_by_itself_drains_and_comes_back(
 ) -> None:
     router = site(daemon, tmp_path)
     os.kill(router.pids["A.2"], signal.SIGTERM)
-    router.daemon.said(r" INFO ended worker=A\.2 drained=true")
-    router.daemon.said(r" WARNING worker ended worker=A\.2 pid=\d+ status=0 seconds=0\.")
+    router.daemon.said(r" INFO stopped worker=A\.2 drained=true")
+    router.daemon.said(r" WARNING worker exited worker=A\.2 pid=\d+ status=0 seconds=0\.")
     assert router.begun()[0] == "A.2"
     router.daemon.send(signal.SIGTERM)
     assert router.daemon.ended() == 0
@@ -228,7 +228,7 @@ async def test_what_is_unsettled_between_workers_is_waited_for(daemon: StartDaem
         await receiver.accept(transfer)
         assert (await sender.expect(Disposition)).state == Accepted()
         assert router.daemon.ended() == 0  # and not at the end of the 100 s, or the alarm would have ended it
-    assert "ended drained=true" in router.daemon.lines[-1]
+    assert "stopped drained=true" in router.daemon.lines[-1]
 
 
 async def test_a_second_signal_ends_all_at_once(daemon: StartDaemon, tmp_path: Path) -> None:
@@ -236,7 +236,7 @@ async def test_a_second_signal_ends_all_at_once(daemon: StartDaemon, tmp_path: P
     async with on_its_way(router):
         router.daemon.send(signal.SIGTERM)
         assert router.daemon.ended() == 1
-    assert "ended drained=false" in router.daemon.lines[-1]
+    assert "stopped drained=false" in router.daemon.lines[-1]
     assert not any("Traceback" in line for line in router.daemon.lines)
 
 
@@ -325,11 +325,11 @@ def test_sighup_is_passed_on(daemon: StartDaemon, tmp_path: Path) -> None:
     router = site(daemon, tmp_path)
     (tmp_path / "a.toml").write_text(f"{CONFIG}[[address]]\npattern = 'a'\n")
     router.daemon.send(signal.SIGHUP)
-    said = {router.daemon.said(r"needs a restart worker=(A\.\d) key=addresses$").group(1) for _ in range(2)}
+    said = {router.daemon.said(r"restart required worker=(A\.\d) key=addresses$").group(1) for _ in range(2)}
     assert said == {"A.1", "A.2"}
     router.daemon.send(signal.SIGINT)
     assert router.daemon.ended() == 0
-    restarts = [line for line in router.daemon.lines if "needs a restart" in line]
+    restarts = [line for line in router.daemon.lines if "restart required" in line]
     assert len(restarts) == 2  # and not the port, which the system has chosen
 
 
