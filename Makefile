@@ -119,7 +119,7 @@ clean:
 	touch $@
 
 # What is installed above is compiled, too; but not again by that, when its source has changed.
-.venv/kernel: router/kernel/relay.py router/kernel/relay.pxd | .venv/base
+.venv/kernel: setup.py $(wildcard router/kernel/*.py router/kernel/*.pxd) | .venv/base
 	@AMQPMESH_KERNEL=compiled $(BIN)/python -c 'import amqpmesh.router.kernel' 2>/dev/null || $(BIN)/python -m pip install -q \
 		--no-deps $$($(BIN)/python -c 'import Cython, setuptools; print("--no-build-isolation")' 2>/dev/null) $(EDITABLE) -e .
 	touch $@

@@ -32,7 +32,7 @@ from amqpmesh.router.delivery.settlement import Settlement
 from amqpmesh.router.endpoint_setup import client_sasl, endpoint, server_sasl
 from amqpmesh.router.handlers import handle
 from amqpmesh.router.incremental import at_once
-from amqpmesh.router.kernel.relay import Relay, RouterFlow, serial_distance
+from amqpmesh.router.kernel import Relay, RouterFlow, serial_distance
 from amqpmesh.router.logins import Logins
 from amqpmesh.router.logs.event_log import EventLog
 from amqpmesh.router.management.snapshot import survey

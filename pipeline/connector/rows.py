@@ -32,12 +32,12 @@ from amqpmesh.router.amqp.standard.messaging import (
     MessageAnnotations,
     Properties,
 )
-from amqpmesh.router.kernel.relay import skip
+from amqpmesh.router.kernel import skip
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from amqpmesh.router.kernel.relay import Delivery
+    from amqpmesh.router.kernel import Delivery
 
 
 @dataclass(frozen=True, slots=True)

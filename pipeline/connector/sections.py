@@ -17,7 +17,7 @@ from amqpmesh.router.amqp.codec.composite import decode_composite
 from amqpmesh.router.amqp.codec.decoder import ENCODINGS, MIN_WIDTHS
 from amqpmesh.router.amqp.errors import ProtocolError
 from amqpmesh.router.amqp.standard.messaging import MESSAGE_FORMAT, AmqpValue
-from amqpmesh.router.kernel.relay import Incomplete, Violation, descriptor_code, skip
+from amqpmesh.router.kernel import Incomplete, Violation, descriptor_code, skip
 
 if TYPE_CHECKING:
     import numpy.typing as npt

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from amqpmesh.pipeline.connector.options import Options
     from amqpmesh.router.client.batch_receiver import Bulk
-    from amqpmesh.router.kernel.relay import Delivery
+    from amqpmesh.router.kernel import Delivery
 
 ROWS = 10_000
 """Rows of a record batch, and of a partition at least."""

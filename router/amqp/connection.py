@@ -9,6 +9,7 @@ from collections import deque
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from amqpmesh.router import kernel
 from amqpmesh.router.amqp.channels import Channels
 from amqpmesh.router.amqp.codec.types import Symbol
 from amqpmesh.router.amqp.codec.value_limits import FEW_VALUES
@@ -62,7 +63,6 @@ from amqpmesh.router.amqp.standard.performatives import (
 )
 from amqpmesh.router.amqp.states import CONNECTION, ConnectionState, Step
 from amqpmesh.router.amqp.timeouts import Due, Liveness
-from amqpmesh.router.kernel import relay as kernel
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -313,7 +313,7 @@ class Connection:
             return False
         if reader.is_empty:
             data = bytes(data)
-            at = kernel.relay(flow_state, data, 0, len(data))
+            at = kernel.relay_frames(flow_state, data, 0, len(data))
             if at:
                 self._liveness.received_at = now
             if at < len(data):

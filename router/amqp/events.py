@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from amqpmesh.router.amqp.session import Session
     from amqpmesh.router.amqp.standard.definitions import Error
     from amqpmesh.router.amqp.standard.performatives import Attach, Flow, Open
-    from amqpmesh.router.kernel.relay import Delivery
+    from amqpmesh.router.kernel import Delivery
 
 
 @dataclass(slots=True)

@@ -2,9 +2,9 @@
 
 from typing import Final, NamedTuple
 
+from amqpmesh.router import kernel
 from amqpmesh.router.amqp.errors import ProtocolError, Scope
 from amqpmesh.router.amqp.standard.definitions import ConnectionCondition
-from amqpmesh.router.kernel import relay as kernel
 
 #: Every peer takes frames of this size, and no other limit holds before `open` (§2.4.1).
 MIN_MAX_FRAME_SIZE: Final = 512
@@ -138,7 +138,7 @@ class FrameReader:
         relayed = False
         while True:
             data, began = self._data, self._at
-            at = kernel.relay(wire, data, began, len(data))
+            at = kernel.relay_frames(wire, data, began, len(data))
             relayed = relayed or at != began
             self._move(at)
             if data is self._data or wire.undecided is not None or wire.work <= 0:

@@ -6,7 +6,7 @@ from typing import Final
 from amqpmesh.router.amqp.codec.composite import encode_composite
 from amqpmesh.router.amqp.standard.definitions import ReceiverSettleMode, Role
 from amqpmesh.router.amqp.standard.performatives import Disposition, Open, Transfer
-from amqpmesh.router.kernel.relay import DispositionFrame, TransferFrame, descriptor_code
+from amqpmesh.router.kernel import DispositionFrame, TransferFrame, descriptor_code
 
 #: How many fields an `open` has, as it is declared.
 _OPEN_FIELDS: Final = len(fields(Open))

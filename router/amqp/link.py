@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from amqpmesh.router import kernel
 from amqpmesh.router.amqp.codec.types import Extension, Symbol
 from amqpmesh.router.amqp.errors import CommandError
 from amqpmesh.router.amqp.shortening import short_state
@@ -11,7 +12,6 @@ from amqpmesh.router.amqp.standard.definitions import AmqpCondition, Error, Rece
 from amqpmesh.router.amqp.standard.performatives import Attach, Detach, Flow
 from amqpmesh.router.amqp.states import LINK, LinkEndpointState, Step
 from amqpmesh.router.amqp.terminus import Terminus
-from amqpmesh.router.kernel import relay as kernel
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from amqpmesh.router import kernel
 from amqpmesh.router.amqp.codec.types import Extension
 from amqpmesh.router.amqp.errors import CommandError, ProtocolError, Scope
 from amqpmesh.router.amqp.events import (
@@ -27,7 +28,6 @@ from amqpmesh.router.amqp.standard.definitions import AmqpCondition, ConnectionC
 from amqpmesh.router.amqp.standard.performatives import Attach, Begin, Detach, End, Flow
 from amqpmesh.router.amqp.states import LINK, SESSION, LinkEndpointState, SessionState, Step
 from amqpmesh.router.amqp.terminus import Terminus
-from amqpmesh.router.kernel import relay as kernel
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -20,7 +20,7 @@ from amqpmesh.router.amqp.standard.delivery_states import (
     TransactionalState,
 )
 from amqpmesh.router.amqp.standard.performatives import Close, Detach, End
-from amqpmesh.router.kernel.relay import EXTENSION, LONG_STATE
+from amqpmesh.router.kernel import EXTENSION, LONG_STATE
 
 #: Characters, of 4 octets at most: with all that is around them they fit into 512 octets, and so does a condition.
 _DESCRIPTION: Final = 60

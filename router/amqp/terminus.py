@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from amqpmesh.router.amqp.standard.definitions import Role
 
 if TYPE_CHECKING:
-    from amqpmesh.router.kernel.relay import Delivery, Passage
+    from amqpmesh.router.kernel import Delivery, Passage
 
 
 @dataclass(slots=True, eq=False)

@@ -42,7 +42,7 @@ from amqpmesh.router.credit.sinks import FixedWindow
 from amqpmesh.router.delivery.link_loss import fail_link, suspend
 from amqpmesh.router.delivery.permitted import OUTCOMES
 from amqpmesh.router.endpoint_setup import LARGE, REDIRECT
-from amqpmesh.router.kernel.relay import ACCEPTED, is_terminal, state_kind
+from amqpmesh.router.kernel import ACCEPTED, is_terminal, state_kind
 from amqpmesh.router.management.mesh_snapshot import why_unasked
 from amqpmesh.router.memory.retained import LIFETIME_POLICY, forget, is_too_much, size_of_attach
 from amqpmesh.router.model.lane import LaneKind

@@ -15,7 +15,7 @@ from amqpmesh.router.amqp.events import DispositionReceived
 from amqpmesh.router.amqp.standard.messaging import Received
 from amqpmesh.router.delivery.lifetime import let_linger
 from amqpmesh.router.delivery.permitted import is_outcome
-from amqpmesh.router.kernel.relay import Delivery, forget, unfold_link
+from amqpmesh.router.kernel import Delivery, forget, unfold_link
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -22,7 +22,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             given = parser().parse_args(arguments)
         return run(given)
     except ImportError as error:
-        if error.name != "amqpmesh.router.kernel.relay":
+        if error.name != "amqpmesh.router.kernel._compiled":
             raise
         print(f"amqpmesh: {error}", file=sys.stderr)  # AMQPMESH_KERNEL wants one that there is not
         return 2

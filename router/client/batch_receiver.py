@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 
+from amqpmesh.router import kernel
 from amqpmesh.router.amqp.errors import CommandError
 from amqpmesh.router.amqp.link import FORGIVEN, MAX_CREDIT
 from amqpmesh.router.amqp.link import Receiver as EngineReceiver
@@ -22,8 +23,7 @@ from amqpmesh.router.client.receiver_link import ANSWER_TIME
 from amqpmesh.router.client.redirected import MovableEnd, moved
 from amqpmesh.router.client.share import Share
 from amqpmesh.router.endpoint_setup import REDIRECT
-from amqpmesh.router.kernel import relay as kernel
-from amqpmesh.router.kernel.relay import ACCEPTED_STATE, RELEASED_STATE
+from amqpmesh.router.kernel import ACCEPTED_STATE, RELEASED_STATE
 
 if TYPE_CHECKING:
     from amqpmesh.router.amqp.errors import AmqpMeshError

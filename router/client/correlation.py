@@ -9,7 +9,7 @@ from amqpmesh.router.amqp.codec.value_limits import MAX_VALUES, refuse_values
 from amqpmesh.router.amqp.errors import ProtocolError
 from amqpmesh.router.amqp.standard.messaging import DeliveryAnnotations, Header, MessageAnnotations, Properties
 from amqpmesh.router.amqp.standard.sections import decode_sections
-from amqpmesh.router.kernel.relay import Incomplete, Violation, descriptor_code, skip
+from amqpmesh.router.kernel import Incomplete, Violation, descriptor_code, skip
 
 _PROPERTIES: Final = declaration(Properties).code
 

@@ -13,7 +13,7 @@ from amqpmesh.router.amqp.standard.definitions import AmqpCondition, Error
 from amqpmesh.router.amqp.standard.delivery_states import Modified, Rejected
 from amqpmesh.router.client.sent import Sent
 from amqpmesh.router.client.symbols import by_symbol, symbol
-from amqpmesh.router.kernel.relay import ACCEPTED_STATE, RELEASED_STATE
+from amqpmesh.router.kernel import ACCEPTED_STATE, RELEASED_STATE
 from amqpmesh.router.message.content import Message
 
 if TYPE_CHECKING:

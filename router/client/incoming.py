@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from amqpmesh.router.client.share import Share
-    from amqpmesh.router.kernel.relay import Delivery as KernelDelivery
+    from amqpmesh.router.kernel import Delivery as KernelDelivery
 
 SECTION_MAX: Final = 64 * 2**10
 """Octets of each section before and behind the body of a message that streams."""

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from amqpmesh.router.amqp.standard.performatives import Attach
     from amqpmesh.router.client.client_connection import Conversation
     from amqpmesh.router.client.link_manager import Attacher
-    from amqpmesh.router.kernel.relay import Delivery as KernelDelivery
+    from amqpmesh.router.kernel import Delivery as KernelDelivery
 
 LEAVE_TIME: Final = 1.0
 """Seconds that the peer has to answer when a link is left."""

@@ -13,8 +13,8 @@ from amqpmesh.router.message.outcomes import outcome_error
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from amqpmesh.router import kernel
     from amqpmesh.router.amqp.errors import AmqpMeshError
-    from amqpmesh.router.kernel import relay as kernel
     from amqpmesh.router.message.outcomes import Outcome
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 
+from amqpmesh.router import kernel
 from amqpmesh.router.amqp.codec.composite import encode_composite
 from amqpmesh.router.amqp.codec.value_limits import MAX_VALUES
 from amqpmesh.router.amqp.errors import AmqpMeshError, CommandError, ProtocolError, Scope
@@ -23,8 +24,7 @@ from amqpmesh.router.client.incoming import FAILED, Incoming
 from amqpmesh.router.client.redirected import moved
 from amqpmesh.router.client.share import Share
 from amqpmesh.router.endpoint_setup import REDIRECT
-from amqpmesh.router.kernel import relay as kernel
-from amqpmesh.router.kernel.relay import RELEASED_STATE
+from amqpmesh.router.kernel import RELEASED_STATE
 from amqpmesh.router.logs import event_log
 
 if TYPE_CHECKING:

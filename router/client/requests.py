@@ -12,7 +12,7 @@ from amqpmesh.router.client.correlation import correlation_of
 from amqpmesh.router.client.outgoing import Outgoing
 from amqpmesh.router.client.receiver_link import ReceiverEnd
 from amqpmesh.router.client.sender_link import SenderEnd
-from amqpmesh.router.kernel.relay import ACCEPTED_STATE
+from amqpmesh.router.kernel import ACCEPTED_STATE
 from amqpmesh.router.message.content import Message
 
 if TYPE_CHECKING:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 
+from amqpmesh.router import kernel
 from amqpmesh.router.amqp.errors import AmqpMeshError, CommandError, InDoubtError
 from amqpmesh.router.amqp.link import Sender as EngineSender
 from amqpmesh.router.amqp.standard.definitions import ReceiverSettleMode, Role, SenderSettleMode
@@ -20,7 +21,6 @@ from amqpmesh.router.amqp.terminus import Terminus
 from amqpmesh.router.client.link import again
 from amqpmesh.router.client.outgoing import Outgoing, OutgoingStream
 from amqpmesh.router.client.redirected import MovableEnd, moved
-from amqpmesh.router.kernel import relay as kernel
 from amqpmesh.router.logs import event_log
 from amqpmesh.router.message.outcomes import NOTHING_SAID, outcome_of
 

@@ -21,7 +21,7 @@ from amqpmesh.router.delivery.permitted import rejected, unknown_transaction
 from amqpmesh.router.delivery.queueing import config_of, enqueue, forwarded, is_full
 from amqpmesh.router.delivery.refusal import end_link, refuse
 from amqpmesh.router.delivery.sending import abort, abort_leg, give_copy, keep, pump
-from amqpmesh.router.kernel.relay import (
+from amqpmesh.router.kernel import (
     DECLARED,
     SMALL,
     TRANSACTIONAL,
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
     from amqpmesh.router.amqp.events import TransferReceived
     from amqpmesh.router.core import Core
-    from amqpmesh.router.kernel.relay import Budget, SessionFlow
+    from amqpmesh.router.kernel import Budget, SessionFlow
     from amqpmesh.router.model.node import Address
 
 

@@ -12,7 +12,7 @@ from amqpmesh.router.model.links import IncomingLink
 
 if TYPE_CHECKING:
     from amqpmesh.router.core import Core
-    from amqpmesh.router.kernel.relay import Relay
+    from amqpmesh.router.kernel import Relay
     from amqpmesh.router.model.credit_share import Share
     from amqpmesh.router.model.links import OutgoingLink
     from amqpmesh.router.model.node import Address

@@ -16,14 +16,14 @@ from amqpmesh.router.amqp.codec.types import Symbol
 from amqpmesh.router.amqp.codec.value_limits import FEW_VALUES, bounded
 from amqpmesh.router.amqp.standard.messaging import Modified
 from amqpmesh.router.delivery.message_head import delivery_annotations
-from amqpmesh.router.kernel.relay import FAILED_STATE, MODIFIED, state_kind
+from amqpmesh.router.kernel import FAILED_STATE, MODIFIED, state_kind
 from amqpmesh.router.model.lane import LaneKind
 from amqpmesh.router.model.links import IncomingLink, OutgoingLink
 
 if TYPE_CHECKING:
     from amqpmesh.router.amqp.codec.types import ULong, Value
     from amqpmesh.router.core import Core
-    from amqpmesh.router.kernel.relay import Leg, Relay
+    from amqpmesh.router.kernel import Leg, Relay
     from amqpmesh.router.model.node import Address
 
 NOT_TO: Final = Symbol(f"{MESH_PREFIX}not-to")

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Final
 
 from amqpmesh.policies.annotations import DeliveryAnnotationsRule
 from amqpmesh.policies.distribution import Distribution
+from amqpmesh.router import kernel
 from amqpmesh.router.delivery.dispatch import room
 from amqpmesh.router.delivery.lifetime import let_linger
-from amqpmesh.router.kernel import relay as kernel
 from amqpmesh.router.model.credit_share import Share
 from amqpmesh.router.model.lane import LaneKind
 from amqpmesh.router.model.links import IncomingLink, OutgoingLink

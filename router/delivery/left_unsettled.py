@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, TypeAlias
 
 from amqpmesh.router.delivery.lifetime import has_unsettled, keep_count
-from amqpmesh.router.kernel.relay import Delivery, Sweep, forget, sweep
+from amqpmesh.router.kernel import Delivery, Sweep, forget, sweep
 from amqpmesh.router.model.links import IncomingLink, OutgoingLink
 
 if TYPE_CHECKING:
     from amqpmesh.router.core import Core
     from amqpmesh.router.incremental import Steps
-    from amqpmesh.router.kernel.relay import SessionFlow
+    from amqpmesh.router.kernel import SessionFlow
 
 Links: TypeAlias = list[IncomingLink | OutgoingLink]
 

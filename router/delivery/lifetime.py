@@ -9,7 +9,7 @@ from amqpmesh.router.model.links import IncomingLink, OutgoingLink
 
 if TYPE_CHECKING:
     from amqpmesh.router.core import Core
-    from amqpmesh.router.kernel.relay import Leg, Relay
+    from amqpmesh.router.kernel import Leg, Relay
     from amqpmesh.router.model.node import Address
 
 

@@ -9,7 +9,7 @@ from amqpmesh.router.amqp.standard.messaging import DeleteOnClose, DeleteOnNoMes
 from amqpmesh.router.delivery.lifetime import has_unsettled, keep_count, no_longer_lingers, recount
 from amqpmesh.router.delivery.queueing import unqueue
 from amqpmesh.router.delivery.sending import abort
-from amqpmesh.router.kernel.relay import end_link, recall
+from amqpmesh.router.kernel import end_link, recall
 from amqpmesh.router.model.links import OutgoingLink
 from amqpmesh.router.small_set import excluding
 

@@ -14,7 +14,7 @@ from amqpmesh.router.amqp.codec.value_limits import FEW_VALUES, refuse_values
 from amqpmesh.router.amqp.errors import ProtocolError
 from amqpmesh.router.amqp.standard.definitions import AmqpCondition, Error
 from amqpmesh.router.amqp.standard.messaging import DeliveryAnnotations, Header, MessageAnnotations, Modified
-from amqpmesh.router.kernel.relay import Head, Relay, patch_ttl, read_head
+from amqpmesh.router.kernel import Head, Relay, patch_ttl, read_head
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

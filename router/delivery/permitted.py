@@ -9,7 +9,7 @@ from amqpmesh.router.amqp.codec.types import Symbol
 from amqpmesh.router.amqp.codec.values import decode
 from amqpmesh.router.amqp.standard.definitions import AmqpCondition, Error, LinkCondition, TransactionCondition
 from amqpmesh.router.amqp.standard.messaging import Rejected, Source
-from amqpmesh.router.kernel.relay import (
+from amqpmesh.router.kernel import (
     ACCEPTED,
     EXTENSION,
     FAILED_STATE,
@@ -25,7 +25,7 @@ from amqpmesh.router.kernel.relay import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from amqpmesh.router.kernel.relay import Delivery
+    from amqpmesh.router.kernel import Delivery
     from amqpmesh.router.model.links import IncomingLink
 
 #: The symbols by which termini name the outcomes (§3.5.3, outcomes).

@@ -9,7 +9,7 @@ from amqpmesh.router.amqp.standard.messaging import Received
 from amqpmesh.router.config.limits import UINT_MAX
 from amqpmesh.router.credit.anonymous_window import Portion, SharedWindow
 from amqpmesh.router.delivery import message_head
-from amqpmesh.router.kernel.relay import RELEASED, dispose, state_kind
+from amqpmesh.router.kernel import RELEASED, dispose, state_kind
 from amqpmesh.router.memory.holders import waiting_at
 from amqpmesh.router.model.credit_share import Share
 from amqpmesh.router.model.lane import LaneKind
@@ -18,7 +18,7 @@ from amqpmesh.router.model.links import IncomingLink
 if TYPE_CHECKING:
     from amqpmesh.router.config.file import AddressConfig
     from amqpmesh.router.core import Core
-    from amqpmesh.router.kernel.relay import Relay
+    from amqpmesh.router.kernel import Relay
     from amqpmesh.router.model.node import Address
 
 

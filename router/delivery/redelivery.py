@@ -16,7 +16,7 @@ from amqpmesh.router.delivery.exclusions import exclude, is_excluded, without_ou
 from amqpmesh.router.delivery.lifetime import chosen_at, count_undelivered, drop_kept
 from amqpmesh.router.delivery.queueing import config_of, requeue, wait
 from amqpmesh.router.delivery.sending import uncount_or_abort
-from amqpmesh.router.kernel.relay import (
+from amqpmesh.router.kernel import (
     ACCEPTED,
     EXTENSION,
     MODIFIED,

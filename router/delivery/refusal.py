@@ -21,7 +21,7 @@ from amqpmesh.router.telemetry.schema import Outcome
 if TYPE_CHECKING:
     from amqpmesh.router.amqp.standard.definitions import Error
     from amqpmesh.router.core import Core
-    from amqpmesh.router.kernel.relay import Relay
+    from amqpmesh.router.kernel import Relay
     from amqpmesh.router.model.node import Address
 
 #: The entry of an error's info that says which message it is about.

@@ -20,7 +20,7 @@ from amqpmesh.router.delivery.lifetime import (
 )
 from amqpmesh.router.delivery.permitted import senders_state
 from amqpmesh.router.delivery.queueing import forwarded, unqueue
-from amqpmesh.router.kernel.relay import Chunk, Leg, read_head
+from amqpmesh.router.kernel import Chunk, Leg, read_head
 from amqpmesh.router.memory.holders import hold
 from amqpmesh.router.model.lane import LaneKind
 from amqpmesh.router.model.links import IncomingLink, OutgoingLink
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from amqpmesh.router.amqp.codec.types import Symbol, ULong, Value
     from amqpmesh.router.core import Core
-    from amqpmesh.router.kernel.relay import Relay
+    from amqpmesh.router.kernel import Relay
     from amqpmesh.router.model.lane import Lane
     from amqpmesh.router.model.node import Address
 

@@ -31,7 +31,7 @@ from amqpmesh.router.delivery.queueing import decided_there, forwarded, requeue,
 from amqpmesh.router.delivery.redelivery import dead_letter
 from amqpmesh.router.delivery.sending import abort_leg, may_pass, uncount_or_abort
 from amqpmesh.router.delivery.verdict import answer, pass_up, settle_orphan, tell
-from amqpmesh.router.kernel.relay import (
+from amqpmesh.router.kernel import (
     ACCEPTED_STATE,
     DECLARED,
     FAILED_STATE,

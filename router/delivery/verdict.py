@@ -15,7 +15,7 @@ from amqpmesh.router.delivery.permitted import permissible
 from amqpmesh.router.delivery.queueing import LEFT, WAITS, forwarded, waits_there
 from amqpmesh.router.delivery.redelivery import redeliver
 from amqpmesh.router.delivery.sending import abort_leg, uncount_or_abort
-from amqpmesh.router.kernel.relay import (
+from amqpmesh.router.kernel import (
     FAILED_STATE,
     RECEIVED,
     RELEASED,
@@ -26,7 +26,7 @@ from amqpmesh.router.model.links import IncomingLink, OutgoingLink
 
 if TYPE_CHECKING:
     from amqpmesh.router.core import Core
-    from amqpmesh.router.kernel.relay import Leg, Relay
+    from amqpmesh.router.kernel import Leg, Relay
 
 
 def answer(core: Core, leg: Leg) -> None:

@@ -1,8 +1,153 @@
-"""What happens once per transfer or disposition: typed Python that runs as it is, and compiled."""
+"""The kernel: what happens with each transfer and disposition, in typed Python that runs as it is, and compiled.
+
+The only door: code outside of this room imports from here, and never from a part. A name that begins with an
+underscore belongs to the kernel alone; in the compiled kernel it is invisible to Python.
+"""
 
 from typing import Final
 
 from amqpmesh.router.kernel.binding import Bound, bind
 
-#: Which of the two runs in this process.
+#: The kernel that runs in this process. The imports below take it.
 BOUND: Final[Bound] = bind()
+
+from amqpmesh.router.kernel.backpressure import IMPATIENCE, PACE, PATIENCE, SMALL
+from amqpmesh.router.kernel.budget import OVERHEAD, Budget, Chunk
+from amqpmesh.router.kernel.client_batch import Gathering
+from amqpmesh.router.kernel.connection_endpoint import ConnectionFlow
+from amqpmesh.router.kernel.delivery_keys import onward
+from amqpmesh.router.kernel.dispositions import Undecided, go_on, receive_disposition
+from amqpmesh.router.kernel.encoded_states import (
+    ACCEPTED,
+    ACCEPTED_STATE,
+    DECLARED,
+    EXTENSION,
+    FAILED_STATE,
+    LONG_STATE,
+    MODIFIED,
+    RECEIVED,
+    REJECTED,
+    RELEASED,
+    RELEASED_STATE,
+    TRANSACTIONAL,
+    UNDELIVERABLE_STATE,
+    is_terminal,
+    state_kind,
+)
+from amqpmesh.router.kernel.encoded_values import descriptor_code, skip
+from amqpmesh.router.kernel.fast_deliveries import Passage, unfold, unfold_link
+from amqpmesh.router.kernel.fast_path import relay_frames
+from amqpmesh.router.kernel.fast_route import FIRST, LEAST, TURNS, Exits
+from amqpmesh.router.kernel.frame_fields import MAX_TAG, DispositionFrame, DispositionRun, FlowFrame, TransferFrame
+from amqpmesh.router.kernel.frame_reading import read_flow, skim_disposition, skim_transfer
+from amqpmesh.router.kernel.frame_writing import (
+    OUTGOING_WINDOW,
+    write_disposition,
+    write_dispositions,
+    write_flow,
+    write_transfer,
+)
+from amqpmesh.router.kernel.head_sections import Head, patch_ttl, read_expiry, read_head, read_to, told
+from amqpmesh.router.kernel.hop_recorder import Recorder
+from amqpmesh.router.kernel.ledger import Delivery, Ledger
+from amqpmesh.router.kernel.link_endpoint import LinkFlow, entrust, recall
+from amqpmesh.router.kernel.link_sweep import Sweep, abandon, end_link, sweep
+from amqpmesh.router.kernel.relays import Leg, Relay
+from amqpmesh.router.kernel.router_state import RouterFlow
+from amqpmesh.router.kernel.serial import MANY, serial_add, serial_distance
+from amqpmesh.router.kernel.session_endpoint import SessionFlow
+from amqpmesh.router.kernel.transfer_accounting import (
+    discard_transfer,
+    dispose,
+    forget,
+    receive_transfer,
+    send_transfer,
+)
+from amqpmesh.router.kernel.violations import LINK, SESSION, Incomplete, Violation
+
+__all__ = [
+    "ACCEPTED",
+    "ACCEPTED_STATE",
+    "BOUND",
+    "DECLARED",
+    "EXTENSION",
+    "FAILED_STATE",
+    "FIRST",
+    "IMPATIENCE",
+    "LEAST",
+    "LINK",
+    "LONG_STATE",
+    "MANY",
+    "MAX_TAG",
+    "MODIFIED",
+    "OUTGOING_WINDOW",
+    "OVERHEAD",
+    "PACE",
+    "PATIENCE",
+    "RECEIVED",
+    "REJECTED",
+    "RELEASED",
+    "RELEASED_STATE",
+    "SESSION",
+    "SMALL",
+    "TRANSACTIONAL",
+    "TURNS",
+    "UNDELIVERABLE_STATE",
+    "Budget",
+    "Chunk",
+    "ConnectionFlow",
+    "Delivery",
+    "DispositionFrame",
+    "DispositionRun",
+    "Exits",
+    "FlowFrame",
+    "Gathering",
+    "Head",
+    "Incomplete",
+    "Ledger",
+    "Leg",
+    "LinkFlow",
+    "Passage",
+    "Recorder",
+    "Relay",
+    "RouterFlow",
+    "SessionFlow",
+    "Sweep",
+    "TransferFrame",
+    "Undecided",
+    "Violation",
+    "abandon",
+    "descriptor_code",
+    "discard_transfer",
+    "dispose",
+    "end_link",
+    "entrust",
+    "forget",
+    "go_on",
+    "is_terminal",
+    "onward",
+    "patch_ttl",
+    "read_expiry",
+    "read_flow",
+    "read_head",
+    "read_to",
+    "recall",
+    "receive_disposition",
+    "receive_transfer",
+    "relay_frames",
+    "send_transfer",
+    "serial_add",
+    "serial_distance",
+    "skim_disposition",
+    "skim_transfer",
+    "skip",
+    "state_kind",
+    "sweep",
+    "told",
+    "unfold",
+    "unfold_link",
+    "write_disposition",
+    "write_dispositions",
+    "write_flow",
+    "write_transfer",
+]

@@ -1,12 +1,18 @@
-"""Which kernel runs: `relay.py` compiled, or as it is. Decided once, when the first module of the kernel is imported.
+"""The choice of the kernel of this process: compiled, or the source as it is.
 
-The environment variable `AMQPMESH_KERNEL` says `compiled` or `pure`. Without it the compiled one is taken where there
-is one of the very source that lies beside it. Machine code hides the source that it was made of, so one of another
-source is never loaded: whoever edits `relay.py` runs what he reads.
+`kernel/__init__.py` calls `bind` once, when it is imported first. The environment variable `AMQPMESH_KERNEL` says
+`compiled` or `pure`. Without it, the compiled kernel runs if it was made of the very source that lies beside it.
+Machine code hides its source, so a kernel of another source is never loaded: after an edit, the edited source runs.
+
+The parts of the kernel are ordinary modules, each of which imports only parts before it in `ORDER`. To the compiler
+they are one file (`put_together`): so classes may refer to each other, and calls between parts are calls of C.
+
+`setup.py` runs this file by itself, so it imports nothing of the project.
 """
 
 from __future__ import annotations
 
+import ast
 import os
 import sys
 import warnings
@@ -20,75 +26,145 @@ if TYPE_CHECKING:
 
 VARIABLE: Final = "AMQPMESH_KERNEL"
 PACKAGE: Final = "amqpmesh.router.kernel"
-MODULE: Final = f"{PACKAGE}.relay"
+COMPILED: Final = f"{PACKAGE}._compiled"
+
+#: The parts, in the order in which they may import each other.
+ORDER: Final = (
+    "serial",
+    "violations",
+    "encoded_values",
+    "encoded_states",
+    "frame_fields",
+    "frame_reading",
+    "frame_writing",
+    "head_sections",
+    "ledger",
+    "delivery_keys",
+    "hop_recorder",
+    "budget",
+    "router_state",
+    "connection_endpoint",
+    "session_endpoint",
+    "link_endpoint",
+    "relays",
+    "fast_route",
+    "backpressure",
+    "fast_deliveries",
+    "transfer_accounting",
+    "fast_settlement",
+    "dispositions",
+    "link_sweep",
+    "client_batch",
+    "fast_path",
+)
 
 _FOLDER: Final = os.path.dirname(os.path.abspath(__file__))
-SOURCE: Final = os.path.join(_FOLDER, "relay.py")
-_TYPES: Final = os.path.join(_FOLDER, "relay.pxd")
+#: The C types of all parts.
+TYPES: Final = os.path.join(_FOLDER, "types.pxd")
 
 
 class Bound(NamedTuple):
     """The kernel that runs."""
 
     kernel: Literal["compiled", "pure"]
-    #: Why it is not the compiled one; None: it is.
+    #: Why the compiled kernel does not run; None: it runs.
     reason: str | None = None
 
 
 def bind() -> Bound:
-    """Load the kernel as `amqpmesh.router.kernel.relay`.
+    """Choose the kernel. If it is the compiled one, have each import of a part find it.
 
-    Raises: ImportError, of that name: the variable wants one that is not there, or says neither.
+    Raises: ImportError, named `COMPILED`: the variable wants a compiled kernel and there is none that can run, or it
+        has neither of its two values.
     """
     wanted = os.environ.get(VARIABLE, "")
     if wanted == "pure":
-        _bind(SOURCE)
         return Bound("pure", f"{VARIABLE} says so")
     if wanted not in ("", "compiled"):
-        raise ImportError(f"{VARIABLE} is {wanted!r}: `compiled` or `pure` is wanted", name=MODULE)
+        raise ImportError(f"{VARIABLE} is {wanted!r}: `compiled` or `pure` is wanted", name=COMPILED)
     compiled = compiled_file()
     if compiled is None:
         reason = "it is not compiled"
     elif not is_of_source(compiled):
         reason = "what is compiled is another source"
         if not wanted:
-            warnings.warn(f"{compiled}: {reason} than {SOURCE}, which runs as it is", RuntimeWarning, stacklevel=2)
+            warnings.warn(f"{compiled}: {reason} than {_FOLDER}, which runs as it is", RuntimeWarning, stacklevel=2)
     else:
         try:
-            _bind(compiled)
+            kernel = load(compiled, COMPILED)
         except ImportError as error:  # made for another system
             reason = f"what is compiled cannot be loaded: {error}"
         else:
+            _stand_in(kernel)
             return Bound("compiled")
     if wanted:
-        raise ImportError(f"{VARIABLE} is 'compiled': {reason}", name=MODULE)
-    _bind(SOURCE)
+        raise ImportError(f"{VARIABLE} is 'compiled': {reason}", name=COMPILED)
     return Bound("pure", reason)
 
 
 def compiled_file() -> str | None:
-    """The file of the compiled kernel; None: there is none."""
-    files = (os.path.join(_FOLDER, f"relay{suffix}") for suffix in EXTENSION_SUFFIXES)
+    """Return the file of the compiled kernel; None: there is none."""
+    files = (os.path.join(_FOLDER, f"_compiled{suffix}") for suffix in EXTENSION_SUFFIXES)
     return next((file for file in files if os.path.exists(file)), None)
 
 
 def is_of_source(compiled: str) -> bool:
-    """Whether that file was made of the source that lies here."""
+    """Tell whether that file was made of the source that lies here."""
     with open(compiled, "rb") as file:
         return mark() in file.read()
 
 
 def mark() -> bytes:
-    """What a kernel that is compiled of the source here contains."""
+    """Return the octets that a kernel contains if it was compiled from the source here."""
     digest = sha256()
-    for file in (SOURCE, _TYPES):
+    for file in (*map(part_file, ORDER), TYPES):
         with open(file, "rb") as source:
-            digest.update(sha256(source.read()).digest())
+            digest.update(os.path.basename(file).encode() + sha256(source.read()).digest())
     return f"amqpmesh-kernel-of-{digest.hexdigest()}".encode()
 
 
+def part_file(part: str) -> str:
+    """Return the file of a part."""
+    return os.path.join(_FOLDER, f"{part}.py")
+
+
+def put_together() -> str:
+    """Return the source of all parts as one module, without what each needs only as a module of its own.
+
+    Each part begins with a line such as `# ---- ledger.py`, in place of its own first line, and keeps all its lines:
+    the number of a line in the part is its distance from there, plus 1.
+    """
+    imports: set[str] = set()
+    text: list[str] = []
+    for part in ORDER:
+        with open(part_file(part), encoding="utf-8") as file:
+            source = file.read()
+        lines = source.splitlines()
+        for statement in ast.parse(source).body:
+            is_import = isinstance(statement, ast.Import | ast.ImportFrom)
+            of_types = isinstance(statement, ast.If) and ast.unparse(statement.test) == "TYPE_CHECKING"
+            if is_import or of_types or isinstance(statement, ast.Expr):  # the expression is the docstring
+                last = statement.end_lineno or statement.lineno
+                lines[statement.lineno - 1 : last] = [""] * (last - statement.lineno + 1)
+            if is_import and PACKAGE not in (imported := ast.unparse(statement)) and "__future__" not in imported:
+                imports.add(imported)
+        text += [f"# ---- {part}.py", *lines[1:]]
+    return "\n".join(
+        [
+            "from __future__ import annotations",
+            *sorted(imports),
+            "try:",
+            "    import cython",
+            "except ImportError:  # only the compiler needs it",
+            f"    from {PACKAGE} import uncompiled as cython",
+            *text,
+            "",
+        ]
+    )
+
+
 def load(file: str, name: str) -> ModuleType:
-    """The module of that name, of that file. Raises: ImportError: the system does not take it."""
+    """Load a file as the module of that name. Raises: ImportError: the system does not take it."""
     spec = spec_from_file_location(name, file)
     assert spec is not None
     assert spec.loader is not None
@@ -102,5 +178,9 @@ def load(file: str, name: str) -> ModuleType:
     return module
 
 
-def _bind(file: str) -> None:
-    vars(sys.modules[PACKAGE])["relay"] = load(file, MODULE)
+def _stand_in(kernel: ModuleType) -> None:
+    """Have the compiled kernel stand in for each part: no importer meets a second class of one name."""
+    package = vars(sys.modules[PACKAGE])
+    package["_compiled"] = kernel
+    for part in ORDER:
+        sys.modules[f"{PACKAGE}.{part}"] = package[part] = kernel

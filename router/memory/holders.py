@@ -25,7 +25,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from amqpmesh.router.amqp.standard.definitions import AmqpCondition, Error
-from amqpmesh.router.kernel.relay import Budget
+from amqpmesh.router.kernel import Budget
 from amqpmesh.router.model.connections import ConnectionRecord
 from amqpmesh.router.model.links import IncomingLink, OutgoingLink
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from amqpmesh.router.core import Core
-    from amqpmesh.router.kernel.relay import Leg, Relay
+    from amqpmesh.router.kernel import Leg, Relay
     from amqpmesh.router.model.node import Address
 
 #: A holder's share is this part of the memory, 1 / n, while there are no more holders than that.

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from amqpmesh.router.amqp.session import Session
     from amqpmesh.router.amqp.standard.performatives import Attach
     from amqpmesh.router.config.mesh import MeshConfig
-    from amqpmesh.router.kernel.relay import Delivery
+    from amqpmesh.router.kernel import Delivery
     from amqpmesh.router.model.connections import ConnectionRecord
 
 CONTROL: Final = "$mesh"

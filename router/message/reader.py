@@ -15,7 +15,7 @@ from amqpmesh.router.amqp.errors import ProtocolError, Scope, decode_error
 from amqpmesh.router.amqp.standard.definitions import LinkCondition
 from amqpmesh.router.amqp.standard.messaging import AmqpSequence, AmqpValue, Data
 from amqpmesh.router.amqp.standard.sections import decode_sections
-from amqpmesh.router.kernel.relay import Incomplete, Violation, skip
+from amqpmesh.router.kernel import Incomplete, Violation, skip
 from amqpmesh.router.message.content import Message
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from amqpmesh.policies.access import Peer
 from amqpmesh.router.config.connector import ConnectorConfig
-from amqpmesh.router.kernel.relay import Budget, Delivery, unfold_link
+from amqpmesh.router.kernel import Budget, Delivery, unfold_link
 from amqpmesh.router.model.links import IncomingLink
 
 if TYPE_CHECKING:

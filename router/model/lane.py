@@ -12,7 +12,7 @@ from hashlib import blake2b
 from typing import Final
 from urllib.parse import quote, unquote
 
-from amqpmesh.router.kernel.relay import RouterFlow, onward
+from amqpmesh.router.kernel import RouterFlow, onward
 
 PREFIX: Final = "$lane/"
 """What the target addresses of lanes begin with."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
+from amqpmesh.router import kernel
 from amqpmesh.router.amqp.standard.messaging import Source
 from amqpmesh.router.credit.sinks import MANY_SENDERS
-from amqpmesh.router.kernel import relay as kernel
 from amqpmesh.router.small_set import excluding, including, sharing
 
 if TYPE_CHECKING:

@@ -13,14 +13,14 @@ from amqpmesh.router.address_syntax import split
 from amqpmesh.router.amqp.standard.messaging import DeleteOnClose, LifetimePolicy
 from amqpmesh.router.config.file import AddressConfig
 from amqpmesh.router.credit.pool import Pool
-from amqpmesh.router.kernel.relay import Budget
+from amqpmesh.router.kernel import Budget
 from amqpmesh.router.model.counters import Tally
 from amqpmesh.router.small_set import Few
 
 if TYPE_CHECKING:
     from amqpmesh.policies.patterns import PatternTable
     from amqpmesh.router.containers.remote_nodes import FarNode
-    from amqpmesh.router.kernel.relay import Exits, Relay
+    from amqpmesh.router.kernel import Exits, Relay
     from amqpmesh.router.model.connections import ConnectionRecord
     from amqpmesh.router.model.credit_share import Share
     from amqpmesh.router.model.lane import Lane

@@ -8,7 +8,7 @@ import trio
 
 from amqpmesh.router.core import Core
 from amqpmesh.router.io.environment import surroundings
-from amqpmesh.router.kernel.relay import IMPATIENCE, PATIENCE, ConnectionFlow
+from amqpmesh.router.kernel import IMPATIENCE, PATIENCE, ConnectionFlow
 from amqpmesh.router.logs import event_log
 from amqpmesh.router.model.connections import ConnectionRecord
 from amqpmesh.router.runtime.passwords import Passwords

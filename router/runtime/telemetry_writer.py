@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import trio
 
-from amqpmesh.router.kernel.relay import Recorder
+from amqpmesh.router.kernel import Recorder
 from amqpmesh.router.logs import event_log
 from amqpmesh.router.runtime.segment_files import SegmentFiles
 from amqpmesh.router.telemetry.recording import ALL, Recording

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from amqpmesh.router import kernel
 from amqpmesh.router.address_syntax import without_secret
 from amqpmesh.router.amqp.link import Link, Receiver
 from amqpmesh.router.amqp.standard.definitions import LinkCondition
-from amqpmesh.router.kernel import relay as kernel
 from amqpmesh.router.model.lane import Keys
 from amqpmesh.router.model.links import IncomingLink, OutgoingLink
 from amqpmesh.router.telemetry.schema import KEY_OCTETS, Flag, Happening, Kind, Outcome
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from amqpmesh.router.amqp.standard.definitions import Error
     from amqpmesh.router.config.telemetry import TelemetryConfig
     from amqpmesh.router.core import Core
-    from amqpmesh.router.kernel.relay import Leg, Recorder, Relay
+    from amqpmesh.router.kernel import Leg, Recorder, Relay
     from amqpmesh.router.model.connections import ConnectionRecord
     from amqpmesh.router.model.node import Address
 

@@ -14,7 +14,7 @@ from amqpmesh.router.amqp.standard.definitions import ReceiverSettleMode, Role, 
 from amqpmesh.router.amqp.standard.delivery_states import Received
 from amqpmesh.router.amqp.standard.messaging import DistributionMode, Source, Target
 from amqpmesh.router.amqp.terminus import Terminus
-from amqpmesh.router.kernel.relay import Delivery, dispose
+from amqpmesh.router.kernel import Delivery, dispose
 from tests.support.worlds.network import OUTCOMES, message
 
 if TYPE_CHECKING:

@@ -32,7 +32,7 @@ from amqpmesh.router.amqp.standard.performatives import (
     Performative,
 )
 from amqpmesh.router.config.file import AddressConfig
-from amqpmesh.router.kernel.relay import Delivery
+from amqpmesh.router.kernel import Delivery
 from amqpmesh.router.model.connections import ConnectionRecord
 from tests.support.peers.scripted import AMQP, Script, attached, begun, flow, frame, transferred
 from tests.support.worlds.network import Network, message

@@ -18,7 +18,7 @@ from amqpmesh.router.amqp.standard.messaging import Source, Target
 from amqpmesh.router.amqp.standard.performatives import Attach, Begin, Detach, Disposition, End, Flow, Open
 from amqpmesh.router.amqp.states import LinkEndpointState
 from amqpmesh.router.amqp.terminus import Terminus
-from amqpmesh.router.kernel.relay import ACCEPTED_STATE, dispose
+from amqpmesh.router.kernel import ACCEPTED_STATE, dispose
 from tests.support.peers.engine_pair import Pair, Scripted
 from tests.support.peers.scripted import AMQP, attached, begun, flow, frame, transferred
 from tests.support.peers.scripted_link import consuming, producing

@@ -11,7 +11,7 @@ from amqpmesh.router.amqp.link import Receiver, Sender
 from amqpmesh.router.amqp.standard.definitions import AmqpCondition, LinkCondition, Role
 from amqpmesh.router.amqp.standard.performatives import Attach, Begin, Detach, Flow, Open, Transfer
 from amqpmesh.router.amqp.terminus import Terminus
-from amqpmesh.router.kernel.relay import serial_add
+from amqpmesh.router.kernel import serial_add
 from tests.support.peers.engine_pair import Pair, Scripted
 from tests.support.peers.scripted import AMQP, attached, begun, flow, transferred
 from tests.support.peers.scripted_link import consuming, failed, producing

@@ -20,7 +20,7 @@ from amqpmesh.router.amqp.standard.definitions import (
 from amqpmesh.router.amqp.standard.delivery_states import Accepted, Received, Rejected
 from amqpmesh.router.amqp.standard.performatives import Disposition, Open, Transfer
 from amqpmesh.router.amqp.terminus import Terminus
-from amqpmesh.router.kernel.relay import ACCEPTED_STATE, Delivery, dispose
+from amqpmesh.router.kernel import ACCEPTED_STATE, Delivery, dispose
 from tests.support.peers.engine_pair import Pair, Scripted
 from tests.support.peers.scripted import AMQP, attached, begun, flow, frame, transferred
 from tests.support.peers.scripted_link import failed, producing

@@ -12,7 +12,7 @@ from amqpmesh.router.amqp.standard.performatives import (
     End,
     decode_performative,
 )
-from amqpmesh.router.kernel.relay import ACCEPTED_STATE, Delivery, dispose
+from amqpmesh.router.kernel import ACCEPTED_STATE, Delivery, dispose
 from tests.support.peers.engine_pair import Scripted
 from tests.support.peers.scripted import attached, begun, frame, transferred
 from tests.support.peers.scripted_session import mapped

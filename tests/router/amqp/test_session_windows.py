@@ -10,7 +10,7 @@ from amqpmesh.router.amqp.link import Receiver, Sender
 from amqpmesh.router.amqp.standard.definitions import Role, SessionCondition
 from amqpmesh.router.amqp.standard.performatives import Begin, End, Flow, Open, Transfer
 from amqpmesh.router.amqp.terminus import Terminus
-from amqpmesh.router.kernel.relay import ACCEPTED_STATE, Delivery, dispose, serial_add
+from amqpmesh.router.kernel import ACCEPTED_STATE, Delivery, dispose, serial_add
 from tests.support.peers.engine_pair import Pair, Scripted, whole
 from tests.support.peers.scripted import AMQP, attached, begun, flow, transferred
 from tests.support.peers.scripted_session import ended, mapped

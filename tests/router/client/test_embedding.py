@@ -12,12 +12,12 @@ import pytest
 import trio
 from trio.testing import MockClock, lockstep_stream_pair, memory_stream_pair, wait_all_tasks_blocked
 
+from amqpmesh.router import kernel
 from amqpmesh.router.amqp.errors import ConnectionClosedError
 from amqpmesh.router.amqp.standard.performatives import Transfer
 from amqpmesh.router.client.connect import connect
 from amqpmesh.router.client.sender import end_of
 from amqpmesh.router.io.streams import BATCH_TIME
-from amqpmesh.router.kernel import relay as kernel
 from amqpmesh.router.message.content import Message
 from amqpmesh.router.runtime.router import Router
 from tests.support.peers.library_client import URL, Roads, joined

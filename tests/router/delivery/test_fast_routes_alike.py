@@ -27,7 +27,7 @@ from amqpmesh.router.amqp.standard.messaging import (
 )
 from amqpmesh.router.amqp.standard.performatives import Attach, Close, Detach, End
 from amqpmesh.router.config.file import AddressConfig, ListenerConfig
-from amqpmesh.router.kernel.relay import (
+from amqpmesh.router.kernel import (
     ACCEPTED_STATE,
     FAILED_STATE,
     RELEASED_STATE,

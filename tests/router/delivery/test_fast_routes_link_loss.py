@@ -9,7 +9,7 @@ import pytest
 
 from amqpmesh.router.amqp.standard.definitions import ReceiverSettleMode
 from amqpmesh.router.amqp.standard.delivery_states import Accepted, Received, Rejected, Released
-from amqpmesh.router.kernel.relay import Passage
+from amqpmesh.router.kernel import Passage
 from tests.support.worlds.meshes import World
 from tests.support.worlds.network import Arrival, Client, Network, Sent, message
 from tests.support.worlds.side_by_side import relaying, statistics

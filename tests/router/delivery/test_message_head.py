@@ -12,7 +12,7 @@ from amqpmesh.router.amqp.errors import ProtocolError
 from amqpmesh.router.amqp.standard.delivery_states import Modified
 from amqpmesh.router.amqp.standard.messaging import AmqpValue, DeliveryAnnotations, Header, MessageAnnotations
 from amqpmesh.router.delivery import message_head
-from amqpmesh.router.kernel.relay import Relay, read_head
+from amqpmesh.router.kernel import Relay, read_head
 from tests.support.data import encodings as wire
 from tests.support.data.messages import (
     DELIVERY_ANNOTATIONS,

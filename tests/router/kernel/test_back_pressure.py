@@ -6,8 +6,8 @@ from typing import Final
 
 import pytest
 
-from amqpmesh.router.kernel import relay as bound
-from amqpmesh.router.kernel.relay import IMPATIENCE, PACE, PATIENCE, relay
+from amqpmesh.router import kernel as bound
+from amqpmesh.router.kernel import IMPATIENCE, PACE, PATIENCE, relay_frames
 from tests.support.worlds.kernel_router import Router
 from tests.support.worlds.side_by_side import transfer
 
@@ -38,7 +38,7 @@ def is_left(router: Router, frame: bytes = REST) -> bool:
     """Whether nothing of the next frame is done, since the output is to be written first."""
     before = router.state()
     router.source.waits_for = None
-    at = relay(router.source, frame, 0, len(frame))
+    at = relay_frames(router.source, frame, 0, len(frame))
     if router.source.waits_for is None:
         return False
     assert router.source.waits_for is router.sink
@@ -140,7 +140,7 @@ def test_the_begin_of_the_next_waits_as_its_middle_does() -> None:
     router.sink.sending = taken(router)
     router.sink.backlog = router.sink.sending - 1
     following = transfer(8, b"next", BEGIN + b"1234", more=True)
-    assert relay(router.source, following, 0, len(following)) == 0
+    assert relay_frames(router.source, following, 0, len(following)) == 0
     assert router.source.waits_for is router.sink
     router.sink.sending = 0
     router.relay(following)

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from amqpmesh.router.kernel import relay
+from amqpmesh.router import kernel as bound
 from tests.support.worlds.kernels import agreed, both
 
 HANDLE, OTHER, UNKNOWN = 3, 4, 9
@@ -40,20 +40,20 @@ def client(kernel: ModuleType, credit: int = 10, window: int = 10) -> Client:
 
 def transfer(number: int, payload: bytes = b"payload", handle: int = HANDLE, **fields: Any) -> bytes:
     """A frame of a delivery."""
-    frame = relay.TransferFrame(handle)
+    frame = bound.TransferFrame(handle)
     frame.delivery_id = number
     frame.delivery_tag = b"%d" % number
     for name, value in fields.items():
         setattr(frame, name, value)
     out = bytearray()
-    relay.write_transfer(out, 0, frame, payload, 1000, False)
+    bound.write_transfer(out, 0, frame, payload, 1000, False)
     return bytes(out)
 
 
 def gathered(kernel: ModuleType, data: bytes, at: Client) -> tuple[int, list[bytes], list[bytes]]:
     """How far it went, and what it took: tags and payloads."""
     gathering = at.wire.gathering
-    end = kernel.relay(at.wire, data, 0, len(data))
+    end = kernel.relay_frames(at.wire, data, 0, len(data))
     return end, [delivery.tag for delivery in gathering.deliveries], list(gathering.payloads)
 
 
@@ -61,8 +61,8 @@ WHOLE = transfer(0, b"a") + transfer(1, b"", settled=1) + transfer(2, b"c" * 300
 
 
 def test_whole_deliveries_are_taken_and_counted() -> None:
-    at = client(relay)
-    assert gathered(relay, WHOLE, at) == (len(WHOLE), [b"0", b"1", b"2"], [b"a", b"", b"c" * 300])
+    at = client(bound)
+    assert gathered(bound, WHOLE, at) == (len(WHOLE), [b"0", b"1", b"2"], [b"a", b"", b"c" * 300])
     link = at.links[HANDLE]
     assert [delivery.message_format for delivery in at.wire.gathering.deliveries] == [0, 0, 7]
     assert all(delivery.complete and delivery.link is link for delivery in at.wire.gathering.deliveries)
@@ -100,9 +100,9 @@ def test_whole_deliveries_are_taken_and_counted() -> None:
     ],
 )
 def test_it_stops_where_others_have_to_read_and_that_is_untouched(stop: bytes) -> None:
-    alone, at = client(relay), client(relay)
-    gathered(relay, WHOLE, alone)
-    assert gathered(relay, WHOLE + stop + transfer(4), at)[0] == len(WHOLE)
+    alone, at = client(bound), client(bound)
+    gathered(bound, WHOLE, alone)
+    assert gathered(bound, WHOLE + stop + transfer(4), at)[0] == len(WHOLE)
     for one, other in zip(alone.links.values(), at.links.values(), strict=True):
         assert (one.link_credit, one.received, one.current) == (other.link_credit, other.received, other.current)
     assert alone.links[HANDLE].session.next_incoming_id == at.links[HANDLE].session.next_incoming_id
@@ -110,34 +110,34 @@ def test_it_stops_where_others_have_to_read_and_that_is_untouched(stop: bytes) -
 
 @pytest.mark.parametrize("limit", [{"credit": 2}, {"window": 2}])
 def test_no_more_is_taken_than_credit_and_window_allow(limit: dict[str, int]) -> None:
-    at = client(relay, **limit)
+    at = client(bound, **limit)
     first_two = len(transfer(0, b"a") + transfer(1, b"", settled=1))
-    assert gathered(relay, WHOLE, at)[0] == first_two
+    assert gathered(bound, WHOLE, at)[0] == first_two
 
 
 def test_another_link_goes_on_when_what_was_gathered_is_taken() -> None:
-    at = client(relay)
+    at = client(bound)
     data = transfer(0) + transfer(1, handle=OTHER)
-    assert gathered(relay, data, at)[0] == len(transfer(0))
+    assert gathered(bound, data, at)[0] == len(transfer(0))
     at.wire.gathering.deliveries, at.wire.gathering.payloads = [], []
-    assert gathered(relay, data[len(transfer(0)) :], at)[1] == [b"1"]
+    assert gathered(bound, data[len(transfer(0)) :], at)[1] == [b"1"]
 
 
 def test_what_goes_on_with_a_delivery_is_for_others() -> None:
-    at = client(relay)
+    at = client(bound)
     link = at.links[HANDLE]
-    frame, _ = relay.skim_transfer(transfer(0, more=True)[8:], 0, len(transfer(0, more=True)) - 8)
-    relay.receive_transfer(link, frame, 7)
-    assert gathered(relay, transfer(0), at)[0] == 0
+    frame, _ = bound.skim_transfer(transfer(0, more=True)[8:], 0, len(transfer(0, more=True)) - 8)
+    bound.receive_transfer(link, frame, 7)
+    assert gathered(bound, transfer(0), at)[0] == 0
 
 
 def test_where_nothing_was_entrusted_nothing_is_looked_at() -> None:
-    at = client(relay)
+    at = client(bound)
     at.wire.gathering = None
-    assert relay.relay(at.wire, WHOLE, 0, len(WHOLE)) == 0
-    at = client(relay)
-    relay.recall(at.links[HANDLE])
-    assert gathered(relay, WHOLE, at)[0] == 0
+    assert bound.relay_frames(at.wire, WHOLE, 0, len(WHOLE)) == 0
+    at = client(bound)
+    bound.recall(at.links[HANDLE])
+    assert gathered(bound, WHOLE, at)[0] == 0
 
 
 @pytest.mark.parametrize("cut", range(0, len(WHOLE) + 1, 7))

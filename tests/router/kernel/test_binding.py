@@ -1,5 +1,6 @@
 """The choice of kernel: by its presence, its digest, and AMQPMESH_KERNEL."""
 
+import ast
 import os
 import shutil
 import subprocess
@@ -16,23 +17,23 @@ PATIENCE = 60.0  # seconds; each is a process, and takes less than one
 
 TELL = """
 from amqpmesh.router import kernel
-from amqpmesh.router.kernel import relay
-import amqpmesh.router.kernel.relay as again
-assert relay is again is kernel.relay
-assert relay.__name__ == "amqpmesh.router.kernel.relay"
-print(*kernel.BOUND, relay.__file__.rpartition(".")[2], sep="; ")
+import amqpmesh.router.kernel.ledger as ledger
+assert kernel.Ledger is ledger.Ledger
+assert kernel.ledger is ledger
+print(*kernel.BOUND, ledger.__file__.rpartition(".")[2], sep="; ")
 """
 
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
-    """A checkout that has nothing but the kernel's source: it imports nothing else of ours."""
+    """Make a checkout that holds nothing but the kernel's source: it imports nothing else of ours."""
     kernel = tmp_path / "amqpmesh" / "router" / "kernel"
     kernel.mkdir(parents=True)
     for folder in (kernel.parent, kernel.parents[1]):
         (folder / "__init__.py").touch()
-    for name in ("__init__.py", "binding.py", "relay.py", "relay.pxd", "uncompiled.py"):
-        shutil.copy(ROOT / "router" / "kernel" / name, kernel)
+    for pattern in ("*.py", "*.pxd"):
+        for file in (ROOT / "router" / "kernel").glob(pattern):
+            shutil.copy(file, kernel)
     return kernel
 
 
@@ -63,7 +64,7 @@ def told(tree: Path, wanted: str | None = None) -> tuple[str, str]:
 
 def beside(tree: Path) -> Path:
     """Where a compiled kernel lies."""
-    return tree / f"relay{EXTENSION_SUFFIXES[0]}"
+    return tree / f"_compiled{EXTENSION_SUFFIXES[0]}"
 
 
 def test_a_source_that_is_not_compiled_runs_as_it_is(tree: Path) -> None:
@@ -87,7 +88,7 @@ def test_the_variable_has_the_source_run_as_it_is(tree: Path, compiled: Path) ->
     assert told(tree, "pure") == ("pure; AMQPMESH_KERNEL says so; py", "")
 
 
-@pytest.mark.parametrize("name", ["relay.py", "relay.pxd"])
+@pytest.mark.parametrize("name", ["serial.py", "fast_path.py", "types.pxd"])
 def test_a_source_that_has_changed_since_it_was_compiled_runs_as_it_is_with_a_warning(
     tree: Path, compiled: Path, name: str
 ) -> None:
@@ -97,7 +98,7 @@ def test_a_source_that_has_changed_since_it_was_compiled_runs_as_it_is_with_a_wa
     said, _ = told(tree)
     assert said == "pure; what is compiled is another source; py"
     warned = ran(tree.parents[2], "-c", TELL).stderr
-    assert f"RuntimeWarning: {beside(tree)}: what is compiled is another source than {tree / 'relay.py'}" in warned
+    assert f"RuntimeWarning: {beside(tree)}: what is compiled is another source than {tree}" in warned
 
 
 def test_what_was_made_for_another_system_is_left_alone(tree: Path) -> None:
@@ -121,6 +122,28 @@ def test_a_kernel_that_is_wanted_and_not_there_is_an_error(
     if content is not None:
         beside(tree).write_bytes(content)
     assert told(tree, wanted) == ("", f"ImportError: {message}")
+
+
+def test_each_part_imports_only_parts_before_it() -> None:
+    """At run time: classes of different parts refer to each other, so their types are imported for the type checker."""
+    for at, part in enumerate(binding.ORDER):
+        tree = ast.parse(Path(binding.part_file(part)).read_text())
+        imported = [node.module for node in tree.body if isinstance(node, ast.ImportFrom) and node.module]
+        ours = [module.removeprefix(f"{binding.PACKAGE}.") for module in imported if binding.PACKAGE in module]
+        assert set(ours) <= {*binding.ORDER[:at], binding.PACKAGE}, part  # the package: for `uncompiled`
+
+
+def test_every_module_of_the_kernel_is_a_part() -> None:
+    modules = {file.stem for file in Path(binding.TYPES).parent.glob("*.py")}
+    assert modules == {*binding.ORDER, "__init__", "binding", "uncompiled"}
+
+
+def test_a_line_of_the_file_for_the_compiler_is_found_in_its_part() -> None:
+    together = binding.put_together().splitlines()
+    begin = together.index("# ---- ledger.py")
+    part = Path(binding.part_file("ledger")).read_text().splitlines()
+    line = next(number for number, line in enumerate(part) if line.startswith("class Ledger"))
+    assert together[begin + line] == part[line]
 
 
 @pytest.mark.parametrize("arguments", [["--version"], ["run"], ["check", "/nowhere.toml"]])

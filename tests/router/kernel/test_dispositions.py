@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from amqpmesh.router.kernel.relay import (
+from amqpmesh.router.kernel import (
     ACCEPTED_STATE,
     FAILED_STATE,
     RELEASED_STATE,

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from amqpmesh.router.kernel import relay as bound
-from amqpmesh.router.kernel.relay import (
+from amqpmesh.router import kernel as bound
+from amqpmesh.router.kernel import (
     ACCEPTED_STATE,
     FAILED_STATE,
     RELEASED_STATE,
@@ -18,7 +18,7 @@ from amqpmesh.router.kernel.relay import (
     Passage,
     RouterFlow,
     forget,
-    relay,
+    relay_frames,
     skim_transfer,
     unfold,
     unfold_link,
@@ -37,8 +37,8 @@ def test_a_delivery_leaves_under_its_own_number_and_the_bytes_that_are_not_a_who
     one, two = transfer(7, b"one", PAYLOAD), transfer(8, b"two", PAYLOAD)
     data = one + two
     for end in range(len(data)):
-        assert relay(Router(bound).source, data, 0, end) == (0 if end < len(one) else len(one))
-    assert relay(router.source, data, 0, len(data)) == len(data)
+        assert relay_frames(Router(bound).source, data, 0, end) == (0 if end < len(one) else len(one))
+    assert relay_frames(router.source, data, 0, len(data)) == len(data)
     assert bytes(router.sink.out) == transfer(0, b"1", PAYLOAD) + transfer(1, b"2", PAYLOAD)
     assert list(router.source_session.incoming.deliveries) == [7, 8]
     assert list(router.sink_session.outgoing.deliveries) == [0, 1]
@@ -57,7 +57,7 @@ def test_it_writes_what_the_writer_of_transfers_writes(octets: int, channel: int
             router.outgoing[0].last_tag = number
             payload = b"\x00\x53\x75\xb0" + bytes(octets)
             data = transfer(0, b"t", payload, settled=settled)
-            assert relay(router.source, data, 0, len(data)) == len(data)
+            assert relay_frames(router.source, data, 0, len(data)) == len(data)
             expected = bytearray(transfer(delivery_id, b"%x" % (number + 1), payload, settled=settled))
             expected[6:8] = channel.to_bytes(2, "big")
             assert router.sink.out == expected
@@ -67,10 +67,10 @@ def test_no_more_is_done_at_once_than_may_be() -> None:
     router = Router(bound)
     data = b"".join(transfer(number, b"%d" % number, PAYLOAD) for number in range(10))
     router.source.work = 4
-    at = relay(router.source, data, 0, len(data))
+    at = relay_frames(router.source, data, 0, len(data))
     assert router.flow.relays == 4
     router.source.work = 100
-    assert relay(router.source, data, at, len(data)) == len(data)
+    assert relay_frames(router.source, data, at, len(data)) == len(data)
     assert router.flow.relays == 10
 
 
@@ -78,13 +78,13 @@ def test_to_find_nothing_that_is_spoken_of_is_work_too() -> None:
     router = Router(bound)
     said = disposition(5, 9, ACCEPTED_STATE)
     router.sink.work = 4
-    assert relay(router.sink, 10 * said, 0, 10 * len(said)) == 4 * len(said)
+    assert relay_frames(router.sink, 10 * said, 0, 10 * len(said)) == 4 * len(said)
 
 
 def _is_refused(router: Router, data: bytes) -> None:
     """It is left as if it had not been looked at."""
     before = router.state()
-    assert relay(router.source, data, 0, len(data)) == 0
+    assert relay_frames(router.source, data, 0, len(data)) == 0
     assert router.state() == before
 
 
@@ -143,7 +143,7 @@ def test_a_turn_is_taken_only_with_a_delivery() -> None:
     _is_refused(router, transfer(0, b"t", b"anything"))
     for number in range(4):
         data = transfer(number, b"%d" % number, PAYLOAD)
-        assert relay(router.source, data, 0, len(data)) == len(data)
+        assert relay_frames(router.source, data, 0, len(data)) == len(data)
     assert [each.received for each in router.outgoing] == [2, 2]
 
 
@@ -153,13 +153,13 @@ def test_an_outcome_is_passed_up_and_settled_on_both_sides(state: bytes, settled
     router = Router(bound)
     router.relay(transfer(5, b"t", PAYLOAD))
     said = disposition(0, 0, state, settled=settled)
-    assert relay(router.sink, said, 0, len(said)) == len(said)
+    assert relay_frames(router.sink, said, 0, len(said)) == len(said)
     (up,) = router.source_session.dispositions
     assert (up.receiver, up.first, up.last, up.settled, up.state) == (True, 5, 5, True, state)
     assert len(router.sink_session.dispositions) == (0 if settled else 1)
     assert router.is_empty
     # Nobody is moved by what is said of it once more.
-    assert relay(router.sink, said, 0, len(said)) == len(said)
+    assert relay_frames(router.sink, said, 0, len(said)) == len(said)
     assert router.is_empty
 
 
@@ -171,7 +171,7 @@ def test_in_mode_second_the_senders_word_ends_it() -> None:
     assert (up.settled, up.state) == (False, ACCEPTED_STATE)
     assert (router.incoming.outstanding, router.outgoing[0].outstanding) == (1, 1)
     said = disposition(5, 5, ACCEPTED_STATE, receiver=False)
-    assert relay(router.source, said, 0, len(said)) == len(said)
+    assert relay_frames(router.source, said, 0, len(said)) == len(said)
     (down,) = router.sink_session.dispositions
     assert (down.receiver, down.first, down.settled, down.state) == (False, 0, True, ACCEPTED_STATE)
     assert router.is_empty
@@ -283,7 +283,9 @@ def test_what_is_said_of_others_too_is_passed_on_as_far_as_it_is_the_kernels() -
         router.relay(transfer(number, b"%d" % number, PAYLOAD))
     (middle, left) = unfold(router.sink_session.outgoing.deliveries[1])
     said = disposition(0, 2, ACCEPTED_STATE)
-    assert relay(router.sink, said + said, 0, 2 * len(said)) == len(said), "it stops where something is to be decided"
+    assert relay_frames(router.sink, said + said, 0, 2 * len(said)) == len(said), (
+        "it stops where something is to be decided"
+    )
     undecided = router.sink.undecided
     assert undecided is not None
     assert (undecided.deliveries, undecided.state, undecided.settled) == ([left], ACCEPTED_STATE, True)
@@ -369,7 +371,7 @@ def test_both_kernels_relay_the_same_whatever_bytes_come(
             for end in (*sorted(cut % (len(data) + 1) for cut in cuts), len(data)):
                 if end > at:
                     wire.work = 50
-                    at = kernel.relay(wire, data, at, end)  # type: ignore[attr-defined]  # a kernel has it
+                    at = kernel.relay_frames(wire, data, at, end)  # type: ignore[attr-defined]  # a kernel has it
                     said.append((at, wire.undecided))
         return said, router.state()
 
@@ -380,11 +382,11 @@ def test_both_kernels_relay_the_same_whatever_bytes_come(
 @given(streams(), st.lists(st.integers(0, 400), min_size=1, max_size=6))
 def test_where_bytes_are_cut_makes_no_difference(data: bytes, cuts: list[int]) -> None:
     whole, pieces = Router(bound), Router(bound)
-    reached = relay(whole.source, data, 0, len(data))
+    reached = relay_frames(whole.source, data, 0, len(data))
     at = 0
     for end in (*sorted(cut % (len(data) + 1) for cut in cuts), len(data)):
         if pieces.source.undecided is None:
-            at = relay(pieces.source, data, at, end)
+            at = relay_frames(pieces.source, data, at, end)
     assert at == reached
     assert pieces.state() == whole.state()
 
@@ -399,6 +401,6 @@ def test_dispositions_that_have_many_places_to_look_at_end_the_turn_though_they_
         ledger.remove(each)
     (one,) = [disposition(10_000, 19_998, ACCEPTED_STATE)]
     data = one * 1_000
-    handled = relay(router.sink, data, 0, len(data)) // len(one)
+    handled = relay_frames(router.sink, data, 0, len(data)) // len(one)
     assert 1 <= handled < 10
     assert router.sink.work <= 0

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from amqpmesh.router import kernel as bound
 from amqpmesh.router.amqp.errors import ProtocolError
 from amqpmesh.router.amqp.standard.performatives import Flow, decode_performative, encode_performative
-from amqpmesh.router.kernel import relay as bound
-from amqpmesh.router.kernel.relay import OUTGOING_WINDOW, FlowFrame, entrust, read_flow, recall, relay, write_flow
+from amqpmesh.router.kernel import OUTGOING_WINDOW, FlowFrame, entrust, read_flow, recall, relay_frames, write_flow
 from tests.support.data import encodings as wire
 from tests.support.peers.scripted import flow
 from tests.support.peers.scripted import frame as framed
@@ -233,7 +233,7 @@ def test_what_says_more_than_that_is_for_others_to_read(said: dict[str, Any]) ->
     router = _consumer()
     before = router.state()
     data = _said(**said)
-    assert relay(router.sink, data, 0, len(data)) == 0
+    assert relay_frames(router.sink, data, 0, len(data)) == 0
     assert router.state() == before
 
 
@@ -252,21 +252,21 @@ def test_where_somebody_may_wait_for_it_others_decide(change: Callable[[Router],
     change(router)
     before = router.state()
     data = _said()
-    assert relay(router.sink, data, 0, len(data)) == 0
+    assert relay_frames(router.sink, data, 0, len(data)) == 0
     assert router.state() == before
 
 
 def test_a_producers_flow_is_for_others_to_read_and_a_consumer_sends_nothing() -> None:
     router = _consumer()
     data = _said(next_incoming_id=0, next_outgoing_id=0, handle=0, delivery_count=0)
-    assert relay(router.source, data, 0, len(data)) == 0
+    assert relay_frames(router.source, data, 0, len(data)) == 0
     from_consumer = b"\x00\x00\x00\x1a\x02\x00\x00\x00\x00\x53\x14\xc0\x07\x04\x52\x05\x43\xa0\x01t\x43\x00\x53\x77\x40"
     from_consumer = len(from_consumer).to_bytes(4, "big") + from_consumer[4:]
-    assert relay(router.sink, from_consumer, 0, len(from_consumer)) == 0
+    assert relay_frames(router.sink, from_consumer, 0, len(from_consumer)) == 0
 
 
 def test_a_flow_is_work_too() -> None:
     router = _consumer()
     router.sink.work = 3
     data = _said()
-    assert relay(router.sink, 10 * data, 0, 10 * len(data)) == 3 * len(data)
+    assert relay_frames(router.sink, 10 * data, 0, 10 * len(data)) == 3 * len(data)

@@ -19,7 +19,7 @@ from amqpmesh.router.amqp.standard.delivery_states import (
 )
 from amqpmesh.router.amqp.standard.performatives import Disposition, Transfer, decode_performative, encode_performative
 from amqpmesh.router.amqp.standard.transactions import TransactionalState
-from amqpmesh.router.kernel.relay import (
+from amqpmesh.router.kernel import (
     DispositionFrame,
     DispositionRun,
     TransferFrame,

@@ -9,7 +9,7 @@ from amqpmesh.router.amqp.codec.types import Symbol
 from amqpmesh.router.amqp.standard.definitions import AmqpCondition, Error, ReceiverSettleMode, Role
 from amqpmesh.router.amqp.standard.delivery_states import Accepted, DeliveryState, Modified, Rejected
 from amqpmesh.router.amqp.standard.performatives import Disposition, Transfer, decode_performative
-from amqpmesh.router.kernel.relay import DispositionRun, TransferFrame, write_disposition, write_transfer
+from amqpmesh.router.kernel import DispositionRun, TransferFrame, write_disposition, write_transfer
 
 NUMBERS = st.sampled_from([0, 1, 255, 256, 2**32 - 1]) | st.integers(0, 2**32 - 1)
 CHANNELS = st.sampled_from([0, 1, 255, 256, 65_535])

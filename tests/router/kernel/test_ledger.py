@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from amqpmesh.router.kernel.relay import Delivery, Ledger, LinkFlow, SessionFlow, serial_add, serial_distance
+from amqpmesh.router.kernel import Delivery, Ledger, LinkFlow, SessionFlow, serial_add, serial_distance
 
 M: Final = 2**32
 

@@ -11,7 +11,7 @@ from amqpmesh.router.amqp.codec.composite import decode_composite, encode_compos
 from amqpmesh.router.amqp.codec.types import Timestamp, ULong
 from amqpmesh.router.amqp.errors import ProtocolError
 from amqpmesh.router.amqp.standard.messaging import AmqpValue, Header, Properties
-from amqpmesh.router.kernel.relay import Head, Incomplete, Violation, patch_ttl, read_expiry, read_head, read_to
+from amqpmesh.router.kernel import Head, Incomplete, Violation, patch_ttl, read_expiry, read_head, read_to
 from tests.support.data import encodings as wire
 from tests.support.data.messages import (
     DELIVERY_ANNOTATIONS,

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from amqpmesh.router.kernel import relay as bound
-from amqpmesh.router.kernel.relay import (
+from amqpmesh.router import kernel as bound
+from amqpmesh.router.kernel import (
     ACCEPTED_STATE,
     Budget,
     Chunk,
@@ -20,7 +20,7 @@ from amqpmesh.router.kernel.relay import (
     Sweep,
     abandon,
     entrust,
-    relay,
+    relay_frames,
     skim_transfer,
     sweep,
 )
@@ -103,7 +103,7 @@ def test_in_its_midst_it_is_what_others_know_of_and_no_other_leaves_by_its_link(
     other.link_credit = other.granted_limit = 10
     entrust(other, 1, router.exits)
     data = transfer(8, b"u", BEGIN[:3] + b"\x45", handle=1)
-    assert relay(router.source, data, 0, len(data)) == 0
+    assert relay_frames(router.source, data, 0, len(data)) == 0
     router.relay(MIDDLE + LAST + data)
     assert (router.incoming.relay, router.incoming.current) == (None, None)
     assert router.flow.relays == 2
@@ -113,7 +113,7 @@ def test_an_outcome_that_comes_before_the_end_leaves_it_to_others() -> None:
     router = Router(bound)
     router.relay(FIRST)
     said = disposition(0, 0, ACCEPTED_STATE, settled=False)
-    assert relay(router.sink, said, 0, len(said)) == len(said)
+    assert relay_frames(router.sink, said, 0, len(said)) == len(said)
     undecided = router.sink.undecided
     assert undecided is not None
     (left,) = undecided.deliveries
@@ -169,7 +169,7 @@ def test_where_it_cannot_go_on_so_it_is_left_alone(change: Callable[[Router], No
     change(router)
     before = router.state()
     data = transfer(-1, None, b"56789abcdef", more=True, message_format=-1)
-    assert relay(router.source, data, 0, len(data)) == 0
+    assert relay_frames(router.source, data, 0, len(data)) == 0
     assert router.state() == before
 
 
@@ -189,7 +189,7 @@ def test_what_is_unusual_in_a_frame_is_for_others_to_read(frame: bytes) -> None:
     router = Router(bound)
     router.relay(FIRST)
     before = router.state()
-    assert relay(router.source, frame, 0, len(frame)) == 0
+    assert relay_frames(router.source, frame, 0, len(frame)) == 0
     assert router.state() == before
 
 
@@ -202,7 +202,7 @@ def test_what_begins_without_the_whole_head_is_for_others_to_read(payload: bytes
     router = Router(bound)
     before = router.state()
     data = transfer(7, b"tag", payload, more=True)
-    assert relay(router.source, data, 0, len(data)) == 0
+    assert relay_frames(router.source, data, 0, len(data)) == 0
     assert router.state() == before
 
 
@@ -212,7 +212,7 @@ def test_nothing_of_one_begins_that_does_not_fit_into_the_receivers_window() -> 
     router.sink_session.remote_incoming_window = 3
     data = transfer(7, b"tag", BEGIN + bytes(1400), more=True)
     before = router.state()
-    assert relay(router.source, data, 0, len(data)) == 0
+    assert relay_frames(router.source, data, 0, len(data)) == 0
     assert router.state() == before
     router.sink_session.remote_incoming_window = 4
     router.relay(data)
@@ -299,7 +299,7 @@ def test_where_no_link_of_a_lane_takes_a_large_one_it_is_left_alone(change: Call
     router = Router(bound, lanes="out")
     change(router)
     before = router.state()
-    assert relay(router.source, FIRST, 0, len(FIRST)) == 0
+    assert relay_frames(router.source, FIRST, 0, len(FIRST)) == 0
     assert router.state() == before
 
 
@@ -321,7 +321,7 @@ def test_the_end_is_left_to_others_where_its_lane_may_have_to_go_or_others_wait_
     change(router)
     router.relay(MIDDLE)
     before = router.state()
-    assert relay(router.source, LAST, 0, len(LAST)) == 0
+    assert relay_frames(router.source, LAST, 0, len(LAST)) == 0
     assert router.state() == before
 
 
@@ -346,7 +346,7 @@ def test_a_link_that_goes_in_its_midst_takes_its_delivery_along() -> None:
     router.relay(FIRST)
     (came,) = router.source_session.incoming.deliveries.values()
     abandon(router.incoming)
-    assert relay(router.source, MIDDLE, 0, len(MIDDLE)) == 0
+    assert relay_frames(router.source, MIDDLE, 0, len(MIDDLE)) == 0
     task = Sweep(router.source_session, False)
     while sweep(task):
         pass
@@ -393,7 +393,7 @@ def test_however_they_are_cut_what_leaves_is_what_came(
         at = 0
         for end in (*cuts, len(octets)):
             router.source.work = 1000
-            at = kernel.relay(router.source, octets, at, end)  # type: ignore[attr-defined]  # a kernel has it
+            at = kernel.relay_frames(router.source, octets, at, end)  # type: ignore[attr-defined]  # a kernel has it
         assert at == len(octets)
         arrived, gathered = [], b""
         for more, payload in _written(bytes(router.sink.out)):

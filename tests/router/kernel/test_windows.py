@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from amqpmesh.router.amqp.standard.performatives import Transfer, decode_performative
-from amqpmesh.router.kernel.relay import (
+from amqpmesh.router.kernel import (
     ACCEPTED_STATE,
     LINK,
     OVERHEAD,

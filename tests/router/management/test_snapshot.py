@@ -18,7 +18,7 @@ from amqpmesh.router.amqp.standard.messaging import (
     Target,
 )
 from amqpmesh.router.config.file import AddressConfig, Overflow
-from amqpmesh.router.kernel.relay import dispose
+from amqpmesh.router.kernel import dispose
 from amqpmesh.router.statistics import (
     AddressStatistics,
     Direction,

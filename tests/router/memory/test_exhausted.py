@@ -18,7 +18,7 @@ from amqpmesh.router.amqp.standard.messaging import MessageAnnotations, Source, 
 from amqpmesh.router.amqp.terminus import Terminus
 from amqpmesh.router.config.file import AddressConfig, ListenerConfig
 from amqpmesh.router.core import Core
-from amqpmesh.router.kernel.relay import OVERHEAD, Budget
+from amqpmesh.router.kernel import OVERHEAD, Budget
 from amqpmesh.router.memory.holders import SHARES, Memory
 from tests.support.worlds.meshes import World
 from tests.support.worlds.network import Client, Network, message

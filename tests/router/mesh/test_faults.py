@@ -13,7 +13,7 @@ from amqpmesh.router.amqp.standard.delivery_states import Accepted, Modified, Re
 from amqpmesh.router.amqp.standard.performatives import Flow
 from amqpmesh.router.config.file import AddressConfig
 from amqpmesh.router.delivery.link_loss import fail_link
-from amqpmesh.router.kernel.relay import OUTGOING_WINDOW
+from amqpmesh.router.kernel import OUTGOING_WINDOW
 from amqpmesh.router.mesh.outages import PATIENCE
 from tests.support.worlds import meshes
 from tests.support.worlds.meshes import World, records

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amqpmesh.router.kernel.relay import RouterFlow
+from amqpmesh.router.kernel import RouterFlow
 from amqpmesh.router.model.lane import Keys, Lane, LaneKind, next_tag
 
 IDS = st.text(st.characters(min_codepoint=33, max_codepoint=126, exclude_characters="@/#*"), min_size=1, max_size=20)

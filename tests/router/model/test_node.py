@@ -5,7 +5,7 @@ from weakref import ref
 
 from amqpmesh.policies.distribution import Distribution
 from amqpmesh.router.config.file import AddressConfig
-from amqpmesh.router.kernel.relay import Budget
+from amqpmesh.router.kernel import Budget
 from amqpmesh.router.model.node import Address
 from tests.support.worlds.network import Network
 

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amqpmesh.router.kernel.relay import Relay
+from amqpmesh.router.kernel import Relay
 from amqpmesh.router.model.node import Waiting
 
 

@@ -15,7 +15,7 @@ from amqpmesh.router.amqp.standard.definitions import Role
 from amqpmesh.router.amqp.standard.performatives import Attach, Disposition, Transfer
 from amqpmesh.router.config.file import ListenerConfig
 from amqpmesh.router.core import RELAY
-from amqpmesh.router.kernel.relay import LinkFlow
+from amqpmesh.router.kernel import LinkFlow
 from amqpmesh.router.runtime import heap
 from amqpmesh.router.runtime.heap import LITTLE, Held, Peaks
 from amqpmesh.router.runtime.router import Router, held_by

@@ -12,7 +12,7 @@ from amqpmesh.router.amqp.standard.definitions import Role
 from amqpmesh.router.amqp.standard.performatives import Attach, Begin, Transfer
 from amqpmesh.router.config.file import ListenerConfig, RouterConfig
 from amqpmesh.router.core import Core
-from amqpmesh.router.kernel.relay import IMPATIENCE, PATIENCE, ConnectionFlow
+from amqpmesh.router.kernel import IMPATIENCE, PATIENCE, ConnectionFlow
 from amqpmesh.router.model.connections import ConnectionRecord
 from amqpmesh.router.runtime import poller
 from amqpmesh.router.runtime.driver import Driver, Waiter

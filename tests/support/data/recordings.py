@@ -9,7 +9,7 @@ from typing import Any
 
 from amqpmesh.router.config.telemetry import TelemetryConfig
 from amqpmesh.router.core import Core
-from amqpmesh.router.kernel.relay import Recorder
+from amqpmesh.router.kernel import Recorder
 from amqpmesh.router.telemetry.recording import Recording
 from amqpmesh.router.telemetry.schema import PACKED, UNIT_OCTETS, UNIT_WORDS, Kind, Unit
 from amqpmesh.router.telemetry.segments import Block, Damage, read

@@ -8,11 +8,11 @@ from __future__ import annotations
 from itertools import repeat
 from typing import TYPE_CHECKING, TypeVar
 
+from amqpmesh.router import kernel
 from amqpmesh.router.amqp import events
 from amqpmesh.router.amqp.connection import Connection
 from amqpmesh.router.amqp.link import Receiver, Sender
 from amqpmesh.router.amqp.negotiation import Negotiation
-from amqpmesh.router.kernel import relay as kernel
 from tests.support.peers.scripted import Script
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from hypothesis import strategies as st
 
-from amqpmesh.router.kernel.relay import ACCEPTED_STATE, FAILED_STATE, RELEASED_STATE
+from amqpmesh.router.kernel import ACCEPTED_STATE, FAILED_STATE, RELEASED_STATE
 from tests.support.worlds.kernels import comparable
 from tests.support.worlds.side_by_side import disposition, transfer
 
@@ -106,11 +106,11 @@ class Router:
 
     def relay(self, data: bytes) -> None:
         """Relay frames that come from the producer."""
-        assert self._kernel.relay(self.source, data, 0, len(data)) == len(data)
+        assert self._kernel.relay_frames(self.source, data, 0, len(data)) == len(data)
 
     def hear(self, data: bytes) -> None:
         """Pass on frames that come from the consumer."""
-        assert self._kernel.relay(self.sink, data, 0, len(data)) == len(data)
+        assert self._kernel.relay_frames(self.sink, data, 0, len(data)) == len(data)
 
     @property
     def is_empty(self) -> bool:

@@ -21,13 +21,14 @@ class Kernels(NamedTuple):
 
 def both() -> Kernels:
     """Return both. Skip the test if there is no compiled kernel, or if it is of another source."""
-    bound = sys.modules[binding.MODULE]
+    pure = ModuleType("pure_kernel", "The parts as the compiler sees them, in plain Python.")
+    exec(compile(binding.put_together(), "<the kernel's parts>", "exec"), vars(pure))
     if BOUND.kernel == "compiled":
-        return Kernels(binding.load(binding.SOURCE, "pure.relay"), bound)
+        return Kernels(pure, sys.modules[binding.COMPILED])
     compiled = binding.compiled_file()
     if compiled is None or not binding.is_of_source(compiled):
         pytest.skip("NOT TESTED, missing: a compiled kernel of this source (make .venv/kernel)")
-    return Kernels(bound, binding.load(compiled, "compiled.relay"))
+    return Kernels(pure, binding.load(compiled, binding.COMPILED))
 
 
 def agreed(kernels: Kernels, call: Callable[[ModuleType], object]) -> object:

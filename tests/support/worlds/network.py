@@ -18,7 +18,7 @@ from amqpmesh.router.amqp.standard.messaging import AmqpValue, DistributionMode,
 from amqpmesh.router.amqp.terminus import Terminus
 from amqpmesh.router.config.file import AddressConfig, ListenerConfig, RouterConfig
 from amqpmesh.router.core import Core
-from amqpmesh.router.kernel.relay import Delivery, dispose
+from amqpmesh.router.kernel import Delivery, dispose
 from amqpmesh.router.model.connections import ConnectionRecord
 
 OUTCOMES: dict[str, DeliveryState] = {

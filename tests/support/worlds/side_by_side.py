@@ -36,7 +36,7 @@ from amqpmesh.router.config.file import ListenerConfig
 from amqpmesh.router.core import Core
 from amqpmesh.router.delivery import arrival
 from amqpmesh.router.handlers import handle
-from amqpmesh.router.kernel.relay import DispositionRun, TransferFrame, write_disposition, write_transfer
+from amqpmesh.router.kernel import DispositionRun, TransferFrame, write_disposition, write_transfer
 from amqpmesh.router.model.connections import ConnectionRecord
 from amqpmesh.router.model.links import IncomingLink
 from tests.support.peers.scripted import AMQP, WINDOW, begun, flow, frame

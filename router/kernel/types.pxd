@@ -1,4 +1,4 @@
-# The types that `relay.py` has in C, where it is compiled. Whatever is not named here is Python's there, too.
+# The C types of all parts of the kernel, where it is compiled. Names that are not here are Python objects there, too.
 
 cimport cython
 
@@ -311,7 +311,7 @@ cdef bint _makes_room(SessionFlow session, object entry) except -1
 
 @cython.locals(router=RouterFlow, came=TransferFrame, sessions=dict, size=long, after=Py_ssize_t, session=SessionFlow, code=long,
                payload_at=Py_ssize_t, link=LinkFlow, p="const unsigned char *")
-cpdef Py_ssize_t relay(ConnectionFlow wire, bytes data, Py_ssize_t at, Py_ssize_t end) except -1
+cpdef Py_ssize_t relay_frames(ConnectionFlow wire, bytes data, Py_ssize_t at, Py_ssize_t end) except -1
 
 @cython.final
 cdef class Gathering:

@@ -1,0 +1,79 @@
+"""Back-pressure: a connection's next frame waits until another connection's output is written."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from amqpmesh.router.kernel.fast_route import _FIRST, _fits, _is_free, _is_full
+from amqpmesh.router.kernel.router_state import _BESIDE
+
+if TYPE_CHECKING:
+    from amqpmesh.router.kernel.connection_endpoint import ConnectionFlow
+    from amqpmesh.router.kernel.fast_route import Exits
+    from amqpmesh.router.kernel.router_state import RouterFlow
+
+#: Octets. A payload of fewer is small, and copied on its way, as a view of it costs more.
+SMALL: Final = 4096
+_COPIED: Final = SMALL
+#: Seconds that what comes on a connection waits for an output at most, and octets a second that make up for waiting: so
+#: a MiB that is read with much before it waits no longer than 30 ms.
+PATIENCE: Final = 0.02
+PACE: Final = 1e8
+_PATIENCE: Final = PATIENCE
+_PACE: Final = PACE
+#: Seconds for which nobody waits for an output that has taken longer.
+IMPATIENCE: Final = 1.0
+
+
+def _goes_to(router: RouterFlow, wire: ConnectionFlow, sink: ConnectionFlow) -> None:
+    """Something large that comes on a connection leaves by this output."""
+    if wire.toward != sink.number:
+        wire.toward = sink.number
+        wire.toward_since = router.now
+
+
+def _await(router: RouterFlow, wire: ConnectionFlow, sink: ConnectionFlow, is_full: bool) -> None:
+    """Leave what comes next on a connection until more can be written to another, if nobody suffers for it.
+
+    It costs nothing where nobody has tried to write yet what there is. Else whoever comes behind it waits, too: so
+    nothing small may be expected, all that is large has to leave there, and whoever reads it has to be fast. Whoever
+    writes it has to say so: who is `patient` does.
+
+    Args: is_full: too much waits to be written there. Else a window is too narrow, and what widens it comes behind what
+        waits if it is the same connection's.
+    """
+    if (wire.patient and sink.patient) and (
+        (is_full and sink.out and not sink.sending)
+        or (
+            (is_full or sink is not wire)
+            and wire.toward == sink.number
+            and router.now >= sink.slow_until
+            and router.now - max(wire.toward_since, router.small_at) >= _BESIDE
+        )
+    ):
+        wire.waits_for = sink
+
+
+def _await_exit(router: RouterFlow, wire: ConnectionFlow, exits: Exits, octets: int) -> None:
+    """As `_await`, of the first exit that takes the next delivery once more can be written.
+
+    Args: octets: of a large one, in its first frame; 0: it is small.
+    """
+    for link in exits.bulk if octets and exits.order == _FIRST else exits.links:
+        is_full = _is_full(link)
+        if _is_free(link) and (is_full or not _fits(link, octets)):
+            _await(router, wire, link.session.wire, is_full)
+            break
+
+
+def _note_wait(router: RouterFlow, wire: ConnectionFlow) -> None:
+    """The next frame of a connection is to wait: not for ever, however often its sink's peer says something, and
+    however many have waited before it, for others wait behind all of them."""
+    sink = wire.waits_for
+    assert sink is not None
+    if wire.waits_since < 0:
+        wire.waits_since = router.now
+    if wire.waited + router.now - wire.waits_since >= _PATIENCE:
+        sink.slow_until = router.now + IMPATIENCE
+        wire.waits_for = None
+        wire.waited = 0.0

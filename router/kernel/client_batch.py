@@ -1,0 +1,63 @@
+"""Deliveries to a client, received in batches."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from amqpmesh.router.kernel.encoded_values import uint32
+from amqpmesh.router.kernel.frame_fields import TransferFrame
+from amqpmesh.router.kernel.frame_reading import _SMALLEST, _TRANSFER_CODE, read_transfer
+from amqpmesh.router.kernel.transfer_accounting import receive_transfer
+from amqpmesh.router.kernel.violations import Violation
+
+if TYPE_CHECKING:
+    from amqpmesh.router.kernel.connection_endpoint import ConnectionFlow
+    from amqpmesh.router.kernel.ledger import Delivery
+
+
+class Gathering:
+    """Deliveries that came in one frame each, for one link, and that nobody was told of yet."""
+
+    __slots__ = ("deliveries", "frame", "payloads")
+
+    def __init__(self) -> None:
+        self.deliveries: list[Delivery] = []
+        self.payloads: list[bytes] = []
+        #: Read into, again and again.
+        self.frame = TransferFrame(handle=0)
+
+
+def gather(wire: ConnectionFlow, gathering: Gathering, data: bytes, at: int, end: int) -> int:
+    """Take what comes for the links of a client that were entrusted (`entrust`), as far as each delivery is one frame.
+
+    Args: data: as of `relay`.
+    Returns: where the first frame begins that was not taken: it is not here whole, it is for others to read, or for
+        another link than those before.
+    """
+    frame = gathering.frame
+    deliveries = gathering.deliveries
+    payloads = gathering.payloads
+    last = deliveries[-1].link if deliveries else None
+    while end - at >= _SMALLEST:
+        size = uint32(data, at)
+        after = at + size
+        if size < _SMALLEST or after > end or size > wire.max_frame_size or data[at + 4] != 2 or data[at + 5]:
+            break
+        session = wire.sessions.get(data[at + 6] << 8 | data[at + 7])
+        if session is None or data[at + 10] != _TRANSFER_CODE:
+            break
+        payload_at = read_transfer(frame, data, at + 8, after)
+        if payload_at < 0 or frame.more or frame.aborted or frame.resume:
+            break
+        link = session.links.get(frame.handle)
+        if link is None or link.sender or link.current is not None or (last is not None and link is not last):
+            break
+        try:
+            delivery = receive_transfer(link, frame, after - payload_at)
+        except Violation:
+            break  # who reads it anew finds the same, and answers
+        last = link
+        deliveries.append(delivery)
+        payloads.append(data[payload_at:after])
+        at = after
+    return at

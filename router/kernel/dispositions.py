@@ -1,0 +1,145 @@
+"""Incoming dispositions: noted on deliveries, or passed on (§2.7.6)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from amqpmesh.router.kernel.fast_deliveries import Passage, _delivery, _is_over
+from amqpmesh.router.kernel.fast_settlement import _receiver_said, _sender_settled
+
+if TYPE_CHECKING:
+    from amqpmesh.router.kernel.connection_endpoint import ConnectionFlow
+    from amqpmesh.router.kernel.frame_fields import DispositionFrame
+    from amqpmesh.router.kernel.ledger import Delivery
+    from amqpmesh.router.kernel.router_state import RouterFlow
+    from amqpmesh.router.kernel.session_endpoint import SessionFlow
+
+#: Deliveries of one disposition that are decided at once, and that are passed on: others come first, if there are more.
+_PART: Final = 500
+_PASSED: Final = 2000
+#: Slots that are looked at in the time that a delivery takes.
+_SLOTS_AT_ONCE: Final = 64
+
+
+class Undecided:
+    """What a disposition says of deliveries that are not the kernel's alone, a part of them at a time (`go_on`).
+
+    Attributes: `deliveries`: those to be decided now.
+    """
+
+    __slots__ = ("at", "deliveries", "receiver", "rest", "session", "settled", "state")
+
+    def __init__(
+        self,
+        session: SessionFlow,
+        receiver: bool,
+        state: bytes | None,
+        settled: bool,
+        deliveries: list[Delivery],
+        rest: list[Delivery | Passage],
+    ) -> None:
+        """Args: receiver: the peer is it. rest: what else there was when it was said; the first `at` are done with."""
+        self.session = session
+        self.receiver = receiver
+        self.state = state
+        self.settled = settled
+        self.deliveries = deliveries
+        self.rest = rest
+        self.at = 0
+
+
+def receive_disposition(session: SessionFlow, frame: DispositionFrame) -> Undecided | None:
+    """Note on deliveries what an incoming disposition says of them, and pass it on where they are passages (§2.7.6).
+
+    Returns: what is to be decided, of the first of them, or what is left for later; None: nothing.
+    """
+    ledger = session.outgoing if frame.receiver else session.incoming
+    said = Undecided(session, frame.receiver, frame.state, frame.settled, [], ledger.select(frame.first, frame.last))
+    session.wire.work -= ledger.scanned // _SLOTS_AT_ONCE
+    return said if go_on(said) else None
+
+
+def go_on(said: Undecided) -> bool:
+    """Note, or pass on, more of what was said. Returns: whether something of it is to be decided, `deliveries`, or is
+    left for later.
+
+    Others may have spoken of the same since: what is not live any more is left out.
+    """
+    session, receiver = said.session, said.receiver
+    ledger = session.outgoing if receiver else session.incoming
+    rest = said.rest
+    count = len(rest)
+    at = said.at
+    last = min(count, at + _PASSED)
+    deliveries: list[Delivery] = []
+    while at < last and len(deliveries) < _PART:
+        entry = rest[at]
+        at += 1
+        if isinstance(entry, Passage):
+            delivery_id = entry.outgoing_id if receiver else entry.incoming_id
+        else:
+            delivery_id = entry.delivery_id
+        live = ledger.find(delivery_id) if delivery_id >= 0 else None
+        if live is not None:
+            delivery = _hear(session, live, receiver, said.state, said.settled)
+            if delivery is not None:
+                deliveries.append(delivery)
+    session.wire.work -= at - said.at
+    said.at = at
+    said.deliveries = deliveries
+    return at < count or len(deliveries) > 0
+
+
+def _hear(
+    session: SessionFlow, entry: Delivery | Passage, receiver: bool, state: bytes | None, settled: bool
+) -> Delivery | None:
+    """What the peer says of an entry of a ledger is passed on, or noted on the delivery that is returned."""
+    if _is_over(entry, receiver):
+        return None
+    if isinstance(entry, Passage):
+        passage: Passage = entry
+        router = session.wire.router
+        assert router is not None
+        if receiver:
+            # To say nothing changes nothing.
+            if (state is None and not settled) or _receiver_said(router, passage, state, settled):
+                return None
+        elif settled and passage.outcome is not None:
+            _sender_settled(router, passage, state)
+            return None
+    delivery = _delivery(entry, receiver)
+    if state is not None:
+        delivery.remote_state = state
+    if settled:
+        delivery.remote_settled = True
+    return delivery
+
+
+def _relay_disposition(router: RouterFlow, wire: ConnectionFlow, session: SessionFlow, frame: DispositionFrame) -> bool:
+    """Pass on what a peer says of passages. Returns: False, if it says it of others, too, or something unusual: what
+    there is to be decided then is `wire.undecided`.
+    """
+    ledger = session.outgoing if frame.receiver else session.incoming
+    undecided: list[Delivery] | None = None
+    found = ledger.select(frame.first, frame.last)
+    count = len(found)
+    at = 0
+    for entry in found:
+        at += 1
+        delivery = _hear(session, entry, frame.receiver, frame.state, frame.settled)
+        if delivery is not None:
+            if undecided is None:
+                undecided = []
+            undecided.append(delivery)
+            if len(undecided) == _PART:
+                break
+        if at == _PASSED:
+            break
+    # To find nothing is work, too.
+    wire.work -= (at or 1) + ledger.scanned // _SLOTS_AT_ONCE
+    if undecided is None:
+        if at == count:
+            return True
+        undecided = []
+    wire.undecided = Undecided(session, frame.receiver, frame.state, frame.settled, undecided, found[at:])
+    return False

@@ -1,0 +1,67 @@
+"""Encoded delivery states, and their kinds by descriptor code (§3.4, §4.5)."""
+
+from __future__ import annotations
+
+from typing import Final
+
+# Delivery states by descriptor code (§3.4, §4.5.8). One of an extension may have any other, or none that is a number.
+EXTENSION: Final = 0
+RECEIVED: Final = 0x23
+ACCEPTED: Final = 0x24
+REJECTED: Final = 0x25
+RELEASED: Final = 0x26
+MODIFIED: Final = 0x27
+DECLARED: Final = 0x33
+TRANSACTIONAL: Final = 0x34
+
+#: `accepted` as every encoder of ours writes it: described list0, descriptor as smallulong.
+ACCEPTED_STATE: Final = b"\x00\x53\x24\x45"
+RELEASED_STATE: Final = b"\x00\x53\x26\x45"
+#: modified(delivery-failed = true), and with undeliverable-here = true.
+FAILED_STATE: Final = b"\x00\x53\x27\xc0\x02\x01\x41"
+UNDELIVERABLE_STATE: Final = b"\x00\x53\x27\xc0\x03\x02\x41\x41"
+
+#: Octets of a delivery state that may stay as it came until the delivery is settled.
+LONG_STATE: Final = 4096
+
+_EXTENSION: Final = EXTENSION
+_RECEIVED: Final = RECEIVED
+_DECLARED: Final = DECLARED
+_TRANSACTIONAL: Final = TRANSACTIONAL
+_ACCEPTED: Final = ACCEPTED
+_REJECTED: Final = REJECTED
+_RELEASED: Final = RELEASED
+_MODIFIED: Final = MODIFIED
+_ACCEPTED_STATE: Final = ACCEPTED_STATE
+
+_LONG_STATE: Final = LONG_STATE
+
+#: The states that the skimmer knows, as peers write them: to what the decoder makes of them.
+_STATES: Final = {
+    b"\x40": None,
+    _ACCEPTED_STATE: _ACCEPTED_STATE,
+    RELEASED_STATE: RELEASED_STATE,
+    b"\x00\x53\x24\xc0\x01\x00": _ACCEPTED_STATE,
+    b"\x00\x53\x26\xc0\x01\x00": RELEASED_STATE,
+    FAILED_STATE: FAILED_STATE,
+    UNDELIVERABLE_STATE: UNDELIVERABLE_STATE,
+}
+
+
+def state_kind(state: bytes | None) -> int:
+    """Which delivery state the encoded `state` is, by its descriptor's code; -1 for None.
+
+    Here a state of the standard's is always as our own encoder writes it: the descriptor a smallulong. Any other is of
+    an extension, and 0.
+    """
+    if state is None:
+        return -1
+    if state[1] != 0x53:
+        return _EXTENSION
+    code = state[2]
+    return code if _RECEIVED <= code <= _MODIFIED or code in (_DECLARED, _TRANSACTIONAL) else _EXTENSION
+
+
+def is_terminal(state: bytes | None) -> bool:
+    """Whether `state` is an outcome: accepted, rejected, released or modified (§3.4)."""
+    return _ACCEPTED <= state_kind(state) <= _MODIFIED

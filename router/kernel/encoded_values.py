@@ -1,0 +1,162 @@
+"""Encoded values: skipping them, their descriptors, and uints read and written (§1.2, §1.6)."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from amqpmesh.router.kernel.violations import LINK, Incomplete, Violation
+
+# Sizes by the high nibble of a format code (§1.2): fixed widths, then the width of the size field of variable ones.
+_FIXED: Final = {0x4: 0, 0x5: 1, 0x6: 2, 0x7: 4, 0x8: 8, 0x9: 16}
+_SIZED: Final = {0xA: 1, 0xB: 4, 0xC: 1, 0xD: 4, 0xE: 1, 0xF: 4}
+#: Format codes of §1.6; a value of another is malformed.
+_KNOWN: Final = frozenset(
+    bytes.fromhex("404142434445 50515253545556 6061 7071727374 8081828384 9498 a0a1a3 b0b1b3 c0c1 d0d1 e0f0")
+)
+#: Per format code: octets after the code (0..16), or -1/-4 for a size field of that width, or -99 for an unknown code.
+_WIDTH: Final = tuple(
+    (_FIXED[code >> 4] if code >> 4 in _FIXED else -_SIZED[code >> 4]) if code in _KNOWN else -99 for code in range(256)
+)
+
+# Sections that the hot path must know, by descriptor code (§3.2).
+HEADER: Final = 0x70
+DELIVERY_ANNOTATIONS: Final = 0x71
+MESSAGE_ANNOTATIONS: Final = 0x72
+PROPERTIES: Final = 0x73
+
+# The same for this file alone: compiled, they are plain numbers of C, which nobody else can see.
+_HEADER: Final = HEADER
+_DELIVERY_ANNOTATIONS: Final = DELIVERY_ANNOTATIONS
+_MESSAGE_ANNOTATIONS: Final = MESSAGE_ANNOTATIONS
+
+#: The same by symbolic descriptor.
+_SECTIONS: Final = {
+    b"amqp:header:list": _HEADER,
+    b"amqp:delivery-annotations:map": _DELIVERY_ANNOTATIONS,
+    b"amqp:message-annotations:map": _MESSAGE_ANNOTATIONS,
+    b"amqp:properties:list": PROPERTIES,
+}
+
+
+def skip(data: bytes, at: int, end: int) -> int:
+    """Where the value at `at`, which is not described, ends, without decoding it.
+
+    Raises: Incomplete: it ends beyond `end`. Violation: it is described, or there is no such format code.
+    Source: §1.2.
+    """
+    if at >= end:
+        raise Incomplete
+    width = _WIDTH[data[at]]
+    if width >= 0:
+        after = at + 1 + width
+    elif width == -1:
+        if at + 2 > end:
+            raise Incomplete
+        after = at + 2 + data[at + 1]
+    elif width == -4:
+        if at + 5 > end:
+            raise Incomplete
+        after = at + 5 + int.from_bytes(data[at + 1 : at + 5], "big")
+    else:
+        raise Violation(LINK, "amqp:decode-error", f"no such format code: 0x{data[at]:02x}")
+    if after > end:
+        raise Incomplete
+    return after
+
+
+def descriptor_code(data: bytes, at: int, end: int) -> tuple[int, int]:
+    """The numeric descriptor of the described value at `at`, and where the value proper begins.
+
+    A symbolic descriptor that is none of `_SECTIONS`, or no descriptor at all, is -1. Raises: Incomplete, Violation.
+    """
+    if at + 2 < end and data[at] == 0 and data[at + 1] == 0x53:
+        return data[at + 2], at + 3
+    if at >= end:
+        raise Incomplete
+    if data[at] != 0:
+        return -1, at
+    value_at = skip(data, at + 1, end)
+    code = data[at + 1]
+    if code == 0x80:
+        return int.from_bytes(data[at + 2 : at + 10], "big"), value_at
+    if code == 0xA3:
+        return _SECTIONS.get(data[at + 3 : value_at], -1), value_at
+    if code == 0xB3:
+        return _SECTIONS.get(data[at + 6 : value_at], -1), value_at
+    return -1, value_at
+
+
+def uint32(data: bytes, at: int) -> int:
+    """The four octets at `at`."""
+    # Compiled, an octet shifted by 24 would be negative: each step is of the wide type.
+    value = data[at]
+    value = value << 8 | data[at + 1]
+    value = value << 8 | data[at + 2]
+    return value << 8 | data[at + 3]
+
+
+def uint_width(code: int) -> int:
+    """Octets of a uint with this format code, or of null; 0: it is neither (§1.6.5)."""
+    if code == 0x52:
+        return 2
+    if code == 0x43 or code == 0x40:
+        return 1
+    return 5 if code == 0x70 else 0
+
+
+def uint_end(data: bytes, at: int, end: int) -> int:
+    """Where the uint at `at`, or null, ends; -1: there is none, or it ends beyond `end`."""
+    if at >= end:
+        return -1
+    width = uint_width(data[at])
+    return at + width if width and at + width <= end else -1
+
+
+def uint_value(data: bytes, at: int, code: int) -> int:
+    """The uint at `at`, whose octets are there; null is -1."""
+    if code == 0x52:
+        return data[at + 1]
+    if code == 0x70:
+        return uint32(data, at + 1)
+    return 0 if code == 0x43 else -1
+
+
+#: A uint of five octets.
+_LARGE: Final = b"\x70\x00\x00\x00\x00"
+
+
+def _append_uint(out: bytearray, value: int) -> None:
+    if value == 0:
+        out.append(0x43)
+    elif value < 256:
+        out.append(0x52)
+        out.append(value)
+    else:
+        at = len(out)
+        out += _LARGE
+        out[at + 1] = value >> 24 & 255
+        out[at + 2] = value >> 16 & 255
+        out[at + 3] = value >> 8 & 255
+        out[at + 4] = value & 255
+
+
+def _uint_octets(value: int) -> int:
+    """Octets that a uint takes, compact."""
+    return 1 if value == 0 else 2 if value < 256 else 5
+
+
+def _put_uint(out: bytearray, at: int, value: int) -> int:
+    """Put a uint where there is room for it, compact. Returns: where it ends."""
+    if value == 0:
+        out[at] = 0x43
+        return at + 1
+    if value < 256:
+        out[at] = 0x52
+        out[at + 1] = value
+        return at + 2
+    out[at] = 0x70
+    out[at + 1] = value >> 24 & 255
+    out[at + 2] = value >> 16 & 255
+    out[at + 3] = value >> 8 & 255
+    out[at + 4] = value & 255
+    return at + 5

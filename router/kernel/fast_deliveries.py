@@ -1,0 +1,313 @@
+"""Deliveries that the kernel relays without a decision."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from amqpmesh.router.kernel import uncompiled as cython
+from amqpmesh.router.kernel.delivery_keys import _KEY, onward
+from amqpmesh.router.kernel.encoded_states import _ACCEPTED, _MODIFIED, _REJECTED, state_kind
+from amqpmesh.router.kernel.hop_recorder import _BEGAN, _SETTLED
+from amqpmesh.router.kernel.ledger import Delivery
+from amqpmesh.router.kernel.relays import Leg, Relay
+
+if TYPE_CHECKING:
+    from amqpmesh.router.kernel.hop_recorder import Recorder
+    from amqpmesh.router.kernel.link_endpoint import LinkFlow
+    from amqpmesh.router.kernel.router_state import RouterFlow
+
+
+# Many live long, and none is garbage: whose link is over is unfolded. These decorators have no effect in types.pxd.
+@cython.final
+@cython.no_gc
+@cython.freelist(512)
+@cython.cclass
+class Passage:
+    """One delivery that is relayed without a decision: the incoming and the outgoing one, while either is unsettled.
+
+    It is written whole, by one link. Whatever else is asked of it is asked of what `unfold` makes of it.
+    """
+
+    __slots__ = (
+        "arrived",
+        "counter",
+        "incoming",
+        "incoming_id",
+        "incoming_tag",
+        "left",
+        "number",
+        "outcome",
+        "outgoing",
+        "outgoing_id",
+        "outgoing_tag",
+        "over",
+        "said",
+        "second",
+        "size",
+        "told",
+    )
+
+    # Made by `__new__` alone, which compiled is much quicker: `_passage` sets all of it.
+    incoming: LinkFlow
+    incoming_id: int
+    incoming_tag: bytes
+    #: rcv-settle-mode second is in force.
+    second: bool
+    #: When it came, seconds.
+    arrived: float
+    outgoing: LinkFlow
+    outgoing_id: int
+    #: Empty: it is the number, in hexadecimal digits; or, on a lane, the one that it came with, with one hop less.
+    outgoing_tag: bytes
+    number: int
+    #: The receiver has settled it.
+    over: bool
+    #: What the receiver has said, and the sender was told; only in mode second it is not the end.
+    outcome: bytes | None
+    #: When that was, seconds.
+    said: float
+    #: If it is to be recorded: when it left, seconds, octets of its payload, what its header told, and the counter of
+    #: its key. -1: it is not.
+    left: float
+    size: int
+    told: int
+    counter: int
+
+
+def _passage(
+    incoming: LinkFlow,
+    incoming_id: int,
+    incoming_tag: bytes,
+    second: bool,
+    arrived: float,
+    outgoing: LinkFlow,
+    outgoing_id: int,
+    outgoing_tag: bytes,
+) -> Passage:
+    """One more, which the ledgers of both sides have; the unsettled map of a lane that it leaves by is the caller's."""
+    passage = Passage.__new__(Passage)
+    passage.incoming = incoming
+    passage.incoming_tag = incoming_tag
+    passage.second = second
+    passage.arrived = arrived
+    passage.outgoing = outgoing
+    passage.outgoing_tag = outgoing_tag
+    passage.number = 0
+    passage.over = False
+    passage.outcome = None
+    passage.said = -1.0
+    passage.incoming_id = incoming_id
+    incoming.session.incoming.put(incoming_id, passage)
+    incoming.unsettled[incoming_tag] = passage
+    passage.outgoing_id = outgoing_id
+    outgoing.session.outgoing.put(outgoing_id, passage)
+    return passage
+
+
+def unfold(passage: Passage) -> tuple[Delivery, Delivery]:
+    """Make of a passage the relay that it is, for those who decide. Returns: what came, and what left."""
+    incoming, outgoing = passage.incoming, passage.outgoing
+    came = Delivery(incoming, passage.incoming_tag, 0, False, passage.second)
+    came.delivery_id = passage.incoming_id
+    came.complete = True
+    came.state = passage.outcome
+    orphaned = passage.incoming_id == -1
+    left = Delivery(outgoing, _left_with(passage), 0, False, False)
+    left.complete = True
+    relay = _joined(came, left, passage.arrived)
+    relay.complete = True
+    relay.answered = passage.outcome is not None
+    relay.counter = passage.counter
+    relay.told = passage.told
+    leg: Leg = relay.legs[0]
+    if passage.outcome is not None:
+        leg.decide(passage.outcome)
+    leg.said = passage.said
+    leg.left = passage.left
+    left.size = passage.size
+    if orphaned:
+        came.settled = came.remote_settled = True
+        relay.incoming = None
+    else:
+        incoming.session.incoming.put(came.delivery_id, came)
+        incoming.unsettled[came.tag] = came
+    if passage.over:
+        leg.end()
+        left.settled = left.remote_settled = True
+    else:
+        left.delivery_id = passage.outgoing_id
+        leg.counted = True
+        outgoing.session.outgoing.put(left.delivery_id, left)
+        outgoing.unsettled[left.tag] = left
+        if outgoing.lane and not passage.outgoing_tag:
+            del outgoing.passing[passage.incoming_tag]
+    router = incoming.session.wire.router
+    if router is not None and router.on_unfold is not None:
+        router.on_unfold(relay)
+    return came, left
+
+
+def unfold_link(link: LinkFlow) -> None:
+    """Make of each passage on a link the relay that it is: somebody looks at what is on it."""
+    if not link.outstanding and not link.unsettled:
+        return
+    ledger = link.session.outgoing if link.sender else link.session.incoming
+    for entry in ledger.deliveries.values():
+        if isinstance(entry, Passage) and (entry.outgoing if link.sender else entry.incoming) is link:
+            unfold(entry)
+
+
+def _joined(came: Delivery, left: Delivery, now: float) -> Relay:
+    """The relay of a delivery that leaves by one leg, which has begun. Args: now: when it came, seconds."""
+    relay = Relay(came.link.record, came, came.message_format, now)
+    relay.waiting = False
+    relay.attempts = 1
+    came.relay = relay
+    left.leg = leg = Leg(relay, left.link.record, False)
+    leg.delivery = left
+    leg.started = True
+    relay.add(leg)
+    return relay
+
+
+def _fold(router: RouterFlow, came: Delivery, left: Delivery, relay: Relay) -> None:
+    """A relay is through: what is left of it, if nobody has said anything of it yet, is a passage."""
+    leg: Leg = relay.legs[0]
+    recorder = router.recorder
+    counter = relay.counter
+    at = -1.0
+    if recorder is not None:
+        if not counter:
+            relay.counter = counter = router.counter(came.link, came.tag)
+        if recorder.takes(counter):
+            at = leg.left = recorder.time()
+    if came.settled:
+        relay.closed = True
+        leg.end()
+        router.relays -= 1
+        if recorder is not None and at >= 0:
+            _record(
+                router,
+                recorder,
+                came.link,
+                left.link,
+                came.tag,
+                left.tag,
+                counter,
+                left.size,
+                relay.came,
+                at,
+                -1.0,
+                b"",
+                relay.told,
+            )
+    elif (
+        relay.answered
+        or relay.attempts != 1
+        or relay.section_shift
+        or leg.outcome is not None
+        or came.state is not None
+        or left.state is not None
+        or came.remote_state is not None
+        or left.remote_state is not None
+        or came.remote_settled
+        or left.settled
+        or left.remote_settled
+        # Its key was in use, so that it has another tag, and stays in the map.
+        or (came.link.lane and left.link.lane and left.tag != onward(came.tag))
+    ):
+        return
+    else:
+        tag = left.tag
+        goes_on = came.link.lane and left.link.lane
+        if goes_on:
+            tag = b""
+        passage = _passage(
+            came.link, came.delivery_id, came.tag, came.second, relay.came, left.link, left.delivery_id, tag
+        )
+        passage.left = at
+        passage.size = left.size
+        passage.told = relay.told
+        passage.counter = counter
+        del left.link.unsettled[left.tag]
+        if goes_on:
+            left.link.passing[came.tag] = passage
+    # They refer to each other: the circles end here.
+    came.relay = left.leg = None
+    relay.legs = []
+
+
+def _left_with(passage: Passage) -> bytes:
+    """The tag that it left with."""
+    if passage.outgoing_tag:
+        return passage.outgoing_tag
+    return onward(passage.incoming_tag) if passage.outgoing.lane else b"%x" % passage.number
+
+
+def _record(
+    router: RouterFlow,
+    recorder: Recorder,
+    link: LinkFlow,
+    out: LinkFlow,
+    came_with: bytes,
+    left_with: bytes,
+    counter: int,
+    size: int,
+    came: float,
+    left: float,
+    said: float,
+    state: bytes,
+    told: int,
+) -> None:
+    """Record what came by one link and left by one. Args: state: its outcome; empty: it was settled before."""
+    kind = state_kind(state) if state else 0
+    # Numbered from `accepted`, as their codes are.
+    outcome = kind - _ACCEPTED + 1 if _ACCEPTED <= kind <= _MODIFIED else 0
+    flags = 0 if state else _SETTLED
+    if link.lane and len(came_with) == _KEY + 1:
+        key = came_with
+        hops_left = came_with[_KEY]
+    else:
+        key = router.key_prefix
+        if out.lane and not left_with:
+            left_with = onward(came_with)
+        hops_left = left_with[len(left_with) - 1] if out.lane and left_with else 0
+        flags |= _BEGAN
+    condition = 0
+    if kind == _REJECTED and recorder.on_rejected is not None:
+        condition = recorder.on_rejected(state)
+    recorder.store(
+        key,
+        counter,
+        hops_left,
+        flags,
+        outcome,
+        link.number,
+        out.number,
+        size,
+        came,
+        left,
+        said,
+        told,
+        0,
+        1,
+        0,
+        condition,
+    )
+
+
+def _is_over(entry: Delivery | Passage, sent: bool) -> bool:
+    """Whether the link that an entry of a ledger came or left by is over. Args: sent: it left by it."""
+    if isinstance(entry, Passage):
+        passage: Passage = entry
+        return passage.outgoing.over if sent else passage.incoming.over
+    delivery: Delivery = entry
+    return delivery.link.over
+
+
+def _delivery(entry: Delivery | Passage, sent: bool) -> Delivery:
+    """What an entry of a ledger is, to those who decide. Args: sent: it is a ledger of deliveries that we sent."""
+    if isinstance(entry, Delivery):
+        return entry
+    incoming, outgoing = unfold(entry)
+    return outgoing if sent else incoming

@@ -1,0 +1,440 @@
+"""The fast path: frames that are relayed without a decision."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from amqpmesh.router.kernel.backpressure import _COPIED, _PACE, _await, _await_exit, _goes_to, _note_wait
+from amqpmesh.router.kernel.client_batch import gather
+from amqpmesh.router.kernel.delivery_keys import onward
+from amqpmesh.router.kernel.dispositions import _relay_disposition
+from amqpmesh.router.kernel.encoded_values import uint32
+from amqpmesh.router.kernel.fast_deliveries import _fold, _joined, _passage, _record
+from amqpmesh.router.kernel.fast_route import _fits, _is_full, _large_exit, _ready_exit
+from amqpmesh.router.kernel.frame_reading import (
+    _DISPOSITION_CODE,
+    _FLOW_CODE,
+    _SMALLEST,
+    _TRANSFER_CODE,
+    read_disposition,
+    read_flow,
+    read_transfer,
+)
+from amqpmesh.router.kernel.frame_writing import _write_whole, write_transfer
+from amqpmesh.router.kernel.head_sections import _passes_as_it_is, told
+from amqpmesh.router.kernel.ledger import Delivery
+from amqpmesh.router.kernel.serial import _HALF, _MASK, serial_distance
+from amqpmesh.router.kernel.transfer_accounting import (
+    _check_first_transfer,
+    _count_first_sent,
+    _count_first_transfer,
+    _first_transfer,
+    receive_transfer,
+    send_transfer,
+)
+from amqpmesh.router.kernel.violations import Violation
+
+if TYPE_CHECKING:
+    from amqpmesh.router.kernel.connection_endpoint import ConnectionFlow
+    from amqpmesh.router.kernel.frame_fields import FlowFrame, TransferFrame
+    from amqpmesh.router.kernel.link_endpoint import LinkFlow
+    from amqpmesh.router.kernel.relays import Leg, Relay
+    from amqpmesh.router.kernel.router_state import RouterFlow
+    from amqpmesh.router.kernel.session_endpoint import SessionFlow
+
+
+def relay_frames(wire: ConnectionFlow, data: bytes, at: int, end: int) -> int:
+    """Relay what comes on a connection, frame by frame, as far as nothing is to be decided.
+
+    Every frame is done with entirely, or is left as if it had not been looked at.
+
+    Args: data: of which `at` is where a frame begins, of a connection that both sides have opened.
+    Returns: where the first frame begins that is not done with: it is not here whole, it is for others to read,
+        `wire.waits_for` is to be written before, or `wire.work` is used up. `wire.undecided` is what is left of the one
+        before.
+    """
+    router = wire.router
+    if router is None:
+        return at if wire.gathering is None else gather(wire, wire.gathering, data, at, end)
+    begin = at
+    came = router.came
+    sessions = wire.sessions
+    if router.recorder is not None:
+        router.recorder.times = 0
+    while end - at >= _SMALLEST:
+        size = uint32(data, at)
+        after = at + size
+        if size < _SMALLEST or after > end or size > wire.max_frame_size or data[at + 4] != 2 or data[at + 5]:
+            break
+        session = sessions.get(data[at + 6] << 8 | data[at + 7])
+        if session is None:
+            break
+        code = data[at + 10]
+        if code == _TRANSFER_CODE:
+            payload_at = read_transfer(came, data, at + 8, after)
+            if payload_at < 0:
+                break
+            link = session.links.get(came.handle)
+            if link is None or link.sender or not _relay_transfer(router, session, link, came, data, payload_at, after):
+                break
+            # What a large one adds to somebody's output is to leave before there is too much of it.
+            wire.work -= 1 + (size >> 8)
+        elif code == _DISPOSITION_CODE:
+            if not read_disposition(router.said, data, at + 8, after):
+                break
+            if not _relay_disposition(router, wire, session, router.said):
+                at = after
+                break
+        elif code == _FLOW_CODE:
+            if not read_flow(router.flow, data, at + 8, after) or not _take_flow(router, session, router.flow):
+                break
+            wire.work -= 1
+        else:
+            break
+        at = after
+        if wire.work <= 0:
+            break
+    if at > begin:
+        if wire.waits_since >= 0:
+            wire.waited += router.now - wire.waits_since
+            wire.waits_since = -1.0
+        if wire.waited > 0:
+            wire.waited = max(0.0, wire.waited - (at - begin) / _PACE)
+    if wire.waits_for is not None:
+        _note_wait(router, wire)
+    return at
+
+
+def _relay_transfer(
+    router: RouterFlow,
+    session: SessionFlow,
+    link: LinkFlow,
+    frame: TransferFrame,
+    data: bytes,
+    payload_at: int,
+    end: int,
+) -> bool:
+    """Relay a frame of a delivery now: all of it, or what begins one that leaves in the same way; whether it was."""
+    if link.current is not None:
+        return _relay_next(router, session, link, frame, data, payload_at, end)
+    exits = link.exits
+    size = end - payload_at
+    if (
+        exits is None
+        or exits.generation != router.generation
+        or exits.lent == 0
+        or link.behind
+        or serial_distance(session.next_incoming_id, session.incoming_limit) <= 0
+    ):
+        return False
+    large = frame.more or size > exits.room
+    out = _ready_exit(exits) if not large else _large_exit(exits, size)
+    if out is None:
+        if session.wire.patient:
+            _await_exit(router, session.wire, exits, size if large else 0)
+        return False
+    if out.max_message_size and size > out.max_message_size:
+        return False
+    if frame.message_format <= 0 and not _passes_as_it_is(data, payload_at, end, exits.drops, not frame.more):
+        return False
+    try:
+        _check_first_transfer(session, link, frame, size)
+    except Violation:
+        return False  # who reads it anew finds the same, and answers
+    came_with = frame.delivery_tag
+    assert came_with is not None
+    target = out.session
+    sink = target.wire
+    # The tag that it leaves with: this; or the one that it came with, with so many hops left; or a number.
+    tag = b""
+    hops = 0
+    number = 0
+    if not out.lane:
+        out.last_tag += 1
+        number = out.last_tag
+    elif not link.lane:
+        tag = router.next_key(exits.hops)
+    else:
+        hops = came_with[len(came_with) - 1] if came_with else 0
+        if hops < 2 or sink.container is session.wire.container or came_with in out.passing:
+            return False
+        hops -= 1
+        if out.unsettled and onward(came_with) in out.unsettled:
+            return False
+    if large:
+        _relay_first(
+            router, link, out, frame, data, payload_at, end, tag or (onward(came_with) if hops else b"%x" % number)
+        )
+        return True
+    settled = frame.settled == 1
+    second = link.second and frame.rcv_settle_mode != 0
+    delivery_id = target.next_delivery_id
+    # Lanes are of mode second, for those that need it (§2.7.5).
+    mode = 0 if out.lane and not second else -1
+    p = data
+    if target.in_full or frame.message_format > 0:
+        leaving = router.leaving
+        leaving.handle = out.handle
+        leaving.delivery_id = delivery_id
+        leaving.delivery_tag = tag or (onward(came_with) if hops else b"%x" % number)
+        leaving.message_format = frame.message_format if frame.message_format > 0 else 0
+        leaving.settled = 1 if settled else -1
+        leaving.more = False
+        leaving.rcv_settle_mode = mode
+        write_transfer(sink.out, target.channel, leaving, p[payload_at:end], sink.remote_max_frame_size, target.in_full)
+    else:
+        _write_whole(
+            sink.out,
+            target.channel,
+            out.handle,
+            delivery_id,
+            came_with if hops else tag,
+            hops,
+            number,
+            settled,
+            mode,
+            size,
+        )
+        if size < _COPIED:
+            sink.out += p[payload_at:end]
+        else:
+            sink.out += memoryview(data)[payload_at:end]
+    _count_first_transfer(session, link, settled, size)
+    session.in_parts = False
+    if size < _COPIED:
+        session.small += 1
+        router.small_at = router.now
+    else:
+        session.small = 0
+        _goes_to(router, session.wire, sink)
+    session.release(0)
+    _count_first_sent(target, out, settled)
+    out.octets += size
+    _count_relayed(router, link, out)
+    recorder = router.recorder
+    counter = 0
+    left = -1.0
+    said = 4
+    if recorder is not None:
+        counter = router.key_count if out.lane and not link.lane else router.counter(link, came_with)
+        if recorder.takes(counter):
+            left = recorder.time()
+            if frame.message_format <= 0:
+                said = told(data, payload_at, end)
+            if settled:
+                _record(router, recorder, link, out, came_with, tag, counter, size, router.now, left, -1.0, b"", said)
+    if not settled:
+        passage = _passage(link, frame.delivery_id, came_with, second, router.now, out, delivery_id, tag)
+        passage.number = number
+        passage.left = left
+        passage.size = size
+        passage.told = said
+        passage.counter = counter
+        if hops:
+            out.passing[came_with] = passage
+        out.outstanding += 1
+        router.relays += 1
+        if router.relays > router.most_relays:
+            router.most_relays = router.relays
+    if not target.woken:
+        target.stir()
+    return True
+
+
+def _count_relayed(router: RouterFlow, link: LinkFlow, out: LinkFlow) -> None:
+    """A delivery was given to an exit."""
+    exits = link.exits
+    assert exits is not None
+    if exits.turn:
+        out.turn = exits.turn
+    link.relayed += 1
+    link.last_at = out.last_at = router.now
+    link.quiet -= 1
+    if exits.lent > 0:
+        exits.lent -= 1
+        exits.quiet -= 1
+        if exits.quiet < 0:
+            router.due = True
+    if link.quiet < 0 or not out.link_credit:
+        router.due = True
+    if not link.touched:
+        router.touch(link)
+    if not out.touched:
+        router.touch(out)
+        if out.session.wire.sending:  # its peer does not read on: what waits for it is to be counted
+            router.due = True
+
+
+def _relay_first(
+    router: RouterFlow,
+    link: LinkFlow,
+    out: LinkFlow,
+    frame: TransferFrame,
+    data: bytes,
+    payload_at: int,
+    end: int,
+    tag: bytes,
+) -> None:
+    """Relay the first frame of a delivery that leaves in several, which begins as it was checked.
+
+    What it is to those who decide, it is from its begin to its end. Args: tag: of what leaves.
+    """
+    session, target = link.session, out.session
+    if not frame.more and end - payload_at < _COPIED:
+        router.small_at = router.now
+    came = _first_transfer(session, link, frame, end - payload_at)
+    left = Delivery(out, tag, came.message_format, came.settled, False)
+    relay = _joined(came, left, router.now)
+    if router.recorder is not None and frame.message_format <= 0:
+        relay.told = told(data, payload_at, end)
+    if out.lane:
+        if not came.second:
+            # Lanes are of mode second, for those that need it (§2.7.5).
+            left.rcv_settle_mode = 0
+        if not link.lane:
+            relay.counter = router.key_count
+    link.relay = relay
+    out.leg = left.leg
+    if not came.settled:
+        out.outstanding += 1
+        assert left.leg is not None
+        left.leg.counted = True
+    router.relays += 1
+    if router.relays > router.most_relays:
+        router.most_relays = router.relays
+    if router.on_unfold is not None:
+        router.on_unfold(relay)
+    wire = target.wire
+    _goes_to(router, session.wire, wire)
+    payload = memoryview(data)[payload_at:end]
+    send_transfer(out, wire.out, left, payload, frame.more, False, None, wire.remote_max_frame_size)
+    session.release(1)
+    _count_relayed(router, link, out)
+    if not target.woken:
+        target.stir()
+    if not frame.more:
+        _relayed_whole(router, link, came, left, relay)
+
+
+def _relayed_whole(router: RouterFlow, link: LinkFlow, came: Delivery, left: Delivery, relay: Relay) -> None:
+    """The last frame of a delivery of several was relayed."""
+    out = left.link
+    link.relay = None
+    out.leg = None
+    relay.complete = True
+    _fold(router, came, left, relay)
+    router.touch(out)
+    # Others may have waited until it was through.
+    if link.exits is None or link.exits.generation != router.generation:
+        router.due = True
+
+
+def _relay_next(
+    router: RouterFlow,
+    session: SessionFlow,
+    link: LinkFlow,
+    frame: TransferFrame,
+    data: bytes,
+    payload_at: int,
+    end: int,
+) -> bool:
+    """Relay a frame in the middle of a delivery, or its last, by the only leg that it has; whether it was.
+
+    That leg has sent all that came before, and goes on.
+    """
+    came = link.current
+    assert came is not None
+    relay = link.relay
+    if relay is None or came.relay is not relay or relay.dropped or relay.kept is not None or len(relay.legs) != 1:
+        return False
+    leg: Leg = relay.legs[0]
+    left = leg.delivery
+    if left is None or not leg.started or leg.done or leg.aborting or leg.chunks or left.complete:
+        return False
+    out = left.link
+    size = end - payload_at
+    last = not frame.more
+    if (
+        out.leg is not leg
+        or (out.lane and last and not _stays(router, link, out))
+        or (frame.settled == 1 and not came.remote_settled)
+        or left.settled != came.settled
+        or (not size and not last)
+        or (out.max_message_size and left.size + size > out.max_message_size)
+        or out.session.channel == -1
+    ):
+        return False
+    target = out.session
+    wire = target.wire
+    is_full = _is_full(out)
+    if is_full or not _fits(out, size):
+        _await(router, session.wire, wire, is_full)
+        return False
+    try:
+        receive_transfer(link, frame, size)
+    except Violation:
+        return False  # as above
+    _goes_to(router, session.wire, wire)
+    payload = memoryview(data)[payload_at:end]
+    send_transfer(out, wire.out, left, payload, frame.more, False, None, wire.remote_max_frame_size)
+    session.release(1)
+    if wire.sending and not out.touched:  # as of a first frame
+        router.touch(out)
+        router.due = True
+    if not target.woken:
+        target.stir()
+    if last:
+        _relayed_whole(router, link, came, left, relay)
+    return True
+
+
+def _stays(router: RouterFlow, link: LinkFlow, out: LinkFlow) -> bool:
+    """Whether a lane is neither to be detached, nor the reason why what comes next by the link has to wait."""
+    exits = link.exits
+    return exits is not None and exits.generation == router.generation and not link.behind and out in exits.bulk
+
+
+def _take_flow(router: RouterFlow, session: SessionFlow, frame: FlowFrame) -> bool:
+    """Take note of what a peer can take now: of its window, and of more credit on a link; whether nothing else is to be
+    done about it than to tell those who divide credit.
+
+    Source: §2.5.6 receiving a flow, §2.6.7.
+    """
+    link: LinkFlow | None = None
+    credit = 0
+    seen = frame.next_incoming_id if frame.next_incoming_id != -1 else session.initial_outgoing_id
+    in_flight = serial_distance(seen, session.next_outgoing_id)
+    window = frame.incoming_window - in_flight
+    if (
+        in_flight < 0
+        or frame.drain
+        or frame.echo
+        or frame.next_outgoing_id != session.next_incoming_id
+        or (session.remote_incoming_window <= 0 and window > 0)
+    ):
+        return False
+    if frame.handle != -1:
+        link = session.links.get(frame.handle)
+        if link is None or not link.sender or link.exits is None or link.exits.generation != router.generation:
+            return False
+        limit = (frame.delivery_count + frame.link_credit) & _MASK
+        credit = serial_distance(link.delivery_count, limit)
+        if (
+            frame.delivery_count == -1
+            or frame.link_credit == -1
+            or frame.link_credit >= _HALF
+            or link.drain
+            or credit < link.link_credit
+            or (link.leg is not None and not link.leg.started)
+        ):
+            return False
+    session.remote_incoming_window = max(0, window)
+    session.remote_outgoing_window = frame.outgoing_window
+    if link is not None:
+        link.lowered = False
+        link.link_credit = credit
+        # Nothing waits for it.
+        link.available = 0
+        router.touch(link)
+        router.due = True
+    return True

@@ -1,0 +1,295 @@
+"""Hot frames, written as compactly as the standard allows."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from amqpmesh.router.kernel.encoded_values import _append_uint, _put_uint, _uint_octets
+
+if TYPE_CHECKING:
+    from amqpmesh.router.kernel.frame_fields import DispositionRun, TransferFrame
+    from amqpmesh.router.kernel.link_endpoint import LinkFlow
+    from amqpmesh.router.kernel.session_endpoint import SessionFlow
+
+#: Descriptor and format code of the usual encodings.
+_TRANSFER_LIST8: Final = b"\x00\x53\x14\xc0"
+_DISPOSITION_LIST8: Final = b"\x00\x53\x15\xc0"
+
+#: Frame header, descriptor and list8 header; the sizes, the channel and the count are filled in.
+_TRANSFER_START: Final = b"\x00\x00\x00\x00\x02\x00\x00\x00" + _TRANSFER_LIST8 + b"\x00\x00"
+_DISPOSITION_START: Final = b"\x00\x00\x00\x00\x02\x00\x00\x00" + _DISPOSITION_LIST8 + b"\x00\x00"
+
+_FLOW_START: Final = b"\x00\x00\x00\x00\x02\x00\x00\x00\x00\x53\x13\xc0\x00\x00"
+
+#: The begin of a frame by its octets: what follows is put in its place.
+_HEADS: Final = tuple(_TRANSFER_START + bytes(max(0, octets - 14)) for octets in range(100))
+
+#: [count:n] are the nulls that stand between the fields written so far and field n.
+_NULLS: Final = b"\x40" * 11
+
+_DIGITS: Final = b"0123456789abcdef"
+
+#: Octets of a state that fit into the smallest frame, with all else.
+_SHORT: Final = 400
+
+#: Transfers that we may send: as many as the peer takes.
+OUTGOING_WINDOW: Final = 0x7FFFFFFF
+_OUTGOING_WINDOW: Final = OUTGOING_WINDOW
+
+
+def write_transfer(
+    out: bytearray,
+    channel: int,
+    frame: TransferFrame,
+    payload: bytes | memoryview,
+    limit: int,
+    in_full: bool = False,
+) -> int:
+    """Append one `transfer` frame of at most `limit` octets to `out`, compact: trailing defaults are left out (§2.7.5).
+
+    Where the payload does not fit whole, as much of it goes as fits, and the frame says `more`.
+
+    Args: limit: at least what the frame takes without payload; a first frame without a state takes 65 octets at most,
+        in full 70. in_full: write nulls for the trailing defaults.
+    Returns: how many octets of the payload went.
+    """
+    start = len(out)
+    _write_transfer_head(out, channel, frame, in_full)
+    taken = len(payload)
+    room = limit - (len(out) - start)
+    if taken > room:
+        if not frame.more:
+            del out[start:]
+            frame.more = True
+            _write_transfer_head(out, channel, frame, in_full)
+            room = limit - (len(out) - start)
+        taken = max(0, room)
+        payload = memoryview(payload)[:taken]
+    out += payload
+    out[start : start + 4] = (len(out) - start).to_bytes(4, "big")
+    return taken
+
+
+def _write_transfer_head(out: bytearray, channel: int, frame: TransferFrame, in_full: bool) -> None:
+    """The frame up to its payload; the size of the frame is left open."""
+    start = len(out)
+    out += _TRANSFER_START
+    if channel:
+        out[start + 6 : start + 8] = channel.to_bytes(2, "big")
+    _append_uint(out, frame.handle)
+    count = 1
+    if frame.delivery_id != -1:
+        _append_uint(out, frame.delivery_id)
+        count = 2
+    tag = frame.delivery_tag
+    if tag is not None:
+        out += _NULLS[count:2]
+        out.append(0xA0)
+        out.append(len(tag))
+        out += tag
+        count = 3
+    if frame.message_format != -1:
+        out += _NULLS[count:3]
+        _append_uint(out, frame.message_format)
+        count = 4
+    if frame.settled == 1:
+        out += _NULLS[count:4]
+        out.append(0x41)
+        count = 5
+    if frame.more:
+        out += _NULLS[count:5]
+        out.append(0x41)
+        count = 6
+    if frame.rcv_settle_mode != -1:
+        out += _NULLS[count:6]
+        out.append(0x50)
+        out.append(frame.rcv_settle_mode)
+        count = 7
+    if frame.state is not None:
+        out += _NULLS[count:7]
+        out += frame.state
+        count = 8
+    if frame.resume:
+        out += _NULLS[count:8]
+        out.append(0x41)
+        count = 9
+    if frame.aborted:
+        out += _NULLS[count:9]
+        out.append(0x41)
+        count = 10
+    if in_full:
+        out += _NULLS[count:11]
+        count = 11
+    _close_list(out, start, count)
+
+
+def _write_whole(
+    out: bytearray,
+    channel: int,
+    handle: int,
+    delivery_id: int,
+    tag: bytes,
+    hops: int,
+    number: int,
+    settled: bool,
+    mode: int,
+    size: int,
+) -> None:
+    """Append the only frame of a delivery of format 0, without its payload: the same octets as `write_transfer`.
+
+    Args: tag: empty, if it is `number` in hexadecimal digits. hops: its last octet; 0: as it is.
+        mode: 0 for rcv-settle-mode first; -1: none is said. size: of the payload.
+    """
+    digits = len(tag)
+    if not digits:
+        digits = 1
+        rest = number >> 4
+        while rest:
+            digits += 1
+            rest >>= 4
+    tail = 5 if mode == 0 else 2 if settled else 1
+    octets = 16 + _uint_octets(handle) + _uint_octets(delivery_id) + digits + tail
+    at = len(out)
+    out += _HEADS[octets]
+    # All that is put lies within those octets.
+    o = out
+    o[at + 12] = octets - 13
+    o[at + 13] = 7 if mode == 0 else 5 if settled else 4
+    if channel:
+        o[at + 6] = channel >> 8
+        o[at + 7] = channel & 255
+    size += octets
+    if size > 0xFFFF:
+        o[at] = size >> 24
+        o[at + 1] = size >> 16 & 255
+    o[at + 2] = size >> 8 & 255
+    o[at + 3] = size & 255
+    at = _put_uint(o, at + 14, handle)
+    at = _put_uint(o, at, delivery_id)
+    o[at] = 0xA0
+    o[at + 1] = digits
+    at += 2
+    if tag:
+        t = tag
+        for rest in range(digits):
+            o[at + rest] = t[rest]
+        at += digits
+        if hops:
+            o[at - 1] = hops
+    else:
+        at += digits
+        rest = at - 1
+        while digits:
+            o[rest] = _DIGITS[number & 15]
+            number >>= 4
+            rest -= 1
+            digits -= 1
+    # Message format, settled, more, rcv-settle-mode.
+    o[at] = 0x43
+    if tail > 1:
+        o[at + 1] = 0x41 if settled else 0x40
+    if mode == 0:
+        o[at + 2] = 0x40
+        o[at + 3] = 0x50
+
+
+def _close_list(out: bytearray, start: int, count: int) -> None:
+    """Fill in size and count of the list that ends a frame's performative; it becomes a list32 if it must."""
+    size = len(out) - start - 13
+    if size < 256:
+        out[start + 12] = size
+        out[start + 13] = count
+    else:
+        # A large state: an error with its info, annotations to merge.
+        out[start + 11 : start + 14] = b"\xd0" + (size + 3).to_bytes(4, "big") + count.to_bytes(4, "big")
+
+
+def write_dispositions(session: SessionFlow) -> bool:
+    """Write the dispositions that have gathered on a session, as far as they are certain to fit into a frame; whether
+    those were all.
+    """
+    if session.progress:
+        return False
+    wire = session.wire
+    for run in session.dispositions:
+        if run.state is not None and len(run.state) > _SHORT:
+            return False
+    for run in session.dispositions:
+        write_disposition(wire.out, session.channel, run)
+    session.dispositions.clear()
+    return True
+
+
+def write_disposition(out: bytearray, channel: int, run: DispositionRun) -> None:
+    """Append a whole `disposition` frame to `out`, compact (§2.7.6)."""
+    start = len(out)
+    out += _DISPOSITION_START
+    if channel:
+        out[start + 6] = channel >> 8
+        out[start + 7] = channel & 255
+    out.append(0x41 if run.receiver else 0x42)
+    _append_uint(out, run.first)
+    count = 2
+    if run.last != run.first:
+        _append_uint(out, run.last)
+        count = 3
+    elif run.settled or run.state is not None:
+        out.append(0x40)
+    if run.settled or run.state is not None:
+        out.append(0x41 if run.settled else 0x42)
+        count = 4
+    if run.state is not None:
+        out += run.state
+        count = 5
+    _close_list(out, start, count)
+    size = len(out) - start
+    out[start] = size >> 24
+    out[start + 1] = size >> 16 & 255
+    out[start + 2] = size >> 8 & 255
+    out[start + 3] = size & 255
+
+
+def write_flow(session: SessionFlow, link: LinkFlow | None, echo: bool, counted: bool = True) -> None:
+    """Append a `flow` with a session's state to what is to be sent, and with a link's (§2.7.4).
+
+    Args: echo: the peer is to answer. counted: the link's delivery-count is known to us.
+    """
+    out = session.wire.out
+    compact = session.wire.compact
+    start = len(out)
+    window = session.announce()
+    out += _FLOW_START
+    if session.channel:
+        out[start + 6] = session.channel >> 8
+        out[start + 7] = session.channel & 255
+    if session.begun:
+        _append_uint(out, session.next_incoming_id)
+    else:
+        out.append(0x40)
+    _append_uint(out, window)
+    _append_uint(out, session.next_outgoing_id)
+    _append_uint(out, _OUTGOING_WINDOW)
+    count = 4
+    drain = False
+    if link is not None:
+        _append_uint(out, link.handle)
+        if counted:
+            _append_uint(out, link.delivery_count)
+        else:
+            out.append(0x40)
+        _append_uint(out, link.link_credit)
+        _append_uint(out, link.available)
+        count = 8
+        drain = link.drain
+    if not compact or drain or echo:
+        out += _NULLS[count:8]
+        out.append(0x41 if drain else 0x42 if not compact else 0x40)
+        count = 9
+        if not compact or echo:
+            out.append(0x41 if echo else 0x42)
+            count = 10
+        if not compact:
+            out.append(0x40)
+            count = 11
+    _close_list(out, start, count)
+    out[start + 3] = len(out) - start

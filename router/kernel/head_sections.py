@@ -1,0 +1,323 @@
+"""Head sections of a message: header and both annotations (§3.2)."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from amqpmesh.router.kernel.encoded_values import (
+    _DELIVERY_ANNOTATIONS,
+    _HEADER,
+    _MESSAGE_ANNOTATIONS,
+    PROPERTIES,
+    descriptor_code,
+    skip,
+    uint32,
+    uint_value,
+    uint_width,
+)
+from amqpmesh.router.kernel.violations import LINK, Incomplete, Violation
+
+#: What the keys of the mesh's own delivery annotations begin with.
+_OURS: Final = b"x-opt-mesh-"
+
+
+class Head:
+    """Where the head sections of a message of format 0 lie: header and both annotations (§3.2).
+
+    Offsets into the payload. Extents are (start, end), (0, 0) for a section that is not there.
+    """
+
+    __slots__ = (
+        "bare_at",
+        "delivery_annotations",
+        "header",
+        "irregular",
+        "message_annotations",
+        "priority",
+        "ttl",
+        "ttl_at",
+    )
+
+    def __init__(self) -> None:
+        self.header = (0, 0)
+        self.delivery_annotations = (0, 0)
+        self.message_annotations = (0, 0)
+        #: Where the bare message begins.
+        self.bare_at = 0
+        #: 0..255, 4 if absent (§3.2.1).
+        self.priority = 4
+        #: Milliseconds; -1: absent.
+        self.ttl = -1
+        #: Where the ttl's format code stands.
+        self.ttl_at = 0
+        #: Sections out of order, doubled or malformed: from there everything counts as bare message.
+        self.irregular = False
+
+
+def read_head(data: bytes, complete: bool) -> Head | None:
+    """Find the head sections at the start of a message, by skipping.
+
+    Args: data: the payload so far, of message-format 0. complete: no more of it will come.
+    Returns: the head; None while `data` ends before the first section of the bare message has begun.
+    Source: §3.2.
+    """
+    head = Head()
+    at = 0
+    end = len(data)
+    last = 0
+    while at < end:
+        try:
+            code, value_at = descriptor_code(data, at, end)
+            if code < _HEADER or code > _MESSAGE_ANNOTATIONS:
+                break
+            if code <= last:
+                head.irregular = True
+                break
+            after = skip(data, value_at, end)
+            if code == _HEADER:
+                _read_header(head, data, value_at, after)
+                head.header = (at, after)
+            elif code == _DELIVERY_ANNOTATIONS:
+                head.delivery_annotations = (at, after)
+            else:
+                head.message_annotations = (at, after)
+        except Incomplete:
+            if not complete:
+                return None
+            head.irregular = True
+            break
+        except Violation:
+            head.irregular = True
+            break
+        last = code
+        at = after
+    else:
+        if not complete:
+            return None
+    head.bare_at = at
+    return head
+
+
+def _read_header(head: Head, data: bytes, at: int, end: int) -> None:
+    """Read priority and ttl of the header list at `at`, which ends at `end` (§3.2.1).
+
+    Raises: Violation: it is no well-formed header, as far as these two go.
+    """
+    priority = 4
+    ttl = -1
+    ttl_at = 0
+    form = data[at]
+    if form == 0xC0 and end - at >= 3:
+        count = data[at + 2]
+        at += 3
+    elif form == 0xD0 and end - at >= 9:
+        count = int.from_bytes(data[at + 5 : at + 9], "big")
+        at += 9
+    elif form == 0x45:
+        count = 0
+    else:
+        raise Violation(LINK, "amqp:decode-error", "the header is not a list")
+    try:
+        if count > 1:
+            at = skip(data, at, end)
+            after = skip(data, at, end)
+            if data[at] == 0x50:
+                priority = data[at + 1]
+            elif data[at] != 0x40:
+                raise Violation(LINK, "amqp:decode-error", "the priority is not a ubyte")
+            at = after
+        if count > 2:
+            skip(data, at, end)
+            ttl_at = at
+            if not uint_width(data[at]):
+                raise Violation(LINK, "amqp:decode-error", "the ttl is not a uint")
+            ttl = uint_value(data, at, data[at])
+    except Incomplete:
+        raise Violation(LINK, "amqp:decode-error", "the header is shorter than its fields") from None
+    head.priority = priority
+    head.ttl = ttl
+    head.ttl_at = ttl_at
+
+
+def patch_ttl(data: bytes, head: Head, ttl: int) -> bytes:
+    """The payload with a smaller ttl (milliseconds) in place: its encoding keeps its width, so nothing moves.
+
+    Args: data: the payload that `head` was read from. head: with a ttl above 0. ttl: 0..head.ttl.
+    """
+    at = head.ttl_at + 1
+    width = 4 if data[at - 1] == 0x70 else 1
+    return data[:at] + ttl.to_bytes(width, "big") + data[at + width :]
+
+
+def _property(data: bytes, at: int, number: int) -> tuple[int, int] | None:
+    """Where a field of the properties section lies, if the bare message that begins at `at` starts with one (§3.2.4).
+
+    Args: number: of the field, from 0. Returns: (start, end); None if there are not so many fields.
+    Raises: Incomplete: the bytes end before it is known. Violation: a malformed section.
+    """
+    end = len(data)
+    code, value_at = descriptor_code(data, at, end)
+    if code != PROPERTIES:
+        return None
+    # The list may go on in the next frame: its items are read as far as they are here.
+    if value_at >= end:
+        raise Incomplete
+    form = data[value_at]
+    if form == 0x45:
+        return None
+    if form not in (0xC0, 0xD0):
+        raise Violation(LINK, "amqp:decode-error", "the properties section is not a list")
+    width = 1 if form == 0xC0 else 4
+    item = value_at + 1 + 2 * width
+    if item > end:
+        raise Incomplete
+    list_end = value_at + 1 + width + int.from_bytes(data[value_at + 1 : value_at + 1 + width], "big")
+    if int.from_bytes(data[item - width : item], "big") <= number:
+        return None
+    known = min(end, list_end)
+    try:
+        for _ in range(number):
+            item = skip(data, item, known)
+        return item, skip(data, item, known)
+    except Incomplete:
+        if list_end <= end:
+            raise Violation(LINK, "amqp:decode-error", "the properties are shorter than their fields") from None
+        raise
+
+
+def read_to(data: bytes, at: int) -> str | None:
+    """The `to` of the properties section, if the bare message that begins at `at` starts with one (§3.2.4).
+
+    Raises: Incomplete: the bytes end before it is known. Violation: a malformed section.
+    """
+    found = _property(data, at, 2)
+    if found is None:
+        return None
+    item, after = found
+    code = data[item]
+    if code == 0x40:
+        return None
+    if code not in (0xA1, 0xB1):
+        raise Violation(LINK, "amqp:decode-error", "`to` is not a string")
+    try:
+        return data[item + (2 if code == 0xA1 else 5) : after].decode()
+    except UnicodeDecodeError:
+        raise Violation(LINK, "amqp:decode-error", "`to` is not UTF-8") from None
+
+
+def read_expiry(data: bytes, at: int) -> int | None:
+    """The absolute-expiry-time of the bare message that begins at `at`, milliseconds since 1970; None: it has none.
+
+    Raises: as `read_to`.
+    """
+    found = _property(data, at, 8)
+    if found is None:
+        return None
+    item, after = found
+    if data[item] == 0x40:
+        return None
+    if data[item] != 0x83:
+        raise Violation(LINK, "amqp:decode-error", "the absolute-expiry-time is not a timestamp")
+    return int.from_bytes(data[item + 1 : after], "big", signed=True)
+
+
+def told(data: bytes, at: int, end: int) -> int:
+    """What the header of a message says that records tell: its priority, and 256 times its delivery-count."""
+    if end - at < 6 or data[at + 1] != 0x53 or data[at + 2] != _HEADER or data[at + 3] == 0x45:
+        return 4
+    if data[at + 3] == 0xC0:
+        count = data[at + 5]
+        at += 6
+    else:
+        if end - at < 12:
+            return 4
+        count = uint32(data, at + 8)
+        at += 12
+    priority = 4
+    tries = 0
+    # durable, priority, ttl, first-acquirer, delivery-count (§3.2.1)
+    for field in range(min(count, 5)):
+        if at >= end:
+            break
+        code = data[at]
+        if field == 1 and code == 0x50 and end - at >= 2:
+            priority = data[at + 1]
+        elif field == 4 and code == 0x52 and end - at >= 2:
+            tries = data[at + 1]
+        elif field == 4 and code == 0x70 and end - at >= 5:
+            tries = min(uint32(data, at + 1), 0xFFFF)
+        at += 5 if code == 0x70 else 2 if code == 0x50 or code == 0x52 or code == 0x56 else 1
+    return priority | tries << 8
+
+
+def _passes_as_it_is(data: bytes, at: int, end: int, drops: bool, whole: bool) -> bool:
+    """Whether the head sections of a message of format 0 leave as they came, and are nothing out of the ordinary.
+
+    Its ttl does: no time has passed.
+    Args: drops: delivery annotations do not pass. whole: nothing follows behind `end`.
+    """
+    last = 0
+    while end - at >= 4:
+        if data[at] != 0 or data[at + 1] != 0x53:
+            return False
+        code = data[at + 2]
+        if code < _HEADER or code > _MESSAGE_ANNOTATIONS:
+            return True
+        if code <= last:
+            return False
+        last = code
+        form = data[at + 3]
+        if form == 0x45:
+            after = at + 4
+        elif form == 0xC0 or form == 0xC1:
+            if end - at < 5:
+                return False
+            after = at + 5 + data[at + 4]
+        elif form == 0xD0 or form == 0xD1:
+            if end - at < 8:
+                return False
+            after = at + 8 + uint32(data, at + 4)
+        else:
+            return False
+        if after > end:
+            return False
+        if code == _HEADER:
+            if form != 0x45 and not _is_plain_header(data, at + 4, after, form):
+                return False
+        elif code == _DELIVERY_ANNOTATIONS and (drops or data.find(_OURS, at, after) >= 0):
+            return False
+        at = after
+    return whole and at == end
+
+
+def _is_plain_header(data: bytes, at: int, end: int, form: int) -> bool:
+    """Whether the fields of a header's list are the usual ones. Args: at: where its size is."""
+    if form == 0xC0 and end - at >= 2:
+        count = data[at + 1]
+        at += 2
+    elif form == 0xD0 and end - at >= 8:
+        count = uint32(data, at + 4)
+        at += 8
+    else:
+        return False
+    if count > 0:
+        if at >= end or not 0x40 <= data[at] <= 0x42:
+            return False
+        at += 1
+    if count > 1:
+        if at >= end:
+            return False
+        if data[at] == 0x50:
+            at += 2
+        elif data[at] == 0x40:
+            at += 1
+        else:
+            return False
+    if count > 2:
+        if at >= end:
+            return False
+        code = data[at]
+        at += 5 if code == 0x70 else 2 if code == 0x52 else 1
+        if code not in (0x70, 0x52, 0x43, 0x40):
+            return False
+    return at <= end

@@ -1,0 +1,298 @@
+"""Live deliveries of a session, by delivery-id."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from amqpmesh.router.kernel.serial import _MASK, serial_distance
+
+if TYPE_CHECKING:
+    from amqpmesh.router.kernel.fast_deliveries import Passage
+    from amqpmesh.router.kernel.link_endpoint import LinkFlow
+    from amqpmesh.router.kernel.relays import Leg, Relay
+
+#: Slots of a ledger: as many as it begins with, and as it keeps while nothing is live.
+_LEAST_SLOTS: Final = 8
+_KEPT_SLOTS: Final = 1024
+
+#: A ledger has no more slots than so many for each live delivery, but for a few.
+_ROOM: Final = 16
+
+
+class Delivery:
+    """One delivery at one end of a link, from its first frame until it is settled here (§2.6.12)."""
+
+    __slots__ = (
+        "aborted",
+        "complete",
+        "delivery_id",
+        "ignored",
+        "leg",
+        "link",
+        "message_format",
+        "rcv_settle_mode",
+        "relay",
+        "remote_settled",
+        "remote_state",
+        "second",
+        "settled",
+        "size",
+        "state",
+        "tag",
+    )
+
+    def __init__(self, link: LinkFlow, tag: bytes, message_format: int, settled: bool, second: bool) -> None:
+        self.link = link
+        self.tag = tag
+        self.message_format = message_format
+        #: Settled at this end.
+        self.settled = settled
+        #: Settled at the other end: nobody waits for what we say of it.
+        self.remote_settled = settled
+        #: rcv-settle-mode second is in force for it (§2.7.5).
+        self.second = second
+        #: What its first frame says of that, as the sender chooses; -1: nothing, the link's mode holds.
+        self.rcv_settle_mode = -1
+        #: Assigned when its first frame is read or written; -1 before.
+        self.delivery_id = -1
+        #: The encoded delivery state of this end and of the other.
+        self.state: bytes | None = None
+        self.remote_state: bytes | None = None
+        #: Its last frame was read or written.
+        self.complete = False
+        self.aborted = False
+        #: A resumed delivery, of which we have all or know nothing: its frames are read and dropped.
+        self.ignored = False
+        #: Payload bytes so far.
+        self.size = 0
+        #: What the router hangs here: the relay that it came in with, or the leg that it leaves by.
+        self.relay: Relay | None = None
+        self.leg: Leg | None = None
+
+
+class Ledger:
+    """The live deliveries of one session and direction, by delivery-id, in the order of their ids.
+
+    A delivery is here from its first frame until it is settled at this end; one that was relayed without a decision as
+    the `Passage` that it is part of.
+
+    Ids come one after the other, so what is live stands in a row, each in the slot that its id says: nothing is hashed,
+    and little memory is touched. Those that all others have left behind stand beside it.
+    """
+
+    __slots__ = ("base", "beside", "live", "scanned", "slots")
+
+    def __init__(self) -> None:
+        #: As many as are a power of two: of the ids from `base` on, each in that of its lowest bits; and how many there
+        #: are of them.
+        self.slots: list[Delivery | Passage | None] = [None] * _LEAST_SLOTS
+        self.base = 0
+        self.live = 0
+        #: Those of other ids.
+        self.beside: dict[int, Delivery | Passage] = {}
+        #: How many places the last `select` has looked at, whether there was one or not.
+        self.scanned = 0
+
+    def __len__(self) -> int:
+        return self.live + len(self.beside)
+
+    def find(self, delivery_id: int) -> Delivery | Passage | None:
+        """The live delivery of this id; None: there is none."""
+        size = len(self.slots)
+        found = None
+        if 0 <= serial_distance(self.base, delivery_id) < size:
+            found = self.slots[delivery_id & (size - 1)]
+        if found is None and self.beside:
+            found = self.beside.get(delivery_id)
+        return found
+
+    def put(self, delivery_id: int, delivery: Delivery | Passage) -> None:
+        """One more, or another in place of the one of this id."""
+        size = len(self.slots)
+        if not self.live:
+            self.base = delivery_id
+            if size > _KEPT_SLOTS:
+                size = _LEAST_SLOTS
+                self.slots = [None] * size
+        at = serial_distance(self.base, delivery_id)
+        if at < 0 or (self.beside and delivery_id in self.beside):
+            self.beside[delivery_id] = delivery
+            return
+        if at >= size:
+            self._reach(delivery_id)
+            size = len(self.slots)
+        slot = delivery_id & (size - 1)
+        if self.slots[slot] is None:
+            self.live += 1
+        self.slots[slot] = delivery
+
+    def remove(self, delivery_id: int) -> None:
+        """It is settled at this end. Raises: KeyError: none of this id is live."""
+        size = len(self.slots)
+        if 0 <= serial_distance(self.base, delivery_id) < size:
+            slot = delivery_id & (size - 1)
+            if self.slots[slot] is not None:
+                self.slots[slot] = None
+                self.live -= 1
+                if size > _KEPT_SLOTS and self.live * _ROOM < size:
+                    self._shrink()
+                return
+        del self.beside[delivery_id]
+
+    def _shrink(self) -> None:
+        """Have as many slots as what is live needs. Where those are the ones of the last ids, what is far behind goes
+        beside."""
+        slots = self.slots
+        size = len(slots)
+        least = _LEAST_SLOTS
+        while least < 2 * self.live:
+            least *= 2
+        last = size - 1
+        while last >= 0 and slots[(self.base + last) & (size - 1)] is None:
+            last -= 1
+        begin = max(0, last - least + 1)
+        fewer: list[Delivery | Passage | None] = [None] * least
+        for offset in range(last + 1):
+            each = (self.base + offset) & _MASK
+            entry = slots[each & (size - 1)]
+            if entry is None:
+                continue
+            if offset < begin:
+                self.beside[each] = entry
+                self.live -= 1
+            else:
+                fewer[each & (least - 1)] = entry
+        self.slots = fewer
+        self.base = (self.base + begin) & _MASK
+
+    def compact(self) -> None:
+        """Let go of the slots, most of them, that are before and after all that is live."""
+        self.beside = dict(self.beside)
+        slots = self.slots
+        size = len(slots)
+        if size == _LEAST_SLOTS:
+            return
+        used = [at for at in range(size) if slots[(self.base + at) & (size - 1)] is not None]
+        first = used[0] if used else 0
+        span = used[len(used) - 1] - first + 1 if used else 0
+        least = _LEAST_SLOTS
+        while least < span:
+            least *= 2
+        if least < size:
+            self.slots = [None] * least
+            for at in used:
+                delivery_id = (self.base + at) & _MASK
+                self.slots[delivery_id & (least - 1)] = slots[delivery_id & (size - 1)]
+            self.base = (self.base + first) & _MASK
+
+    @property
+    def deliveries(self) -> dict[int, Delivery | Passage]:
+        """All of them: those beside first."""
+        found = dict(self.beside)
+        for offset in range(len(self.slots)):
+            delivery_id = (self.base + offset) & _MASK
+            entry = self.slots[delivery_id & (len(self.slots) - 1)]
+            if entry is not None:
+                found[delivery_id] = entry
+        return found
+
+    def select(self, first: int, last: int) -> list[Delivery | Passage]:
+        """The live deliveries from `first` to `last`, both included, in order (§2.7.6).
+
+        Ids that are unknown, unused or settled are skipped. The cost is bounded by the range, and by a multiple of what
+        is live, so a range of 2**31 ids is no lever; `scanned` tells what it was.
+        """
+        found: list[Delivery | Passage] = []
+        entry: Delivery | Passage | None
+        self.scanned = 1
+        if first == last:
+            entry = self.find(first)
+            if entry is not None:
+                found.append(entry)
+            return found
+        span = serial_distance(first, last)
+        if span < 0:
+            return found
+        if self.beside:
+            if span < len(self):
+                self.scanned = span + 1
+                for offset in range(span + 1):
+                    entry = self.find((first + offset) & _MASK)
+                    if entry is not None:
+                        found.append(entry)
+                return found
+            return self._merged(first, span)
+        slots = self.slots
+        size = len(slots)
+        begin = serial_distance(self.base, first)
+        end = min(begin + span + 1, size)
+        begin = max(begin, 0)
+        offset = begin
+        while offset < end and len(found) < self.live:
+            entry = slots[(self.base + offset) & (size - 1)]
+            offset += 1
+            if entry is not None:
+                found.append(entry)
+        self.scanned = offset - begin
+        return found
+
+    def _merged(self, first: int, span: int) -> list[Delivery | Passage]:
+        """As `select`, of a range that is wider than there are deliveries, with those beside."""
+        found: dict[int, Delivery | Passage] = {}
+        for each in self.beside:
+            after = serial_distance(first, each)
+            if 0 <= after <= span:
+                found[after] = self.beside[each]
+        slots = self.slots
+        size = len(slots)
+        begin = serial_distance(self.base, first)
+        left = self.live
+        offset = max(begin, 0)
+        self.scanned = len(self.beside) - offset
+        while offset < min(begin + span + 1, size) and left:
+            entry = slots[(self.base + offset) & (size - 1)]
+            if entry is not None:
+                found[offset - begin] = entry
+                left -= 1
+            offset += 1
+        self.scanned += offset
+        return [found[after] for after in sorted(found)]
+
+    def _reach(self, delivery_id: int) -> None:
+        """Give this id a slot, which lies ahead. Whatever is left behind for that goes beside; if that is much of all
+        that is live, there are more slots instead."""
+        slots = self.slots
+        size = len(slots)
+        ahead = serial_distance(self.base, delivery_id)
+        if ahead >= 2 * size:
+            for offset in range(size):
+                each = (self.base + offset) & _MASK
+                entry = slots[each & (size - 1)]
+                if entry is not None:
+                    self.beside[each] = entry
+            self.slots = [None] * _LEAST_SLOTS
+            self.base = delivery_id
+            self.live = 0
+            return
+        while ahead >= size:
+            slot = self.base & (size - 1)
+            entry = slots[slot]
+            if entry is not None:
+                if self.live * 2 > size:
+                    more: list[Delivery | Passage | None] = [None] * (2 * size)
+                    for offset in range(size):
+                        each = (self.base + offset) & _MASK
+                        more[each & (2 * size - 1)] = slots[each & (size - 1)]
+                    self.slots = more
+                    return
+                slots[slot] = None
+                self.live -= 1
+                self.beside[self.base] = entry
+            self.base = (self.base + 1) & _MASK
+            ahead -= 1
+        if size > _KEPT_SLOTS and self.live * _ROOM < size:
+            self._shrink()
+            if not self.live:
+                self.base = delivery_id
+            elif serial_distance(self.base, delivery_id) >= len(self.slots):
+                self._reach(delivery_id)

@@ -1,0 +1,127 @@
+"""The end of links: their deliveries are ended in steps."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from amqpmesh.router.kernel.fast_deliveries import Passage, _delivery, _is_over
+from amqpmesh.router.kernel.fast_settlement import _end_orphan, _leave_sender, _receiver_said
+from amqpmesh.router.kernel.ledger import Delivery
+from amqpmesh.router.kernel.link_endpoint import recall
+from amqpmesh.router.kernel.serial import _MASK, serial_distance
+
+if TYPE_CHECKING:
+    from amqpmesh.router.kernel.link_endpoint import LinkFlow
+    from amqpmesh.router.kernel.router_state import RouterFlow
+    from amqpmesh.router.kernel.session_endpoint import SessionFlow
+
+#: Slots that a sweep looks at in a step, at most; passages that it ends; and deliveries that others end.
+_SWEPT_SLOTS: Final = 10_000
+_SWEPT_PASSAGES: Final = 50
+_SWEPT_DELIVERIES: Final = 10
+
+
+def end_link(link: LinkFlow) -> None:
+    """The link takes and gives nothing from here on, and nothing can be said of its deliveries; a `Sweep` ends them."""
+    recall(link)
+    link.over = True
+    link.current = None
+
+
+def abandon(link: LinkFlow) -> None:
+    """The link endpoint is destroyed: none of its deliveries can be spoken of any more (§2.6.5, §2.6.6)."""
+    current = link.current
+    end_link(link)
+    if link.session.wire.router is not None:  # whose it is ends them
+        return
+    ledger = link.session.outgoing if link.sender else link.session.incoming
+    for delivery in link.unsettled.values():
+        assert isinstance(delivery, Delivery), "only routers relay"
+        if ledger.find(delivery.delivery_id) is delivery:
+            ledger.remove(delivery.delivery_id)
+        delivery.delivery_id = -1
+    if current is not None:
+        current.delivery_id = -1
+
+
+class Sweep:
+    """Goes through a ledger, a step at a time (`sweep`), and ends what links that are over have left there.
+
+    Attributes: `deliveries`: of the last step, those that the router has to end.
+    """
+
+    __slots__ = ("at", "beside", "deliveries", "sent", "session")
+
+    def __init__(self, session: SessionFlow, sent: bool) -> None:
+        """Args: sent: of the two ledgers, that of what we sent."""
+        self.session = session
+        self.sent = sent
+        self.deliveries: list[Delivery] = []
+        #: The next id of those in slots; and those beside that are left, None: the slots come first.
+        self.at = 0
+        self.beside: list[int] | None = None
+        self.restart()
+
+    def restart(self) -> None:
+        """Go through all of it, once more: another link is over."""
+        self.at = (self.session.outgoing if self.sent else self.session.incoming).base
+        self.beside = None
+
+
+def sweep(task: Sweep) -> bool:
+    """Do a step. Returns: whether there is more."""
+    session, sent = task.session, task.sent
+    router = session.wire.router
+    assert router is not None
+    ledger = session.outgoing if sent else session.incoming
+    entries: list[Delivery | Passage] = []
+    task.deliveries = []
+    if not sent and session.displaced:
+        task.deliveries.extend(session.displaced)
+        session.displaced = []
+    passages = deliveries = 0
+    entry: Delivery | Passage | None
+    if task.beside is None:
+        slots = ledger.slots
+        size = len(slots)
+        offset = max(serial_distance(ledger.base, task.at), 0)
+        last = min(size, offset + _SWEPT_SLOTS)
+        while offset < last and passages < _SWEPT_PASSAGES and deliveries < _SWEPT_DELIVERIES:
+            entry = slots[(ledger.base + offset) & (size - 1)]
+            offset += 1
+            if entry is not None and _is_over(entry, sent):
+                entries.append(entry)
+                if isinstance(entry, Passage):
+                    passages += 1
+                else:
+                    deliveries += 1
+        task.at = (ledger.base + offset) & _MASK
+        if offset >= size:
+            task.beside = [each for each, entry in ledger.beside.items() if _is_over(entry, sent)]
+    else:
+        while task.beside and len(entries) < _SWEPT_DELIVERIES:
+            entry = ledger.beside.get(task.beside.pop())
+            if entry is not None and _is_over(entry, sent):
+                entries.append(entry)
+    for entry in entries:
+        if isinstance(entry, Delivery):
+            task.deliveries.append(entry)
+        elif not _end_passage(router, entry, sent):
+            task.deliveries.append(_delivery(entry, sent))
+    return task.beside is None or len(task.beside) > 0
+
+
+def _end_passage(router: RouterFlow, passage: Passage, sent: bool) -> bool:
+    """One side of a passage is gone: the other hears what is true. Returns: whether that needs no decision.
+
+    Args: sent: it is the receiver that is gone. Then what stands for its outcome goes up; if the sender is, the
+        passage lives on until the receiver has settled it.
+    """
+    if passage.left >= 0 and router.recorder is not None:
+        return False  # its record names links that may have to be told of again
+    if sent:
+        return _receiver_said(router, passage, passage.outgoing.stands, True)
+    _leave_sender(passage)
+    if passage.outcome is not None:
+        _end_orphan(router, passage, False)
+    return True

@@ -1,0 +1,293 @@
+"""Accounting of transfers and of our own dispositions (§2.5.6, §2.6.7, §2.6.12)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from amqpmesh.router.kernel.fast_deliveries import _delivery, _is_over
+from amqpmesh.router.kernel.frame_fields import TransferFrame
+from amqpmesh.router.kernel.frame_writing import write_transfer
+from amqpmesh.router.kernel.ledger import Delivery
+from amqpmesh.router.kernel.serial import _MASK, serial_distance
+from amqpmesh.router.kernel.violations import LINK, SESSION, Violation
+
+if TYPE_CHECKING:
+    from amqpmesh.router.kernel.fast_deliveries import Passage
+    from amqpmesh.router.kernel.link_endpoint import LinkFlow
+    from amqpmesh.router.kernel.session_endpoint import SessionFlow
+
+
+def receive_transfer(link: LinkFlow, frame: TransferFrame, payload_size: int) -> Delivery:
+    """Account an incoming transfer on `link`: session window, credit, delivery, ledger.
+
+    Everything is checked before anything changes. Returns the delivery that the frame belongs to; one that is
+    `ignored` is a resumed delivery that our unsettled map does not hold (§2.6.13: it counts, and nothing else).
+
+    Raises: Violation at the session (window-violation, invalid field) or at the link (transfer-limit-exceeded,
+        message-size-exceeded, invalid field).
+    Source: §2.5.6 receiving a transfer, §2.6.7, §2.7.5.
+    """
+    session = link.session
+    if serial_distance(session.next_incoming_id, session.incoming_limit) <= 0:
+        raise Violation(SESSION, "amqp:session:window-violation", "transfer beyond the incoming window")
+    delivery = link.current
+    if delivery is None:
+        return _first_transfer(session, link, frame, payload_size)
+    if frame.delivery_id != -1 and frame.delivery_id != delivery.delivery_id:
+        raise Violation(SESSION, "amqp:invalid-field", "delivery-id changed within a delivery")
+    if frame.delivery_tag is not None and frame.delivery_tag != delivery.tag:
+        raise Violation(SESSION, "amqp:invalid-field", "delivery-tag changed within a delivery")
+    if frame.message_format != -1 and frame.message_format != delivery.message_format:
+        raise Violation(SESSION, "amqp:invalid-field", "message-format changed within a delivery")
+    if frame.aborted:
+        payload_size = 0
+    elif link.max_message_size and delivery.size + payload_size > link.max_message_size:
+        raise Violation(LINK, "amqp:link:message-size-exceeded", f"more than {link.max_message_size} bytes")
+    if frame.settled == 1 and link.snd_settle_mode == 0 and not frame.aborted:
+        raise Violation(LINK, "amqp:invalid-field", "settled transfer on a link of snd-settle-mode unsettled")
+    if link.snd_settle_mode == 1 and not (frame.settled == 1 or delivery.remote_settled or frame.aborted or frame.more):
+        raise Violation(LINK, "amqp:invalid-field", "unsettled delivery on a link of snd-settle-mode settled")
+    session.next_incoming_id = (session.next_incoming_id + 1) & _MASK
+    session.held += 1
+    if session.next_incoming_id == session.incoming_limit:
+        session.look()  # what waits here for one link is no reason for others to stand still
+    if session.remote_outgoing_window > 0:
+        session.remote_outgoing_window -= 1
+    delivery.size += payload_size
+    link.octets += payload_size
+    if frame.state is not None:
+        delivery.remote_state = frame.state
+    if (frame.settled == 1 or frame.aborted) and not delivery.remote_settled:
+        # From here it is at most once: the sender has forgotten it, and so do we (§2.7.5, settled).
+        delivery.settled = delivery.remote_settled = True
+        forget(delivery)
+    if frame.aborted:
+        delivery.aborted = True
+    if frame.aborted or not frame.more:
+        delivery.complete = True
+        link.current = None
+    return delivery
+
+
+def _first_transfer(session: SessionFlow, link: LinkFlow, frame: TransferFrame, payload_size: int) -> Delivery:
+    """The first frame of a delivery: it needs an id and a tag of its own, and credit."""
+    if frame.resume:
+        known = None if frame.delivery_tag is None else link.unsettled.get(frame.delivery_tag)
+        if isinstance(known, Delivery) and known.delivery_id == -1:
+            return _resume(session, link, frame, known)
+    _check_first_transfer(session, link, frame, payload_size)
+    if frame.aborted:
+        payload_size = 0
+    settled = frame.settled == 1
+    _count_first_transfer(session, link, settled, payload_size)
+    session.held += 1
+    session.in_parts = frame.more
+    if session.next_incoming_id == session.incoming_limit:
+        session.look()
+    assert frame.delivery_tag is not None
+    second = link.second and frame.rcv_settle_mode != 0
+    message_format = frame.message_format if frame.message_format != -1 else 0
+    delivery = Delivery(link, frame.delivery_tag, message_format, settled, second)
+    delivery.delivery_id = frame.delivery_id
+    delivery.size = payload_size
+    delivery.remote_state = frame.state
+    if frame.aborted:
+        delivery.aborted = True
+        delivery.settled = delivery.remote_settled = True
+        delivery.complete = True
+        return delivery
+    if frame.resume:
+        delivery.ignored = True
+        delivery.settled = delivery.remote_settled = True
+    elif not settled:
+        session.incoming.put(delivery.delivery_id, delivery)
+        link.unsettled[delivery.tag] = delivery
+    if frame.more:
+        link.current = delivery
+    else:
+        delivery.complete = True
+    return delivery
+
+
+def _resume(session: SessionFlow, link: LinkFlow, frame: TransferFrame, delivery: Delivery) -> Delivery:
+    """The sender goes on with a delivery that its new link has and that has come whole: what it sends is dropped."""
+    del link.unsettled[delivery.tag]
+    try:
+        _check_first_transfer(session, link, frame, 0)
+    finally:
+        link.unsettled[delivery.tag] = delivery
+    _count_first_transfer(session, link, False, 0)
+    session.held += 1
+    if session.next_incoming_id == session.incoming_limit:
+        session.look()
+    delivery.delivery_id = frame.delivery_id
+    delivery.second = link.second and frame.rcv_settle_mode != 0
+    delivery.ignored = True
+    delivery.size = 0
+    if frame.state is not None:
+        delivery.remote_state = frame.state
+    if frame.settled == 1 or frame.aborted:
+        delivery.remote_settled = True
+    else:
+        session.incoming.put(delivery.delivery_id, delivery)
+    if frame.more and not frame.aborted:
+        link.current = delivery
+    return delivery
+
+
+def _check_first_transfer(session: SessionFlow, link: LinkFlow, frame: TransferFrame, payload_size: int) -> None:
+    """Whether a delivery may begin so. Raises: Violation."""
+    if frame.delivery_id == -1:
+        raise Violation(SESSION, "amqp:invalid-field", "first transfer of a delivery without delivery-id")
+    if frame.delivery_tag is None:
+        raise Violation(SESSION, "amqp:invalid-field", "first transfer of a delivery without delivery-tag")
+    if serial_distance(link.delivery_count, link.granted_limit) <= 0:
+        raise Violation(LINK, "amqp:link:transfer-limit-exceeded", "transfer without link credit")
+    entry = session.incoming.find(frame.delivery_id)
+    if entry is not None and not _makes_room(session, entry):
+        raise Violation(SESSION, "amqp:invalid-field", f"delivery-id {frame.delivery_id} is in use")
+    if frame.delivery_tag in link.unsettled:
+        raise Violation(LINK, "amqp:not-allowed", "delivery-tag is in use by an unsettled delivery")
+    if frame.rcv_settle_mode == 1 and not link.second:
+        raise Violation(LINK, "amqp:invalid-field", "rcv-settle-mode second on a link of mode first")
+    if frame.settled == 1:
+        if link.snd_settle_mode == 0 and not frame.aborted:
+            raise Violation(LINK, "amqp:invalid-field", "settled transfer on a link of snd-settle-mode unsettled")
+    elif link.snd_settle_mode == 1 and not frame.aborted and not frame.more:
+        raise Violation(LINK, "amqp:invalid-field", "unsettled delivery on a link of snd-settle-mode settled")
+    if link.max_message_size and payload_size > link.max_message_size and not frame.aborted:
+        raise Violation(LINK, "amqp:link:message-size-exceeded", f"more than {link.max_message_size} bytes")
+
+
+def _makes_room(session: SessionFlow, entry: Delivery | Passage) -> bool:
+    """Whether an incoming delivery's link is over, so that another may have its id: then it has given it up."""
+    if not _is_over(entry, False):
+        return False
+    delivery = _delivery(entry, False)
+    session.incoming.remove(delivery.delivery_id)
+    session.displaced.append(delivery)
+    return True
+
+
+def _count_first_transfer(session: SessionFlow, link: LinkFlow, settled: bool, payload_size: int) -> None:
+    """A delivery begins: its frame is counted in the session, and it on the link."""
+    session.next_incoming_id = (session.next_incoming_id + 1) & _MASK
+    if session.remote_outgoing_window > 0:
+        session.remote_outgoing_window -= 1
+    link.delivery_count = (link.delivery_count + 1) & _MASK
+    if link.link_credit > 0:
+        link.link_credit -= 1
+    if link.available > 0:
+        link.available -= 1
+    link.received += 1
+    link.octets += payload_size
+    if settled:
+        link.presettled += 1
+
+
+def discard_transfer(session: SessionFlow) -> None:
+    """Account a transfer that nobody looks at: its link is being detached. Raises: as `receive_transfer`."""
+    if serial_distance(session.next_incoming_id, session.incoming_limit) <= 0:
+        raise Violation(SESSION, "amqp:session:window-violation", "transfer beyond the incoming window")
+    session.next_incoming_id = (session.next_incoming_id + 1) & _MASK
+    session.held += 1
+    session.release(1)
+
+
+def send_transfer(
+    link: LinkFlow,
+    out: bytearray,
+    delivery: Delivery,
+    payload: bytes | memoryview,
+    more: bool,
+    aborted: bool,
+    state: bytes | None,
+    limit: int,
+) -> int:
+    """Append the next frames of `delivery` to `out`, as far as the session's window allows; account them.
+
+    The first frame takes an id and one of the link's credit; the caller has seen to it that there is credit, and that
+    no other delivery is in the middle of its frames. `delivery.settled` goes with every frame.
+
+    Args: more: other parts follow. aborted: drop it, of which frames were sent; `payload` is empty, `more` false.
+        state: encoded, for the first frame. limit: octets of a frame that the peer takes.
+    Returns: how many octets of the payload went; `delivery.complete` says whether the last frame did.
+    Source: §2.5.6 sending a transfer, §2.6.7, §2.6.14.
+    """
+    session = link.session
+    size = len(payload)
+    taken = 0
+    settled = 1 if delivery.settled else -1
+    while session.remote_incoming_window > 0 and not delivery.complete:
+        first = delivery.delivery_id == -1
+        if first:
+            delivery_id = session.next_delivery_id
+            frame = TransferFrame(link.handle, delivery_id, delivery.tag, delivery.message_format, settled, more)
+            frame.state = state
+            frame.rcv_settle_mode = delivery.rcv_settle_mode
+        elif taken == size and more:
+            break
+        else:
+            frame = TransferFrame(link.handle, settled=settled, more=more, aborted=aborted)
+        rest = memoryview(payload)[taken:] if taken else payload
+        taken += write_transfer(out, session.channel, frame, rest, limit, session.in_full)
+        if first:
+            delivery.delivery_id = delivery_id
+            _count_first_sent(session, link, delivery.settled)
+            if not delivery.settled:
+                session.outgoing.put(delivery_id, delivery)
+                link.unsettled[delivery.tag] = delivery
+        else:
+            session.next_outgoing_id = (session.next_outgoing_id + 1) & _MASK
+            session.remote_incoming_window -= 1
+        if frame.more:
+            link.current = delivery
+        else:
+            link.current = None
+            delivery.complete = True
+    if delivery.complete and aborted:
+        delivery.aborted = True
+        delivery.settled = delivery.remote_settled = True
+        forget(delivery)
+    delivery.size += taken
+    link.octets += taken
+    return taken
+
+
+def _count_first_sent(session: SessionFlow, link: LinkFlow, settled: bool) -> None:
+    """The first frame of a delivery is written: it is counted in the session, and the delivery on the link."""
+    session.next_outgoing_id = (session.next_outgoing_id + 1) & _MASK
+    session.remote_incoming_window -= 1
+    session.next_delivery_id = (session.next_delivery_id + 1) & _MASK
+    link.delivery_count = (link.delivery_count + 1) & _MASK
+    link.link_credit -= 1
+    link.received += 1
+    if settled:
+        link.presettled += 1
+
+
+def dispose(delivery: Delivery, state: bytes | None, settled: bool) -> None:
+    """Tell the peer our state of `delivery`, and settle it here if `settled` (§2.6.12, §2.7.6).
+
+    Nothing is sent of what the peer has settled, nor where its link or session is over.
+    """
+    if delivery.settled:
+        return
+    if state is not None:
+        delivery.state = state
+    if settled:
+        delivery.settled = True
+        forget(delivery)
+    link = delivery.link
+    if delivery.delivery_id != -1 and not (delivery.remote_settled or link.over) and link.session.channel != -1:
+        link.session.dispose(not link.sender, delivery.delivery_id, settled, state)
+
+
+def forget(delivery: Delivery) -> None:
+    """Remove `delivery` from the ledger of its session and from the unsettled map of its terminus."""
+    link = delivery.link
+    ledger = link.session.outgoing if link.sender else link.session.incoming
+    if ledger.find(delivery.delivery_id) is delivery:
+        ledger.remove(delivery.delivery_id)
+    if link.unsettled.get(delivery.tag) is delivery:
+        del link.unsettled[delivery.tag]
