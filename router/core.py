@@ -32,7 +32,7 @@ from amqpmesh.router.delivery.settlement import Settlement
 from amqpmesh.router.endpoint_setup import client_sasl, endpoint, server_sasl
 from amqpmesh.router.handlers import handle
 from amqpmesh.router.incremental import at_once
-from amqpmesh.router.kernel import Relay, RouterFlow, serial_distance
+from amqpmesh.router.kernel import KernelRouter, Relay, serial_distance
 from amqpmesh.router.logins import Logins
 from amqpmesh.router.logs.event_log import EventLog
 from amqpmesh.router.management.snapshot import survey
@@ -119,7 +119,7 @@ class Core:
         self.elsewhere = Elsewhere(self)
         self.mesh: Mesh | None = None
         self.recording: Recording | None = None
-        self.flow_state = RouterFlow()
+        self.flow_state = KernelRouter()
         self.flow_state.on_unfold = unfolded
         self.draining = False
         self.started_at = now

@@ -187,7 +187,7 @@ class Connection:
         #: The peer's `open`, or what the owner of the connection remembers of it in its place.
         self.remote: Open | None = None
         #: What changes with each transfer: the bytes to be sent, and the sessions.
-        self.flow_state = kernel.ConnectionFlow()
+        self.flow_state = kernel.KernelConnection()
         self.flow_state.max_frame_size = max_frame_size
         #: The peer leaves nothing out, and may need the same of us.
         self.in_full = False

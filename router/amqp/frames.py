@@ -133,7 +133,7 @@ class FrameReader:
         """All that was taken was handed out, or relayed."""
         return self._at == len(self._data) and not self._begun
 
-    def relay(self, wire: kernel.ConnectionFlow) -> bool:
+    def relay(self, wire: kernel.KernelConnection) -> bool:
         """Have the frames relayed of which nothing is to be decided, up to the first other; whether there were any."""
         relayed = False
         while True:

@@ -62,7 +62,7 @@ class Link:
         #: Our `detach` closed it, or carried an error: nothing is left to resume.
         self.closed = False
         #: Credit, delivery-count, counters and deliveries: what changes with each transfer.
-        self.flow_state = kernel.LinkFlow(session.flow_state, self.role is Role.SENDER, self, terminus.unsettled)
+        self.flow_state = kernel.KernelLink(session.flow_state, self.role is Role.SENDER, self, terminus.unsettled)
         #: A sender's: a sequence number, where its delivery-count began.
         self.initial_delivery_count = 0
         #: The peer's handle; None while it has none.

@@ -61,7 +61,7 @@ class Session:
         self.state = S.UNMAPPED
         #: What it takes of the connection's window.
         self.part = window
-        self.flow_state = kernel.SessionFlow(
+        self.flow_state = kernel.KernelSession(
             window, initial_outgoing_id, initial_delivery_id, connection.flow_state, self
         )
         self.handle_max = handle_max

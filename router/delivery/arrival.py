@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
     from amqpmesh.router.amqp.events import TransferReceived
     from amqpmesh.router.core import Core
-    from amqpmesh.router.kernel import Budget, SessionFlow
+    from amqpmesh.router.kernel import Budget, KernelSession
     from amqpmesh.router.model.node import Address
 
 
@@ -102,7 +102,7 @@ def transfer_received(core: Core, event: TransferReceived) -> None:
         open_input(core, incoming)
 
 
-def _append(core: Core, relay: Relay, payload: bytes, session: SessionFlow) -> None:
+def _append(core: Core, relay: Relay, payload: bytes, session: KernelSession) -> None:
     """Take the next payload of a relay, on to its legs or into its queue."""
     source = relay.source
     assert isinstance(source, IncomingLink)

@@ -11,7 +11,7 @@ from amqpmesh.router.model.links import IncomingLink, OutgoingLink
 if TYPE_CHECKING:
     from amqpmesh.router.core import Core
     from amqpmesh.router.incremental import Steps
-    from amqpmesh.router.kernel import SessionFlow
+    from amqpmesh.router.kernel import KernelSession
 
 Links: TypeAlias = list[IncomingLink | OutgoingLink]
 
@@ -49,7 +49,7 @@ class Leftovers:
         #: Links that are over, and what they count is not kept yet, since something is left of them.
         self.links: dict[IncomingLink | OutgoingLink, None] = {}
         #: By session, and whether it is what we sent.
-        self._rounds: dict[tuple[SessionFlow, bool], _Round] = {}
+        self._rounds: dict[tuple[KernelSession, bool], _Round] = {}
 
     def add(self, taken: IncomingLink | OutgoingLink) -> None:
         """A link was let go of: keep what it has counted, now or once what is left of it has ended."""
@@ -60,7 +60,7 @@ class Leftovers:
 
     def end(self, links: Links) -> Steps[None]:
         """End what is left of links that are over."""
-        ledgers: dict[tuple[SessionFlow, bool], Links] = {}
+        ledgers: dict[tuple[KernelSession, bool], Links] = {}
         for taken in links:
             flow_state = taken.link.flow_state
             if isinstance(taken, OutgoingLink):
@@ -81,7 +81,7 @@ class Leftovers:
             self._core.settlement.hop_lost(taken.backlog.popleft())
             yield
 
-    def _go_through(self, ledger: tuple[SessionFlow, bool], links: Links) -> Steps[None]:
+    def _go_through(self, ledger: tuple[KernelSession, bool], links: Links) -> Steps[None]:
         session, sent = ledger
         going = self._rounds[ledger] = _Round(Sweep(session, sent), links)
         try:

@@ -14,7 +14,7 @@ BOUND: Final[Bound] = bind()
 from amqpmesh.router.kernel.backpressure import IMPATIENCE, PACE, PATIENCE, SMALL
 from amqpmesh.router.kernel.budget import OVERHEAD, Budget, Chunk
 from amqpmesh.router.kernel.client_batch import Gathering
-from amqpmesh.router.kernel.connection_endpoint import ConnectionFlow
+from amqpmesh.router.kernel.connection_endpoint import KernelConnection
 from amqpmesh.router.kernel.delivery_keys import onward
 from amqpmesh.router.kernel.dispositions import Undecided, go_on, receive_disposition
 from amqpmesh.router.kernel.encoded_states import (
@@ -50,12 +50,12 @@ from amqpmesh.router.kernel.frame_writing import (
 from amqpmesh.router.kernel.head_sections import Head, patch_ttl, read_expiry, read_head, read_to, told
 from amqpmesh.router.kernel.hop_recorder import Recorder
 from amqpmesh.router.kernel.ledger import Delivery, Ledger
-from amqpmesh.router.kernel.link_endpoint import LinkFlow, entrust, recall
+from amqpmesh.router.kernel.link_endpoint import KernelLink, entrust, recall
 from amqpmesh.router.kernel.link_sweep import Sweep, abandon, end_link, sweep
 from amqpmesh.router.kernel.relays import Leg, Relay
-from amqpmesh.router.kernel.router_state import RouterFlow
+from amqpmesh.router.kernel.router_state import KernelRouter
 from amqpmesh.router.kernel.serial import MANY, serial_add, serial_distance
-from amqpmesh.router.kernel.session_endpoint import SessionFlow
+from amqpmesh.router.kernel.session_endpoint import KernelSession
 from amqpmesh.router.kernel.transfer_accounting import (
     discard_transfer,
     dispose,
@@ -95,7 +95,6 @@ __all__ = [
     "UNDELIVERABLE_STATE",
     "Budget",
     "Chunk",
-    "ConnectionFlow",
     "Delivery",
     "DispositionFrame",
     "DispositionRun",
@@ -104,14 +103,15 @@ __all__ = [
     "Gathering",
     "Head",
     "Incomplete",
+    "KernelConnection",
+    "KernelLink",
+    "KernelRouter",
+    "KernelSession",
     "Ledger",
     "Leg",
-    "LinkFlow",
     "Passage",
     "Recorder",
     "Relay",
-    "RouterFlow",
-    "SessionFlow",
     "Sweep",
     "TransferFrame",
     "Undecided",

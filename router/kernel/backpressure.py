@@ -8,9 +8,9 @@ from amqpmesh.router.kernel.fast_route import _FIRST, _fits, _is_free, _is_full
 from amqpmesh.router.kernel.router_state import _BESIDE
 
 if TYPE_CHECKING:
-    from amqpmesh.router.kernel.connection_endpoint import ConnectionFlow
+    from amqpmesh.router.kernel.connection_endpoint import KernelConnection
     from amqpmesh.router.kernel.fast_route import Exits
-    from amqpmesh.router.kernel.router_state import RouterFlow
+    from amqpmesh.router.kernel.router_state import KernelRouter
 
 #: Octets. A payload of fewer is small, and copied on its way, as a view of it costs more.
 SMALL: Final = 4096
@@ -25,14 +25,14 @@ _PACE: Final = PACE
 IMPATIENCE: Final = 1.0
 
 
-def _goes_to(router: RouterFlow, wire: ConnectionFlow, sink: ConnectionFlow) -> None:
+def _goes_to(router: KernelRouter, wire: KernelConnection, sink: KernelConnection) -> None:
     """Something large that comes on a connection leaves by this output."""
     if wire.toward != sink.number:
         wire.toward = sink.number
         wire.toward_since = router.now
 
 
-def _await(router: RouterFlow, wire: ConnectionFlow, sink: ConnectionFlow, is_full: bool) -> None:
+def _await(router: KernelRouter, wire: KernelConnection, sink: KernelConnection, is_full: bool) -> None:
     """Leave what comes next on a connection until more can be written to another, if nobody suffers for it.
 
     It costs nothing where nobody has tried to write yet what there is. Else whoever comes behind it waits, too: so
@@ -54,7 +54,7 @@ def _await(router: RouterFlow, wire: ConnectionFlow, sink: ConnectionFlow, is_fu
         wire.waits_for = sink
 
 
-def _await_exit(router: RouterFlow, wire: ConnectionFlow, exits: Exits, octets: int) -> None:
+def _await_exit(router: KernelRouter, wire: KernelConnection, exits: Exits, octets: int) -> None:
     """As `_await`, of the first exit that takes the next delivery once more can be written.
 
     Args: octets: of a large one, in its first frame; 0: it is small.
@@ -66,7 +66,7 @@ def _await_exit(router: RouterFlow, wire: ConnectionFlow, exits: Exits, octets: 
             break
 
 
-def _note_wait(router: RouterFlow, wire: ConnectionFlow) -> None:
+def _note_wait(router: KernelRouter, wire: KernelConnection) -> None:
     """The next frame of a connection is to wait: not for ever, however often its sink's peer says something, and
     however many have waited before it, for others wait behind all of them."""
     sink = wire.waits_for

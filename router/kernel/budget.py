@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from amqpmesh.router.kernel.session_endpoint import SessionFlow
+    from amqpmesh.router.kernel.session_endpoint import KernelSession
 
 #: Octets that count for each chunk besides its payload: the objects around it.
 OVERHEAD: Final = 512
@@ -46,7 +46,7 @@ class Chunk:
 
     __slots__ = ("_session", "_size", "account", "data", "holders")
 
-    def __init__(self, data: bytes, session: SessionFlow | None, account: Budget) -> None:
+    def __init__(self, data: bytes, session: KernelSession | None, account: Budget) -> None:
         """Args: session: whose window one frame of is held until the chunk is released; None: no frame brought it."""
         self.data = data
         #: How many still have to send it.

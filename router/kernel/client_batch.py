@@ -11,7 +11,7 @@ from amqpmesh.router.kernel.transfer_accounting import receive_transfer
 from amqpmesh.router.kernel.violations import Violation
 
 if TYPE_CHECKING:
-    from amqpmesh.router.kernel.connection_endpoint import ConnectionFlow
+    from amqpmesh.router.kernel.connection_endpoint import KernelConnection
     from amqpmesh.router.kernel.ledger import Delivery
 
 
@@ -27,7 +27,7 @@ class Gathering:
         self.frame = TransferFrame(handle=0)
 
 
-def gather(wire: ConnectionFlow, gathering: Gathering, data: bytes, at: int, end: int) -> int:
+def gather(wire: KernelConnection, gathering: Gathering, data: bytes, at: int, end: int) -> int:
     """Take what comes for the links of a client that were entrusted (`entrust`), as far as each delivery is one frame.
 
     Args: data: as of `relay`.

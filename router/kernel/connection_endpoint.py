@@ -10,11 +10,11 @@ from amqpmesh.router.kernel.frame_writing import _OUTGOING_WINDOW, write_disposi
 if TYPE_CHECKING:
     from amqpmesh.router.kernel.client_batch import Gathering
     from amqpmesh.router.kernel.dispositions import Undecided
-    from amqpmesh.router.kernel.router_state import RouterFlow
-    from amqpmesh.router.kernel.session_endpoint import SessionFlow
+    from amqpmesh.router.kernel.router_state import KernelRouter
+    from amqpmesh.router.kernel.session_endpoint import KernelSession
 
 
-class ConnectionFlow:
+class KernelConnection:
     """What changes in a connection with each transfer and disposition."""
 
     __slots__ = (
@@ -47,7 +47,7 @@ class ConnectionFlow:
 
     def __init__(self) -> None:
         #: Whose relays it carries; None: it is a client's own.
-        self.router: RouterFlow | None = None
+        self.router: KernelRouter | None = None
         #: The peer's container-id, if it is a router of the same mesh: nothing goes back to it. Interned, for it is
         #: compared with every delivery.
         self.container: str | None = None
@@ -56,7 +56,7 @@ class ConnectionFlow:
         #: Bytes to be sent, in order; others once `take` has taken these.
         self.out = bytearray()
         #: Sessions that have something to write, with the next `flush`.
-        self.stirred: list[SessionFlow] = []
+        self.stirred: list[KernelSession] = []
         #: Called when there is something to be sent, once until it is taken; and whether it was.
         self.on_wake: Callable[[], None] | None = None
         self.woken = False
@@ -72,7 +72,7 @@ class ConnectionFlow:
         #: Frames that a session announces at once for what is large, while something small comes to this router.
         self.narrow = _OUTGOING_WINDOW
         #: Sessions that both sides have begun and not ended, by the channel that the peer sends on.
-        self.sessions: dict[int, SessionFlow] = {}
+        self.sessions: dict[int, KernelSession] = {}
         #: What `relay` has read and cannot decide: a disposition, as far as others than passages are meant.
         self.undecided: Undecided | None = None
         #: Deliveries that may be looked at before others come first.
@@ -81,7 +81,7 @@ class ConnectionFlow:
         self.gathering: Gathering | None = None
         #: Who tells it what came waits where `relay` does, until that output is written: `waits_for`.
         self.patient = False
-        self.waits_for: ConnectionFlow | None = None
+        self.waits_for: KernelConnection | None = None
         #: Since when the same frame waits, seconds; negative: none does. And how long others have, less what was made
         #: up for. See `PATIENCE`.
         self.waits_since = -1.0

@@ -8,11 +8,11 @@ from amqpmesh.router.kernel.fast_deliveries import Passage, _delivery, _is_over
 from amqpmesh.router.kernel.fast_settlement import _receiver_said, _sender_settled
 
 if TYPE_CHECKING:
-    from amqpmesh.router.kernel.connection_endpoint import ConnectionFlow
+    from amqpmesh.router.kernel.connection_endpoint import KernelConnection
     from amqpmesh.router.kernel.frame_fields import DispositionFrame
     from amqpmesh.router.kernel.ledger import Delivery
-    from amqpmesh.router.kernel.router_state import RouterFlow
-    from amqpmesh.router.kernel.session_endpoint import SessionFlow
+    from amqpmesh.router.kernel.router_state import KernelRouter
+    from amqpmesh.router.kernel.session_endpoint import KernelSession
 
 #: Deliveries of one disposition that are decided at once, and that are passed on: others come first, if there are more.
 _PART: Final = 500
@@ -31,7 +31,7 @@ class Undecided:
 
     def __init__(
         self,
-        session: SessionFlow,
+        session: KernelSession,
         receiver: bool,
         state: bytes | None,
         settled: bool,
@@ -48,7 +48,7 @@ class Undecided:
         self.at = 0
 
 
-def receive_disposition(session: SessionFlow, frame: DispositionFrame) -> Undecided | None:
+def receive_disposition(session: KernelSession, frame: DispositionFrame) -> Undecided | None:
     """Note on deliveries what an incoming disposition says of them, and pass it on where they are passages (§2.7.6).
 
     Returns: what is to be decided, of the first of them, or what is left for later; None: nothing.
@@ -91,7 +91,7 @@ def go_on(said: Undecided) -> bool:
 
 
 def _hear(
-    session: SessionFlow, entry: Delivery | Passage, receiver: bool, state: bytes | None, settled: bool
+    session: KernelSession, entry: Delivery | Passage, receiver: bool, state: bytes | None, settled: bool
 ) -> Delivery | None:
     """What the peer says of an entry of a ledger is passed on, or noted on the delivery that is returned."""
     if _is_over(entry, receiver):
@@ -115,7 +115,9 @@ def _hear(
     return delivery
 
 
-def _relay_disposition(router: RouterFlow, wire: ConnectionFlow, session: SessionFlow, frame: DispositionFrame) -> bool:
+def _relay_disposition(
+    router: KernelRouter, wire: KernelConnection, session: KernelSession, frame: DispositionFrame
+) -> bool:
     """Pass on what a peer says of passages. Returns: False, if it says it of others, too, or something unusual: what
     there is to be decided then is `wire.undecided`.
     """

@@ -13,8 +13,8 @@ from amqpmesh.router.kernel.relays import Leg, Relay
 
 if TYPE_CHECKING:
     from amqpmesh.router.kernel.hop_recorder import Recorder
-    from amqpmesh.router.kernel.link_endpoint import LinkFlow
-    from amqpmesh.router.kernel.router_state import RouterFlow
+    from amqpmesh.router.kernel.link_endpoint import KernelLink
+    from amqpmesh.router.kernel.router_state import KernelRouter
 
 
 # Many live long, and none is garbage: whose link is over is unfolded. These decorators have no effect in types.pxd.
@@ -48,14 +48,14 @@ class Passage:
     )
 
     # Made by `__new__` alone, which compiled is much quicker: `_passage` sets all of it.
-    incoming: LinkFlow
+    incoming: KernelLink
     incoming_id: int
     incoming_tag: bytes
     #: rcv-settle-mode second is in force.
     second: bool
     #: When it came, seconds.
     arrived: float
-    outgoing: LinkFlow
+    outgoing: KernelLink
     outgoing_id: int
     #: Empty: it is the number, in hexadecimal digits; or, on a lane, the one that it came with, with one hop less.
     outgoing_tag: bytes
@@ -75,12 +75,12 @@ class Passage:
 
 
 def _passage(
-    incoming: LinkFlow,
+    incoming: KernelLink,
     incoming_id: int,
     incoming_tag: bytes,
     second: bool,
     arrived: float,
-    outgoing: LinkFlow,
+    outgoing: KernelLink,
     outgoing_id: int,
     outgoing_tag: bytes,
 ) -> Passage:
@@ -147,7 +147,7 @@ def unfold(passage: Passage) -> tuple[Delivery, Delivery]:
     return came, left
 
 
-def unfold_link(link: LinkFlow) -> None:
+def unfold_link(link: KernelLink) -> None:
     """Make of each passage on a link the relay that it is: somebody looks at what is on it."""
     if not link.outstanding and not link.unsettled:
         return
@@ -170,7 +170,7 @@ def _joined(came: Delivery, left: Delivery, now: float) -> Relay:
     return relay
 
 
-def _fold(router: RouterFlow, came: Delivery, left: Delivery, relay: Relay) -> None:
+def _fold(router: KernelRouter, came: Delivery, left: Delivery, relay: Relay) -> None:
     """A relay is through: what is left of it, if nobody has said anything of it yet, is a passage."""
     leg: Leg = relay.legs[0]
     recorder = router.recorder
@@ -245,10 +245,10 @@ def _left_with(passage: Passage) -> bytes:
 
 
 def _record(
-    router: RouterFlow,
+    router: KernelRouter,
     recorder: Recorder,
-    link: LinkFlow,
-    out: LinkFlow,
+    link: KernelLink,
+    out: KernelLink,
     came_with: bytes,
     left_with: bytes,
     counter: int,

@@ -35,15 +35,15 @@ from amqpmesh.router.kernel.transfer_accounting import (
 from amqpmesh.router.kernel.violations import Violation
 
 if TYPE_CHECKING:
-    from amqpmesh.router.kernel.connection_endpoint import ConnectionFlow
+    from amqpmesh.router.kernel.connection_endpoint import KernelConnection
     from amqpmesh.router.kernel.frame_fields import FlowFrame, TransferFrame
-    from amqpmesh.router.kernel.link_endpoint import LinkFlow
+    from amqpmesh.router.kernel.link_endpoint import KernelLink
     from amqpmesh.router.kernel.relays import Leg, Relay
-    from amqpmesh.router.kernel.router_state import RouterFlow
-    from amqpmesh.router.kernel.session_endpoint import SessionFlow
+    from amqpmesh.router.kernel.router_state import KernelRouter
+    from amqpmesh.router.kernel.session_endpoint import KernelSession
 
 
-def relay_frames(wire: ConnectionFlow, data: bytes, at: int, end: int) -> int:
+def relay_frames(wire: KernelConnection, data: bytes, at: int, end: int) -> int:
     """Relay what comes on a connection, frame by frame, as far as nothing is to be decided.
 
     Every frame is done with entirely, or is left as if it had not been looked at.
@@ -106,9 +106,9 @@ def relay_frames(wire: ConnectionFlow, data: bytes, at: int, end: int) -> int:
 
 
 def _relay_transfer(
-    router: RouterFlow,
-    session: SessionFlow,
-    link: LinkFlow,
+    router: KernelRouter,
+    session: KernelSession,
+    link: KernelLink,
     frame: TransferFrame,
     data: bytes,
     payload_at: int,
@@ -241,7 +241,7 @@ def _relay_transfer(
     return True
 
 
-def _count_relayed(router: RouterFlow, link: LinkFlow, out: LinkFlow) -> None:
+def _count_relayed(router: KernelRouter, link: KernelLink, out: KernelLink) -> None:
     """A delivery was given to an exit."""
     exits = link.exits
     assert exits is not None
@@ -266,9 +266,9 @@ def _count_relayed(router: RouterFlow, link: LinkFlow, out: LinkFlow) -> None:
 
 
 def _relay_first(
-    router: RouterFlow,
-    link: LinkFlow,
-    out: LinkFlow,
+    router: KernelRouter,
+    link: KernelLink,
+    out: KernelLink,
     frame: TransferFrame,
     data: bytes,
     payload_at: int,
@@ -316,7 +316,7 @@ def _relay_first(
         _relayed_whole(router, link, came, left, relay)
 
 
-def _relayed_whole(router: RouterFlow, link: LinkFlow, came: Delivery, left: Delivery, relay: Relay) -> None:
+def _relayed_whole(router: KernelRouter, link: KernelLink, came: Delivery, left: Delivery, relay: Relay) -> None:
     """The last frame of a delivery of several was relayed."""
     out = left.link
     link.relay = None
@@ -330,9 +330,9 @@ def _relayed_whole(router: RouterFlow, link: LinkFlow, came: Delivery, left: Del
 
 
 def _relay_next(
-    router: RouterFlow,
-    session: SessionFlow,
-    link: LinkFlow,
+    router: KernelRouter,
+    session: KernelSession,
+    link: KernelLink,
     frame: TransferFrame,
     data: bytes,
     payload_at: int,
@@ -388,19 +388,19 @@ def _relay_next(
     return True
 
 
-def _stays(router: RouterFlow, link: LinkFlow, out: LinkFlow) -> bool:
+def _stays(router: KernelRouter, link: KernelLink, out: KernelLink) -> bool:
     """Whether a lane is neither to be detached, nor the reason why what comes next by the link has to wait."""
     exits = link.exits
     return exits is not None and exits.generation == router.generation and not link.behind and out in exits.bulk
 
 
-def _take_flow(router: RouterFlow, session: SessionFlow, frame: FlowFrame) -> bool:
+def _take_flow(router: KernelRouter, session: KernelSession, frame: FlowFrame) -> bool:
     """Take note of what a peer can take now: of its window, and of more credit on a link; whether nothing else is to be
     done about it than to tell those who divide credit.
 
     Source: §2.5.6 receiving a flow, §2.6.7.
     """
-    link: LinkFlow | None = None
+    link: KernelLink | None = None
     credit = 0
     seen = frame.next_incoming_id if frame.next_incoming_id != -1 else session.initial_outgoing_id
     in_flight = serial_distance(seen, session.next_outgoing_id)

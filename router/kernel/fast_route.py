@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from amqpmesh.router.kernel.link_endpoint import LinkFlow
+    from amqpmesh.router.kernel.link_endpoint import KernelLink
 
 #: In which order exits are taken: the first that is ready, the one with the least unsettled, or by turns.
 FIRST: Final = 0
@@ -30,8 +30,8 @@ class Exits:
         self.generation = 0
         #: Those that may take a delivery, if they are ready for it; and where they are lanes, which is in the order
         #: `_FIRST`, those for large ones: they take a small one, too, if no other does.
-        self.links: list[LinkFlow] = []
-        self.bulk: list[LinkFlow] = []
+        self.links: list[KernelLink] = []
+        self.bulk: list[KernelLink] = []
         self.order = _FIRST
         #: The turn of who was chosen last, if it is given the delivery; 0: there was nobody else.
         self.turn = 0
@@ -49,7 +49,7 @@ class Exits:
         self.wanted = False
 
 
-def _ready_exit(exits: Exits) -> LinkFlow | None:
+def _ready_exit(exits: Exits) -> KernelLink | None:
     """The exit that the next delivery takes, and `exits.turn`; None: none is ready for the first frame of one."""
     exits.turn = 0
     if exits.order == _FIRST:
@@ -63,7 +63,7 @@ def _ready_exit(exits: Exits) -> LinkFlow | None:
     if len(exits.links) == 1:
         link = exits.links[0]
         return link if _is_ready(link) else None
-    best: LinkFlow | None = None
+    best: KernelLink | None = None
     ready = turn = 0
     for link in exits.links:
         if not _is_ready(link):
@@ -82,7 +82,7 @@ def _ready_exit(exits: Exits) -> LinkFlow | None:
     return best
 
 
-def _large_exit(exits: Exits, octets: int) -> LinkFlow | None:
+def _large_exit(exits: Exits, octets: int) -> KernelLink | None:
     """The exit that a delivery takes which does not leave in one frame, or not in the one that it began with.
 
     Of lanes it is another link, for which nothing small waits. Args: octets: of it that are here.
@@ -98,14 +98,14 @@ def _large_exit(exits: Exits, octets: int) -> LinkFlow | None:
     return out if out is not None and octets and _fits(out, octets) and not _is_full(out) else None
 
 
-def _is_ready(link: LinkFlow) -> bool:
+def _is_ready(link: KernelLink) -> bool:
     """A sender can take the first frame of a delivery now."""
     session = link.session
     wire = session.wire
     return wire.sending + len(wire.out) <= wire.backlog and session.remote_incoming_window > 0 and _is_free(link)
 
 
-def _is_free(link: LinkFlow) -> bool:
+def _is_free(link: KernelLink) -> bool:
     """The same, however much waits to be written, and however narrow the window of its session is."""
     return (
         link.link_credit > 0
@@ -116,14 +116,14 @@ def _is_free(link: LinkFlow) -> bool:
     )
 
 
-def _fits(link: LinkFlow, octets: int) -> bool:
+def _fits(link: KernelLink, octets: int) -> bool:
     """Whether the window of a sender's session is wide enough for so many octets, in as many frames as they need."""
     session = link.session
     room = session.wire.remote_max_frame_size - _FRAME_HEAD
     return session.remote_incoming_window > 0 and (octets + room - 1) // room <= session.remote_incoming_window
 
 
-def _is_full(link: LinkFlow) -> bool:
+def _is_full(link: KernelLink) -> bool:
     """So much waits to be written that nothing large is added to it by this sender."""
     wire = link.session.wire
     return (wire.sending + len(wire.out)) * link.part > wire.backlog

@@ -16,10 +16,10 @@ from amqpmesh.router.kernel.fast_deliveries import _record
 
 if TYPE_CHECKING:
     from amqpmesh.router.kernel.fast_deliveries import Passage
-    from amqpmesh.router.kernel.router_state import RouterFlow
+    from amqpmesh.router.kernel.router_state import KernelRouter
 
 
-def _receiver_said(router: RouterFlow, passage: Passage, state: bytes | None, settled: bool) -> bool:
+def _receiver_said(router: KernelRouter, passage: Passage, state: bytes | None, settled: bool) -> bool:
     """Pass an outcome up, as it is; whether it was."""
     incoming, outgoing = passage.incoming, passage.outgoing
     if passage.outcome is not None and not incoming.over:
@@ -60,7 +60,7 @@ def _receiver_said(router: RouterFlow, passage: Passage, state: bytes | None, se
     return True
 
 
-def _sender_settled(router: RouterFlow, passage: Passage, state: bytes | None) -> None:
+def _sender_settled(router: KernelRouter, passage: Passage, state: bytes | None) -> None:
     """The sender has heard the outcome, and settles: so may the receiver (mode second, §2.6.12)."""
     passage.incoming.outstanding -= 1
     assert passage.outcome is not None
@@ -71,7 +71,7 @@ def _sender_settled(router: RouterFlow, passage: Passage, state: bytes | None) -
             passage.outgoing.session.dispose(False, passage.outgoing_id, True, state)
 
 
-def _end_received(router: RouterFlow, passage: Passage, state: bytes) -> None:
+def _end_received(router: KernelRouter, passage: Passage, state: bytes) -> None:
     """The incoming delivery is settled here, and the passage with it."""
     link = passage.incoming
     if passage.left >= 0 and router.recorder is not None:
@@ -98,7 +98,7 @@ def _end_received(router: RouterFlow, passage: Passage, state: bytes) -> None:
         router.due = True
 
 
-def _end_sent(router: RouterFlow, passage: Passage) -> None:
+def _end_sent(router: KernelRouter, passage: Passage) -> None:
     """The outgoing delivery is settled here."""
     link = passage.outgoing
     if passage.over:
@@ -124,7 +124,7 @@ def _leave_sender(passage: Passage) -> None:
         passage.incoming_id = -1
 
 
-def _end_orphan(router: RouterFlow, passage: Passage, settled: bool) -> None:
+def _end_orphan(router: KernelRouter, passage: Passage, settled: bool) -> None:
     """The receiver has said its outcome, and the sender is gone. Args: settled: the receiver has settled it."""
     _leave_sender(passage)
     if not passage.over:

@@ -8,8 +8,8 @@ from amqpmesh.router.kernel.encoded_values import _append_uint, _put_uint, _uint
 
 if TYPE_CHECKING:
     from amqpmesh.router.kernel.frame_fields import DispositionRun, TransferFrame
-    from amqpmesh.router.kernel.link_endpoint import LinkFlow
-    from amqpmesh.router.kernel.session_endpoint import SessionFlow
+    from amqpmesh.router.kernel.link_endpoint import KernelLink
+    from amqpmesh.router.kernel.session_endpoint import KernelSession
 
 #: Descriptor and format code of the usual encodings.
 _TRANSFER_LIST8: Final = b"\x00\x53\x14\xc0"
@@ -204,7 +204,7 @@ def _close_list(out: bytearray, start: int, count: int) -> None:
         out[start + 11 : start + 14] = b"\xd0" + (size + 3).to_bytes(4, "big") + count.to_bytes(4, "big")
 
 
-def write_dispositions(session: SessionFlow) -> bool:
+def write_dispositions(session: KernelSession) -> bool:
     """Write the dispositions that have gathered on a session, as far as they are certain to fit into a frame; whether
     those were all.
     """
@@ -249,7 +249,7 @@ def write_disposition(out: bytearray, channel: int, run: DispositionRun) -> None
     out[start + 3] = size & 255
 
 
-def write_flow(session: SessionFlow, link: LinkFlow | None, echo: bool, counted: bool = True) -> None:
+def write_flow(session: KernelSession, link: KernelLink | None, echo: bool, counted: bool = True) -> None:
     """Append a `flow` with a session's state to what is to be sent, and with a link's (§2.7.4).
 
     Args: echo: the peer is to answer. counted: the link's delivery-count is known to us.

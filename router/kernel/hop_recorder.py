@@ -64,7 +64,7 @@ class Recorder:
     )
 
     def __init__(self, clock: Callable[[], float]) -> None:
-        """Args: clock: seconds; with `shift` added, what `RouterFlow.now` is."""
+        """Args: clock: seconds; with `shift` added, what `KernelRouter.now` is."""
         self.clock = clock
         self.shift = 0.0
         #: What the clock has shown, and how many more times that is good enough.
@@ -107,7 +107,7 @@ class Recorder:
         return ((counter & 0x7FFFFFFF) * _SPREAD & _MASK) < self.threshold
 
     def time(self) -> float:
-        """What `RouterFlow.now` would be now, or was some calls ago in this batch: to look at the clock costs as much
+        """What `KernelRouter.now` would be now, or was some calls ago in this batch: to look at the clock costs as much
         as to store a record.
         """
         if self.times <= 0:
@@ -138,7 +138,7 @@ class Recorder:
         """Store a record.
 
         Args: key: what it begins with, ingress number and epoch. state: the outcome, as its number in records.
-            incoming, outgoing: numbers of links. came, left, said: seconds, as `RouterFlow.now`; before 0: it has not.
+            incoming, outgoing: numbers of links. came, left, said: seconds, as `KernelRouter.now`; negative: none.
             told: priority, and 256 times the delivery-count. address: its number; 0: the incoming link's. first: the
             counter of the first try; 0: this is it. condition: the number of that which it was rejected with; 0: none.
         Returns: whether it is; else it is lost.

@@ -8,7 +8,7 @@ from amqpmesh.router.kernel.serial import _MASK, serial_distance
 
 if TYPE_CHECKING:
     from amqpmesh.router.kernel.fast_deliveries import Passage
-    from amqpmesh.router.kernel.link_endpoint import LinkFlow
+    from amqpmesh.router.kernel.link_endpoint import KernelLink
     from amqpmesh.router.kernel.relays import Leg, Relay
 
 #: Slots of a ledger: as many as it begins with, and as it keeps while nothing is live.
@@ -41,7 +41,7 @@ class Delivery:
         "tag",
     )
 
-    def __init__(self, link: LinkFlow, tag: bytes, message_format: int, settled: bool, second: bool) -> None:
+    def __init__(self, link: KernelLink, tag: bytes, message_format: int, settled: bool, second: bool) -> None:
         self.link = link
         self.tag = tag
         self.message_format = message_format

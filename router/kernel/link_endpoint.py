@@ -12,13 +12,13 @@ if TYPE_CHECKING:
     from amqpmesh.router.kernel.fast_route import Exits
     from amqpmesh.router.kernel.ledger import Delivery
     from amqpmesh.router.kernel.relays import Leg, Relay
-    from amqpmesh.router.kernel.session_endpoint import SessionFlow
+    from amqpmesh.router.kernel.session_endpoint import KernelSession
 
 #: Octets of a dictionary that are too many for each of its entries.
 _ROOMY: Final = 250
 
 
-class LinkFlow:
+class KernelLink:
     """What changes on a link endpoint with each transfer (§2.6.7), and its counters."""
 
     __slots__ = (
@@ -67,7 +67,7 @@ class LinkFlow:
     )
 
     def __init__(
-        self, session: SessionFlow, sender: bool, record: object, unsettled: dict[bytes, Delivery | Passage]
+        self, session: KernelSession, sender: bool, record: object, unsettled: dict[bytes, Delivery | Passage]
     ) -> None:
         self.session = session
         #: True: we are the sending endpoint.
@@ -180,7 +180,7 @@ class LinkFlow:
             self.rejected += 1
 
 
-def entrust(link: LinkFlow, handle: int, exits: Exits | None) -> None:
+def entrust(link: KernelLink, handle: int, exits: Exits | None) -> None:
     """What comes on a receiver may be relayed by `exits`, as long as they hold; and in any case what goes on with a
     delivery that has begun. Of a sender that is one of them, credit may be taken note of.
 
@@ -191,7 +191,7 @@ def entrust(link: LinkFlow, handle: int, exits: Exits | None) -> None:
     link.session.links[handle] = link
 
 
-def recall(link: LinkFlow) -> None:
+def recall(link: KernelLink) -> None:
     """What comes on a link is for others to read."""
     link.exits = None
     if link.remote_handle != -1:

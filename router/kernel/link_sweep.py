@@ -11,9 +11,9 @@ from amqpmesh.router.kernel.link_endpoint import recall
 from amqpmesh.router.kernel.serial import _MASK, serial_distance
 
 if TYPE_CHECKING:
-    from amqpmesh.router.kernel.link_endpoint import LinkFlow
-    from amqpmesh.router.kernel.router_state import RouterFlow
-    from amqpmesh.router.kernel.session_endpoint import SessionFlow
+    from amqpmesh.router.kernel.link_endpoint import KernelLink
+    from amqpmesh.router.kernel.router_state import KernelRouter
+    from amqpmesh.router.kernel.session_endpoint import KernelSession
 
 #: Slots that a sweep looks at in a step, at most; passages that it ends; and deliveries that others end.
 _SWEPT_SLOTS: Final = 10_000
@@ -21,14 +21,14 @@ _SWEPT_PASSAGES: Final = 50
 _SWEPT_DELIVERIES: Final = 10
 
 
-def end_link(link: LinkFlow) -> None:
+def end_link(link: KernelLink) -> None:
     """The link takes and gives nothing from here on, and nothing can be said of its deliveries; a `Sweep` ends them."""
     recall(link)
     link.over = True
     link.current = None
 
 
-def abandon(link: LinkFlow) -> None:
+def abandon(link: KernelLink) -> None:
     """The link endpoint is destroyed: none of its deliveries can be spoken of any more (§2.6.5, §2.6.6)."""
     current = link.current
     end_link(link)
@@ -52,7 +52,7 @@ class Sweep:
 
     __slots__ = ("at", "beside", "deliveries", "sent", "session")
 
-    def __init__(self, session: SessionFlow, sent: bool) -> None:
+    def __init__(self, session: KernelSession, sent: bool) -> None:
         """Args: sent: of the two ledgers, that of what we sent."""
         self.session = session
         self.sent = sent
@@ -111,7 +111,7 @@ def sweep(task: Sweep) -> bool:
     return task.beside is None or len(task.beside) > 0
 
 
-def _end_passage(router: RouterFlow, passage: Passage, sent: bool) -> bool:
+def _end_passage(router: KernelRouter, passage: Passage, sent: bool) -> bool:
     """One side of a passage is gone: the other hears what is true. Returns: whether that needs no decision.
 
     Args: sent: it is the receiver that is gone. Then what stands for its outcome goes up; if the sender is, the

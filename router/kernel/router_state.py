@@ -11,14 +11,14 @@ from amqpmesh.router.kernel.frame_fields import DispositionFrame, FlowFrame, Tra
 
 if TYPE_CHECKING:
     from amqpmesh.router.kernel.hop_recorder import Recorder
-    from amqpmesh.router.kernel.link_endpoint import LinkFlow
+    from amqpmesh.router.kernel.link_endpoint import KernelLink
     from amqpmesh.router.kernel.relays import Relay
 
 #: Seconds after a small delivery for which others are expected.
 _BESIDE: Final = 0.1
 
 
-class RouterFlow:
+class KernelRouter:
     """What changes in a router with each transfer and disposition."""
 
     __slots__ = (
@@ -56,9 +56,9 @@ class RouterFlow:
         self.most_relays = 0
         #: What was decided before this changed holds no more (`Exits`).
         self.generation = 1
-        #: Links that were relayed on since their records were told (`LinkFlow.touched`), and whether that is due:
+        #: Links that were relayed on since their records were told (`KernelLink.touched`), and whether that is due:
         #: credit is to be given again, or is spent.
-        self.touched: list[LinkFlow] = []
+        self.touched: list[KernelLink] = []
         self.due = False
         #: The keys of deliveries that begin their way through the mesh here: what they begin with, and how many there
         #: were. All but the last octet of the count is the same in 256 of them: what those begin with, and which they
@@ -75,13 +75,13 @@ class RouterFlow:
         self.said = DispositionFrame(False, 0, 0, False, None)
         self.flow = FlowFrame()
 
-    def touch(self, link: LinkFlow) -> None:
+    def touch(self, link: KernelLink) -> None:
         """Something changed on a link that its record is to be told of."""
         if not link.touched:
             link.touched = True
             self.touched.append(link)
 
-    def counter(self, link: LinkFlow, tag: bytes) -> int:
+    def counter(self, link: KernelLink, tag: bytes) -> int:
         """The counter in the key of what came by `link` with `tag`; a new one, if it begins its way here."""
         if link.lane and len(tag) == _KEY + 1:
             return (uint32(tag, 12) & 0xFFFF) << 32 | uint32(tag, 16)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from amqpmesh.router.kernel.connection_endpoint import ConnectionFlow
+from amqpmesh.router.kernel.connection_endpoint import KernelConnection
 from amqpmesh.router.kernel.encoded_states import is_terminal
 from amqpmesh.router.kernel.frame_fields import DispositionRun
 from amqpmesh.router.kernel.ledger import Ledger
@@ -13,7 +13,7 @@ from amqpmesh.router.kernel.serial import _MASK, serial_add, serial_distance
 
 if TYPE_CHECKING:
     from amqpmesh.router.kernel.ledger import Delivery
-    from amqpmesh.router.kernel.link_endpoint import LinkFlow
+    from amqpmesh.router.kernel.link_endpoint import KernelLink
 
 
 class SessionOwner(Protocol):
@@ -23,7 +23,7 @@ class SessionOwner(Protocol):
         """Write what has gathered: states of deliveries, then flows."""
 
 
-class SessionFlow:
+class KernelSession:
     """What changes in a session with each transfer and disposition (§2.5.6).
 
     `window_size` is how many transfer frames may be here unreleased: a frame is *held* from its arrival until
@@ -64,14 +64,14 @@ class SessionFlow:
         window_size: int,
         initial_outgoing_id: int = 0,
         initial_delivery_id: int = 0,
-        wire: ConnectionFlow | None = None,
+        wire: KernelConnection | None = None,
         owner: SessionOwner | None = None,
     ) -> None:
         #: The connection's part; and the engine's session endpoint.
-        self.wire = wire if wire is not None else ConnectionFlow()
+        self.wire = wire if wire is not None else KernelConnection()
         self.owner = owner
         #: Links of which something may be handled without asking, by the peer's handle (`entrust`).
-        self.links: dict[int, LinkFlow] = {}
+        self.links: dict[int, KernelLink] = {}
         #: It will be flushed.
         self.woken = False
         #: The outgoing channel; -1 while unmapped.

@@ -13,11 +13,11 @@ from amqpmesh.router.kernel.violations import LINK, SESSION, Violation
 
 if TYPE_CHECKING:
     from amqpmesh.router.kernel.fast_deliveries import Passage
-    from amqpmesh.router.kernel.link_endpoint import LinkFlow
-    from amqpmesh.router.kernel.session_endpoint import SessionFlow
+    from amqpmesh.router.kernel.link_endpoint import KernelLink
+    from amqpmesh.router.kernel.session_endpoint import KernelSession
 
 
-def receive_transfer(link: LinkFlow, frame: TransferFrame, payload_size: int) -> Delivery:
+def receive_transfer(link: KernelLink, frame: TransferFrame, payload_size: int) -> Delivery:
     """Account an incoming transfer on `link`: session window, credit, delivery, ledger.
 
     Everything is checked before anything changes. Returns the delivery that the frame belongs to; one that is
@@ -69,7 +69,7 @@ def receive_transfer(link: LinkFlow, frame: TransferFrame, payload_size: int) ->
     return delivery
 
 
-def _first_transfer(session: SessionFlow, link: LinkFlow, frame: TransferFrame, payload_size: int) -> Delivery:
+def _first_transfer(session: KernelSession, link: KernelLink, frame: TransferFrame, payload_size: int) -> Delivery:
     """The first frame of a delivery: it needs an id and a tag of its own, and credit."""
     if frame.resume:
         known = None if frame.delivery_tag is None else link.unsettled.get(frame.delivery_tag)
@@ -109,7 +109,7 @@ def _first_transfer(session: SessionFlow, link: LinkFlow, frame: TransferFrame, 
     return delivery
 
 
-def _resume(session: SessionFlow, link: LinkFlow, frame: TransferFrame, delivery: Delivery) -> Delivery:
+def _resume(session: KernelSession, link: KernelLink, frame: TransferFrame, delivery: Delivery) -> Delivery:
     """The sender goes on with a delivery that its new link has and that has come whole: what it sends is dropped."""
     del link.unsettled[delivery.tag]
     try:
@@ -135,7 +135,7 @@ def _resume(session: SessionFlow, link: LinkFlow, frame: TransferFrame, delivery
     return delivery
 
 
-def _check_first_transfer(session: SessionFlow, link: LinkFlow, frame: TransferFrame, payload_size: int) -> None:
+def _check_first_transfer(session: KernelSession, link: KernelLink, frame: TransferFrame, payload_size: int) -> None:
     """Whether a delivery may begin so. Raises: Violation."""
     if frame.delivery_id == -1:
         raise Violation(SESSION, "amqp:invalid-field", "first transfer of a delivery without delivery-id")
@@ -159,7 +159,7 @@ def _check_first_transfer(session: SessionFlow, link: LinkFlow, frame: TransferF
         raise Violation(LINK, "amqp:link:message-size-exceeded", f"more than {link.max_message_size} bytes")
 
 
-def _makes_room(session: SessionFlow, entry: Delivery | Passage) -> bool:
+def _makes_room(session: KernelSession, entry: Delivery | Passage) -> bool:
     """Whether an incoming delivery's link is over, so that another may have its id: then it has given it up."""
     if not _is_over(entry, False):
         return False
@@ -169,7 +169,7 @@ def _makes_room(session: SessionFlow, entry: Delivery | Passage) -> bool:
     return True
 
 
-def _count_first_transfer(session: SessionFlow, link: LinkFlow, settled: bool, payload_size: int) -> None:
+def _count_first_transfer(session: KernelSession, link: KernelLink, settled: bool, payload_size: int) -> None:
     """A delivery begins: its frame is counted in the session, and it on the link."""
     session.next_incoming_id = (session.next_incoming_id + 1) & _MASK
     if session.remote_outgoing_window > 0:
@@ -185,7 +185,7 @@ def _count_first_transfer(session: SessionFlow, link: LinkFlow, settled: bool, p
         link.presettled += 1
 
 
-def discard_transfer(session: SessionFlow) -> None:
+def discard_transfer(session: KernelSession) -> None:
     """Account a transfer that nobody looks at: its link is being detached. Raises: as `receive_transfer`."""
     if serial_distance(session.next_incoming_id, session.incoming_limit) <= 0:
         raise Violation(SESSION, "amqp:session:window-violation", "transfer beyond the incoming window")
@@ -195,7 +195,7 @@ def discard_transfer(session: SessionFlow) -> None:
 
 
 def send_transfer(
-    link: LinkFlow,
+    link: KernelLink,
     out: bytearray,
     delivery: Delivery,
     payload: bytes | memoryview,
@@ -254,7 +254,7 @@ def send_transfer(
     return taken
 
 
-def _count_first_sent(session: SessionFlow, link: LinkFlow, settled: bool) -> None:
+def _count_first_sent(session: KernelSession, link: KernelLink, settled: bool) -> None:
     """The first frame of a delivery is written: it is counted in the session, and the delivery on the link."""
     session.next_outgoing_id = (session.next_outgoing_id + 1) & _MASK
     session.remote_incoming_window -= 1

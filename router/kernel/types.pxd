@@ -64,7 +64,7 @@ cpdef long serial_add(long value, long increment)
 cpdef long serial_distance(long start, long end)
 
 cdef class Delivery:
-    cdef public LinkFlow link
+    cdef public KernelLink link
     cdef public bytes tag
     cdef public long message_format
     cdef public bint settled, remote_settled, second, complete, aborted, ignored
@@ -119,9 +119,9 @@ cdef class Recorder:
     cdef void _say(self, bytes key, long counter, long upper) except *
 
 @cython.final
-cdef class RouterFlow:
+cdef class KernelRouter:
     cdef public Recorder recorder
-    cpdef long counter(self, LinkFlow link, bytes tag) except? -1
+    cpdef long counter(self, KernelLink link, bytes tag) except? -1
     cdef public double now, small_at
     cdef public bint due
     cdef public long relays, most_relays, generation, key_count, key_page
@@ -132,14 +132,14 @@ cdef class RouterFlow:
     cdef public DispositionFrame said
     cdef public FlowFrame flow
     cdef public object on_unfold
-    cpdef void touch(self, LinkFlow link) except *
+    cpdef void touch(self, KernelLink link) except *
     @cython.locals(count=long, page=long, tails=tuple)
     cpdef bytes next_key(self, long hops)
     cpdef void begin_keys(self, bytes prefix) except *
 
 @cython.final
-cdef class ConnectionFlow:
-    cdef public RouterFlow router
+cdef class KernelConnection:
+    cdef public KernelRouter router
     cdef public object container
     cdef public bytearray out
     cdef public list stirred
@@ -147,27 +147,27 @@ cdef class ConnectionFlow:
     cdef public bint is_open, woken, compact, patient
     cdef public long sending, backlog, max_frame_size, remote_max_frame_size, narrow, work, number, toward
     cdef public double toward_since, slow_until, waits_since, waited
-    cdef public ConnectionFlow waits_for
+    cdef public KernelConnection waits_for
     cdef public dict sessions
     cdef public Undecided undecided
     cdef public Gathering gathering
     cpdef void wake(self) except *
-    @cython.locals(stirred=list, session=SessionFlow)
+    @cython.locals(stirred=list, session=KernelSession)
     cpdef void flush(self) except *
     @cython.locals(out=bytearray)
     cpdef bytearray take(self)
 
 @cython.final
 cdef class Undecided:
-    cdef public SessionFlow session
+    cdef public KernelSession session
     cdef public list deliveries, rest
     cdef public bytes state
     cdef public bint receiver, settled
     cdef public Py_ssize_t at
 
 @cython.final
-cdef class SessionFlow:
-    cdef public ConnectionFlow wire
+cdef class KernelSession:
+    cdef public KernelConnection wire
     cdef public object owner
     cdef public dict links, progress
     cdef public bint woken, in_full, begun, flow_due, in_parts
@@ -175,7 +175,7 @@ cdef class SessionFlow:
     cdef public long remote_incoming_window, remote_outgoing_window, next_delivery_id, widest, small
     cdef public Ledger incoming, outgoing
     cdef public list dispositions, displaced, flows
-    @cython.locals(router=RouterFlow)
+    @cython.locals(router=KernelRouter)
     cpdef long width(self) except -1
     @cython.locals(width=long, window=long)
     cpdef long announce(self) except? -1
@@ -187,8 +187,8 @@ cdef class SessionFlow:
     cpdef void dispose(self, bint receiver, long delivery_id, bint settled, bytes state) except *
 
 @cython.final
-cdef class LinkFlow:
-    cdef public SessionFlow session
+cdef class KernelLink:
+    cdef public KernelSession session
     cdef public bint sender, lowered, drain, second, lane, touched, selective, behind, over
     cdef public bytes stands
     # A router has a hundred thousand of these: what fits into an int is one.
@@ -217,7 +217,7 @@ cdef class Budget:
 cdef class Chunk:
     cdef public object data
     cdef public long holders
-    cdef SessionFlow _session
+    cdef KernelSession _session
     cdef long _size
     cdef public Budget account
     cpdef void move(self, Budget account) except *
@@ -225,29 +225,29 @@ cdef class Chunk:
     cpdef void free_window(self) except *
     cpdef void release(self) except *
 
-cpdef Delivery receive_transfer(LinkFlow link, TransferFrame frame, long payload_size)
-cdef Delivery _resume(SessionFlow session, LinkFlow link, TransferFrame frame, Delivery delivery)
+cpdef Delivery receive_transfer(KernelLink link, TransferFrame frame, long payload_size)
+cdef Delivery _resume(KernelSession session, KernelLink link, TransferFrame frame, Delivery delivery)
 @cython.locals(settled=bint, second=bint, message_format=long)
-cdef Delivery _first_transfer(SessionFlow session, LinkFlow link, TransferFrame frame, long payload_size)
+cdef Delivery _first_transfer(KernelSession session, KernelLink link, TransferFrame frame, long payload_size)
 @cython.locals(entry=object)
-cdef bint _check_first_transfer(SessionFlow session, LinkFlow link, TransferFrame frame, long payload_size) except -1
-cdef bint _count_first_transfer(SessionFlow session, LinkFlow link, bint settled, long payload_size) except -1
-cpdef void discard_transfer(SessionFlow session) except *
-@cython.locals(session=SessionFlow, size=long, taken=long, settled=long, first=bint, delivery_id=long, frame=TransferFrame)
-cpdef long send_transfer(LinkFlow link, bytearray out, Delivery delivery, object payload, bint more, bint aborted, bytes state,
+cdef bint _check_first_transfer(KernelSession session, KernelLink link, TransferFrame frame, long payload_size) except -1
+cdef bint _count_first_transfer(KernelSession session, KernelLink link, bint settled, long payload_size) except -1
+cpdef void discard_transfer(KernelSession session) except *
+@cython.locals(session=KernelSession, size=long, taken=long, settled=long, first=bint, delivery_id=long, frame=TransferFrame)
+cpdef long send_transfer(KernelLink link, bytearray out, Delivery delivery, object payload, bint more, bint aborted, bytes state,
                          long limit) except? -1
-cdef bint _count_first_sent(SessionFlow session, LinkFlow link, bint settled) except -1
-@cython.locals(link=LinkFlow)
+cdef bint _count_first_sent(KernelSession session, KernelLink link, bint settled) except -1
+@cython.locals(link=KernelLink)
 cpdef void dispose(Delivery delivery, bytes state, bint settled) except *
 @cython.locals(ledger=Ledger, said=Undecided)
-cpdef Undecided receive_disposition(SessionFlow session, DispositionFrame frame)
-@cython.locals(ledger=Ledger, session=SessionFlow, receiver=bint, rest=list, count=Py_ssize_t, at=Py_ssize_t, last=Py_ssize_t,
+cpdef Undecided receive_disposition(KernelSession session, DispositionFrame frame)
+@cython.locals(ledger=Ledger, session=KernelSession, receiver=bint, rest=list, count=Py_ssize_t, at=Py_ssize_t, last=Py_ssize_t,
                deliveries=list, entry=object, live=object, delivery_id=long, delivery=Delivery)
 cpdef bint go_on(Undecided said) except -1
-@cython.locals(router=RouterFlow, delivery=Delivery, passage=Passage)
-cdef Delivery _hear(SessionFlow session, object entry, bint receiver, bytes state, bint settled)
+@cython.locals(router=KernelRouter, delivery=Delivery, passage=Passage)
+cdef Delivery _hear(KernelSession session, object entry, bint receiver, bytes state, bint settled)
 cdef Delivery _delivery(object entry, bint sent)
-@cython.locals(link=LinkFlow, ledger=Ledger)
+@cython.locals(link=KernelLink, ledger=Ledger)
 cpdef void forget(Delivery delivery) except *
 
 cdef class Leg:
@@ -282,85 +282,85 @@ cdef class Exits:
     cdef public bint drops, wanted
 
 cdef class Passage:
-    cdef public LinkFlow incoming, outgoing
+    cdef public KernelLink incoming, outgoing
     cdef public bytes incoming_tag, outgoing_tag, outcome
     cdef public long incoming_id, outgoing_id, number, size, counter
     cdef public int told
     cdef public bint second, over
     cdef public double arrived, left, said
 
-cpdef void end_link(LinkFlow link) except *
+cpdef void end_link(KernelLink link) except *
 
 cdef class Sweep:
-    cdef public SessionFlow session
+    cdef public KernelSession session
     cdef public list deliveries, beside
     cdef public bint sent
     cdef public long at
 
-@cython.locals(session=SessionFlow, router=RouterFlow, sent=bint, ledger=Ledger, entries=list, slots=list, size=Py_ssize_t,
+@cython.locals(session=KernelSession, router=KernelRouter, sent=bint, ledger=Ledger, entries=list, slots=list, size=Py_ssize_t,
                passages=long, deliveries=long, offset=long, last=long, entry=object, each=object)
 cpdef bint sweep(Sweep task) except -1
 @cython.locals(passage=Passage, delivery=Delivery)
 cdef bint _is_over(object entry, bint sent) except -1
-cdef bint _end_passage(RouterFlow router, Passage passage, bint sent) except -1
-@cython.locals(link=LinkFlow)
+cdef bint _end_passage(KernelRouter router, Passage passage, bint sent) except -1
+@cython.locals(link=KernelLink)
 cdef void _leave_sender(Passage passage) except *
-cdef void _end_orphan(RouterFlow router, Passage passage, bint settled) except *
+cdef void _end_orphan(KernelRouter router, Passage passage, bint settled) except *
 @cython.locals(delivery=Delivery)
-cdef bint _makes_room(SessionFlow session, object entry) except -1
+cdef bint _makes_room(KernelSession session, object entry) except -1
 
-@cython.locals(router=RouterFlow, came=TransferFrame, sessions=dict, size=long, after=Py_ssize_t, session=SessionFlow, code=long,
-               payload_at=Py_ssize_t, link=LinkFlow, p="const unsigned char *")
-cpdef Py_ssize_t relay_frames(ConnectionFlow wire, bytes data, Py_ssize_t at, Py_ssize_t end) except -1
+@cython.locals(router=KernelRouter, came=TransferFrame, sessions=dict, size=long, after=Py_ssize_t, session=KernelSession, code=long,
+               payload_at=Py_ssize_t, link=KernelLink, p="const unsigned char *")
+cpdef Py_ssize_t relay_frames(KernelConnection wire, bytes data, Py_ssize_t at, Py_ssize_t end) except -1
 
 @cython.final
 cdef class Gathering:
     cdef public list deliveries, payloads
     cdef public TransferFrame frame
 
-@cython.locals(frame=TransferFrame, deliveries=list, payloads=list, last=LinkFlow, link=LinkFlow, delivery=Delivery,
-               session=SessionFlow, size=long, after=Py_ssize_t, payload_at=Py_ssize_t)
-cpdef Py_ssize_t gather(ConnectionFlow wire, Gathering gathering, bytes data, Py_ssize_t at, Py_ssize_t end) except -1
-@cython.locals(exits=Exits, size=long, out=LinkFlow, came_with=bytes, target=SessionFlow, sink=ConnectionFlow, tag=bytes,
+@cython.locals(frame=TransferFrame, deliveries=list, payloads=list, last=KernelLink, link=KernelLink, delivery=Delivery,
+               session=KernelSession, size=long, after=Py_ssize_t, payload_at=Py_ssize_t)
+cpdef Py_ssize_t gather(KernelConnection wire, Gathering gathering, bytes data, Py_ssize_t at, Py_ssize_t end) except -1
+@cython.locals(exits=Exits, size=long, out=KernelLink, came_with=bytes, target=KernelSession, sink=KernelConnection, tag=bytes,
                hops=long, settled=bint, second=bint, delivery_id=long, mode=long, leaving=TransferFrame, passage=Passage,
                number=long, large=bint, recorder=Recorder, counter=long, left=double, said=long,
                p="const unsigned char *")
-cdef bint _relay_transfer(RouterFlow router, SessionFlow session, LinkFlow link, TransferFrame frame, bytes data,
+cdef bint _relay_transfer(KernelRouter router, KernelSession session, KernelLink link, TransferFrame frame, bytes data,
                           Py_ssize_t payload_at, Py_ssize_t end) except -1
 @cython.locals(passage=Passage)
-cdef Passage _passage(LinkFlow incoming, long incoming_id, bytes incoming_tag, bint second, double arrived, LinkFlow outgoing,
+cdef Passage _passage(KernelLink incoming, long incoming_id, bytes incoming_tag, bint second, double arrived, KernelLink outgoing,
                       long outgoing_id, bytes outgoing_tag)
 @cython.locals(count=long, priority=long, tries=long, field=long, code=long)
 cpdef long told(bytes data, Py_ssize_t at, Py_ssize_t end) except? -1
 @cython.locals(kind=long, outcome=long, flags=long, hops_left=long, condition=long, key=bytes)
-cdef bint _record(RouterFlow router, Recorder recorder, LinkFlow link, LinkFlow out, bytes came_with, bytes left_with,
+cdef bint _record(KernelRouter router, Recorder recorder, KernelLink link, KernelLink out, bytes came_with, bytes left_with,
                   long counter, long size, double came, double left, double said, bytes state, long told) except -1
 @cython.locals(exits=Exits)
-cdef bint _count_relayed(RouterFlow router, LinkFlow link, LinkFlow out) except -1
-@cython.locals(session=SessionFlow, target=SessionFlow, came=Delivery, left=Delivery, relay=Relay, wire=ConnectionFlow)
-cdef void _relay_first(RouterFlow router, LinkFlow link, LinkFlow out, TransferFrame frame, bytes data,
+cdef bint _count_relayed(KernelRouter router, KernelLink link, KernelLink out) except -1
+@cython.locals(session=KernelSession, target=KernelSession, came=Delivery, left=Delivery, relay=Relay, wire=KernelConnection)
+cdef void _relay_first(KernelRouter router, KernelLink link, KernelLink out, TransferFrame frame, bytes data,
                        Py_ssize_t payload_at, Py_ssize_t end, bytes tag) except *
-@cython.locals(out=LinkFlow)
-cdef void _relayed_whole(RouterFlow router, LinkFlow link, Delivery came, Delivery left, Relay relay) except *
-@cython.locals(came=Delivery, left=Delivery, relay=Relay, leg=Leg, out=LinkFlow, size=long, last=bint, target=SessionFlow,
-               wire=ConnectionFlow, is_full=bint)
-cdef bint _relay_next(RouterFlow router, SessionFlow session, LinkFlow link, TransferFrame frame, bytes data,
+@cython.locals(out=KernelLink)
+cdef void _relayed_whole(KernelRouter router, KernelLink link, Delivery came, Delivery left, Relay relay) except *
+@cython.locals(came=Delivery, left=Delivery, relay=Relay, leg=Leg, out=KernelLink, size=long, last=bint, target=KernelSession,
+               wire=KernelConnection, is_full=bint)
+cdef bint _relay_next(KernelRouter router, KernelSession session, KernelLink link, TransferFrame frame, bytes data,
                       Py_ssize_t payload_at, Py_ssize_t end) except -1
 @cython.locals(exits=Exits)
-cdef bint _stays(RouterFlow router, LinkFlow link, LinkFlow out) except -1
-@cython.locals(session=SessionFlow, room=long)
-cdef bint _fits(LinkFlow link, long octets) except -1
-@cython.locals(wire=ConnectionFlow)
-cdef bint _is_full(LinkFlow link) except -1
-cdef bint _goes_to(RouterFlow router, ConnectionFlow wire, ConnectionFlow sink) except -1
-cdef bint _note_wait(RouterFlow router, ConnectionFlow wire) except -1
-cdef bint _await(RouterFlow router, ConnectionFlow wire, ConnectionFlow sink, bint is_full) except -1
-@cython.locals(link=LinkFlow, is_full=bint)
-cdef bint _await_exit(RouterFlow router, ConnectionFlow wire, Exits exits, long octets) except -1
+cdef bint _stays(KernelRouter router, KernelLink link, KernelLink out) except -1
+@cython.locals(session=KernelSession, room=long)
+cdef bint _fits(KernelLink link, long octets) except -1
+@cython.locals(wire=KernelConnection)
+cdef bint _is_full(KernelLink link) except -1
+cdef bint _goes_to(KernelRouter router, KernelConnection wire, KernelConnection sink) except -1
+cdef bint _note_wait(KernelRouter router, KernelConnection wire) except -1
+cdef bint _await(KernelRouter router, KernelConnection wire, KernelConnection sink, bint is_full) except -1
+@cython.locals(link=KernelLink, is_full=bint)
+cdef bint _await_exit(KernelRouter router, KernelConnection wire, Exits exits, long octets) except -1
 @cython.locals(relay=Relay, leg=Leg)
 cdef Relay _joined(Delivery came, Delivery left, double now)
 @cython.locals(leg=Leg, passage=Passage, recorder=Recorder, counter=long, at=double, tag=bytes, goes_on=bint)
-cdef void _fold(RouterFlow router, Delivery came, Delivery left, Relay relay) except *
+cdef void _fold(KernelRouter router, Delivery came, Delivery left, Relay relay) except *
 @cython.locals(last=Py_ssize_t)
 cpdef bytes onward(bytes tag)
 cdef bytes _left_with(Passage passage)
@@ -370,28 +370,28 @@ cdef bint _write_whole(bytearray out, long channel, long handle, long delivery_i
                        long mode, long size) except -1
 cdef long _uint_octets(long value) noexcept
 cdef Py_ssize_t _put_uint(unsigned char *out, Py_ssize_t at, long value) noexcept
-@cython.locals(link=LinkFlow, best=LinkFlow, turn=long, ready=long)
-cdef LinkFlow _ready_exit(Exits exits)
-@cython.locals(links=list, link=LinkFlow, out=LinkFlow)
-cdef LinkFlow _large_exit(Exits exits, long octets)
-@cython.locals(session=SessionFlow, wire=ConnectionFlow)
-cdef bint _is_ready(LinkFlow link) except -1
-cdef bint _is_free(LinkFlow link) except -1
+@cython.locals(link=KernelLink, best=KernelLink, turn=long, ready=long)
+cdef KernelLink _ready_exit(Exits exits)
+@cython.locals(links=list, link=KernelLink, out=KernelLink)
+cdef KernelLink _large_exit(Exits exits, long octets)
+@cython.locals(session=KernelSession, wire=KernelConnection)
+cdef bint _is_ready(KernelLink link) except -1
+cdef bint _is_free(KernelLink link) except -1
 @cython.locals(last=long, code=long, form=long, after=Py_ssize_t)
 cdef bint _passes_as_it_is(bytes data, Py_ssize_t at, Py_ssize_t end, bint drops, bint whole) except -1
 @cython.locals(count=long, code=long)
 cdef bint _is_plain_header(bytes data, Py_ssize_t at, Py_ssize_t end, long form) except -1
 @cython.locals(ledger=Ledger, found=list, undecided=list, at=Py_ssize_t, count=Py_ssize_t, delivery=Delivery)
-cdef bint _relay_disposition(RouterFlow router, ConnectionFlow wire, SessionFlow session, DispositionFrame frame) except -1
-@cython.locals(link=LinkFlow, credit=long, seen=long, in_flight=long, window=long, limit=long)
-cdef bint _take_flow(RouterFlow router, SessionFlow session, FlowFrame frame) except -1
-@cython.locals(incoming=LinkFlow, outgoing=LinkFlow)
-cdef bint _receiver_said(RouterFlow router, Passage passage, bytes state, bint settled) except -1
-cdef void _sender_settled(RouterFlow router, Passage passage, bytes state) except *
-@cython.locals(link=LinkFlow)
-cdef void _end_received(RouterFlow router, Passage passage, bytes state) except *
-@cython.locals(link=LinkFlow)
-cdef void _end_sent(RouterFlow router, Passage passage) except *
+cdef bint _relay_disposition(KernelRouter router, KernelConnection wire, KernelSession session, DispositionFrame frame) except -1
+@cython.locals(link=KernelLink, credit=long, seen=long, in_flight=long, window=long, limit=long)
+cdef bint _take_flow(KernelRouter router, KernelSession session, FlowFrame frame) except -1
+@cython.locals(incoming=KernelLink, outgoing=KernelLink)
+cdef bint _receiver_said(KernelRouter router, Passage passage, bytes state, bint settled) except -1
+cdef void _sender_settled(KernelRouter router, Passage passage, bytes state) except *
+@cython.locals(link=KernelLink)
+cdef void _end_received(KernelRouter router, Passage passage, bytes state) except *
+@cython.locals(link=KernelLink)
+cdef void _end_sent(KernelRouter router, Passage passage) except *
 
 @cython.locals(width=long, after=Py_ssize_t)
 cpdef Py_ssize_t skip(bytes data, Py_ssize_t at, Py_ssize_t end) except -1
@@ -438,9 +438,9 @@ cpdef Py_ssize_t write_transfer(bytearray out, long channel, TransferFrame frame
 cdef bint _write_transfer_head(bytearray out, long channel, TransferFrame frame, bint in_full) except -1
 @cython.locals(size=Py_ssize_t)
 cdef bint _close_list(bytearray out, Py_ssize_t start, long count) except -1
-@cython.locals(wire=ConnectionFlow, run=DispositionRun)
-cpdef bint write_dispositions(SessionFlow session) except -1
+@cython.locals(wire=KernelConnection, run=DispositionRun)
+cpdef bint write_dispositions(KernelSession session) except -1
 @cython.locals(start=Py_ssize_t, size=Py_ssize_t, count=long)
 cpdef void write_disposition(bytearray out, long channel, DispositionRun run) except *
 @cython.locals(out=bytearray, compact=bint, start=Py_ssize_t, window=long, count=long, drain=bint)
-cpdef void write_flow(SessionFlow session, LinkFlow link, bint echo, bint counted=*) except *
+cpdef void write_flow(KernelSession session, KernelLink link, bint echo, bint counted=*) except *

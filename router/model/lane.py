@@ -12,7 +12,7 @@ from hashlib import blake2b
 from typing import Final
 from urllib.parse import quote, unquote
 
-from amqpmesh.router.kernel import RouterFlow, onward
+from amqpmesh.router.kernel import KernelRouter, onward
 
 PREFIX: Final = "$lane/"
 """What the target addresses of lanes begin with."""
@@ -81,7 +81,7 @@ class Keys:
     and one octet more: how many hops are left.
     """
 
-    def __init__(self, router: str, flow_state: RouterFlow) -> None:
+    def __init__(self, router: str, flow_state: KernelRouter) -> None:
         """Args: flow_state: of the router, which counts."""
         self._number = blake2b(router.encode(), digest_size=_NUMBER).digest()
         self._epoch = -1

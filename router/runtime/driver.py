@@ -8,7 +8,7 @@ import trio
 
 from amqpmesh.router.core import Core
 from amqpmesh.router.io.environment import surroundings
-from amqpmesh.router.kernel import IMPATIENCE, PATIENCE, ConnectionFlow
+from amqpmesh.router.kernel import IMPATIENCE, PATIENCE, KernelConnection
 from amqpmesh.router.logs import event_log
 from amqpmesh.router.model.connections import ConnectionRecord
 from amqpmesh.router.runtime.passwords import Passwords
@@ -59,7 +59,7 @@ class Driver:
         self._has_chores = trio.Event()
         self._turns = trio.Semaphore(TURNS)
         #: Who waits for which output, and since when; and whether that is looked at soon.
-        self._waiting: dict[ConnectionFlow, tuple[float, list[Waiter]]] = {}
+        self._waiting: dict[KernelConnection, tuple[float, list[Waiter]]] = {}
         self._looks = False
         #: Octets that were read of connections, and that the core was not told of yet.
         self.unread = 0
@@ -93,7 +93,7 @@ class Driver:
         """The peer of a connection has said something: its windows may be wider."""
         self._let_go_on(record.engine.flow_state)
 
-    def wait(self, waiter: Waiter, sink: ConnectionFlow) -> None:
+    def wait(self, waiter: Waiter, sink: KernelConnection) -> None:
         """Have somebody go on once more may be written to a connection, or it is lost, or that has taken too long."""
         _, waiters = self._waiting.setdefault(sink, (trio.current_time(), []))
         waiters.append(waiter)
@@ -114,7 +114,7 @@ class Driver:
             self._looks = True
             self.core.schedule(min(since for since, _ in self._waiting.values()) + PATIENCE, self._look)
 
-    def _let_go_on(self, sink: ConnectionFlow) -> None:
+    def _let_go_on(self, sink: KernelConnection) -> None:
         _, waiters = self._waiting.pop(sink, (0.0, ()))
         for each in waiters:
             each.go_on()

@@ -20,17 +20,17 @@ class Client(NamedTuple):
 
 def client(kernel: ModuleType, credit: int = 10, window: int = 10) -> Client:
     """A connection with a session at channel 0 and two links that are entrusted."""
-    wire = kernel.ConnectionFlow()
+    wire = kernel.KernelConnection()
     wire.is_open = True
     wire.max_frame_size = 1000
     wire.gathering = kernel.Gathering()
-    session = kernel.SessionFlow(window, 0, 0, wire, None)
+    session = kernel.KernelSession(window, 0, 0, wire, None)
     session.channel = 0
     session.announce()
     wire.sessions[0] = session
     links = {}
     for handle in (HANDLE, OTHER):
-        link = links[handle] = kernel.LinkFlow(session, False, None, {})
+        link = links[handle] = kernel.KernelLink(session, False, None, {})
         link.handle = handle
         link.link_credit = credit
         link.granted_limit = credit

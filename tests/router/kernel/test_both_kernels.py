@@ -128,12 +128,12 @@ class Session:
     def __init__(self, kernel: ModuleType, start: int, window: int, max_message_size: int) -> None:
         self.kernel = kernel
         self.woken = 0
-        self.session = kernel.SessionFlow(window, start, start)
+        self.session = kernel.KernelSession(window, start, start)
         self.session.channel = 1
         self.session.remote_incoming_window = window
         self.session.wire.on_wake = self.wake
-        self.incoming = kernel.LinkFlow(self.session, False, None, {})
-        self.outgoing = kernel.LinkFlow(self.session, True, None, {})
+        self.incoming = kernel.KernelLink(self.session, False, None, {})
+        self.outgoing = kernel.KernelLink(self.session, True, None, {})
         self.incoming.granted_limit = window
         self.incoming.max_message_size = max_message_size
         self.outgoing.handle = 0

@@ -12,9 +12,9 @@ from amqpmesh.router.kernel import (
     RELEASED_STATE,
     Delivery,
     DispositionFrame,
+    KernelLink,
+    KernelSession,
     Ledger,
-    LinkFlow,
-    SessionFlow,
     TransferFrame,
     abandon,
     dispose,
@@ -34,34 +34,34 @@ EDGES = [0, 1, 2, 2**31 - 1, 2**31, 2**31 + 1, M - 2, M - 1]
 SERIALS = st.sampled_from(EDGES) | st.integers(0, M - 1)
 
 
-def session(first_id: int = 0) -> SessionFlow:
-    flow = SessionFlow(1_000, initial_delivery_id=first_id)
+def session(first_id: int = 0) -> KernelSession:
+    flow = KernelSession(1_000, initial_delivery_id=first_id)
     flow.channel = 0
     flow.remote_incoming_window = 1_000
     return flow
 
 
-def sending_link(flow: SessionFlow) -> LinkFlow:
-    link = LinkFlow(flow, True, None, {})
+def sending_link(flow: KernelSession) -> KernelLink:
+    link = KernelLink(flow, True, None, {})
     link.handle = 0
     link.link_credit = 1_000
     return link
 
 
-def receiving_link(flow: SessionFlow) -> LinkFlow:
-    link = LinkFlow(flow, False, None, {})
+def receiving_link(flow: KernelSession) -> KernelLink:
+    link = KernelLink(flow, False, None, {})
     link.handle = 0
     link.link_credit = link.granted_limit = 1_000
     return link
 
 
-def sent(link: LinkFlow, tag: bytes = b"t", *, more: bool = False, settled: bool = False) -> Delivery:
+def sent(link: KernelLink, tag: bytes = b"t", *, more: bool = False, settled: bool = False) -> Delivery:
     delivery = Delivery(link, tag, 0, settled, False)
     send_transfer(link, bytearray(), delivery, b"payload", more, False, None, 512)
     return delivery
 
 
-def received(link: LinkFlow, delivery_id: int, tag: bytes | None = None, *, more: bool = False) -> Delivery:
+def received(link: KernelLink, delivery_id: int, tag: bytes | None = None, *, more: bool = False) -> Delivery:
     frame = TransferFrame(0, delivery_id, tag or delivery_id.to_bytes(4, "big"), 0, more=more)
     return receive_transfer(link, frame, 7)
 
@@ -108,7 +108,7 @@ def test_a_range_selects_its_live_deliveries_in_order(base: int, steps: list[int
     assert [each.delivery_id for each in ledger.select(low, high)] == expected
 
 
-def heard(flow: SessionFlow, frame: DispositionFrame) -> list[Delivery]:
+def heard(flow: KernelSession, frame: DispositionFrame) -> list[Delivery]:
     said = receive_disposition(flow, frame)
     return [] if said is None else said.deliveries
 

@@ -15,8 +15,8 @@ from amqpmesh.router.kernel import (
     FAILED_STATE,
     RELEASED_STATE,
     Delivery,
+    KernelRouter,
     Passage,
-    RouterFlow,
     forget,
     relay_frames,
     skim_transfer,
@@ -215,7 +215,7 @@ def test_to_those_who_decide_it_left_with_the_tag_that_was_written(lanes: str) -
 
 
 def test_each_key_counts_one_more_whatever_hops_are_left() -> None:
-    flow = RouterFlow()
+    flow = KernelRouter()
     flow.begin_keys(b"router and one")
     for number in range(1, 600):
         if number == 300:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from amqpmesh.router.kernel import Delivery, Ledger, LinkFlow, SessionFlow, serial_add, serial_distance
+from amqpmesh.router.kernel import Delivery, KernelLink, KernelSession, Ledger, serial_add, serial_distance
 
 M: Final = 2**32
 
@@ -22,7 +22,7 @@ STEPS: Final = st.lists(
 
 
 def deliveries(count: int) -> list[Delivery]:
-    link = LinkFlow(SessionFlow(1_000), False, None, {})
+    link = KernelLink(KernelSession(1_000), False, None, {})
     return [Delivery(link, b"%d" % each, 0, False, False) for each in range(count)]
 
 

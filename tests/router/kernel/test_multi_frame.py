@@ -15,7 +15,7 @@ from amqpmesh.router.kernel import (
     Budget,
     Chunk,
     Delivery,
-    LinkFlow,
+    KernelLink,
     Passage,
     Sweep,
     abandon,
@@ -99,7 +99,7 @@ def test_in_its_midst_it_is_what_others_know_of_and_no_other_leaves_by_its_link(
     assert router.outgoing[0].leg is leg
     assert leg.counted
     assert not made.complete
-    other = LinkFlow(router.source_session, False, None, {})
+    other = KernelLink(router.source_session, False, None, {})
     other.link_credit = other.granted_limit = 10
     entrust(other, 1, router.exits)
     data = transfer(8, b"u", BEGIN[:3] + b"\x45", handle=1)

@@ -18,8 +18,8 @@ from amqpmesh.router.kernel import (
     Budget,
     Chunk,
     Delivery,
-    LinkFlow,
-    SessionFlow,
+    KernelLink,
+    KernelSession,
     TransferFrame,
     Violation,
     discard_transfer,
@@ -42,9 +42,9 @@ class HonestSender(RuleBasedStateMachine):
 
     @initialize(window_size=st.integers(1, 9), start=STARTS)
     def begin(self, window_size: int, start: int) -> None:
-        self.session = SessionFlow(window_size)
+        self.session = KernelSession(window_size)
         self.session.channel = 0
-        self.link = LinkFlow(self.session, False, None, {})
+        self.link = KernelLink(self.session, False, None, {})
         # The peer's begin has come, ours is on its way.
         self.peer_next_id = start
         self.session.next_incoming_id = start
@@ -132,8 +132,8 @@ TestAnHonestSender = HonestSender.TestCase
 TestAnHonestSender.settings = settings(max_examples=150, stateful_step_count=40)
 
 
-def receiving_session(window_size: int) -> SessionFlow:
-    session = SessionFlow(window_size)
+def receiving_session(window_size: int) -> KernelSession:
+    session = KernelSession(window_size)
     session.channel = 0
     session.announce()
     return session
@@ -200,8 +200,8 @@ def test_a_chunk_that_takes_the_place_of_others_holds_their_octets_and_one_frame
 # ------------------------------------------------------------------------------------------ transfers that are refused
 
 
-def receiving_link(session: SessionFlow) -> LinkFlow:
-    link = LinkFlow(session, False, None, {})
+def receiving_link(session: KernelSession) -> KernelLink:
+    link = KernelLink(session, False, None, {})
     link.handle = 0
     link.link_credit = link.granted_limit = 100
     return link
@@ -219,7 +219,7 @@ def snapshot(value: object, seen: tuple[object, ...] = ()) -> object:
     return value
 
 
-def a_link_in_use(*, middle: bool) -> LinkFlow:
+def a_link_in_use(*, middle: bool) -> KernelLink:
     """Window 10, credit 100; delivery 5 with tag `used` is unsettled; the next is in the middle of its frames."""
     link = receiving_link(receiving_session(10))
     receive_transfer(link, TransferFrame(0, 5, b"used", 0), 10)
@@ -350,7 +350,7 @@ def test_any_transfer_is_accounted_or_refused_without_a_trace(
 
 
 def test_credit_and_ids_wrap() -> None:
-    session = SessionFlow(10)
+    session = KernelSession(10)
     session.next_incoming_id = M - 1
     session.announce()
     link = receiving_link(session)
@@ -395,11 +395,11 @@ def test_a_resumed_delivery_that_nobody_knows_counts_and_is_ignored() -> None:
 # ---------------------------------------------------------------------------------------------------- outgoing window
 
 
-def sending_link(window: int, *, start: int = 0) -> LinkFlow:
-    session = SessionFlow(10, initial_outgoing_id=start, initial_delivery_id=start)
+def sending_link(window: int, *, start: int = 0) -> KernelLink:
+    session = KernelSession(10, initial_outgoing_id=start, initial_delivery_id=start)
     session.channel = 0
     session.remote_incoming_window = window
-    link = LinkFlow(session, True, None, {})
+    link = KernelLink(session, True, None, {})
     link.handle = 0
     link.delivery_count = start
     link.link_credit = 100

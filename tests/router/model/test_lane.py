@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amqpmesh.router.kernel import RouterFlow
+from amqpmesh.router.kernel import KernelRouter
 from amqpmesh.router.model.lane import Keys, Lane, LaneKind, next_tag
 
 IDS = st.text(st.characters(min_codepoint=33, max_codepoint=126, exclude_characters="@/#*"), min_size=1, max_size=20)
@@ -44,7 +44,7 @@ def test_other_targets_name_no_lane(target: str) -> None:
 
 
 def test_a_key_stays_the_same_from_hop_to_hop_and_its_hops_run_out() -> None:
-    tag: bytes | None = Keys("A", RouterFlow()).tag(7, 3)
+    tag: bytes | None = Keys("A", KernelRouter()).tag(7, 3)
     assert tag is not None
     key, hops = tag[:-1], 0
     while tag is not None:
@@ -55,8 +55,8 @@ def test_a_key_stays_the_same_from_hop_to_hop_and_its_hops_run_out() -> None:
 
 
 def test_keys_differ_by_router_and_epoch_and_are_within_the_octets_of_a_delivery_tag() -> None:
-    tags = {Keys(router, RouterFlow()).tag(epoch, 255) for router in ("A", "B") for epoch in (1, 2, 2**62)}
-    several = Keys("A", RouterFlow())
+    tags = {Keys(router, KernelRouter()).tag(epoch, 255) for router in ("A", "B") for epoch in (1, 2, 2**62)}
+    several = Keys("A", KernelRouter())
     tags |= {several.tag(1, 255) for _ in range(3)}
     assert len(tags) == 6 + 2  # the first of the three is the key that stands there already
     assert max(map(len, tags)) <= 32

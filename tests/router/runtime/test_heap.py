@@ -15,7 +15,7 @@ from amqpmesh.router.amqp.standard.definitions import Role
 from amqpmesh.router.amqp.standard.performatives import Attach, Disposition, Transfer
 from amqpmesh.router.config.file import ListenerConfig
 from amqpmesh.router.core import RELAY
-from amqpmesh.router.kernel import LinkFlow
+from amqpmesh.router.kernel import KernelLink
 from amqpmesh.router.runtime import heap
 from amqpmesh.router.runtime.heap import LITTLE, Held, Peaks
 from amqpmesh.router.runtime.router import Router, held_by
@@ -222,7 +222,7 @@ async def test_nothing_stays_of_connections_that_are_cut_with_deliveries_under_w
 
     def links() -> int:
         gc.collect()
-        return sum(isinstance(each, LinkFlow) for each in gc.get_objects())
+        return sum(isinstance(each, KernelLink) for each in gc.get_objects())
 
     async with Router(listeners=["amqp://127.0.0.1:0"]) as router:
         await trio.testing.wait_all_tasks_blocked()

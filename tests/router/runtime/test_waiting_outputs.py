@@ -12,7 +12,7 @@ from amqpmesh.router.amqp.standard.definitions import Role
 from amqpmesh.router.amqp.standard.performatives import Attach, Begin, Transfer
 from amqpmesh.router.config.file import ListenerConfig, RouterConfig
 from amqpmesh.router.core import Core
-from amqpmesh.router.kernel import IMPATIENCE, PATIENCE, ConnectionFlow
+from amqpmesh.router.kernel import IMPATIENCE, PATIENCE, KernelConnection
 from amqpmesh.router.model.connections import ConnectionRecord
 from amqpmesh.router.runtime import poller
 from amqpmesh.router.runtime.driver import Driver, Waiter
@@ -90,7 +90,7 @@ async def test_what_was_left_unread_comes_whole_and_in_order(
     awaited = trio.Event()
     wait = Driver.wait
 
-    def noted(driver: Driver, waiter: Waiter, sink: ConnectionFlow) -> None:
+    def noted(driver: Driver, waiter: Waiter, sink: KernelConnection) -> None:
         wait(driver, waiter, sink)
         awaited.set()
 
@@ -157,7 +157,7 @@ async def test_who_waits_for_its_own_output_waits_once(mock_clock: MockClock, mo
     times = 0
     wait = Driver.wait
 
-    def noted(driver: Driver, waiter: Waiter, sink: ConnectionFlow) -> None:
+    def noted(driver: Driver, waiter: Waiter, sink: KernelConnection) -> None:
         nonlocal times
         wait(driver, waiter, sink)
         times += 1

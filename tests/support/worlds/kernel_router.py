@@ -51,9 +51,9 @@ class Router:
         kernel: the module. first: of transfer-ids and delivery-ids. room: octets of a frame's payload.
         lanes: "in", "out" or both: which links are lanes; those that lead out have one more, for what is large.
         """
-        self.flow = kernel.RouterFlow()
+        self.flow = kernel.KernelRouter()
         self.flow.key_prefix = b"prefix"
-        self.source, self.sink = kernel.ConnectionFlow(), kernel.ConnectionFlow()
+        self.source, self.sink = kernel.KernelConnection(), kernel.KernelConnection()
         for wire in (self.source, self.sink):
             wire.router = self.flow
             wire.backlog = 2**20
@@ -63,7 +63,7 @@ class Router:
             self.source.container, self.sink.container = "B", "C"
         self.source_session = self._session(kernel, self.source, first)
         self.sink_session = self._session(kernel, self.sink, first)
-        self.incoming = kernel.LinkFlow(self.source_session, False, None, {})
+        self.incoming = kernel.KernelLink(self.source_session, False, None, {})
         self.incoming.link_credit = CREDIT
         self.incoming.granted_limit = CREDIT
         self.incoming.second = second
@@ -71,13 +71,13 @@ class Router:
         self.incoming.max_outstanding = 2**20
         self.outgoing = []
         for handle in range(consumers):
-            link = kernel.LinkFlow(self.sink_session, True, None, {})
+            link = kernel.KernelLink(self.sink_session, True, None, {})
             link.handle = handle
             link.link_credit = CREDIT
             link.max_outstanding = CREDIT
             link.lane = "out" in lanes
             self.outgoing.append(link)
-        self.bulk = kernel.LinkFlow(self.sink_session, True, None, {})
+        self.bulk = kernel.KernelLink(self.sink_session, True, None, {})
         self.bulk.handle = consumers
         self.bulk.link_credit = self.bulk.max_outstanding = CREDIT
         self.bulk.lane = True
@@ -96,7 +96,7 @@ class Router:
 
     @staticmethod
     def _session(kernel: Any, wire: Any, first: int) -> Any:
-        session = kernel.SessionFlow(1000, first, first, wire)
+        session = kernel.KernelSession(1000, first, first, wire)
         session.channel = 0
         session.next_incoming_id = first
         session.incoming_limit = (first + 1000) % M
