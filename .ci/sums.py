@@ -1,6 +1,6 @@
 """Adds up pytest's JUnit files and prints one line, `N passed, N failed`.
 
-Exits 1 if anything failed or nothing passed.
+FastRoute 1 if anything failed or nothing passed.
 """
 
 import sys

@@ -23,7 +23,7 @@ from amqpmesh.router.containers.container_links import Containers
 from amqpmesh.router.containers.on_demand import Places
 from amqpmesh.router.containers.remote_nodes import Elsewhere
 from amqpmesh.router.credit.sinks import FixedWindow
-from amqpmesh.router.delivery.fast_routes import catch_up, close, reopen, unfolded
+from amqpmesh.router.delivery.fast_routes import catch_up, close, expanded, reopen
 from amqpmesh.router.delivery.left_unsettled import Leftovers
 from amqpmesh.router.delivery.link_loss import connection_gone
 from amqpmesh.router.delivery.queueing import end_waiting
@@ -120,7 +120,7 @@ class Core:
         self.mesh: Mesh | None = None
         self.recording: Recording | None = None
         self.flow_state = KernelRouter()
-        self.flow_state.on_unfold = unfolded
+        self.flow_state.on_expand = expanded
         self.draining = False
         self.started_at = now
         #: What links that are gone have counted.

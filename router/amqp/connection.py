@@ -307,7 +307,7 @@ class Connection:
         """
         reader, flow_state = self._reader, self.flow_state
         flow_state.waits_for = None
-        if not flow_state.is_open or self._events or flow_state.undecided is not None:
+        if not flow_state.is_open or self._events or flow_state.pending_disposition is not None:
             if not (self.finished or self._is_deaf):
                 reader.feed(data)
             return False
@@ -322,14 +322,14 @@ class Connection:
             reader.feed(data)
             if reader.relay(flow_state):
                 self._liveness.received_at = now
-        return flow_state.undecided is None and reader.needs_more
+        return flow_state.pending_disposition is None and reader.needs_more
 
     @property
     def is_halted(self) -> bool:
         """`relay` may go on, with nothing more: once `flow_state.waits_for` has been written, or others have had their
         turn."""
         flow_state = self.flow_state
-        return flow_state.waits_for is not None or (flow_state.work <= 0 and flow_state.undecided is None)
+        return flow_state.waits_for is not None or (flow_state.work <= 0 and flow_state.pending_disposition is None)
 
     def receive(self, data: bytes | bytearray | memoryview, now: float) -> Iterator[Event]:
         """Take the next bytes, and yield what the peer did, one frame at a time.
@@ -355,10 +355,10 @@ class Connection:
                     events = self._receive_header(header)
                 else:
                     flow_state = self.flow_state
-                    undecided = flow_state.undecided is not None  # of what `relay` has taken
-                    if undecided or (flow_state.is_open and self._reader.relay(flow_state)):
+                    is_pending = flow_state.pending_disposition is not None
+                    if is_pending or (flow_state.is_open and self._reader.relay(flow_state)):
                         self._liveness.received_at = now
-                        is_next = flow_state.undecided is None and flow_state.work > 0
+                        is_next = flow_state.pending_disposition is None and flow_state.work > 0
                         yield from self._after_relaying()
                         if not is_next:  # what stopped it was not the next frame, which may be relayed, too
                             continue
@@ -381,18 +381,18 @@ class Connection:
     def _after_relaying(self) -> Iterator[Event]:
         """What the kernel could not decide of what it has read, and whether it has done enough for once."""
         flow_state = self.flow_state
-        gathering = flow_state.gathering
-        if gathering is not None and gathering.deliveries:
-            link = gathering.deliveries[0].link.record
+        batch = flow_state.batch
+        if batch is not None and batch.deliveries:
+            link = batch.deliveries[0].link.record
             assert isinstance(link, Receiver)
-            came = DeliveriesGathered(link, gathering.deliveries, gathering.payloads)
-            gathering.deliveries, gathering.payloads = [], []
+            came = DeliveriesGathered(link, batch.deliveries, batch.payloads)
+            batch.deliveries, batch.payloads = [], []
             yield came
-        undecided, flow_state.undecided = flow_state.undecided, None
-        if undecided is not None:
-            session = undecided.session.owner
+        pending, flow_state.pending_disposition = flow_state.pending_disposition, None
+        if pending is not None:
+            session = pending.session.owner
             assert isinstance(session, Session)
-            yield from session.decide(undecided)
+            yield from session.decide(pending)
         if flow_state.work <= 0:
             yield RELAYED
 

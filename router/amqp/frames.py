@@ -141,7 +141,7 @@ class FrameReader:
             at = kernel.relay_frames(wire, data, began, len(data))
             relayed = relayed or at != began
             self._move(at)
-            if data is self._data or wire.undecided is not None or wire.work <= 0:
+            if data is self._data or wire.pending_disposition is not None or wire.work <= 0:
                 return relayed
 
     def next_frame(self) -> Frame | None:

@@ -326,12 +326,12 @@ class Session:
             if said is not None:
                 yield from self.decide(said)
 
-    def decide(self, said: kernel.Undecided) -> Iterator[Event]:
+    def decide(self, said: kernel.PendingDisposition) -> Iterator[Event]:
         """What a disposition says that is not passed on as it is: of some deliveries, then of more."""
         more = True
         while more:
             yield DispositionReceived(self, said.deliveries, said.state, said.settled)
-            more = kernel.go_on(said)
+            more = kernel.apply_more(said)
 
     def fail_link(self, link: Link, condition: str, description: str) -> tuple[Event, ...]:
         """Detach `link` for what the peer did wrong on it (§2.6.5)."""
@@ -489,7 +489,7 @@ class Session:
         link = self._attached(detach.handle)
         closed = detach.closed or detach.error is not None
         del self.links[detach.handle]
-        kernel.recall(link.flow_state)
+        kernel.disable_fast_path(link.flow_state)
         self._owed.discard(link)
         link.input_handle = None
         if link.state is LinkEndpointState.DISCARDING:

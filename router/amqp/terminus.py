@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from amqpmesh.router.amqp.standard.definitions import Role
 
 if TYPE_CHECKING:
-    from amqpmesh.router.kernel import Delivery, Passage
+    from amqpmesh.router.kernel import Delivery, FastDelivery
 
 
 @dataclass(slots=True, eq=False)
@@ -22,4 +22,4 @@ class Terminus:
     name: str
     role: Role
     #: Unsettled deliveries by delivery-tag.
-    unsettled: dict[bytes, Delivery | Passage] = field(default_factory=dict)
+    unsettled: dict[bytes, Delivery | FastDelivery] = field(default_factory=dict)

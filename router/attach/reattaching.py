@@ -15,7 +15,7 @@ from amqpmesh.router.amqp.events import DispositionReceived
 from amqpmesh.router.amqp.standard.messaging import Received
 from amqpmesh.router.delivery.lifetime import let_linger
 from amqpmesh.router.delivery.permitted import is_outcome
-from amqpmesh.router.kernel import Delivery, forget, unfold_link
+from amqpmesh.router.kernel import Delivery, expand_link, forget
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -108,7 +108,7 @@ def _live(record: ConnectionRecord, link: Link) -> dict[bytes, Delivery]:
     """Deliveries that live on a connection from when this link was attached before, by delivery-tag."""
     before = _before(record, link)
     for old in before:
-        unfold_link(old.link.flow_state)
+        expand_link(old.link.flow_state)
     return {
         tag: delivery
         for old in before

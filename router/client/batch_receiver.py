@@ -281,8 +281,8 @@ class BulkEnd(MovableEnd):
         assert link.input_handle is not None, "both have attached"
         assert conversation is not None, "both have attached"
         wire = conversation.engine.flow_state
-        wire.gathering = wire.gathering or kernel.Gathering()
-        kernel.entrust(link.flow_state, link.input_handle, None)
+        wire.batch = wire.batch or kernel.ReceivedBatch()
+        kernel.enable_fast_path(link.flow_state, link.input_handle, None)
 
     def _open_window(self) -> None:
         """The peer may send as long as there is memory; and the rest of the one delivery that is larger than that."""

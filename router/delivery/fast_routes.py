@@ -1,6 +1,6 @@
 """Where deliveries may leave without anybody being asked: decided once for a node, and again when something changes.
 
-As long as nothing changes the kernel relays what comes by what was decided here (`Exits`), and counts. What it has
+As long as nothing changes the kernel relays what comes by what was decided here (`FastRoute`), and counts. What it has
 counted is told to links and pools before anybody looks at them.
 """
 
@@ -31,14 +31,14 @@ FEW: Final = 64
 
 def close(core: Core, address: Address) -> None:
     """Something changes at a node: nothing leaves it, or a node that leads there, without a decision."""
-    exits = address.exits
-    if exits is not None:
-        exits.generation = 0
+    route = address.fast_route
+    if route is not None:
+        route.generation = 0
         core.closed[address] = None
     for share in address.borrowers:
-        exits = share.ingress.exits
-        if exits is not None:
-            exits.generation = 0
+        route = share.ingress.fast_route
+        if route is not None:
+            route.generation = 0
             core.closed[share.ingress] = None
 
 
@@ -50,12 +50,12 @@ def reopen(core: Core, *, amid: bool = False) -> None:
     """
     closed, core.closed = core.closed, {}
     for address in closed:
-        exits = address.exits
-        assert exits is not None, "else nothing was closed"
-        if _receivers(address) <= FEW or (exits.wanted and not amid):
-            exits.wanted = False
+        route = address.fast_route
+        assert route is not None, "else nothing was closed"
+        if _receivers(address) <= FEW or (route.wanted and not amid):
+            route.wanted = False
             _decide(core, address)
-        elif exits.wanted:
+        elif route.wanted:
             core.closed[address] = None
 
 
@@ -69,9 +69,9 @@ def open_input(core: Core, incoming: IncomingLink) -> None:
     """A delivery came by a link and was decided: those that follow may be relayed as it was, and what is left of it."""
     address, link = incoming.address, incoming.link
     flow_state = link.flow_state
-    exits = flow_state.exits
-    if exits is not None:
-        exits.wanted = True
+    route = flow_state.fast_route
+    if route is not None:
+        route.wanted = True
         return
     if link.input_handle is None or not link.is_attached:
         return
@@ -80,26 +80,26 @@ def open_input(core: Core, incoming: IncomingLink) -> None:
         and not incoming.connection.strict_annotations
         and (incoming.lane is None or incoming.lane.kind is LaneKind.ANYCAST)
     ):
-        if address.exits is None:
-            address.exits = kernel.Exits()
+        if address.fast_route is None:
+            address.fast_route = kernel.FastRoute()
             core.closed[address] = None
-        exits = address.exits
-        exits.wanted = True
-    kernel.entrust(flow_state, link.input_handle, exits)
+        route = address.fast_route
+        route.wanted = True
+    kernel.enable_fast_path(flow_state, link.input_handle, route)
 
 
 def _decide(core: Core, address: Address) -> None:
     """Whether what comes to a node leaves it always in the same way, and by which links."""
-    exits = address.exits
-    assert exits is not None
+    route = address.fast_route
+    assert route is not None
     node = address
-    exits.lent = -1
-    exits.quiet = 0
+    route.lent = -1
+    route.quiet = 0
     if address.shares:
         if len(address.shares) > 1:
             return
         share = first(address.shares)
-        node, exits.lent, exits.quiet = share.node, share.input.credit, share.pool.quiet(share.input)
+        node, route.lent, route.quiet = share.node, share.input.credit, share.pool.quiet(share.input)
         if address.copies or address.waiting.size or address.outgoing or node.shares:
             return
     config = address.config
@@ -123,19 +123,19 @@ def _decide(core: Core, address: Address) -> None:
     if node.lane is not None:
         if node.lane.kind is not LaneKind.ANYCAST:
             return
-        exits.hops = core.hops_to(node.lane)
-        exits.order = kernel.FIRST
+        route.hops = core.hops_to(node.lane)
+        route.order = kernel.FIRST
     else:
-        exits.order = _ORDER[distribution]
-    exits.links = [each.link.flow_state for each in ready if not each.bulk]
-    exits.bulk = [each.link.flow_state for each in ready if each.bulk]
+        route.order = _ORDER[distribution]
+    route.links = [each.link.flow_state for each in ready if not each.bulk]
+    route.bulk = [each.link.flow_state for each in ready if each.bulk]
     for each in ready:
         link = each.link
         if link.input_handle is not None:
-            kernel.entrust(link.flow_state, link.input_handle, exits)
-    exits.room = min(room(each) for each in node.outgoing)
-    exits.drops = config.delivery_annotations is DeliveryAnnotationsRule.DROP
-    exits.generation = core.flow_state.generation
+            kernel.enable_fast_path(link.flow_state, link.input_handle, route)
+    route.room = min(room(each) for each in node.outgoing)
+    route.drops = config.delivery_annotations is DeliveryAnnotationsRule.DROP
+    route.generation = core.flow_state.generation
 
 
 def catch_up(core: Core) -> None:
@@ -168,8 +168,8 @@ def catch_up(core: Core) -> None:
             for share in address.shares:
                 share.relayed(count, link.last_at)
                 core.touched[share.node] = None
-                if address.exits is not None:
-                    address.exits.quiet = share.pool.quiet(share.input)
+                if address.fast_route is not None:
+                    address.fast_route.quiet = share.pool.quiet(share.input)
 
 
 def stay_quiet(address: Address) -> None:
@@ -179,11 +179,11 @@ def stay_quiet(address: Address) -> None:
         owner = each.owner
         if isinstance(owner, IncomingLink):
             owner.link.flow_state.quiet = pool.quiet(each)
-        elif isinstance(owner, Share) and owner.ingress.exits is not None:
-            owner.ingress.exits.quiet = pool.quiet(each)
+        elif isinstance(owner, Share) and owner.ingress.fast_route is not None:
+            owner.ingress.fast_route.quiet = pool.quiet(each)
 
 
-def unfolded(relay: kernel.Relay) -> None:
+def expanded(relay: kernel.Relay) -> None:
     """What the kernel does not know of a relay that was its own."""
     outgoing = relay.legs[0].branch
     assert isinstance(outgoing, OutgoingLink)

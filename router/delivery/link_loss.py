@@ -9,7 +9,7 @@ from amqpmesh.router.amqp.standard.messaging import DeleteOnClose, DeleteOnNoMes
 from amqpmesh.router.delivery.lifetime import has_unsettled, keep_count, no_longer_lingers, recount
 from amqpmesh.router.delivery.queueing import unqueue
 from amqpmesh.router.delivery.sending import abort
-from amqpmesh.router.kernel import end_link, recall
+from amqpmesh.router.kernel import disable_fast_path, end_link
 from amqpmesh.router.model.links import OutgoingLink
 from amqpmesh.router.small_set import excluding
 
@@ -115,7 +115,7 @@ def _withdraw(core: Core, taken: IncomingLink | OutgoingLink) -> bool:
     Returns: whether it took part in something.
     """
     core.attaching.forget(taken)
-    recall(taken.link.flow_state)
+    disable_fast_path(taken.link.flow_state)
     record = taken.connection
     if isinstance(taken, OutgoingLink):
         if taken.gone:

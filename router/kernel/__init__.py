@@ -13,10 +13,10 @@ BOUND: Final[Bound] = bind()
 
 from amqpmesh.router.kernel.backpressure import IMPATIENCE, PACE, PATIENCE, SMALL
 from amqpmesh.router.kernel.budget import OVERHEAD, Budget, Chunk
-from amqpmesh.router.kernel.client_batch import Gathering
+from amqpmesh.router.kernel.client_batch import ReceivedBatch
 from amqpmesh.router.kernel.connection_endpoint import KernelConnection
 from amqpmesh.router.kernel.delivery_keys import onward
-from amqpmesh.router.kernel.dispositions import Undecided, go_on, receive_disposition
+from amqpmesh.router.kernel.dispositions import PendingDisposition, apply_more, receive_disposition
 from amqpmesh.router.kernel.encoded_states import (
     ACCEPTED,
     ACCEPTED_STATE,
@@ -35,9 +35,9 @@ from amqpmesh.router.kernel.encoded_states import (
     state_kind,
 )
 from amqpmesh.router.kernel.encoded_values import descriptor_code, skip
-from amqpmesh.router.kernel.fast_deliveries import Passage, unfold, unfold_link
+from amqpmesh.router.kernel.fast_deliveries import FastDelivery, expand, expand_link
 from amqpmesh.router.kernel.fast_path import relay_frames
-from amqpmesh.router.kernel.fast_route import FIRST, LEAST, TURNS, Exits
+from amqpmesh.router.kernel.fast_route import FIRST, LEAST, TURNS, FastRoute
 from amqpmesh.router.kernel.frame_fields import MAX_TAG, DispositionFrame, DispositionRun, FlowFrame, TransferFrame
 from amqpmesh.router.kernel.frame_reading import read_flow, skim_disposition, skim_transfer
 from amqpmesh.router.kernel.frame_writing import (
@@ -50,7 +50,7 @@ from amqpmesh.router.kernel.frame_writing import (
 from amqpmesh.router.kernel.head_sections import Head, patch_ttl, read_expiry, read_head, read_to, told
 from amqpmesh.router.kernel.hop_recorder import Recorder
 from amqpmesh.router.kernel.ledger import Delivery, Ledger
-from amqpmesh.router.kernel.link_endpoint import KernelLink, entrust, recall
+from amqpmesh.router.kernel.link_endpoint import KernelLink, disable_fast_path, enable_fast_path
 from amqpmesh.router.kernel.link_sweep import Sweep, abandon, end_link, sweep
 from amqpmesh.router.kernel.relays import Leg, Relay
 from amqpmesh.router.kernel.router_state import KernelRouter
@@ -98,9 +98,9 @@ __all__ = [
     "Delivery",
     "DispositionFrame",
     "DispositionRun",
-    "Exits",
+    "FastDelivery",
+    "FastRoute",
     "FlowFrame",
-    "Gathering",
     "Head",
     "Incomplete",
     "KernelConnection",
@@ -109,21 +109,24 @@ __all__ = [
     "KernelSession",
     "Ledger",
     "Leg",
-    "Passage",
+    "PendingDisposition",
+    "ReceivedBatch",
     "Recorder",
     "Relay",
     "Sweep",
     "TransferFrame",
-    "Undecided",
     "Violation",
     "abandon",
+    "apply_more",
     "descriptor_code",
+    "disable_fast_path",
     "discard_transfer",
     "dispose",
+    "enable_fast_path",
     "end_link",
-    "entrust",
+    "expand",
+    "expand_link",
     "forget",
-    "go_on",
     "is_terminal",
     "onward",
     "patch_ttl",
@@ -131,7 +134,6 @@ __all__ = [
     "read_flow",
     "read_head",
     "read_to",
-    "recall",
     "receive_disposition",
     "receive_transfer",
     "relay_frames",
@@ -144,8 +146,6 @@ __all__ = [
     "state_kind",
     "sweep",
     "told",
-    "unfold",
-    "unfold_link",
     "write_disposition",
     "write_dispositions",
     "write_flow",

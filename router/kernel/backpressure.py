@@ -9,7 +9,7 @@ from amqpmesh.router.kernel.router_state import _BESIDE
 
 if TYPE_CHECKING:
     from amqpmesh.router.kernel.connection_endpoint import KernelConnection
-    from amqpmesh.router.kernel.fast_route import Exits
+    from amqpmesh.router.kernel.fast_route import FastRoute
     from amqpmesh.router.kernel.router_state import KernelRouter
 
 #: Octets. A payload of fewer is small, and copied on its way, as a view of it costs more.
@@ -54,12 +54,12 @@ def _await(router: KernelRouter, wire: KernelConnection, sink: KernelConnection,
         wire.waits_for = sink
 
 
-def _await_exit(router: KernelRouter, wire: KernelConnection, exits: Exits, octets: int) -> None:
+def _await_route(router: KernelRouter, wire: KernelConnection, route: FastRoute, octets: int) -> None:
     """As `_await`, of the first exit that takes the next delivery once more can be written.
 
     Args: octets: of a large one, in its first frame; 0: it is small.
     """
-    for link in exits.bulk if octets and exits.order == _FIRST else exits.links:
+    for link in route.bulk if octets and route.order == _FIRST else route.links:
         is_full = _is_full(link)
         if _is_free(link) and (is_full or not _fits(link, octets)):
             _await(router, wire, link.session.wire, is_full)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from amqpmesh.router.kernel.ledger import Delivery
 
 
-class Gathering:
+class ReceivedBatch:
     """Deliveries that came in one frame each, for one link, and that nobody was told of yet."""
 
     __slots__ = ("deliveries", "frame", "payloads")
@@ -27,16 +27,16 @@ class Gathering:
         self.frame = TransferFrame(handle=0)
 
 
-def gather(wire: KernelConnection, gathering: Gathering, data: bytes, at: int, end: int) -> int:
-    """Take what comes for the links of a client that were entrusted (`entrust`), as far as each delivery is one frame.
+def receive_batch(wire: KernelConnection, batch: ReceivedBatch, data: bytes, at: int, end: int) -> int:
+    """Take deliveries for the links of a client that have the fast path, as long as each is one frame.
 
-    Args: data: as of `relay`.
+    Args: data: as of `relay_frames`.
     Returns: where the first frame begins that was not taken: it is not here whole, it is for others to read, or for
         another link than those before.
     """
-    frame = gathering.frame
-    deliveries = gathering.deliveries
-    payloads = gathering.payloads
+    frame = batch.frame
+    deliveries = batch.deliveries
+    payloads = batch.payloads
     last = deliveries[-1].link if deliveries else None
     while end - at >= _SMALLEST:
         size = uint32(data, at)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from amqpmesh.router.kernel.frame_writing import _OUTGOING_WINDOW, write_dispositions, write_flow
 
 if TYPE_CHECKING:
-    from amqpmesh.router.kernel.client_batch import Gathering
-    from amqpmesh.router.kernel.dispositions import Undecided
+    from amqpmesh.router.kernel.client_batch import ReceivedBatch
+    from amqpmesh.router.kernel.dispositions import PendingDisposition
     from amqpmesh.router.kernel.router_state import KernelRouter
     from amqpmesh.router.kernel.session_endpoint import KernelSession
 
@@ -19,9 +19,9 @@ class KernelConnection:
 
     __slots__ = (
         "backlog",
+        "batch",
         "compact",
         "container",
-        "gathering",
         "is_open",
         "max_frame_size",
         "narrow",
@@ -29,6 +29,7 @@ class KernelConnection:
         "on_wake",
         "out",
         "patient",
+        "pending_disposition",
         "remote_max_frame_size",
         "router",
         "sending",
@@ -37,7 +38,6 @@ class KernelConnection:
         "stirred",
         "toward",
         "toward_since",
-        "undecided",
         "waited",
         "waits_for",
         "waits_since",
@@ -73,13 +73,13 @@ class KernelConnection:
         self.narrow = _OUTGOING_WINDOW
         #: Sessions that both sides have begun and not ended, by the channel that the peer sends on.
         self.sessions: dict[int, KernelSession] = {}
-        #: What `relay` has read and cannot decide: a disposition, as far as others than passages are meant.
-        self.undecided: Undecided | None = None
+        #: The rest of a disposition that `relay_frames` has read: what it says of deliveries that need a decision.
+        self.pending_disposition: PendingDisposition | None = None
         #: Deliveries that may be looked at before others come first.
         self.work = 0
-        #: Of a client: what came whole for links that were entrusted; None: there are none.
-        self.gathering: Gathering | None = None
-        #: Who tells it what came waits where `relay` does, until that output is written: `waits_for`.
+        #: Of a client: what came whole for links with the fast path; None: there are none.
+        self.batch: ReceivedBatch | None = None
+        #: Who tells it what came waits where `relay_frames` does, until that output is written: `waits_for`.
         self.patient = False
         self.waits_for: KernelConnection | None = None
         #: Since when the same frame waits, seconds; negative: none does. And how long others have, less what was made

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from amqpmesh.router.kernel.fast_deliveries import Passage, _delivery, _is_over
+from amqpmesh.router.kernel.fast_deliveries import FastDelivery, _delivery, _is_over
 from amqpmesh.router.kernel.fast_settlement import _receiver_said, _sender_settled
 
 if TYPE_CHECKING:
@@ -21,8 +21,8 @@ _PASSED: Final = 2000
 _SLOTS_AT_ONCE: Final = 64
 
 
-class Undecided:
-    """What a disposition says of deliveries that are not the kernel's alone, a part of them at a time (`go_on`).
+class PendingDisposition:
+    """What a disposition says of deliveries that are not the kernel's alone, a part of them at a time (`apply_more`).
 
     Attributes: `deliveries`: those to be decided now.
     """
@@ -36,7 +36,7 @@ class Undecided:
         state: bytes | None,
         settled: bool,
         deliveries: list[Delivery],
-        rest: list[Delivery | Passage],
+        rest: list[Delivery | FastDelivery],
     ) -> None:
         """Args: receiver: the peer is it. rest: what else there was when it was said; the first `at` are done with."""
         self.session = session
@@ -48,18 +48,20 @@ class Undecided:
         self.at = 0
 
 
-def receive_disposition(session: KernelSession, frame: DispositionFrame) -> Undecided | None:
-    """Note on deliveries what an incoming disposition says of them, and pass it on where they are passages (§2.7.6).
+def receive_disposition(session: KernelSession, frame: DispositionFrame) -> PendingDisposition | None:
+    """Note on deliveries what an incoming disposition says of them, and pass it on where they are fast ones (§2.7.6).
 
     Returns: what is to be decided, of the first of them, or what is left for later; None: nothing.
     """
     ledger = session.outgoing if frame.receiver else session.incoming
-    said = Undecided(session, frame.receiver, frame.state, frame.settled, [], ledger.select(frame.first, frame.last))
+    said = PendingDisposition(
+        session, frame.receiver, frame.state, frame.settled, [], ledger.select(frame.first, frame.last)
+    )
     session.wire.work -= ledger.scanned // _SLOTS_AT_ONCE
-    return said if go_on(said) else None
+    return said if apply_more(said) else None
 
 
-def go_on(said: Undecided) -> bool:
+def apply_more(said: PendingDisposition) -> bool:
     """Note, or pass on, more of what was said. Returns: whether something of it is to be decided, `deliveries`, or is
     left for later.
 
@@ -75,7 +77,7 @@ def go_on(said: Undecided) -> bool:
     while at < last and len(deliveries) < _PART:
         entry = rest[at]
         at += 1
-        if isinstance(entry, Passage):
+        if isinstance(entry, FastDelivery):
             delivery_id = entry.outgoing_id if receiver else entry.incoming_id
         else:
             delivery_id = entry.delivery_id
@@ -91,21 +93,21 @@ def go_on(said: Undecided) -> bool:
 
 
 def _hear(
-    session: KernelSession, entry: Delivery | Passage, receiver: bool, state: bytes | None, settled: bool
+    session: KernelSession, entry: Delivery | FastDelivery, receiver: bool, state: bytes | None, settled: bool
 ) -> Delivery | None:
     """What the peer says of an entry of a ledger is passed on, or noted on the delivery that is returned."""
     if _is_over(entry, receiver):
         return None
-    if isinstance(entry, Passage):
-        passage: Passage = entry
+    if isinstance(entry, FastDelivery):
+        fast: FastDelivery = entry
         router = session.wire.router
         assert router is not None
         if receiver:
             # To say nothing changes nothing.
-            if (state is None and not settled) or _receiver_said(router, passage, state, settled):
+            if (state is None and not settled) or _receiver_said(router, fast, state, settled):
                 return None
-        elif settled and passage.outcome is not None:
-            _sender_settled(router, passage, state)
+        elif settled and fast.outcome is not None:
+            _sender_settled(router, fast, state)
             return None
     delivery = _delivery(entry, receiver)
     if state is not None:
@@ -118,11 +120,12 @@ def _hear(
 def _relay_disposition(
     router: KernelRouter, wire: KernelConnection, session: KernelSession, frame: DispositionFrame
 ) -> bool:
-    """Pass on what a peer says of passages. Returns: False, if it says it of others, too, or something unusual: what
-    there is to be decided then is `wire.undecided`.
+    """Apply an incoming disposition to the deliveries that it names.
+
+    Returns: whether that was all; else `wire.pending_disposition` is what has to be decided, or is left for later.
     """
     ledger = session.outgoing if frame.receiver else session.incoming
-    undecided: list[Delivery] | None = None
+    pending: list[Delivery] | None = None
     found = ledger.select(frame.first, frame.last)
     count = len(found)
     at = 0
@@ -130,18 +133,20 @@ def _relay_disposition(
         at += 1
         delivery = _hear(session, entry, frame.receiver, frame.state, frame.settled)
         if delivery is not None:
-            if undecided is None:
-                undecided = []
-            undecided.append(delivery)
-            if len(undecided) == _PART:
+            if pending is None:
+                pending = []
+            pending.append(delivery)
+            if len(pending) == _PART:
                 break
         if at == _PASSED:
             break
     # To find nothing is work, too.
     wire.work -= (at or 1) + ledger.scanned // _SLOTS_AT_ONCE
-    if undecided is None:
+    if pending is None:
         if at == count:
             return True
-        undecided = []
-    wire.undecided = Undecided(session, frame.receiver, frame.state, frame.settled, undecided, found[at:])
+        pending = []
+    wire.pending_disposition = PendingDisposition(
+        session, frame.receiver, frame.state, frame.settled, pending, found[at:]
+    )
     return False

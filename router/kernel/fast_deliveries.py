@@ -17,15 +17,15 @@ if TYPE_CHECKING:
     from amqpmesh.router.kernel.router_state import KernelRouter
 
 
-# Many live long, and none is garbage: whose link is over is unfolded. These decorators have no effect in types.pxd.
+# Many live long, and none is garbage: whose link is over is expanded. These decorators have no effect in types.pxd.
 @cython.final
 @cython.no_gc
 @cython.freelist(512)
 @cython.cclass
-class Passage:
+class FastDelivery:
     """One delivery that is relayed without a decision: the incoming and the outgoing one, while either is unsettled.
 
-    It is written whole, by one link. Whatever else is asked of it is asked of what `unfold` makes of it.
+    It is written whole, by one link. Whatever else is asked of it is asked of what `expand` makes of it.
     """
 
     __slots__ = (
@@ -47,7 +47,7 @@ class Passage:
         "told",
     )
 
-    # Made by `__new__` alone, which compiled is much quicker: `_passage` sets all of it.
+    # Made by `__new__` alone, which compiled is much quicker: `_new_fast_delivery` sets all of it.
     incoming: KernelLink
     incoming_id: int
     incoming_tag: bytes
@@ -74,7 +74,7 @@ class Passage:
     counter: int
 
 
-def _passage(
+def _new_fast_delivery(
     incoming: KernelLink,
     incoming_id: int,
     incoming_tag: bytes,
@@ -83,81 +83,81 @@ def _passage(
     outgoing: KernelLink,
     outgoing_id: int,
     outgoing_tag: bytes,
-) -> Passage:
+) -> FastDelivery:
     """One more, which the ledgers of both sides have; the unsettled map of a lane that it leaves by is the caller's."""
-    passage = Passage.__new__(Passage)
-    passage.incoming = incoming
-    passage.incoming_tag = incoming_tag
-    passage.second = second
-    passage.arrived = arrived
-    passage.outgoing = outgoing
-    passage.outgoing_tag = outgoing_tag
-    passage.number = 0
-    passage.over = False
-    passage.outcome = None
-    passage.said = -1.0
-    passage.incoming_id = incoming_id
-    incoming.session.incoming.put(incoming_id, passage)
-    incoming.unsettled[incoming_tag] = passage
-    passage.outgoing_id = outgoing_id
-    outgoing.session.outgoing.put(outgoing_id, passage)
-    return passage
+    fast = FastDelivery.__new__(FastDelivery)
+    fast.incoming = incoming
+    fast.incoming_tag = incoming_tag
+    fast.second = second
+    fast.arrived = arrived
+    fast.outgoing = outgoing
+    fast.outgoing_tag = outgoing_tag
+    fast.number = 0
+    fast.over = False
+    fast.outcome = None
+    fast.said = -1.0
+    fast.incoming_id = incoming_id
+    incoming.session.incoming.put(incoming_id, fast)
+    incoming.unsettled[incoming_tag] = fast
+    fast.outgoing_id = outgoing_id
+    outgoing.session.outgoing.put(outgoing_id, fast)
+    return fast
 
 
-def unfold(passage: Passage) -> tuple[Delivery, Delivery]:
-    """Make of a passage the relay that it is, for those who decide. Returns: what came, and what left."""
-    incoming, outgoing = passage.incoming, passage.outgoing
-    came = Delivery(incoming, passage.incoming_tag, 0, False, passage.second)
-    came.delivery_id = passage.incoming_id
+def expand(fast: FastDelivery) -> tuple[Delivery, Delivery]:
+    """Make of a fast delivery the relay that it is, for those who decide. Returns: what came, and what left."""
+    incoming, outgoing = fast.incoming, fast.outgoing
+    came = Delivery(incoming, fast.incoming_tag, 0, False, fast.second)
+    came.delivery_id = fast.incoming_id
     came.complete = True
-    came.state = passage.outcome
-    orphaned = passage.incoming_id == -1
-    left = Delivery(outgoing, _left_with(passage), 0, False, False)
+    came.state = fast.outcome
+    orphaned = fast.incoming_id == -1
+    left = Delivery(outgoing, _left_with(fast), 0, False, False)
     left.complete = True
-    relay = _joined(came, left, passage.arrived)
+    relay = _relay_by_one_leg(came, left, fast.arrived)
     relay.complete = True
-    relay.answered = passage.outcome is not None
-    relay.counter = passage.counter
-    relay.told = passage.told
+    relay.answered = fast.outcome is not None
+    relay.counter = fast.counter
+    relay.told = fast.told
     leg: Leg = relay.legs[0]
-    if passage.outcome is not None:
-        leg.decide(passage.outcome)
-    leg.said = passage.said
-    leg.left = passage.left
-    left.size = passage.size
+    if fast.outcome is not None:
+        leg.decide(fast.outcome)
+    leg.said = fast.said
+    leg.left = fast.left
+    left.size = fast.size
     if orphaned:
         came.settled = came.remote_settled = True
         relay.incoming = None
     else:
         incoming.session.incoming.put(came.delivery_id, came)
         incoming.unsettled[came.tag] = came
-    if passage.over:
+    if fast.over:
         leg.end()
         left.settled = left.remote_settled = True
     else:
-        left.delivery_id = passage.outgoing_id
+        left.delivery_id = fast.outgoing_id
         leg.counted = True
         outgoing.session.outgoing.put(left.delivery_id, left)
         outgoing.unsettled[left.tag] = left
-        if outgoing.lane and not passage.outgoing_tag:
-            del outgoing.passing[passage.incoming_tag]
+        if outgoing.lane and not fast.outgoing_tag:
+            del outgoing.lane_to_lane[fast.incoming_tag]
     router = incoming.session.wire.router
-    if router is not None and router.on_unfold is not None:
-        router.on_unfold(relay)
+    if router is not None and router.on_expand is not None:
+        router.on_expand(relay)
     return came, left
 
 
-def unfold_link(link: KernelLink) -> None:
-    """Make of each passage on a link the relay that it is: somebody looks at what is on it."""
+def expand_link(link: KernelLink) -> None:
+    """Make of each fast delivery on a link the relay that it is: somebody looks at what is on it."""
     if not link.outstanding and not link.unsettled:
         return
     ledger = link.session.outgoing if link.sender else link.session.incoming
     for entry in ledger.deliveries.values():
-        if isinstance(entry, Passage) and (entry.outgoing if link.sender else entry.incoming) is link:
-            unfold(entry)
+        if isinstance(entry, FastDelivery) and (entry.outgoing if link.sender else entry.incoming) is link:
+            expand(entry)
 
 
-def _joined(came: Delivery, left: Delivery, now: float) -> Relay:
+def _relay_by_one_leg(came: Delivery, left: Delivery, now: float) -> Relay:
     """The relay of a delivery that leaves by one leg, which has begun. Args: now: when it came, seconds."""
     relay = Relay(came.link.record, came, came.message_format, now)
     relay.waiting = False
@@ -170,8 +170,8 @@ def _joined(came: Delivery, left: Delivery, now: float) -> Relay:
     return relay
 
 
-def _fold(router: KernelRouter, came: Delivery, left: Delivery, relay: Relay) -> None:
-    """A relay is through: what is left of it, if nobody has said anything of it yet, is a passage."""
+def _compact_relay(router: KernelRouter, came: Delivery, left: Delivery, relay: Relay) -> None:
+    """A relay is through: what is left of it, if nobody has said anything of it yet, is a fast delivery."""
     leg: Leg = relay.legs[0]
     recorder = router.recorder
     counter = relay.counter
@@ -222,26 +222,26 @@ def _fold(router: KernelRouter, came: Delivery, left: Delivery, relay: Relay) ->
         goes_on = came.link.lane and left.link.lane
         if goes_on:
             tag = b""
-        passage = _passage(
+        fast = _new_fast_delivery(
             came.link, came.delivery_id, came.tag, came.second, relay.came, left.link, left.delivery_id, tag
         )
-        passage.left = at
-        passage.size = left.size
-        passage.told = relay.told
-        passage.counter = counter
+        fast.left = at
+        fast.size = left.size
+        fast.told = relay.told
+        fast.counter = counter
         del left.link.unsettled[left.tag]
         if goes_on:
-            left.link.passing[came.tag] = passage
+            left.link.lane_to_lane[came.tag] = fast
     # They refer to each other: the circles end here.
     came.relay = left.leg = None
     relay.legs = []
 
 
-def _left_with(passage: Passage) -> bytes:
+def _left_with(fast: FastDelivery) -> bytes:
     """The tag that it left with."""
-    if passage.outgoing_tag:
-        return passage.outgoing_tag
-    return onward(passage.incoming_tag) if passage.outgoing.lane else b"%x" % passage.number
+    if fast.outgoing_tag:
+        return fast.outgoing_tag
+    return onward(fast.incoming_tag) if fast.outgoing.lane else b"%x" % fast.number
 
 
 def _record(
@@ -296,18 +296,18 @@ def _record(
     )
 
 
-def _is_over(entry: Delivery | Passage, sent: bool) -> bool:
+def _is_over(entry: Delivery | FastDelivery, sent: bool) -> bool:
     """Whether the link that an entry of a ledger came or left by is over. Args: sent: it left by it."""
-    if isinstance(entry, Passage):
-        passage: Passage = entry
-        return passage.outgoing.over if sent else passage.incoming.over
+    if isinstance(entry, FastDelivery):
+        fast: FastDelivery = entry
+        return fast.outgoing.over if sent else fast.incoming.over
     delivery: Delivery = entry
     return delivery.link.over
 
 
-def _delivery(entry: Delivery | Passage, sent: bool) -> Delivery:
+def _delivery(entry: Delivery | FastDelivery, sent: bool) -> Delivery:
     """What an entry of a ledger is, to those who decide. Args: sent: it is a ledger of deliveries that we sent."""
     if isinstance(entry, Delivery):
         return entry
-    incoming, outgoing = unfold(entry)
+    incoming, outgoing = expand(entry)
     return outgoing if sent else incoming

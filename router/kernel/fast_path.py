@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from amqpmesh.router.kernel.backpressure import _COPIED, _PACE, _await, _await_exit, _goes_to, _note_wait
-from amqpmesh.router.kernel.client_batch import gather
+from amqpmesh.router.kernel.backpressure import _COPIED, _PACE, _await, _await_route, _goes_to, _note_wait
+from amqpmesh.router.kernel.client_batch import receive_batch
 from amqpmesh.router.kernel.delivery_keys import onward
 from amqpmesh.router.kernel.dispositions import _relay_disposition
 from amqpmesh.router.kernel.encoded_values import uint32
-from amqpmesh.router.kernel.fast_deliveries import _fold, _joined, _passage, _record
-from amqpmesh.router.kernel.fast_route import _fits, _is_full, _large_exit, _ready_exit
+from amqpmesh.router.kernel.fast_deliveries import _compact_relay, _new_fast_delivery, _record, _relay_by_one_leg
+from amqpmesh.router.kernel.fast_route import _fits, _is_full, _link_for_large, _ready_link
 from amqpmesh.router.kernel.frame_reading import (
     _DISPOSITION_CODE,
     _FLOW_CODE,
@@ -49,13 +49,13 @@ def relay_frames(wire: KernelConnection, data: bytes, at: int, end: int) -> int:
     Every frame is done with entirely, or is left as if it had not been looked at.
 
     Args: data: of which `at` is where a frame begins, of a connection that both sides have opened.
-    Returns: where the first frame begins that is not done with: it is not here whole, it is for others to read,
-        `wire.waits_for` is to be written before, or `wire.work` is used up. `wire.undecided` is what is left of the one
-        before.
+    Returns: where the first frame begins that is not relayed. It is incomplete, or the engine has to read it, or
+        `wire.waits_for` has to be written first, or `wire.work` is used up, or the frame before left a
+        `wire.pending_disposition`.
     """
     router = wire.router
     if router is None:
-        return at if wire.gathering is None else gather(wire, wire.gathering, data, at, end)
+        return at if wire.batch is None else receive_batch(wire, wire.batch, data, at, end)
     begin = at
     came = router.came
     sessions = wire.sessions
@@ -117,25 +117,25 @@ def _relay_transfer(
     """Relay a frame of a delivery now: all of it, or what begins one that leaves in the same way; whether it was."""
     if link.current is not None:
         return _relay_next(router, session, link, frame, data, payload_at, end)
-    exits = link.exits
+    route = link.fast_route
     size = end - payload_at
     if (
-        exits is None
-        or exits.generation != router.generation
-        or exits.lent == 0
+        route is None
+        or route.generation != router.generation
+        or route.lent == 0
         or link.behind
         or serial_distance(session.next_incoming_id, session.incoming_limit) <= 0
     ):
         return False
-    large = frame.more or size > exits.room
-    out = _ready_exit(exits) if not large else _large_exit(exits, size)
+    large = frame.more or size > route.room
+    out = _ready_link(route) if not large else _link_for_large(route, size)
     if out is None:
         if session.wire.patient:
-            _await_exit(router, session.wire, exits, size if large else 0)
+            _await_route(router, session.wire, route, size if large else 0)
         return False
     if out.max_message_size and size > out.max_message_size:
         return False
-    if frame.message_format <= 0 and not _passes_as_it_is(data, payload_at, end, exits.drops, not frame.more):
+    if frame.message_format <= 0 and not _passes_as_it_is(data, payload_at, end, route.drops, not frame.more):
         return False
     try:
         _check_first_transfer(session, link, frame, size)
@@ -153,10 +153,10 @@ def _relay_transfer(
         out.last_tag += 1
         number = out.last_tag
     elif not link.lane:
-        tag = router.next_key(exits.hops)
+        tag = router.next_key(route.hops)
     else:
         hops = came_with[len(came_with) - 1] if came_with else 0
-        if hops < 2 or sink.container is session.wire.container or came_with in out.passing:
+        if hops < 2 or sink.container is session.wire.container or came_with in out.lane_to_lane:
             return False
         hops -= 1
         if out.unsettled and onward(came_with) in out.unsettled:
@@ -224,14 +224,14 @@ def _relay_transfer(
             if settled:
                 _record(router, recorder, link, out, came_with, tag, counter, size, router.now, left, -1.0, b"", said)
     if not settled:
-        passage = _passage(link, frame.delivery_id, came_with, second, router.now, out, delivery_id, tag)
-        passage.number = number
-        passage.left = left
-        passage.size = size
-        passage.told = said
-        passage.counter = counter
+        fast = _new_fast_delivery(link, frame.delivery_id, came_with, second, router.now, out, delivery_id, tag)
+        fast.number = number
+        fast.left = left
+        fast.size = size
+        fast.told = said
+        fast.counter = counter
         if hops:
-            out.passing[came_with] = passage
+            out.lane_to_lane[came_with] = fast
         out.outstanding += 1
         router.relays += 1
         if router.relays > router.most_relays:
@@ -243,17 +243,17 @@ def _relay_transfer(
 
 def _count_relayed(router: KernelRouter, link: KernelLink, out: KernelLink) -> None:
     """A delivery was given to an exit."""
-    exits = link.exits
-    assert exits is not None
-    if exits.turn:
-        out.turn = exits.turn
+    route = link.fast_route
+    assert route is not None
+    if route.turn:
+        out.turn = route.turn
     link.relayed += 1
     link.last_at = out.last_at = router.now
     link.quiet -= 1
-    if exits.lent > 0:
-        exits.lent -= 1
-        exits.quiet -= 1
-        if exits.quiet < 0:
+    if route.lent > 0:
+        route.lent -= 1
+        route.quiet -= 1
+        if route.quiet < 0:
             router.due = True
     if link.quiet < 0 or not out.link_credit:
         router.due = True
@@ -284,7 +284,7 @@ def _relay_first(
         router.small_at = router.now
     came = _first_transfer(session, link, frame, end - payload_at)
     left = Delivery(out, tag, came.message_format, came.settled, False)
-    relay = _joined(came, left, router.now)
+    relay = _relay_by_one_leg(came, left, router.now)
     if router.recorder is not None and frame.message_format <= 0:
         relay.told = told(data, payload_at, end)
     if out.lane:
@@ -302,8 +302,8 @@ def _relay_first(
     router.relays += 1
     if router.relays > router.most_relays:
         router.most_relays = router.relays
-    if router.on_unfold is not None:
-        router.on_unfold(relay)
+    if router.on_expand is not None:
+        router.on_expand(relay)
     wire = target.wire
     _goes_to(router, session.wire, wire)
     payload = memoryview(data)[payload_at:end]
@@ -322,10 +322,10 @@ def _relayed_whole(router: KernelRouter, link: KernelLink, came: Delivery, left:
     link.relay = None
     out.leg = None
     relay.complete = True
-    _fold(router, came, left, relay)
+    _compact_relay(router, came, left, relay)
     router.touch(out)
     # Others may have waited until it was through.
-    if link.exits is None or link.exits.generation != router.generation:
+    if link.fast_route is None or link.fast_route.generation != router.generation:
         router.due = True
 
 
@@ -390,8 +390,8 @@ def _relay_next(
 
 def _stays(router: KernelRouter, link: KernelLink, out: KernelLink) -> bool:
     """Whether a lane is neither to be detached, nor the reason why what comes next by the link has to wait."""
-    exits = link.exits
-    return exits is not None and exits.generation == router.generation and not link.behind and out in exits.bulk
+    route = link.fast_route
+    return route is not None and route.generation == router.generation and not link.behind and out in route.bulk
 
 
 def _take_flow(router: KernelRouter, session: KernelSession, frame: FlowFrame) -> bool:
@@ -415,7 +415,12 @@ def _take_flow(router: KernelRouter, session: KernelSession, frame: FlowFrame) -
         return False
     if frame.handle != -1:
         link = session.links.get(frame.handle)
-        if link is None or not link.sender or link.exits is None or link.exits.generation != router.generation:
+        if (
+            link is None
+            or not link.sender
+            or link.fast_route is None
+            or link.fast_route.generation != router.generation
+        ):
             return False
         limit = (frame.delivery_count + frame.link_credit) & _MASK
         credit = serial_distance(link.delivery_count, limit)

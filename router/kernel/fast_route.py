@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from amqpmesh.router.kernel.link_endpoint import KernelLink
 
-#: In which order exits are taken: the first that is ready, the one with the least unsettled, or by turns.
+#: In which order links are taken: the first that is ready, the one with the least unsettled, or by turns.
 FIRST: Final = 0
 LEAST: Final = 1
 TURNS: Final = 2
@@ -18,8 +18,8 @@ _LEAST: Final = LEAST
 _FRAME_HEAD: Final = 80
 
 
-class Exits:
-    """Where what comes to a node leaves, decided once: `relay` asks nobody as long as it holds.
+class FastRoute:
+    """Where what comes to a node leaves, decided once: `relay_frames` asks nobody as long as it holds.
 
     It holds while `generation` is the router's; whatever changes something of a node sets it to 0.
     """
@@ -49,23 +49,23 @@ class Exits:
         self.wanted = False
 
 
-def _ready_exit(exits: Exits) -> KernelLink | None:
-    """The exit that the next delivery takes, and `exits.turn`; None: none is ready for the first frame of one."""
-    exits.turn = 0
-    if exits.order == _FIRST:
-        for link in exits.links:
+def _ready_link(route: FastRoute) -> KernelLink | None:
+    """The exit that the next delivery takes, and `route.turn`; None: none is ready for the first frame of one."""
+    route.turn = 0
+    if route.order == _FIRST:
+        for link in route.links:
             if _is_ready(link):
                 return link
-        for link in exits.bulk:
+        for link in route.bulk:
             if _is_ready(link):
                 return link
         return None
-    if len(exits.links) == 1:
-        link = exits.links[0]
+    if len(route.links) == 1:
+        link = route.links[0]
         return link if _is_ready(link) else None
     best: KernelLink | None = None
     ready = turn = 0
-    for link in exits.links:
+    for link in route.links:
         if not _is_ready(link):
             continue
         ready += 1
@@ -73,28 +73,28 @@ def _ready_exit(exits: Exits) -> KernelLink | None:
             turn = link.turn
         if (
             best is None
-            or (exits.order == _LEAST and link.outstanding < best.outstanding)
-            or ((exits.order != _LEAST or link.outstanding == best.outstanding) and link.turn < best.turn)
+            or (route.order == _LEAST and link.outstanding < best.outstanding)
+            or ((route.order != _LEAST or link.outstanding == best.outstanding) and link.turn < best.turn)
         ):
             best = link
     if ready > 1:
-        exits.turn = turn + 1
+        route.turn = turn + 1
     return best
 
 
-def _large_exit(exits: Exits, octets: int) -> KernelLink | None:
+def _link_for_large(route: FastRoute, octets: int) -> KernelLink | None:
     """The exit that a delivery takes which does not leave in one frame, or not in the one that it began with.
 
     Of lanes it is another link, for which nothing small waits. Args: octets: of it that are here.
     Returns: None: none takes all of that now, or what is here is nothing.
     """
-    if exits.order == _FIRST:
-        exits.turn = 0
-        for link in exits.bulk:
+    if route.order == _FIRST:
+        route.turn = 0
+        for link in route.bulk:
             if octets and _is_free(link) and _fits(link, octets) and not _is_full(link):
                 return link
         return None
-    out = _ready_exit(exits)
+    out = _ready_link(route)
     return out if out is not None and octets and _fits(out, octets) and not _is_full(out) else None
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from amqpmesh.router.kernel.serial import _MASK, serial_distance
 
 if TYPE_CHECKING:
-    from amqpmesh.router.kernel.fast_deliveries import Passage
+    from amqpmesh.router.kernel.fast_deliveries import FastDelivery
     from amqpmesh.router.kernel.link_endpoint import KernelLink
     from amqpmesh.router.kernel.relays import Leg, Relay
 
@@ -74,7 +74,7 @@ class Ledger:
     """The live deliveries of one session and direction, by delivery-id, in the order of their ids.
 
     A delivery is here from its first frame until it is settled at this end; one that was relayed without a decision as
-    the `Passage` that it is part of.
+    the `FastDelivery` that it is part of.
 
     Ids come one after the other, so what is live stands in a row, each in the slot that its id says: nothing is hashed,
     and little memory is touched. Those that all others have left behind stand beside it.
@@ -85,18 +85,18 @@ class Ledger:
     def __init__(self) -> None:
         #: As many as are a power of two: of the ids from `base` on, each in that of its lowest bits; and how many there
         #: are of them.
-        self.slots: list[Delivery | Passage | None] = [None] * _LEAST_SLOTS
+        self.slots: list[Delivery | FastDelivery | None] = [None] * _LEAST_SLOTS
         self.base = 0
         self.live = 0
         #: Those of other ids.
-        self.beside: dict[int, Delivery | Passage] = {}
+        self.beside: dict[int, Delivery | FastDelivery] = {}
         #: How many places the last `select` has looked at, whether there was one or not.
         self.scanned = 0
 
     def __len__(self) -> int:
         return self.live + len(self.beside)
 
-    def find(self, delivery_id: int) -> Delivery | Passage | None:
+    def find(self, delivery_id: int) -> Delivery | FastDelivery | None:
         """The live delivery of this id; None: there is none."""
         size = len(self.slots)
         found = None
@@ -106,7 +106,7 @@ class Ledger:
             found = self.beside.get(delivery_id)
         return found
 
-    def put(self, delivery_id: int, delivery: Delivery | Passage) -> None:
+    def put(self, delivery_id: int, delivery: Delivery | FastDelivery) -> None:
         """One more, or another in place of the one of this id."""
         size = len(self.slots)
         if not self.live:
@@ -151,7 +151,7 @@ class Ledger:
         while last >= 0 and slots[(self.base + last) & (size - 1)] is None:
             last -= 1
         begin = max(0, last - least + 1)
-        fewer: list[Delivery | Passage | None] = [None] * least
+        fewer: list[Delivery | FastDelivery | None] = [None] * least
         for offset in range(last + 1):
             each = (self.base + offset) & _MASK
             entry = slots[each & (size - 1)]
@@ -186,7 +186,7 @@ class Ledger:
             self.base = (self.base + first) & _MASK
 
     @property
-    def deliveries(self) -> dict[int, Delivery | Passage]:
+    def deliveries(self) -> dict[int, Delivery | FastDelivery]:
         """All of them: those beside first."""
         found = dict(self.beside)
         for offset in range(len(self.slots)):
@@ -196,14 +196,14 @@ class Ledger:
                 found[delivery_id] = entry
         return found
 
-    def select(self, first: int, last: int) -> list[Delivery | Passage]:
+    def select(self, first: int, last: int) -> list[Delivery | FastDelivery]:
         """The live deliveries from `first` to `last`, both included, in order (§2.7.6).
 
         Ids that are unknown, unused or settled are skipped. The cost is bounded by the range, and by a multiple of what
         is live, so a range of 2**31 ids is no lever; `scanned` tells what it was.
         """
-        found: list[Delivery | Passage] = []
-        entry: Delivery | Passage | None
+        found: list[Delivery | FastDelivery] = []
+        entry: Delivery | FastDelivery | None
         self.scanned = 1
         if first == last:
             entry = self.find(first)
@@ -236,9 +236,9 @@ class Ledger:
         self.scanned = offset - begin
         return found
 
-    def _merged(self, first: int, span: int) -> list[Delivery | Passage]:
+    def _merged(self, first: int, span: int) -> list[Delivery | FastDelivery]:
         """As `select`, of a range that is wider than there are deliveries, with those beside."""
-        found: dict[int, Delivery | Passage] = {}
+        found: dict[int, Delivery | FastDelivery] = {}
         for each in self.beside:
             after = serial_distance(first, each)
             if 0 <= after <= span:
@@ -279,7 +279,7 @@ class Ledger:
             entry = slots[slot]
             if entry is not None:
                 if self.live * 2 > size:
-                    more: list[Delivery | Passage | None] = [None] * (2 * size)
+                    more: list[Delivery | FastDelivery | None] = [None] * (2 * size)
                     for offset in range(size):
                         each = (self.base + offset) & _MASK
                         more[each & (2 * size - 1)] = slots[each & (size - 1)]

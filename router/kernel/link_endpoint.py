@@ -8,8 +8,8 @@ from amqpmesh.router.kernel.delivery_keys import _OCTETS
 from amqpmesh.router.kernel.encoded_states import _ACCEPTED, _MODIFIED, _REJECTED, _RELEASED, FAILED_STATE, state_kind
 
 if TYPE_CHECKING:
-    from amqpmesh.router.kernel.fast_deliveries import Passage
-    from amqpmesh.router.kernel.fast_route import Exits
+    from amqpmesh.router.kernel.fast_deliveries import FastDelivery
+    from amqpmesh.router.kernel.fast_route import FastRoute
     from amqpmesh.router.kernel.ledger import Delivery
     from amqpmesh.router.kernel.relays import Leg, Relay
     from amqpmesh.router.kernel.session_endpoint import KernelSession
@@ -28,10 +28,11 @@ class KernelLink:
         "current",
         "delivery_count",
         "drain",
-        "exits",
+        "fast_route",
         "granted_limit",
         "handle",
         "lane",
+        "lane_to_lane",
         "last_at",
         "last_tag",
         "leg",
@@ -45,7 +46,6 @@ class KernelLink:
         "outstanding",
         "over",
         "part",
-        "passing",
         "presettled",
         "quiet",
         "received",
@@ -67,7 +67,7 @@ class KernelLink:
     )
 
     def __init__(
-        self, session: KernelSession, sender: bool, record: object, unsettled: dict[bytes, Delivery | Passage]
+        self, session: KernelSession, sender: bool, record: object, unsettled: dict[bytes, Delivery | FastDelivery]
     ) -> None:
         self.session = session
         #: True: we are the sending endpoint.
@@ -93,7 +93,7 @@ class KernelLink:
         self.unsettled = unsettled
         #: But for what came by a lane, and leaves by one, with the same tag and one hop less: by the tag that it came
         #: with, until the receiver has settled it.
-        self.passing: dict[bytes, Passage] = {}
+        self.lane_to_lane: dict[bytes, FastDelivery] = {}
         #: What our side takes at most, in bytes, of a sender what the peer takes; 0: no limit (§2.7.3).
         self.max_message_size = 0
         #: The link's rcv-settle-mode is second.
@@ -112,9 +112,9 @@ class KernelLink:
         self.relay: Relay | None = None
         #: When the last delivery came or left, seconds; -1: none has.
         self.last_at = -1.0
-        #: Receivers: where what comes leaves; None: it is decided anew for each delivery. Senders: the exits that it is
+        #: Receivers: where what comes leaves; None: it is decided anew for each delivery. Senders: the route that it is
         #: one of. And the peer's handle, under which the kernel knows the link; -1: it does not.
-        self.exits: Exits | None = None
+        self.fast_route: FastRoute | None = None
         self.remote_handle = -1
         #: Receivers: what begins on it now may have to follow what came before it.
         self.behind = False
@@ -136,7 +136,7 @@ class KernelLink:
 
     def compact(self) -> None:
         """Let go of the room that deliveries had: a dictionary keeps it until it is cleared, empty or not."""
-        rooms: tuple[dict[bytes, Any], ...] = (self.unsettled, self.passing)
+        rooms: tuple[dict[bytes, Any], ...] = (self.unsettled, self.lane_to_lane)
         for room in rooms:
             if room.__sizeof__() > _ROOMY * (len(room) + 1):
                 left = dict(room)
@@ -148,7 +148,7 @@ class KernelLink:
         if tag in self.unsettled:
             return True
         last = len(tag) - 1
-        return last >= 0 and tag[last] < 255 and tag[:last] + _OCTETS[tag[last] + 1] in self.passing
+        return last >= 0 and tag[last] < 255 and tag[:last] + _OCTETS[tag[last] + 1] in self.lane_to_lane
 
     def reset_counters(self) -> None:
         """Begin to count anew."""
@@ -180,20 +180,20 @@ class KernelLink:
             self.rejected += 1
 
 
-def entrust(link: KernelLink, handle: int, exits: Exits | None) -> None:
-    """What comes on a receiver may be relayed by `exits`, as long as they hold; and in any case what goes on with a
+def enable_fast_path(link: KernelLink, handle: int, route: FastRoute | None) -> None:
+    """What comes on a receiver may be relayed by `route`, as long as it holds; and in any case what goes on with a
     delivery that has begun. Of a sender that is one of them, credit may be taken note of.
 
     Args: handle: the peer's.
     """
-    link.exits = exits
+    link.fast_route = route
     link.remote_handle = handle
     link.session.links[handle] = link
 
 
-def recall(link: KernelLink) -> None:
+def disable_fast_path(link: KernelLink) -> None:
     """What comes on a link is for others to read."""
-    link.exits = None
+    link.fast_route = None
     if link.remote_handle != -1:
         del link.session.links[link.remote_handle]
         link.remote_handle = -1

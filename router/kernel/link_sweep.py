@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from amqpmesh.router.kernel.fast_deliveries import Passage, _delivery, _is_over
+from amqpmesh.router.kernel.fast_deliveries import FastDelivery, _delivery, _is_over
 from amqpmesh.router.kernel.fast_settlement import _end_orphan, _leave_sender, _receiver_said
 from amqpmesh.router.kernel.ledger import Delivery
-from amqpmesh.router.kernel.link_endpoint import recall
+from amqpmesh.router.kernel.link_endpoint import disable_fast_path
 from amqpmesh.router.kernel.serial import _MASK, serial_distance
 
 if TYPE_CHECKING:
@@ -15,15 +15,15 @@ if TYPE_CHECKING:
     from amqpmesh.router.kernel.router_state import KernelRouter
     from amqpmesh.router.kernel.session_endpoint import KernelSession
 
-#: Slots that a sweep looks at in a step, at most; passages that it ends; and deliveries that others end.
+#: Slots that a sweep looks at in a step, at most; fast deliveries that it ends; and deliveries that others end.
 _SWEPT_SLOTS: Final = 10_000
-_SWEPT_PASSAGES: Final = 50
+_SWEPT_FAST: Final = 50
 _SWEPT_DELIVERIES: Final = 10
 
 
 def end_link(link: KernelLink) -> None:
     """The link takes and gives nothing from here on, and nothing can be said of its deliveries; a `Sweep` ends them."""
-    recall(link)
+    disable_fast_path(link)
     link.over = True
     link.current = None
 
@@ -74,25 +74,25 @@ def sweep(task: Sweep) -> bool:
     router = session.wire.router
     assert router is not None
     ledger = session.outgoing if sent else session.incoming
-    entries: list[Delivery | Passage] = []
+    entries: list[Delivery | FastDelivery] = []
     task.deliveries = []
     if not sent and session.displaced:
         task.deliveries.extend(session.displaced)
         session.displaced = []
-    passages = deliveries = 0
-    entry: Delivery | Passage | None
+    fast_deliveries = deliveries = 0
+    entry: Delivery | FastDelivery | None
     if task.beside is None:
         slots = ledger.slots
         size = len(slots)
         offset = max(serial_distance(ledger.base, task.at), 0)
         last = min(size, offset + _SWEPT_SLOTS)
-        while offset < last and passages < _SWEPT_PASSAGES and deliveries < _SWEPT_DELIVERIES:
+        while offset < last and fast_deliveries < _SWEPT_FAST and deliveries < _SWEPT_DELIVERIES:
             entry = slots[(ledger.base + offset) & (size - 1)]
             offset += 1
             if entry is not None and _is_over(entry, sent):
                 entries.append(entry)
-                if isinstance(entry, Passage):
-                    passages += 1
+                if isinstance(entry, FastDelivery):
+                    fast_deliveries += 1
                 else:
                     deliveries += 1
         task.at = (ledger.base + offset) & _MASK
@@ -106,22 +106,22 @@ def sweep(task: Sweep) -> bool:
     for entry in entries:
         if isinstance(entry, Delivery):
             task.deliveries.append(entry)
-        elif not _end_passage(router, entry, sent):
+        elif not _end_fast_delivery(router, entry, sent):
             task.deliveries.append(_delivery(entry, sent))
     return task.beside is None or len(task.beside) > 0
 
 
-def _end_passage(router: KernelRouter, passage: Passage, sent: bool) -> bool:
-    """One side of a passage is gone: the other hears what is true. Returns: whether that needs no decision.
+def _end_fast_delivery(router: KernelRouter, fast: FastDelivery, sent: bool) -> bool:
+    """One side of a fast delivery is gone: the other hears what is true. Returns: whether that needs no decision.
 
     Args: sent: it is the receiver that is gone. Then what stands for its outcome goes up; if the sender is, the
-        passage lives on until the receiver has settled it.
+        delivery lives on until the receiver has settled it.
     """
-    if passage.left >= 0 and router.recorder is not None:
+    if fast.left >= 0 and router.recorder is not None:
         return False  # its record names links that may have to be told of again
     if sent:
-        return _receiver_said(router, passage, passage.outgoing.stands, True)
-    _leave_sender(passage)
-    if passage.outcome is not None:
-        _end_orphan(router, passage, False)
+        return _receiver_said(router, fast, fast.outgoing.stands, True)
+    _leave_sender(fast)
+    if fast.outcome is not None:
+        _end_orphan(router, fast, False)
     return True

@@ -34,7 +34,7 @@ class KernelRouter:
         "leaving",
         "most_relays",
         "now",
-        "on_unfold",
+        "on_expand",
         "recorder",
         "relays",
         "said",
@@ -43,8 +43,8 @@ class KernelRouter:
     )
 
     def __init__(self) -> None:
-        #: Called with what was unfolded: the router knows more of it.
-        self.on_unfold: Callable[[Relay], None] | None = None
+        #: Called with what was expanded: the router knows more of it.
+        self.on_expand: Callable[[Relay], None] | None = None
         #: Where it is recorded what came and left; None: nowhere.
         self.recorder: Recorder | None = None
         #: Seconds, of the batch that is handled.
@@ -54,7 +54,7 @@ class KernelRouter:
         #: Live relays, and the most that were, since this was set to fewer.
         self.relays = 0
         self.most_relays = 0
-        #: What was decided before this changed holds no more (`Exits`).
+        #: What was decided before this changed holds no more (`FastRoute`).
         self.generation = 1
         #: Links that were relayed on since their records were told (`KernelLink.touched`), and whether that is due:
         #: credit is to be given again, or is spent.

@@ -70,7 +70,7 @@ class KernelSession:
         #: The connection's part; and the engine's session endpoint.
         self.wire = wire if wire is not None else KernelConnection()
         self.owner = owner
-        #: Links of which something may be handled without asking, by the peer's handle (`entrust`).
+        #: Links of which something may be handled without asking, by the peer's handle (`enable_fast_path`).
         self.links: dict[int, KernelLink] = {}
         #: It will be flushed.
         self.woken = False

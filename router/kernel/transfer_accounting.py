@@ -12,7 +12,7 @@ from amqpmesh.router.kernel.serial import _MASK, serial_distance
 from amqpmesh.router.kernel.violations import LINK, SESSION, Violation
 
 if TYPE_CHECKING:
-    from amqpmesh.router.kernel.fast_deliveries import Passage
+    from amqpmesh.router.kernel.fast_deliveries import FastDelivery
     from amqpmesh.router.kernel.link_endpoint import KernelLink
     from amqpmesh.router.kernel.session_endpoint import KernelSession
 
@@ -159,7 +159,7 @@ def _check_first_transfer(session: KernelSession, link: KernelLink, frame: Trans
         raise Violation(LINK, "amqp:link:message-size-exceeded", f"more than {link.max_message_size} bytes")
 
 
-def _makes_room(session: KernelSession, entry: Delivery | Passage) -> bool:
+def _makes_room(session: KernelSession, entry: Delivery | FastDelivery) -> bool:
     """Whether an incoming delivery's link is over, so that another may have its id: then it has given it up."""
     if not _is_over(entry, False):
         return False

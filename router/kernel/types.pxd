@@ -45,7 +45,7 @@ cdef long _LEAST
 cdef long _PART
 cdef long _PASSED
 cdef long _SWEPT_SLOTS
-cdef long _SWEPT_PASSAGES
+cdef long _SWEPT_FAST
 cdef long _SWEPT_DELIVERIES
 cdef long _SLOTS_AT_ONCE
 cdef long _ROOM
@@ -131,7 +131,7 @@ cdef class KernelRouter:
     cdef public TransferFrame came, leaving
     cdef public DispositionFrame said
     cdef public FlowFrame flow
-    cdef public object on_unfold
+    cdef public object on_expand
     cpdef void touch(self, KernelLink link) except *
     @cython.locals(count=long, page=long, tails=tuple)
     cpdef bytes next_key(self, long hops)
@@ -149,8 +149,8 @@ cdef class KernelConnection:
     cdef public double toward_since, slow_until, waits_since, waited
     cdef public KernelConnection waits_for
     cdef public dict sessions
-    cdef public Undecided undecided
-    cdef public Gathering gathering
+    cdef public PendingDisposition pending_disposition
+    cdef public ReceivedBatch batch
     cpdef void wake(self) except *
     @cython.locals(stirred=list, session=KernelSession)
     cpdef void flush(self) except *
@@ -158,7 +158,7 @@ cdef class KernelConnection:
     cpdef bytearray take(self)
 
 @cython.final
-cdef class Undecided:
+cdef class PendingDisposition:
     cdef public KernelSession session
     cdef public list deliveries, rest
     cdef public bytes state
@@ -199,8 +199,8 @@ cdef class KernelLink:
     cdef public long remote_handle, last_tag, turn
     cdef public long received, octets, presettled, accepted, rejected, released, modified
     cdef public Delivery current
-    cdef public dict unsettled, passing
-    cdef public Exits exits
+    cdef public dict unsettled, lane_to_lane
+    cdef public FastRoute fast_route
     cdef public Leg leg
     cdef public Relay relay
     @cython.locals(kind=long)
@@ -239,12 +239,12 @@ cpdef long send_transfer(KernelLink link, bytearray out, Delivery delivery, obje
 cdef bint _count_first_sent(KernelSession session, KernelLink link, bint settled) except -1
 @cython.locals(link=KernelLink)
 cpdef void dispose(Delivery delivery, bytes state, bint settled) except *
-@cython.locals(ledger=Ledger, said=Undecided)
-cpdef Undecided receive_disposition(KernelSession session, DispositionFrame frame)
+@cython.locals(ledger=Ledger, said=PendingDisposition)
+cpdef PendingDisposition receive_disposition(KernelSession session, DispositionFrame frame)
 @cython.locals(ledger=Ledger, session=KernelSession, receiver=bint, rest=list, count=Py_ssize_t, at=Py_ssize_t, last=Py_ssize_t,
                deliveries=list, entry=object, live=object, delivery_id=long, delivery=Delivery)
-cpdef bint go_on(Undecided said) except -1
-@cython.locals(router=KernelRouter, delivery=Delivery, passage=Passage)
+cpdef bint apply_more(PendingDisposition said) except -1
+@cython.locals(router=KernelRouter, delivery=Delivery, fast=FastDelivery)
 cdef Delivery _hear(KernelSession session, object entry, bint receiver, bytes state, bint settled)
 cdef Delivery _delivery(object entry, bint sent)
 @cython.locals(link=KernelLink, ledger=Ledger)
@@ -276,12 +276,12 @@ cdef class Relay:
     cpdef void drop(self, list kept) except *
 
 @cython.final
-cdef class Exits:
+cdef class FastRoute:
     cdef public long generation, order, room, lent, quiet, hops, turn
     cdef public list links, bulk
     cdef public bint drops, wanted
 
-cdef class Passage:
+cdef class FastDelivery:
     cdef public KernelLink incoming, outgoing
     cdef public bytes incoming_tag, outgoing_tag, outcome
     cdef public long incoming_id, outgoing_id, number, size, counter
@@ -298,14 +298,14 @@ cdef class Sweep:
     cdef public long at
 
 @cython.locals(session=KernelSession, router=KernelRouter, sent=bint, ledger=Ledger, entries=list, slots=list, size=Py_ssize_t,
-               passages=long, deliveries=long, offset=long, last=long, entry=object, each=object)
+               fast_deliveries=long, deliveries=long, offset=long, last=long, entry=object, each=object)
 cpdef bint sweep(Sweep task) except -1
-@cython.locals(passage=Passage, delivery=Delivery)
+@cython.locals(fast=FastDelivery, delivery=Delivery)
 cdef bint _is_over(object entry, bint sent) except -1
-cdef bint _end_passage(KernelRouter router, Passage passage, bint sent) except -1
+cdef bint _end_fast_delivery(KernelRouter router, FastDelivery fast, bint sent) except -1
 @cython.locals(link=KernelLink)
-cdef void _leave_sender(Passage passage) except *
-cdef void _end_orphan(KernelRouter router, Passage passage, bint settled) except *
+cdef void _leave_sender(FastDelivery fast) except *
+cdef void _end_orphan(KernelRouter router, FastDelivery fast, bint settled) except *
 @cython.locals(delivery=Delivery)
 cdef bint _makes_room(KernelSession session, object entry) except -1
 
@@ -314,28 +314,28 @@ cdef bint _makes_room(KernelSession session, object entry) except -1
 cpdef Py_ssize_t relay_frames(KernelConnection wire, bytes data, Py_ssize_t at, Py_ssize_t end) except -1
 
 @cython.final
-cdef class Gathering:
+cdef class ReceivedBatch:
     cdef public list deliveries, payloads
     cdef public TransferFrame frame
 
 @cython.locals(frame=TransferFrame, deliveries=list, payloads=list, last=KernelLink, link=KernelLink, delivery=Delivery,
                session=KernelSession, size=long, after=Py_ssize_t, payload_at=Py_ssize_t)
-cpdef Py_ssize_t gather(KernelConnection wire, Gathering gathering, bytes data, Py_ssize_t at, Py_ssize_t end) except -1
-@cython.locals(exits=Exits, size=long, out=KernelLink, came_with=bytes, target=KernelSession, sink=KernelConnection, tag=bytes,
-               hops=long, settled=bint, second=bint, delivery_id=long, mode=long, leaving=TransferFrame, passage=Passage,
+cpdef Py_ssize_t receive_batch(KernelConnection wire, ReceivedBatch batch, bytes data, Py_ssize_t at, Py_ssize_t end) except -1
+@cython.locals(route=FastRoute, size=long, out=KernelLink, came_with=bytes, target=KernelSession, sink=KernelConnection, tag=bytes,
+               hops=long, settled=bint, second=bint, delivery_id=long, mode=long, leaving=TransferFrame, fast=FastDelivery,
                number=long, large=bint, recorder=Recorder, counter=long, left=double, said=long,
                p="const unsigned char *")
 cdef bint _relay_transfer(KernelRouter router, KernelSession session, KernelLink link, TransferFrame frame, bytes data,
                           Py_ssize_t payload_at, Py_ssize_t end) except -1
-@cython.locals(passage=Passage)
-cdef Passage _passage(KernelLink incoming, long incoming_id, bytes incoming_tag, bint second, double arrived, KernelLink outgoing,
+@cython.locals(fast=FastDelivery)
+cdef FastDelivery _new_fast_delivery(KernelLink incoming, long incoming_id, bytes incoming_tag, bint second, double arrived, KernelLink outgoing,
                       long outgoing_id, bytes outgoing_tag)
 @cython.locals(count=long, priority=long, tries=long, field=long, code=long)
 cpdef long told(bytes data, Py_ssize_t at, Py_ssize_t end) except? -1
 @cython.locals(kind=long, outcome=long, flags=long, hops_left=long, condition=long, key=bytes)
 cdef bint _record(KernelRouter router, Recorder recorder, KernelLink link, KernelLink out, bytes came_with, bytes left_with,
                   long counter, long size, double came, double left, double said, bytes state, long told) except -1
-@cython.locals(exits=Exits)
+@cython.locals(route=FastRoute)
 cdef bint _count_relayed(KernelRouter router, KernelLink link, KernelLink out) except -1
 @cython.locals(session=KernelSession, target=KernelSession, came=Delivery, left=Delivery, relay=Relay, wire=KernelConnection)
 cdef void _relay_first(KernelRouter router, KernelLink link, KernelLink out, TransferFrame frame, bytes data,
@@ -346,7 +346,7 @@ cdef void _relayed_whole(KernelRouter router, KernelLink link, Delivery came, De
                wire=KernelConnection, is_full=bint)
 cdef bint _relay_next(KernelRouter router, KernelSession session, KernelLink link, TransferFrame frame, bytes data,
                       Py_ssize_t payload_at, Py_ssize_t end) except -1
-@cython.locals(exits=Exits)
+@cython.locals(route=FastRoute)
 cdef bint _stays(KernelRouter router, KernelLink link, KernelLink out) except -1
 @cython.locals(session=KernelSession, room=long)
 cdef bint _fits(KernelLink link, long octets) except -1
@@ -356,14 +356,14 @@ cdef bint _goes_to(KernelRouter router, KernelConnection wire, KernelConnection 
 cdef bint _note_wait(KernelRouter router, KernelConnection wire) except -1
 cdef bint _await(KernelRouter router, KernelConnection wire, KernelConnection sink, bint is_full) except -1
 @cython.locals(link=KernelLink, is_full=bint)
-cdef bint _await_exit(KernelRouter router, KernelConnection wire, Exits exits, long octets) except -1
+cdef bint _await_route(KernelRouter router, KernelConnection wire, FastRoute route, long octets) except -1
 @cython.locals(relay=Relay, leg=Leg)
-cdef Relay _joined(Delivery came, Delivery left, double now)
-@cython.locals(leg=Leg, passage=Passage, recorder=Recorder, counter=long, at=double, tag=bytes, goes_on=bint)
-cdef void _fold(KernelRouter router, Delivery came, Delivery left, Relay relay) except *
+cdef Relay _relay_by_one_leg(Delivery came, Delivery left, double now)
+@cython.locals(leg=Leg, fast=FastDelivery, recorder=Recorder, counter=long, at=double, tag=bytes, goes_on=bint)
+cdef void _compact_relay(KernelRouter router, Delivery came, Delivery left, Relay relay) except *
 @cython.locals(last=Py_ssize_t)
 cpdef bytes onward(bytes tag)
-cdef bytes _left_with(Passage passage)
+cdef bytes _left_with(FastDelivery fast)
 @cython.locals(at=Py_ssize_t, digits=long, rest=long, tail=long, octets=Py_ssize_t, o="unsigned char *",
                t="const unsigned char *")
 cdef bint _write_whole(bytearray out, long channel, long handle, long delivery_id, bytes tag, long hops, long number, bint settled,
@@ -371,9 +371,9 @@ cdef bint _write_whole(bytearray out, long channel, long handle, long delivery_i
 cdef long _uint_octets(long value) noexcept
 cdef Py_ssize_t _put_uint(unsigned char *out, Py_ssize_t at, long value) noexcept
 @cython.locals(link=KernelLink, best=KernelLink, turn=long, ready=long)
-cdef KernelLink _ready_exit(Exits exits)
+cdef KernelLink _ready_link(FastRoute route)
 @cython.locals(links=list, link=KernelLink, out=KernelLink)
-cdef KernelLink _large_exit(Exits exits, long octets)
+cdef KernelLink _link_for_large(FastRoute route, long octets)
 @cython.locals(session=KernelSession, wire=KernelConnection)
 cdef bint _is_ready(KernelLink link) except -1
 cdef bint _is_free(KernelLink link) except -1
@@ -381,17 +381,17 @@ cdef bint _is_free(KernelLink link) except -1
 cdef bint _passes_as_it_is(bytes data, Py_ssize_t at, Py_ssize_t end, bint drops, bint whole) except -1
 @cython.locals(count=long, code=long)
 cdef bint _is_plain_header(bytes data, Py_ssize_t at, Py_ssize_t end, long form) except -1
-@cython.locals(ledger=Ledger, found=list, undecided=list, at=Py_ssize_t, count=Py_ssize_t, delivery=Delivery)
+@cython.locals(ledger=Ledger, found=list, pending=list, at=Py_ssize_t, count=Py_ssize_t, delivery=Delivery)
 cdef bint _relay_disposition(KernelRouter router, KernelConnection wire, KernelSession session, DispositionFrame frame) except -1
 @cython.locals(link=KernelLink, credit=long, seen=long, in_flight=long, window=long, limit=long)
 cdef bint _take_flow(KernelRouter router, KernelSession session, FlowFrame frame) except -1
 @cython.locals(incoming=KernelLink, outgoing=KernelLink)
-cdef bint _receiver_said(KernelRouter router, Passage passage, bytes state, bint settled) except -1
-cdef void _sender_settled(KernelRouter router, Passage passage, bytes state) except *
+cdef bint _receiver_said(KernelRouter router, FastDelivery fast, bytes state, bint settled) except -1
+cdef void _sender_settled(KernelRouter router, FastDelivery fast, bytes state) except *
 @cython.locals(link=KernelLink)
-cdef void _end_received(KernelRouter router, Passage passage, bytes state) except *
+cdef void _end_received(KernelRouter router, FastDelivery fast, bytes state) except *
 @cython.locals(link=KernelLink)
-cdef void _end_sent(KernelRouter router, Passage passage) except *
+cdef void _end_sent(KernelRouter router, FastDelivery fast) except *
 
 @cython.locals(width=long, after=Py_ssize_t)
 cpdef Py_ssize_t skip(bytes data, Py_ssize_t at, Py_ssize_t end) except -1

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from amqpmesh.policies.access import Peer
 from amqpmesh.router.config.connector import ConnectorConfig
-from amqpmesh.router.kernel import Budget, Delivery, unfold_link
+from amqpmesh.router.kernel import Budget, Delivery, expand_link
 from amqpmesh.router.model.links import IncomingLink
 
 if TYPE_CHECKING:
@@ -195,7 +195,7 @@ def brought_by(core: Core, name: str, tag: bytes) -> ConnectionRecord | None:
     """
     address = core.addresses.find("", name)
     for outgoing in address.outgoing if address is not None else ():
-        unfold_link(outgoing.link.flow_state)
+        expand_link(outgoing.link.flow_state)
         delivery = outgoing.link.terminus.unsettled.get(tag)
         source = delivery.leg.relay.source if isinstance(delivery, Delivery) and delivery.leg is not None else None
         if isinstance(source, IncomingLink) and source.lane is None:

@@ -20,7 +20,7 @@ from amqpmesh.router.small_set import Few
 if TYPE_CHECKING:
     from amqpmesh.policies.patterns import PatternTable
     from amqpmesh.router.containers.remote_nodes import FarNode
-    from amqpmesh.router.kernel import Exits, Relay
+    from amqpmesh.router.kernel import FastRoute, Relay
     from amqpmesh.router.model.connections import ConnectionRecord
     from amqpmesh.router.model.credit_share import Share
     from amqpmesh.router.model.lane import Lane
@@ -133,8 +133,8 @@ class Address:
         "creditors",
         "draining",
         "excludes",
-        "exits",
         "far",
+        "fast_route",
         "held",
         "idle_since",
         "incoming",
@@ -205,7 +205,7 @@ class Address:
         #: What a dynamic node outlives (§3.5.10 to §3.5.13).
         self.lifetime: LifetimePolicy = DELETE_ON_CLOSE
         #: Where deliveries leave, as far as nothing is to be decided; None: nobody has asked.
-        self.exits: Exits | None = None
+        self.fast_route: FastRoute | None = None
         self.incoming: Few[IncomingLink] = ()
         self.outgoing: Few[OutgoingLink] = ()
         #: Those of them that have credit.

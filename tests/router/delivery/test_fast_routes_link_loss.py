@@ -9,7 +9,7 @@ import pytest
 
 from amqpmesh.router.amqp.standard.definitions import ReceiverSettleMode
 from amqpmesh.router.amqp.standard.delivery_states import Accepted, Received, Rejected, Released
-from amqpmesh.router.kernel import Passage
+from amqpmesh.router.kernel import FastDelivery
 from tests.support.worlds.meshes import World
 from tests.support.worlds.network import Arrival, Client, Network, Sent, message
 from tests.support.worlds.side_by_side import relaying, statistics
@@ -39,7 +39,7 @@ class Scene:
     def passages(self) -> int:
         """How many deliveries are with the kernel alone, at all routers."""
         return sum(
-            isinstance(entry, Passage)
+            isinstance(entry, FastDelivery)
             for network in self.networks
             for record in network.core.connections
             for session in record.engine.channels.sessions

@@ -29,15 +29,15 @@ class Crowd:
             AddressConfig(pattern="q", distribution=distribution, max_credit=10_000, max_unsettled=10_000)
         )
         self.core = self.network.core
-        self.unfolded = 0
-        unfolded = self.core.flow_state.on_unfold
-        assert unfolded is not None
+        self.expanded = 0
+        expanded = self.core.flow_state.on_expand
+        assert expanded is not None
 
         def count(relay: object) -> None:
-            self.unfolded += 1
-            unfolded(relay)  # type: ignore[arg-type]  # as it was given
+            self.expanded += 1
+            expanded(relay)  # type: ignore[arg-type]  # as it was given
 
-        self.core.flow_state.on_unfold = count
+        self.core.flow_state.on_expand = count
         self.producer = self.network.client("producer")
         self.consumer = self.network.client("consumer", window=10_000)
         self.sent: list[Sent] = []
@@ -63,7 +63,7 @@ class Crowd:
         self.sender = self.producer.sender("q", rcv=mode)
         self.sent = [self.producer.send(self.sender, message(str(each))) for each in range(number)]
         assert self.core.relays == number
-        self.unfolded = 0
+        self.expanded = 0
 
     def give(self, client: Client) -> None:
         """What a client has written reaches the router; what is too much for one turn is left."""
@@ -125,7 +125,7 @@ def test_a_receiver_with_thousands_unsettled_goes_in_steps_and_others_are_served
         assert (address.consumers, address.deliveries_out) == (0, 2_000)
         assert address.modified == 2_000 - left
     assert steps >= 15
-    assert crowd.unfolded == 0, "none takes more memory than it had"
+    assert crowd.expanded == 0, "none takes more memory than it had"
     assert other.remote is None  # nobody has carried what the reader is told
     crowd.network.run()
     assert [each.said for each in crowd.sent] == [[(FAILED, True)]] * 2_000
@@ -179,7 +179,7 @@ def test_what_a_sender_has_left_lives_on_in_the_kernel_until_its_receivers_have_
     for arrival in arrivals[200:]:
         arrival.dispose(Accepted(), settled=settled)
     crowd.network.run()
-    assert crowd.unfolded == 0
+    assert crowd.expanded == 0
     assert crowd.core.relays == 0
     if not settled:
         assert all(arrival.said[-1][1] for arrival in arrivals), "each is settled"

@@ -19,11 +19,11 @@ class Client(NamedTuple):
 
 
 def client(kernel: ModuleType, credit: int = 10, window: int = 10) -> Client:
-    """A connection with a session at channel 0 and two links that are entrusted."""
+    """A connection with a session at channel 0 and two links that the fast path serves."""
     wire = kernel.KernelConnection()
     wire.is_open = True
     wire.max_frame_size = 1000
-    wire.gathering = kernel.Gathering()
+    wire.batch = kernel.ReceivedBatch()
     session = kernel.KernelSession(window, 0, 0, wire, None)
     session.channel = 0
     session.announce()
@@ -34,7 +34,7 @@ def client(kernel: ModuleType, credit: int = 10, window: int = 10) -> Client:
         link.handle = handle
         link.link_credit = credit
         link.granted_limit = credit
-        kernel.entrust(link, handle, None)
+        kernel.enable_fast_path(link, handle, None)
     return Client(wire, links)
 
 
@@ -52,9 +52,9 @@ def transfer(number: int, payload: bytes = b"payload", handle: int = HANDLE, **f
 
 def gathered(kernel: ModuleType, data: bytes, at: Client) -> tuple[int, list[bytes], list[bytes]]:
     """How far it went, and what it took: tags and payloads."""
-    gathering = at.wire.gathering
+    batch = at.wire.batch
     end = kernel.relay_frames(at.wire, data, 0, len(data))
-    return end, [delivery.tag for delivery in gathering.deliveries], list(gathering.payloads)
+    return end, [delivery.tag for delivery in batch.deliveries], list(batch.payloads)
 
 
 WHOLE = transfer(0, b"a") + transfer(1, b"", settled=1) + transfer(2, b"c" * 300, message_format=7)
@@ -64,8 +64,8 @@ def test_whole_deliveries_are_taken_and_counted() -> None:
     at = client(bound)
     assert gathered(bound, WHOLE, at) == (len(WHOLE), [b"0", b"1", b"2"], [b"a", b"", b"c" * 300])
     link = at.links[HANDLE]
-    assert [delivery.message_format for delivery in at.wire.gathering.deliveries] == [0, 0, 7]
-    assert all(delivery.complete and delivery.link is link for delivery in at.wire.gathering.deliveries)
+    assert [delivery.message_format for delivery in at.wire.batch.deliveries] == [0, 0, 7]
+    assert all(delivery.complete and delivery.link is link for delivery in at.wire.batch.deliveries)
     assert (link.link_credit, link.delivery_count, link.received, link.octets) == (7, 3, 3, 301)
     assert list(link.unsettled) == [b"0", b"2"]  # what is settled is nobody's to decide
     assert list(link.session.incoming.deliveries) == [0, 2]
@@ -119,7 +119,7 @@ def test_another_link_goes_on_when_what_was_gathered_is_taken() -> None:
     at = client(bound)
     data = transfer(0) + transfer(1, handle=OTHER)
     assert gathered(bound, data, at)[0] == len(transfer(0))
-    at.wire.gathering.deliveries, at.wire.gathering.payloads = [], []
+    at.wire.batch.deliveries, at.wire.batch.payloads = [], []
     assert gathered(bound, data[len(transfer(0)) :], at)[1] == [b"1"]
 
 
@@ -133,10 +133,10 @@ def test_what_goes_on_with_a_delivery_is_for_others() -> None:
 
 def test_where_nothing_was_entrusted_nothing_is_looked_at() -> None:
     at = client(bound)
-    at.wire.gathering = None
+    at.wire.batch = None
     assert bound.relay_frames(at.wire, WHOLE, 0, len(WHOLE)) == 0
     at = client(bound)
-    bound.recall(at.links[HANDLE])
+    bound.disable_fast_path(at.links[HANDLE])
     assert gathered(bound, WHOLE, at)[0] == 0
 
 

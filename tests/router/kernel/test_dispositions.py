@@ -17,9 +17,9 @@ from amqpmesh.router.kernel import (
     Ledger,
     TransferFrame,
     abandon,
+    apply_more,
     dispose,
     forget,
-    go_on,
     is_terminal,
     receive_disposition,
     receive_transfer,
@@ -150,13 +150,13 @@ def test_of_very_many_deliveries_some_are_decided_at_a_time_and_no_more_those_th
     gone = [deliveries[len(told)], deliveries[800]]
     for delivery in gone:
         forget(delivery)
-    while go_on(said):
+    while apply_more(said):
         assert len(said.deliveries) < 800
         told += said.deliveries
     assert told == [each for each in deliveries if each not in gone]
     assert all(each.remote_settled for each in told)
     assert not any(each.remote_settled for each in gone)
-    assert not go_on(said)
+    assert not apply_more(said)
 
 
 def test_a_disposition_of_ids_that_nothing_has_changes_nothing() -> None:

@@ -15,13 +15,13 @@ from amqpmesh.router.kernel import (
     FAILED_STATE,
     RELEASED_STATE,
     Delivery,
+    FastDelivery,
     KernelRouter,
-    Passage,
+    expand,
+    expand_link,
     forget,
     relay_frames,
     skim_transfer,
-    unfold,
-    unfold_link,
 )
 from amqpmesh.router.model.links import OutgoingLink
 from tests.support.data.encodings import mutated
@@ -91,10 +91,10 @@ def _is_refused(router: Router, data: bytes) -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        lambda router: setattr(router.exits, "generation", 0),
-        lambda router: setattr(router.exits, "lent", 0),
+        lambda router: setattr(router.fast_route, "generation", 0),
+        lambda router: setattr(router.fast_route, "lent", 0),
         lambda router: setattr(router.incoming, "behind", True),
-        lambda router: setattr(router.exits, "links", []),
+        lambda router: setattr(router.fast_route, "links", []),
         lambda router: setattr(router.flow, "generation", 2),
         lambda router: setattr(router.source, "router", None),
         lambda router: setattr(router.source_session, "incoming_limit", 0),
@@ -139,7 +139,7 @@ def test_frames_that_are_for_others_to_read_change_nothing(data: bytes) -> None:
 
 def test_a_turn_is_taken_only_with_a_delivery() -> None:
     router = Router(bound, consumers=2)
-    router.exits.order = bound.TURNS
+    router.fast_route.order = bound.TURNS
     _is_refused(router, transfer(0, b"t", b"anything"))
     for number in range(4):
         data = transfer(number, b"%d" % number, PAYLOAD)
@@ -194,9 +194,9 @@ def test_from_lane_to_lane_a_key_has_one_hop_less_and_mode_second_stays() -> Non
     router = Router(bound, second=True, lanes="in and out")
     router.relay(transfer(0, b"key\x05", PAYLOAD))
     assert bytes(router.sink.out) == transfer(0, b"key\x04", PAYLOAD)
-    assert list(router.outgoing[0].passing) == [b"key\x05"]
+    assert list(router.outgoing[0].lane_to_lane) == [b"key\x05"]
     router.hear(disposition(0, 0, ACCEPTED_STATE))
-    assert router.outgoing[0].passing == {}
+    assert router.outgoing[0].lane_to_lane == {}
     router.relay(disposition(0, 0, ACCEPTED_STATE, receiver=False))
     assert router.is_empty
 
@@ -207,11 +207,11 @@ def test_to_those_who_decide_it_left_with_the_tag_that_was_written(lanes: str) -
     router.relay(transfer(0, b"key\x05", PAYLOAD))
     skimmed = skim_transfer(bytes(router.sink.out), 8, len(router.sink.out))
     assert skimmed is not None
-    (passage,) = router.sink_session.outgoing.deliveries.values()
-    assert isinstance(passage, Passage)
-    _, left = unfold(passage)
+    (fast,) = router.sink_session.outgoing.deliveries.values()
+    assert isinstance(fast, FastDelivery)
+    _, left = expand(fast)
     assert left.tag == skimmed[0].delivery_tag
-    assert (router.outgoing[0].passing, router.outgoing[0].unsettled) == ({}, {left.tag: left})
+    assert (router.outgoing[0].lane_to_lane, router.outgoing[0].unsettled) == ({}, {left.tag: left})
 
 
 def test_each_key_counts_one_more_whatever_hops_are_left() -> None:
@@ -243,9 +243,9 @@ def test_a_tag_is_taken_until_the_delivery_that_left_with_it_is_settled() -> Non
         True,
         *[False] * 5,
     ]
-    (passage,) = router.sink_session.outgoing.deliveries.values()
-    assert isinstance(passage, Passage)
-    _, left = unfold(passage)
+    (fast,) = router.sink_session.outgoing.deliveries.values()
+    assert isinstance(fast, FastDelivery)
+    _, left = expand(fast)
     assert lane.has_tag(b"key\x04")
     forget(left)
     assert not lane.has_tag(b"key\x04")
@@ -254,9 +254,9 @@ def test_a_tag_is_taken_until_the_delivery_that_left_with_it_is_settled() -> Non
 def test_nothing_leaves_with_the_tag_of_what_was_decided() -> None:
     router = Router(bound, lanes="in and out")
     router.relay(transfer(0, b"key\x05", PAYLOAD))
-    (passage,) = router.sink_session.outgoing.deliveries.values()
-    assert isinstance(passage, Passage)
-    unfold(passage)
+    (fast,) = router.sink_session.outgoing.deliveries.values()
+    assert isinstance(fast, FastDelivery)
+    expand(fast)
     router.incoming.unsettled.clear()
     _is_refused(router, transfer(1, b"key\x05", PAYLOAD))
     router.relay(transfer(1, b"key\x06", PAYLOAD))
@@ -281,14 +281,14 @@ def test_what_is_said_of_others_too_is_passed_on_as_far_as_it_is_the_kernels() -
     router = Router(bound)
     for number in range(3):
         router.relay(transfer(number, b"%d" % number, PAYLOAD))
-    (middle, left) = unfold(router.sink_session.outgoing.deliveries[1])
+    (middle, left) = expand(router.sink_session.outgoing.deliveries[1])
     said = disposition(0, 2, ACCEPTED_STATE)
     assert relay_frames(router.sink, said + said, 0, 2 * len(said)) == len(said), (
         "it stops where something is to be decided"
     )
-    undecided = router.sink.undecided
-    assert undecided is not None
-    assert (undecided.deliveries, undecided.state, undecided.settled) == ([left], ACCEPTED_STATE, True)
+    pending = router.sink.pending_disposition
+    assert pending is not None
+    assert (pending.deliveries, pending.state, pending.settled) == ([left], ACCEPTED_STATE, True)
     assert left.remote_settled
     assert list(router.source_session.incoming.deliveries.values()) == [middle]
     assert [(each.first, each.last) for each in router.source_session.dispositions] == [(0, 0), (2, 2)]
@@ -305,25 +305,27 @@ STAGES = {
 @pytest.mark.parametrize("from_link", ["incoming", "outgoing", "neither"])
 def test_what_is_unfolded_is_the_delivery_at_the_stage_where_it_is(stage: str, from_link: str) -> None:
     router = Router(bound, second=True)
-    unfolded: list[object] = []
-    router.flow.on_unfold = unfolded.append
+    expanded: list[object] = []
+    router.flow.on_expand = expanded.append
     router.relay(transfer(5, b"tag", PAYLOAD))
     if STAGES[stage][0] is not None:
         router.hear(STAGES[stage][0])
-    (passage,) = router.source_session.incoming.deliveries.values()
+    (fast,) = router.source_session.incoming.deliveries.values()
     if from_link == "neither":
-        unfold(passage)
+        expand(fast)
     else:
-        unfold_link(router.incoming if from_link == "incoming" else router.outgoing[0])
+        expand_link(router.incoming if from_link == "incoming" else router.outgoing[0])
     if from_link == "outgoing" and stage == "settled":
-        assert isinstance(router.source_session.incoming.deliveries[5], Passage), "it is nothing of that link any more"
-        unfold(passage)
+        assert isinstance(router.source_session.incoming.deliveries[5], FastDelivery), (
+            "it is nothing of that link any more"
+        )
+        expand(fast)
     came = router.source_session.incoming.deliveries[5]
     assert isinstance(came, Delivery)
     assert router.incoming.unsettled == {b"tag": came}
     made = came.relay
     assert made is not None
-    assert unfolded == [made]
+    assert expanded == [made]
     (leg,) = made.legs
     left = leg.delivery
     assert left is not None
@@ -372,7 +374,7 @@ def test_both_kernels_relay_the_same_whatever_bytes_come(
                 if end > at:
                     wire.work = 50
                     at = kernel.relay_frames(wire, data, at, end)  # type: ignore[attr-defined]  # a kernel has it
-                    said.append((at, wire.undecided))
+                    said.append((at, wire.pending_disposition))
         return said, router.state()
 
     agreed(kernels, play)
@@ -385,7 +387,7 @@ def test_where_bytes_are_cut_makes_no_difference(data: bytes, cuts: list[int]) -
     reached = relay_frames(whole.source, data, 0, len(data))
     at = 0
     for end in (*sorted(cut % (len(data) + 1) for cut in cuts), len(data)):
-        if pieces.source.undecided is None:
+        if pieces.source.pending_disposition is None:
             at = relay_frames(pieces.source, data, at, end)
     assert at == reached
     assert pieces.state() == whole.state()

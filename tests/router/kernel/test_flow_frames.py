@@ -12,7 +12,15 @@ from hypothesis import strategies as st
 from amqpmesh.router import kernel as bound
 from amqpmesh.router.amqp.errors import ProtocolError
 from amqpmesh.router.amqp.standard.performatives import Flow, decode_performative, encode_performative
-from amqpmesh.router.kernel import OUTGOING_WINDOW, FlowFrame, entrust, read_flow, recall, relay_frames, write_flow
+from amqpmesh.router.kernel import (
+    OUTGOING_WINDOW,
+    FlowFrame,
+    disable_fast_path,
+    enable_fast_path,
+    read_flow,
+    relay_frames,
+    write_flow,
+)
 from tests.support.data import encodings as wire
 from tests.support.peers.scripted import flow
 from tests.support.peers.scripted import frame as framed
@@ -162,7 +170,7 @@ def _consumer(**changes: Any) -> Router:
     link = router.outgoing[0]
     link.delivery_count, link.link_credit = 7, 3
     router.sink_session.next_outgoing_id = 9
-    entrust(link, 5, router.exits)
+    enable_fast_path(link, 5, router.fast_route)
     for name, value in changes.items():
         setattr(link, name, value)
     return router
@@ -241,10 +249,10 @@ def test_what_says_more_than_that_is_for_others_to_read(said: dict[str, Any]) ->
     "change",
     [
         lambda router: setattr(router.outgoing[0], "drain", True),
-        lambda router: setattr(router.exits, "generation", 0),
+        lambda router: setattr(router.fast_route, "generation", 0),
         lambda router: setattr(router.flow, "generation", 2),
         lambda router: setattr(router.sink_session, "remote_incoming_window", 0),
-        lambda router: recall(router.outgoing[0]),
+        lambda router: disable_fast_path(router.outgoing[0]),
     ],
 )
 def test_where_somebody_may_wait_for_it_others_decide(change: Callable[[Router], None]) -> None:

@@ -15,11 +15,11 @@ from amqpmesh.router.kernel import (
     Budget,
     Chunk,
     Delivery,
+    FastDelivery,
     KernelLink,
-    Passage,
     Sweep,
     abandon,
-    entrust,
+    enable_fast_path,
     relay_frames,
     skim_transfer,
     sweep,
@@ -60,10 +60,10 @@ def test_each_frame_leaves_as_it_comes_and_at_the_end_there_is_a_passage() -> No
         assert bytes(router.sink.out) == left
         assert router.source_session.held == 0
         assert router.flow.relays == 1
-    (passage,) = router.source_session.incoming.deliveries.values()
-    assert isinstance(passage, Passage)
-    assert list(router.incoming.unsettled.values()) == [passage]
-    assert list(router.sink_session.outgoing.deliveries.values()) == [passage]
+    (fast,) = router.source_session.incoming.deliveries.values()
+    assert isinstance(fast, FastDelivery)
+    assert list(router.incoming.unsettled.values()) == [fast]
+    assert list(router.sink_session.outgoing.deliveries.values()) == [fast]
     assert router.outgoing[0].unsettled == {}
     assert (router.incoming.received, router.incoming.octets) == (1, 20)
     assert (router.outgoing[0].received, router.outgoing[0].octets) == (1, 20)
@@ -86,22 +86,22 @@ def test_of_one_that_its_sender_has_settled_nothing_is_left(begin: int) -> None:
 
 def test_in_its_midst_it_is_what_others_know_of_and_no_other_leaves_by_its_link() -> None:
     router = Router(bound)
-    unfolded: list[object] = []
-    router.flow.on_unfold = unfolded.append
+    expanded: list[object] = []
+    router.flow.on_expand = expanded.append
     router.relay(FIRST)
     came = router.incoming.current
     assert came is not None
     made = came.relay
     assert made is not None
     assert router.incoming.relay is made
-    assert unfolded == [made]
+    assert expanded == [made]
     (leg,) = made.legs
     assert router.outgoing[0].leg is leg
     assert leg.counted
     assert not made.complete
     other = KernelLink(router.source_session, False, None, {})
     other.link_credit = other.granted_limit = 10
-    entrust(other, 1, router.exits)
+    enable_fast_path(other, 1, router.fast_route)
     data = transfer(8, b"u", BEGIN[:3] + b"\x45", handle=1)
     assert relay_frames(router.source, data, 0, len(data)) == 0
     router.relay(MIDDLE + LAST + data)
@@ -114,9 +114,9 @@ def test_an_outcome_that_comes_before_the_end_leaves_it_to_others() -> None:
     router.relay(FIRST)
     said = disposition(0, 0, ACCEPTED_STATE, settled=False)
     assert relay_frames(router.sink, said, 0, len(said)) == len(said)
-    undecided = router.sink.undecided
-    assert undecided is not None
-    (left,) = undecided.deliveries
+    pending = router.sink.pending_disposition
+    assert pending is not None
+    (left,) = pending.deliveries
     router.relay(MIDDLE + LAST)
     assert left.complete
     assert list(router.sink_session.outgoing.deliveries.values()) == [left]
@@ -248,10 +248,10 @@ def test_by_a_lane_they_leave_by_its_link_for_large_ones(lanes: str, second: boo
     assert (router.outgoing[0].leg, router.outgoing[0].received) == (None, 0)
     router.relay(MIDDLE + LAST)
     assert [payload for _, payload in _written(bytes(router.sink.out))] == [BEGIN + b"1234", b"5678", b"9abc"]
-    (passage,) = router.source_session.incoming.deliveries.values()
-    assert isinstance(passage, Passage)
+    (fast,) = router.source_session.incoming.deliveries.values()
+    assert isinstance(fast, FastDelivery)
     assert router.bulk.unsettled == {}
-    assert router.bulk.passing == ({b"tag": passage} if "in" in lanes else {})
+    assert router.bulk.lane_to_lane == ({b"tag": fast} if "in" in lanes else {})
     small = transfer(8, b"u", BEGIN[:3] + b"\x45")
     before = len(router.sink.out)
     router.relay(small)
@@ -271,7 +271,7 @@ def test_what_is_small_leaves_by_a_lanes_link_for_large_ones_once_no_other_takes
     router.outgoing[0].link_credit = 0
     router.relay(small[1])
     assert (router.outgoing[0].received, router.bulk.received) == (1, 1)
-    router.exits.links = []
+    router.fast_route.links = []
     router.relay(small[2])
     assert (router.outgoing[0].received, router.bulk.received) == (1, 2)
 
@@ -288,7 +288,7 @@ def test_by_a_lane_nothing_is_left_of_what_its_sender_has_settled() -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        lambda router: setattr(router.exits, "bulk", []),
+        lambda router: setattr(router.fast_route, "bulk", []),
         lambda router: setattr(router.bulk, "link_credit", 0),
         lambda router: setattr(router.incoming, "behind", True),
         lambda router: setattr(router.sink_session, "remote_incoming_window", 0),
@@ -306,9 +306,9 @@ def test_where_no_link_of_a_lane_takes_a_large_one_it_is_left_alone(change: Call
 @pytest.mark.parametrize(
     "change",
     [
-        lambda router: setattr(router.exits, "bulk", []),
-        lambda router: setattr(router.exits, "generation", 0),
-        lambda router: setattr(router.incoming, "exits", None),
+        lambda router: setattr(router.fast_route, "bulk", []),
+        lambda router: setattr(router.fast_route, "generation", 0),
+        lambda router: setattr(router.incoming, "fast_route", None),
         lambda router: setattr(router.incoming, "behind", True),
     ],
     ids=["retired", "changed", "taken back", "followed"],

@@ -82,16 +82,16 @@ class Router:
         self.bulk.link_credit = self.bulk.max_outstanding = CREDIT
         self.bulk.lane = True
         self.bulk.part = 4
-        self.exits = kernel.Exits()
-        self.exits.generation = self.flow.generation
-        self.exits.order = kernel.FIRST if "out" in lanes else kernel.LEAST
-        self.exits.links = list(self.outgoing)
+        self.fast_route = kernel.FastRoute()
+        self.fast_route.generation = self.flow.generation
+        self.fast_route.order = kernel.FIRST if "out" in lanes else kernel.LEAST
+        self.fast_route.links = list(self.outgoing)
         if "out" in lanes:
             self.outgoing.append(self.bulk)
-            self.exits.bulk = [self.bulk]
-        self.exits.room = room
-        self.exits.hops = 3
-        kernel.entrust(self.incoming, 0, self.exits)
+            self.fast_route.bulk = [self.bulk]
+        self.fast_route.room = room
+        self.fast_route.hops = 3
+        kernel.enable_fast_path(self.incoming, 0, self.fast_route)
         self._kernel = kernel
 
     @staticmethod
@@ -119,7 +119,7 @@ class Router:
         return (
             not any(ledgers)
             and not self.incoming.unsettled
-            and not any(each.passing for each in (*self.outgoing, self.bulk))
+            and not any(each.lane_to_lane for each in (*self.outgoing, self.bulk))
             and self.flow.relays == self.incoming.outstanding == sum(each.outstanding for each in self.outgoing) == 0
         )
 
@@ -148,11 +148,11 @@ class Router:
                 self.sink.out,
                 self.flow.relays,
                 self.flow.due,
-                self.exits.lent,
+                self.fast_route.lent,
                 list(self.source_session.incoming.deliveries),
                 list(self.sink_session.outgoing.deliveries),
                 list(self.incoming.unsettled),
-                [list(each.passing) for each in (*self.outgoing, self.bulk)],
+                [list(each.lane_to_lane) for each in (*self.outgoing, self.bulk)],
                 [type(each).__name__ for each in self.sink_session.outgoing.deliveries.values()],
             ]
         )
