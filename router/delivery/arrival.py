@@ -31,9 +31,9 @@ from amqpmesh.router.kernel import (
     Violation,
     read_expiry,
     read_head,
+    read_header_info,
     read_to,
     state_kind,
-    told,
 )
 from amqpmesh.router.memory.holders import begun_on
 from amqpmesh.router.model.lane import LaneKind, next_tag
@@ -188,7 +188,7 @@ def _route(core: Core, relay: Relay) -> None:
         if anonymous and lane is not None and message_head.is_presettled(data, head):
             relay.presettled = True
         if core.recording is not None and head.header[1]:
-            relay.told = told(data, *head.header)
+            relay.header_info = read_header_info(data, *head.header)
     elif anonymous:
         description = "an anonymous terminus needs messages of format 0"
         refuse(core, relay, Error(condition=AmqpCondition.NOT_IMPLEMENTED, description=description))

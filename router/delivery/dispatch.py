@@ -73,7 +73,7 @@ def _is_left(relay: Relay) -> bool:
         and relay.complete
         and not relay.settled
         and isinstance(source, IncomingLink)
-        and source.link.flow_state.over
+        and source.link.flow_state.ended
     )
 
 

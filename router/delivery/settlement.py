@@ -102,7 +102,7 @@ class Settlement:
             said = state if state is not None else delivery.remote_state
             outcome = said if said is not None and is_outcome(said) else outgoing.default_outcome
             leg.decide(outcome)
-            leg.said = core.now
+            leg.outcome_at = core.now
             outgoing.link.flow_state.count_outcome(outcome)
             answers = not leg.copy
             decided_there(core, leg.relay, outcome)
@@ -218,7 +218,7 @@ class Settlement:
     def _break_off(self, leg: Leg, outcome: bytes) -> None:
         core, relay = self._core, leg.relay
         leg.decide(outcome)
-        leg.said = core.now
+        leg.outcome_at = core.now
         abort_leg(core, leg)
         if not leg.copy:
             answer(core, leg)
@@ -257,7 +257,7 @@ class Settlement:
         undecided = leg.outcome is None
         if undecided:
             leg.decide(outgoing.default_outcome if leg.started else RELEASED_STATE)
-            leg.said = core.now
+            leg.outcome_at = core.now
             outgoing.link.flow_state.count_outcome(leg.outcome)
         leg.end()
         if undecided and not leg.copy:

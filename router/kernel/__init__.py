@@ -47,7 +47,7 @@ from amqpmesh.router.kernel.frame_writing import (
     write_flow,
     write_transfer,
 )
-from amqpmesh.router.kernel.head_sections import Head, patch_ttl, read_expiry, read_head, read_to, told
+from amqpmesh.router.kernel.head_sections import Head, patch_ttl, read_expiry, read_head, read_header_info, read_to
 from amqpmesh.router.kernel.hop_recorder import Recorder
 from amqpmesh.router.kernel.ledger import Delivery, Ledger
 from amqpmesh.router.kernel.link_endpoint import KernelLink, disable_fast_path, enable_fast_path
@@ -133,6 +133,7 @@ __all__ = [
     "read_expiry",
     "read_flow",
     "read_head",
+    "read_header_info",
     "read_to",
     "receive_disposition",
     "receive_transfer",
@@ -145,7 +146,6 @@ __all__ = [
     "skip",
     "state_kind",
     "sweep",
-    "told",
     "write_disposition",
     "write_dispositions",
     "write_flow",

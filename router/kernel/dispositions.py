@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from amqpmesh.router.kernel.fast_deliveries import FastDelivery, _delivery, _is_over
-from amqpmesh.router.kernel.fast_settlement import _receiver_said, _sender_settled
+from amqpmesh.router.kernel.fast_deliveries import FastDelivery, _expanded, _is_ended
+from amqpmesh.router.kernel.fast_settlement import _pass_outcome_up, _pass_settlement_down
 
 if TYPE_CHECKING:
     from amqpmesh.router.kernel.connection_endpoint import KernelConnection
@@ -54,24 +54,24 @@ def receive_disposition(session: KernelSession, frame: DispositionFrame) -> Pend
     Returns: what is to be decided, of the first of them, or what is left for later; None: nothing.
     """
     ledger = session.outgoing if frame.receiver else session.incoming
-    said = PendingDisposition(
+    pending = PendingDisposition(
         session, frame.receiver, frame.state, frame.settled, [], ledger.select(frame.first, frame.last)
     )
     session.wire.work -= ledger.scanned // _SLOTS_AT_ONCE
-    return said if apply_more(said) else None
+    return pending if apply_more(pending) else None
 
 
-def apply_more(said: PendingDisposition) -> bool:
+def apply_more(pending: PendingDisposition) -> bool:
     """Note, or pass on, more of what was said. Returns: whether something of it is to be decided, `deliveries`, or is
     left for later.
 
     Others may have spoken of the same since: what is not live any more is left out.
     """
-    session, receiver = said.session, said.receiver
+    session, receiver = pending.session, pending.receiver
     ledger = session.outgoing if receiver else session.incoming
-    rest = said.rest
+    rest = pending.rest
     count = len(rest)
-    at = said.at
+    at = pending.at
     last = min(count, at + _PASSED)
     deliveries: list[Delivery] = []
     while at < last and len(deliveries) < _PART:
@@ -83,20 +83,20 @@ def apply_more(said: PendingDisposition) -> bool:
             delivery_id = entry.delivery_id
         live = ledger.find(delivery_id) if delivery_id >= 0 else None
         if live is not None:
-            delivery = _hear(session, live, receiver, said.state, said.settled)
+            delivery = _apply(session, live, receiver, pending.state, pending.settled)
             if delivery is not None:
                 deliveries.append(delivery)
-    session.wire.work -= at - said.at
-    said.at = at
-    said.deliveries = deliveries
+    session.wire.work -= at - pending.at
+    pending.at = at
+    pending.deliveries = deliveries
     return at < count or len(deliveries) > 0
 
 
-def _hear(
+def _apply(
     session: KernelSession, entry: Delivery | FastDelivery, receiver: bool, state: bytes | None, settled: bool
 ) -> Delivery | None:
     """What the peer says of an entry of a ledger is passed on, or noted on the delivery that is returned."""
-    if _is_over(entry, receiver):
+    if _is_ended(entry, receiver):
         return None
     if isinstance(entry, FastDelivery):
         fast: FastDelivery = entry
@@ -104,12 +104,12 @@ def _hear(
         assert router is not None
         if receiver:
             # To say nothing changes nothing.
-            if (state is None and not settled) or _receiver_said(router, fast, state, settled):
+            if (state is None and not settled) or _pass_outcome_up(router, fast, state, settled):
                 return None
         elif settled and fast.outcome is not None:
-            _sender_settled(router, fast, state)
+            _pass_settlement_down(router, fast, state)
             return None
-    delivery = _delivery(entry, receiver)
+    delivery = _expanded(entry, receiver)
     if state is not None:
         delivery.remote_state = state
     if settled:
@@ -125,28 +125,28 @@ def _relay_disposition(
     Returns: whether that was all; else `wire.pending_disposition` is what has to be decided, or is left for later.
     """
     ledger = session.outgoing if frame.receiver else session.incoming
-    pending: list[Delivery] | None = None
+    undecided: list[Delivery] | None = None
     found = ledger.select(frame.first, frame.last)
     count = len(found)
     at = 0
     for entry in found:
         at += 1
-        delivery = _hear(session, entry, frame.receiver, frame.state, frame.settled)
+        delivery = _apply(session, entry, frame.receiver, frame.state, frame.settled)
         if delivery is not None:
-            if pending is None:
-                pending = []
-            pending.append(delivery)
-            if len(pending) == _PART:
+            if undecided is None:
+                undecided = []
+            undecided.append(delivery)
+            if len(undecided) == _PART:
                 break
         if at == _PASSED:
             break
     # To find nothing is work, too.
     wire.work -= (at or 1) + ledger.scanned // _SLOTS_AT_ONCE
-    if pending is None:
+    if undecided is None:
         if at == count:
             return True
-        pending = []
+        undecided = []
     wire.pending_disposition = PendingDisposition(
-        session, frame.receiver, frame.state, frame.settled, pending, found[at:]
+        session, frame.receiver, frame.state, frame.settled, undecided, found[at:]
     )
     return False

@@ -31,20 +31,20 @@ class FastDelivery:
     __slots__ = (
         "arrived",
         "counter",
+        "header_info",
         "incoming",
         "incoming_id",
         "incoming_tag",
-        "left",
         "number",
         "outcome",
+        "outcome_at",
         "outgoing",
         "outgoing_id",
+        "outgoing_settled",
         "outgoing_tag",
-        "over",
-        "said",
         "second",
+        "sent_at",
         "size",
-        "told",
     )
 
     # Made by `__new__` alone, which compiled is much quicker: `_new_fast_delivery` sets all of it.
@@ -53,7 +53,7 @@ class FastDelivery:
     incoming_tag: bytes
     #: rcv-settle-mode second is in force.
     second: bool
-    #: When it came, seconds.
+    #: When it received, seconds.
     arrived: float
     outgoing: KernelLink
     outgoing_id: int
@@ -61,16 +61,16 @@ class FastDelivery:
     outgoing_tag: bytes
     number: int
     #: The receiver has settled it.
-    over: bool
+    outgoing_settled: bool
     #: What the receiver has said, and the sender was told; only in mode second it is not the end.
     outcome: bytes | None
     #: When that was, seconds.
-    said: float
-    #: If it is to be recorded: when it left, seconds, octets of its payload, what its header told, and the counter of
+    outcome_at: float
+    #: If it is to be recorded: when it sent, seconds, octets of its payload, what its header told, and the counter of
     #: its key. -1: it is not.
-    left: float
+    sent_at: float
     size: int
-    told: int
+    header_info: int
     counter: int
 
 
@@ -93,9 +93,9 @@ def _new_fast_delivery(
     fast.outgoing = outgoing
     fast.outgoing_tag = outgoing_tag
     fast.number = 0
-    fast.over = False
+    fast.outgoing_settled = False
     fast.outcome = None
-    fast.said = -1.0
+    fast.outcome_at = -1.0
     fast.incoming_id = incoming_id
     incoming.session.incoming.put(incoming_id, fast)
     incoming.unsettled[incoming_tag] = fast
@@ -105,50 +105,50 @@ def _new_fast_delivery(
 
 
 def expand(fast: FastDelivery) -> tuple[Delivery, Delivery]:
-    """Make of a fast delivery the relay that it is, for those who decide. Returns: what came, and what left."""
+    """Make a relay of a fast delivery that needs a decision. Returns: its incoming delivery and its outgoing one."""
     incoming, outgoing = fast.incoming, fast.outgoing
-    came = Delivery(incoming, fast.incoming_tag, 0, False, fast.second)
-    came.delivery_id = fast.incoming_id
-    came.complete = True
-    came.state = fast.outcome
+    received = Delivery(incoming, fast.incoming_tag, 0, False, fast.second)
+    received.delivery_id = fast.incoming_id
+    received.complete = True
+    received.state = fast.outcome
     orphaned = fast.incoming_id == -1
-    left = Delivery(outgoing, _left_with(fast), 0, False, False)
-    left.complete = True
-    relay = _relay_by_one_leg(came, left, fast.arrived)
+    sent = Delivery(outgoing, _outgoing_tag(fast), 0, False, False)
+    sent.complete = True
+    relay = _relay_by_one_leg(received, sent, fast.arrived)
     relay.complete = True
     relay.answered = fast.outcome is not None
     relay.counter = fast.counter
-    relay.told = fast.told
+    relay.header_info = fast.header_info
     leg: Leg = relay.legs[0]
     if fast.outcome is not None:
         leg.decide(fast.outcome)
-    leg.said = fast.said
-    leg.left = fast.left
-    left.size = fast.size
+    leg.outcome_at = fast.outcome_at
+    leg.sent_at = fast.sent_at
+    sent.size = fast.size
     if orphaned:
-        came.settled = came.remote_settled = True
+        received.settled = received.remote_settled = True
         relay.incoming = None
     else:
-        incoming.session.incoming.put(came.delivery_id, came)
-        incoming.unsettled[came.tag] = came
-    if fast.over:
+        incoming.session.incoming.put(received.delivery_id, received)
+        incoming.unsettled[received.tag] = received
+    if fast.outgoing_settled:
         leg.end()
-        left.settled = left.remote_settled = True
+        sent.settled = sent.remote_settled = True
     else:
-        left.delivery_id = fast.outgoing_id
+        sent.delivery_id = fast.outgoing_id
         leg.counted = True
-        outgoing.session.outgoing.put(left.delivery_id, left)
-        outgoing.unsettled[left.tag] = left
+        outgoing.session.outgoing.put(sent.delivery_id, sent)
+        outgoing.unsettled[sent.tag] = sent
         if outgoing.lane and not fast.outgoing_tag:
             del outgoing.lane_to_lane[fast.incoming_tag]
     router = incoming.session.wire.router
     if router is not None and router.on_expand is not None:
         router.on_expand(relay)
-    return came, left
+    return received, sent
 
 
 def expand_link(link: KernelLink) -> None:
-    """Make of each fast delivery on a link the relay that it is: somebody looks at what is on it."""
+    """Make a relay of each fast delivery on a link, for a caller that looks at all deliveries of the link."""
     if not link.outstanding and not link.unsettled:
         return
     ledger = link.session.outgoing if link.sender else link.session.incoming
@@ -157,20 +157,20 @@ def expand_link(link: KernelLink) -> None:
             expand(entry)
 
 
-def _relay_by_one_leg(came: Delivery, left: Delivery, now: float) -> Relay:
+def _relay_by_one_leg(received: Delivery, sent: Delivery, now: float) -> Relay:
     """The relay of a delivery that leaves by one leg, which has begun. Args: now: when it came, seconds."""
-    relay = Relay(came.link.record, came, came.message_format, now)
+    relay = Relay(received.link.record, received, received.message_format, now)
     relay.waiting = False
     relay.attempts = 1
-    came.relay = relay
-    left.leg = leg = Leg(relay, left.link.record, False)
-    leg.delivery = left
+    received.relay = relay
+    sent.leg = leg = Leg(relay, sent.link.record, False)
+    leg.delivery = sent
     leg.started = True
     relay.add(leg)
     return relay
 
 
-def _compact_relay(router: KernelRouter, came: Delivery, left: Delivery, relay: Relay) -> None:
+def _compact_relay(router: KernelRouter, received: Delivery, sent: Delivery, relay: Relay) -> None:
     """A relay is through: what is left of it, if nobody has said anything of it yet, is a fast delivery."""
     leg: Leg = relay.legs[0]
     recorder = router.recorder
@@ -178,10 +178,10 @@ def _compact_relay(router: KernelRouter, came: Delivery, left: Delivery, relay: 
     at = -1.0
     if recorder is not None:
         if not counter:
-            relay.counter = counter = router.counter(came.link, came.tag)
+            relay.counter = counter = router.counter(received.link, received.tag)
         if recorder.takes(counter):
-            at = leg.left = recorder.time()
-    if came.settled:
+            at = leg.sent_at = recorder.time()
+    if received.settled:
         relay.closed = True
         leg.end()
         router.relays -= 1
@@ -189,55 +189,62 @@ def _compact_relay(router: KernelRouter, came: Delivery, left: Delivery, relay: 
             _record(
                 router,
                 recorder,
-                came.link,
-                left.link,
-                came.tag,
-                left.tag,
+                received.link,
+                sent.link,
+                received.tag,
+                sent.tag,
                 counter,
-                left.size,
+                sent.size,
                 relay.came,
                 at,
                 -1.0,
                 b"",
-                relay.told,
+                relay.header_info,
             )
     elif (
         relay.answered
         or relay.attempts != 1
         or relay.section_shift
         or leg.outcome is not None
-        or came.state is not None
-        or left.state is not None
-        or came.remote_state is not None
-        or left.remote_state is not None
-        or came.remote_settled
-        or left.settled
-        or left.remote_settled
+        or received.state is not None
+        or sent.state is not None
+        or received.remote_state is not None
+        or sent.remote_state is not None
+        or received.remote_settled
+        or sent.settled
+        or sent.remote_settled
         # Its key was in use, so that it has another tag, and stays in the map.
-        or (came.link.lane and left.link.lane and left.tag != onward(came.tag))
+        or (received.link.lane and sent.link.lane and sent.tag != onward(received.tag))
     ):
         return
     else:
-        tag = left.tag
-        goes_on = came.link.lane and left.link.lane
+        tag = sent.tag
+        goes_on = received.link.lane and sent.link.lane
         if goes_on:
             tag = b""
         fast = _new_fast_delivery(
-            came.link, came.delivery_id, came.tag, came.second, relay.came, left.link, left.delivery_id, tag
+            received.link,
+            received.delivery_id,
+            received.tag,
+            received.second,
+            relay.came,
+            sent.link,
+            sent.delivery_id,
+            tag,
         )
-        fast.left = at
-        fast.size = left.size
-        fast.told = relay.told
+        fast.sent_at = at
+        fast.size = sent.size
+        fast.header_info = relay.header_info
         fast.counter = counter
-        del left.link.unsettled[left.tag]
+        del sent.link.unsettled[sent.tag]
         if goes_on:
-            left.link.lane_to_lane[came.tag] = fast
+            sent.link.lane_to_lane[received.tag] = fast
     # They refer to each other: the circles end here.
-    came.relay = left.leg = None
+    received.relay = sent.leg = None
     relay.legs = []
 
 
-def _left_with(fast: FastDelivery) -> bytes:
+def _outgoing_tag(fast: FastDelivery) -> bytes:
     """The tag that it left with."""
     if fast.outgoing_tag:
         return fast.outgoing_tag
@@ -249,29 +256,29 @@ def _record(
     recorder: Recorder,
     link: KernelLink,
     out: KernelLink,
-    came_with: bytes,
-    left_with: bytes,
+    incoming_tag: bytes,
+    outgoing_tag: bytes,
     counter: int,
     size: int,
-    came: float,
-    left: float,
-    said: float,
+    arrived: float,
+    sent_at: float,
+    outcome_at: float,
     state: bytes,
-    told: int,
+    header_info: int,
 ) -> None:
     """Record what came by one link and left by one. Args: state: its outcome; empty: it was settled before."""
     kind = state_kind(state) if state else 0
     # Numbered from `accepted`, as their codes are.
     outcome = kind - _ACCEPTED + 1 if _ACCEPTED <= kind <= _MODIFIED else 0
     flags = 0 if state else _SETTLED
-    if link.lane and len(came_with) == _KEY + 1:
-        key = came_with
-        hops_left = came_with[_KEY]
+    if link.lane and len(incoming_tag) == _KEY + 1:
+        key = incoming_tag
+        hops_left = incoming_tag[_KEY]
     else:
         key = router.key_prefix
-        if out.lane and not left_with:
-            left_with = onward(came_with)
-        hops_left = left_with[len(left_with) - 1] if out.lane and left_with else 0
+        if out.lane and not outgoing_tag:
+            outgoing_tag = onward(incoming_tag)
+        hops_left = outgoing_tag[len(outgoing_tag) - 1] if out.lane and outgoing_tag else 0
         flags |= _BEGAN
     condition = 0
     if kind == _REJECTED and recorder.on_rejected is not None:
@@ -285,10 +292,10 @@ def _record(
         link.number,
         out.number,
         size,
-        came,
-        left,
-        said,
-        told,
+        arrived,
+        sent_at,
+        outcome_at,
+        header_info,
         0,
         1,
         0,
@@ -296,16 +303,16 @@ def _record(
     )
 
 
-def _is_over(entry: Delivery | FastDelivery, sent: bool) -> bool:
+def _is_ended(entry: Delivery | FastDelivery, sent: bool) -> bool:
     """Whether the link that an entry of a ledger came or left by is over. Args: sent: it left by it."""
     if isinstance(entry, FastDelivery):
         fast: FastDelivery = entry
-        return fast.outgoing.over if sent else fast.incoming.over
+        return fast.outgoing.ended if sent else fast.incoming.ended
     delivery: Delivery = entry
-    return delivery.link.over
+    return delivery.link.ended
 
 
-def _delivery(entry: Delivery | FastDelivery, sent: bool) -> Delivery:
+def _expanded(entry: Delivery | FastDelivery, sent: bool) -> Delivery:
     """What an entry of a ledger is, to those who decide. Args: sent: it is a ledger of deliveries that we sent."""
     if isinstance(entry, Delivery):
         return entry

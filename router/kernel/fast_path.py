@@ -21,7 +21,7 @@ from amqpmesh.router.kernel.frame_reading import (
     read_transfer,
 )
 from amqpmesh.router.kernel.frame_writing import _write_whole, write_transfer
-from amqpmesh.router.kernel.head_sections import _passes_as_it_is, told
+from amqpmesh.router.kernel.head_sections import _passes_as_it_is, read_header_info
 from amqpmesh.router.kernel.ledger import Delivery
 from amqpmesh.router.kernel.serial import _HALF, _MASK, serial_distance
 from amqpmesh.router.kernel.transfer_accounting import (
@@ -57,7 +57,7 @@ def relay_frames(wire: KernelConnection, data: bytes, at: int, end: int) -> int:
     if router is None:
         return at if wire.batch is None else receive_batch(wire, wire.batch, data, at, end)
     begin = at
-    came = router.came
+    frame = router.incoming_frame
     sessions = wire.sessions
     if router.recorder is not None:
         router.recorder.times = 0
@@ -71,18 +71,22 @@ def relay_frames(wire: KernelConnection, data: bytes, at: int, end: int) -> int:
             break
         code = data[at + 10]
         if code == _TRANSFER_CODE:
-            payload_at = read_transfer(came, data, at + 8, after)
+            payload_at = read_transfer(frame, data, at + 8, after)
             if payload_at < 0:
                 break
-            link = session.links.get(came.handle)
-            if link is None or link.sender or not _relay_transfer(router, session, link, came, data, payload_at, after):
+            link = session.links.get(frame.handle)
+            if (
+                link is None
+                or link.sender
+                or not _relay_transfer(router, session, link, frame, data, payload_at, after)
+            ):
                 break
             # What a large one adds to somebody's output is to leave before there is too much of it.
             wire.work -= 1 + (size >> 8)
         elif code == _DISPOSITION_CODE:
-            if not read_disposition(router.said, data, at + 8, after):
+            if not read_disposition(router.disposition, data, at + 8, after):
                 break
-            if not _relay_disposition(router, wire, session, router.said):
+            if not _relay_disposition(router, wire, session, router.disposition):
                 at = after
                 break
         elif code == _FLOW_CODE:
@@ -141,8 +145,8 @@ def _relay_transfer(
         _check_first_transfer(session, link, frame, size)
     except Violation:
         return False  # who reads it anew finds the same, and answers
-    came_with = frame.delivery_tag
-    assert came_with is not None
+    incoming_tag = frame.delivery_tag
+    assert incoming_tag is not None
     target = out.session
     sink = target.wire
     # The tag that it leaves with: this; or the one that it came with, with so many hops left; or a number.
@@ -155,15 +159,15 @@ def _relay_transfer(
     elif not link.lane:
         tag = router.next_key(route.hops)
     else:
-        hops = came_with[len(came_with) - 1] if came_with else 0
-        if hops < 2 or sink.container is session.wire.container or came_with in out.lane_to_lane:
+        hops = incoming_tag[len(incoming_tag) - 1] if incoming_tag else 0
+        if hops < 2 or sink.container is session.wire.container or incoming_tag in out.lane_to_lane:
             return False
         hops -= 1
-        if out.unsettled and onward(came_with) in out.unsettled:
+        if out.unsettled and onward(incoming_tag) in out.unsettled:
             return False
     if large:
         _relay_first(
-            router, link, out, frame, data, payload_at, end, tag or (onward(came_with) if hops else b"%x" % number)
+            router, link, out, frame, data, payload_at, end, tag or (onward(incoming_tag) if hops else b"%x" % number)
         )
         return True
     settled = frame.settled == 1
@@ -173,10 +177,10 @@ def _relay_transfer(
     mode = 0 if out.lane and not second else -1
     p = data
     if target.in_full or frame.message_format > 0:
-        leaving = router.leaving
+        leaving = router.outgoing_frame
         leaving.handle = out.handle
         leaving.delivery_id = delivery_id
-        leaving.delivery_tag = tag or (onward(came_with) if hops else b"%x" % number)
+        leaving.delivery_tag = tag or (onward(incoming_tag) if hops else b"%x" % number)
         leaving.message_format = frame.message_format if frame.message_format > 0 else 0
         leaving.settled = 1 if settled else -1
         leaving.more = False
@@ -188,7 +192,7 @@ def _relay_transfer(
             target.channel,
             out.handle,
             delivery_id,
-            came_with if hops else tag,
+            incoming_tag if hops else tag,
             hops,
             number,
             settled,
@@ -213,25 +217,39 @@ def _relay_transfer(
     _count_relayed(router, link, out)
     recorder = router.recorder
     counter = 0
-    left = -1.0
-    said = 4
+    sent_at = -1.0
+    header_info = 4
     if recorder is not None:
-        counter = router.key_count if out.lane and not link.lane else router.counter(link, came_with)
+        counter = router.key_count if out.lane and not link.lane else router.counter(link, incoming_tag)
         if recorder.takes(counter):
-            left = recorder.time()
+            sent_at = recorder.time()
             if frame.message_format <= 0:
-                said = told(data, payload_at, end)
+                header_info = read_header_info(data, payload_at, end)
             if settled:
-                _record(router, recorder, link, out, came_with, tag, counter, size, router.now, left, -1.0, b"", said)
+                _record(
+                    router,
+                    recorder,
+                    link,
+                    out,
+                    incoming_tag,
+                    tag,
+                    counter,
+                    size,
+                    router.now,
+                    sent_at,
+                    -1.0,
+                    b"",
+                    header_info,
+                )
     if not settled:
-        fast = _new_fast_delivery(link, frame.delivery_id, came_with, second, router.now, out, delivery_id, tag)
+        fast = _new_fast_delivery(link, frame.delivery_id, incoming_tag, second, router.now, out, delivery_id, tag)
         fast.number = number
-        fast.left = left
+        fast.sent_at = sent_at
         fast.size = size
-        fast.told = said
+        fast.header_info = header_info
         fast.counter = counter
         if hops:
-            out.lane_to_lane[came_with] = fast
+            out.lane_to_lane[incoming_tag] = fast
         out.outstanding += 1
         router.relays += 1
         if router.relays > router.most_relays:
@@ -282,23 +300,23 @@ def _relay_first(
     session, target = link.session, out.session
     if not frame.more and end - payload_at < _COPIED:
         router.small_at = router.now
-    came = _first_transfer(session, link, frame, end - payload_at)
-    left = Delivery(out, tag, came.message_format, came.settled, False)
-    relay = _relay_by_one_leg(came, left, router.now)
+    received = _first_transfer(session, link, frame, end - payload_at)
+    sent = Delivery(out, tag, received.message_format, received.settled, False)
+    relay = _relay_by_one_leg(received, sent, router.now)
     if router.recorder is not None and frame.message_format <= 0:
-        relay.told = told(data, payload_at, end)
+        relay.header_info = read_header_info(data, payload_at, end)
     if out.lane:
-        if not came.second:
+        if not received.second:
             # Lanes are of mode second, for those that need it (§2.7.5).
-            left.rcv_settle_mode = 0
+            sent.rcv_settle_mode = 0
         if not link.lane:
             relay.counter = router.key_count
     link.relay = relay
-    out.leg = left.leg
-    if not came.settled:
+    out.leg = sent.leg
+    if not received.settled:
         out.outstanding += 1
-        assert left.leg is not None
-        left.leg.counted = True
+        assert sent.leg is not None
+        sent.leg.counted = True
     router.relays += 1
     if router.relays > router.most_relays:
         router.most_relays = router.relays
@@ -307,22 +325,22 @@ def _relay_first(
     wire = target.wire
     _goes_to(router, session.wire, wire)
     payload = memoryview(data)[payload_at:end]
-    send_transfer(out, wire.out, left, payload, frame.more, False, None, wire.remote_max_frame_size)
+    send_transfer(out, wire.out, sent, payload, frame.more, False, None, wire.remote_max_frame_size)
     session.release(1)
     _count_relayed(router, link, out)
     if not target.woken:
         target.stir()
     if not frame.more:
-        _relayed_whole(router, link, came, left, relay)
+        _relayed_whole(router, link, received, sent, relay)
 
 
-def _relayed_whole(router: KernelRouter, link: KernelLink, came: Delivery, left: Delivery, relay: Relay) -> None:
+def _relayed_whole(router: KernelRouter, link: KernelLink, received: Delivery, sent: Delivery, relay: Relay) -> None:
     """The last frame of a delivery of several was relayed."""
-    out = left.link
+    out = sent.link
     link.relay = None
     out.leg = None
     relay.complete = True
-    _compact_relay(router, came, left, relay)
+    _compact_relay(router, received, sent, relay)
     router.touch(out)
     # Others may have waited until it was through.
     if link.fast_route is None or link.fast_route.generation != router.generation:
@@ -342,25 +360,25 @@ def _relay_next(
 
     That leg has sent all that came before, and goes on.
     """
-    came = link.current
-    assert came is not None
+    received = link.current
+    assert received is not None
     relay = link.relay
-    if relay is None or came.relay is not relay or relay.dropped or relay.kept is not None or len(relay.legs) != 1:
+    if relay is None or received.relay is not relay or relay.dropped or relay.kept is not None or len(relay.legs) != 1:
         return False
     leg: Leg = relay.legs[0]
-    left = leg.delivery
-    if left is None or not leg.started or leg.done or leg.aborting or leg.chunks or left.complete:
+    sent = leg.delivery
+    if sent is None or not leg.started or leg.done or leg.aborting or leg.chunks or sent.complete:
         return False
-    out = left.link
+    out = sent.link
     size = end - payload_at
     last = not frame.more
     if (
         out.leg is not leg
         or (out.lane and last and not _stays(router, link, out))
-        or (frame.settled == 1 and not came.remote_settled)
-        or left.settled != came.settled
+        or (frame.settled == 1 and not received.remote_settled)
+        or sent.settled != received.settled
         or (not size and not last)
-        or (out.max_message_size and left.size + size > out.max_message_size)
+        or (out.max_message_size and sent.size + size > out.max_message_size)
         or out.session.channel == -1
     ):
         return False
@@ -376,7 +394,7 @@ def _relay_next(
         return False  # as above
     _goes_to(router, session.wire, wire)
     payload = memoryview(data)[payload_at:end]
-    send_transfer(out, wire.out, left, payload, frame.more, False, None, wire.remote_max_frame_size)
+    send_transfer(out, wire.out, sent, payload, frame.more, False, None, wire.remote_max_frame_size)
     session.release(1)
     if wire.sending and not out.touched:  # as of a first frame
         router.touch(out)
@@ -384,7 +402,7 @@ def _relay_next(
     if not target.woken:
         target.stir()
     if last:
-        _relayed_whole(router, link, came, left, relay)
+        _relayed_whole(router, link, received, sent, relay)
     return True
 
 

@@ -19,18 +19,18 @@ if TYPE_CHECKING:
     from amqpmesh.router.kernel.router_state import KernelRouter
 
 
-def _receiver_said(router: KernelRouter, fast: FastDelivery, state: bytes | None, settled: bool) -> bool:
+def _pass_outcome_up(router: KernelRouter, fast: FastDelivery, state: bytes | None, settled: bool) -> bool:
     """Pass an outcome up, as it is; whether it was."""
     incoming, outgoing = fast.incoming, fast.outgoing
-    if fast.outcome is not None and not incoming.over:
+    if fast.outcome is not None and not incoming.ended:
         # It is known, and cannot change (§2.6.12): only that it is settled may be new.
         if settled:
-            _end_sent(router, fast)
+            _settle_outgoing(router, fast)
         return True
     if state is None or not is_terminal(state):
         return False
-    if incoming.over:
-        if fast.left >= 0 and router.recorder is not None:
+    if incoming.ended:
+        if fast.sent_at >= 0 and router.recorder is not None:
             return False
         if fast.outcome is None:
             outgoing.count_outcome(state)
@@ -44,37 +44,37 @@ def _receiver_said(router: KernelRouter, fast: FastDelivery, state: bytes | None
         return False
     outgoing.count_outcome(state)
     incoming.count_outcome(state)
-    fast.said = router.now
+    fast.outcome_at = router.now
     if settled:
-        _end_sent(router, fast)
+        _settle_outgoing(router, fast)
     if fast.second:
         fast.outcome = state
         incoming.outstanding += 1
         incoming.session.dispose(True, fast.incoming_id, False, state)
         return True
     if not settled:
-        _end_sent(router, fast)
+        _settle_outgoing(router, fast)
         outgoing.session.dispose(False, fast.outgoing_id, True, state)
-    _end_received(router, fast, state)
+    _settle_incoming(router, fast, state)
     incoming.session.dispose(True, fast.incoming_id, True, state)
     return True
 
 
-def _sender_settled(router: KernelRouter, fast: FastDelivery, state: bytes | None) -> None:
+def _pass_settlement_down(router: KernelRouter, fast: FastDelivery, state: bytes | None) -> None:
     """The sender has heard the outcome, and settles: so may the receiver (mode second, §2.6.12)."""
     fast.incoming.outstanding -= 1
     assert fast.outcome is not None
-    _end_received(router, fast, fast.outcome)
-    if not fast.over:
-        _end_sent(router, fast)
-        if not fast.outgoing.over:
+    _settle_incoming(router, fast, fast.outcome)
+    if not fast.outgoing_settled:
+        _settle_outgoing(router, fast)
+        if not fast.outgoing.ended:
             fast.outgoing.session.dispose(False, fast.outgoing_id, True, state)
 
 
-def _end_received(router: KernelRouter, fast: FastDelivery, state: bytes) -> None:
+def _settle_incoming(router: KernelRouter, fast: FastDelivery, state: bytes) -> None:
     """The incoming delivery is settled here, and the fast delivery with it."""
     link = fast.incoming
-    if fast.left >= 0 and router.recorder is not None:
+    if fast.sent_at >= 0 and router.recorder is not None:
         _record(
             router,
             router.recorder,
@@ -85,10 +85,10 @@ def _end_received(router: KernelRouter, fast: FastDelivery, state: bytes) -> Non
             fast.counter,
             fast.size,
             fast.arrived,
-            fast.left,
-            fast.said,
+            fast.sent_at,
+            fast.outcome_at,
             state,
-            fast.told,
+            fast.header_info,
         )
     link.session.incoming.remove(fast.incoming_id)
     del link.unsettled[fast.incoming_tag]
@@ -98,12 +98,12 @@ def _end_received(router: KernelRouter, fast: FastDelivery, state: bytes) -> Non
         router.due = True
 
 
-def _end_sent(router: KernelRouter, fast: FastDelivery) -> None:
+def _settle_outgoing(router: KernelRouter, fast: FastDelivery) -> None:
     """The outgoing delivery is settled here."""
     link = fast.outgoing
-    if fast.over:
+    if fast.outgoing_settled:
         return
-    fast.over = True
+    fast.outgoing_settled = True
     link.session.outgoing.remove(fast.outgoing_id)
     if link.lane and not fast.outgoing_tag:
         del link.lane_to_lane[fast.incoming_tag]
@@ -113,7 +113,7 @@ def _end_sent(router: KernelRouter, fast: FastDelivery) -> None:
     link.outstanding -= 1
 
 
-def _leave_sender(fast: FastDelivery) -> None:
+def _drop_incoming(fast: FastDelivery) -> None:
     """Its sender is gone: it lives on for its receiver alone."""
     link = fast.incoming
     if fast.incoming_id != -1:
@@ -126,10 +126,10 @@ def _leave_sender(fast: FastDelivery) -> None:
 
 def _end_orphan(router: KernelRouter, fast: FastDelivery, settled: bool) -> None:
     """The receiver has said its outcome, and the sender is gone. Args: settled: the receiver has settled it."""
-    _leave_sender(fast)
-    if not fast.over:
-        _end_sent(router, fast)
-        if not (settled or fast.outgoing.over):
+    _drop_incoming(fast)
+    if not fast.outgoing_settled:
+        _settle_outgoing(router, fast)
+        if not (settled or fast.outgoing.ended):
             # There is no state of a sender's.
             fast.outgoing.session.dispose(False, fast.outgoing_id, True, None)
     router.relays -= 1

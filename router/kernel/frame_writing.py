@@ -55,19 +55,19 @@ def write_transfer(
     """
     start = len(out)
     _write_transfer_head(out, channel, frame, in_full)
-    taken = len(payload)
+    written = len(payload)
     room = limit - (len(out) - start)
-    if taken > room:
+    if written > room:
         if not frame.more:
             del out[start:]
             frame.more = True
             _write_transfer_head(out, channel, frame, in_full)
             room = limit - (len(out) - start)
-        taken = max(0, room)
-        payload = memoryview(payload)[:taken]
+        written = max(0, room)
+        payload = memoryview(payload)[:written]
     out += payload
     out[start : start + 4] = (len(out) - start).to_bytes(4, "big")
-    return taken
+    return written
 
 
 def _write_transfer_head(out: bytearray, channel: int, frame: TransferFrame, in_full: bool) -> None:

@@ -221,7 +221,7 @@ def read_expiry(data: bytes, at: int) -> int | None:
     return int.from_bytes(data[item + 1 : after], "big", signed=True)
 
 
-def told(data: bytes, at: int, end: int) -> int:
+def read_header_info(data: bytes, at: int, end: int) -> int:
     """What the header of a message says that records tell: its priority, and 256 times its delivery-count."""
     if end - at < 6 or data[at + 1] != 0x53 or data[at + 2] != _HEADER or data[at + 3] == 0x45:
         return 4

@@ -126,10 +126,10 @@ class Recorder:
         incoming: int,
         outgoing: int,
         size: int,
-        came: float,
-        left: float,
-        said: float,
-        told: int,
+        arrived: float,
+        sent_at: float,
+        outcome_at: float,
+        header_info: int,
         address: int,
         attempt: int,
         first: int,
@@ -137,11 +137,13 @@ class Recorder:
     ) -> bool:
         """Store a record.
 
-        Args: key: what it begins with, ingress number and epoch. state: the outcome, as its number in records.
-            incoming, outgoing: numbers of links. came, left, said: seconds, as `KernelRouter.now`; negative: none.
-            told: priority, and 256 times the delivery-count. address: its number; 0: the incoming link's. first: the
-            counter of the first try; 0: this is it. condition: the number of that which it was rejected with; 0: none.
-        Returns: whether it is; else it is lost.
+        Args: key: ingress number and epoch, in its first octets. counter, hops_left: of its delivery key.
+            state: the outcome, as its number in records. incoming, outgoing: numbers of links. size: octets of payload.
+            arrived, sent_at, outcome_at: seconds, as `KernelRouter.now`; negative: it has not happened.
+            header_info: as of `read_header_info`. address: its number; 0: that of the incoming link.
+            attempt: from 1. first: the counter of the first try; 0: this is the first.
+            condition: the number of the error condition of `rejected`; 0: none.
+        Returns: whether it is stored; else it is lost.
         """
         if self.used > self.last and self.on_full is not None:
             self.on_full()
@@ -150,17 +152,17 @@ class Recorder:
         if self.used > self.last:
             self.lost += 1
             return False
-        since = int(came * 1e9 + 0.5)
+        since = int(arrived * 1e9 + 0.5)
         time = self.base + since
         waited = passed = 0
-        if left >= 0:
+        if sent_at >= 0:
             flags |= _TIMED
-            waited = int((left - came) * 1e9 + 0.5)
+            waited = int((sent_at - arrived) * 1e9 + 0.5)
             if waited < 0:
                 waited = 0
-        if said >= 0:
+        if outcome_at >= 0:
             flags |= _ANSWERED
-            passed = int((said - came) * 1e9 + 0.5)
+            passed = int((outcome_at - arrived) * 1e9 + 0.5)
             if passed < 0:
                 passed = 0
         if key is not self.key or counter >> 32 != self.counter or time >> 40 != self.upper:
@@ -168,14 +170,22 @@ class Recorder:
         at = self.used
         self.words[at] = time & _LOW_TIME | (size & _LOW_SIZE) << 40
         self.words[at + 1] = counter & _MASK | (waited & _MASK) << 32
-        self.words[at + 2] = passed & _LOW_ANSWER | hops_left << 36 | (told & 0xFF) << 44 | state << 52 | flags << 56
+        self.words[at + 2] = (
+            passed & _LOW_ANSWER | hops_left << 36 | (header_info & 0xFF) << 44 | state << 52 | flags << 56
+        )
         self.words[at + 3] = incoming | outgoing << 32
         self.used = at + _UNIT
         # What is rare or large stands beside it: what a record costs are its octets.
-        if address or attempt != 1 or first or condition or (told | size >> 16 | waited >> 24 | passed >> 28) >> 8:
+        if (
+            address
+            or attempt != 1
+            or first
+            or condition
+            or (header_info | size >> 16 | waited >> 24 | passed >> 28) >> 8
+        ):
             at += _UNIT
             self.words[at] = first | attempt << 48
-            self.words[at + 1] = size >> 24 | (told >> 8 & 0xFFFF) << 40 | condition >> 28 << 56
+            self.words[at + 1] = size >> 24 | (header_info >> 8 & 0xFFFF) << 40 | condition >> 28 << 56
             self.words[at + 2] = passed >> 36 | (condition & _LOW_CONDITION) << 28 | _WIDE_UNIT
             self.words[at + 3] = waited >> 32 | address << 32
             self.used = at + _UNIT

@@ -26,8 +26,11 @@ class KernelLink:
         "available",
         "behind",
         "current",
+        "deliveries",
         "delivery_count",
         "drain",
+        "ended",
+        "fallback_outcome",
         "fast_route",
         "granted_limit",
         "handle",
@@ -44,11 +47,9 @@ class KernelLink:
         "number",
         "octets",
         "outstanding",
-        "over",
         "part",
         "presettled",
         "quiet",
-        "received",
         "record",
         "rejected",
         "relay",
@@ -60,7 +61,6 @@ class KernelLink:
         "sender",
         "session",
         "snd_settle_mode",
-        "stands",
         "touched",
         "turn",
         "unsettled",
@@ -130,8 +130,8 @@ class KernelLink:
         self.turn = 0
         #: Nothing can be said of what is on it any more: a `Sweep` ends that. And of senders the outcome that stands
         #: where the receiver has given none.
-        self.over = False
-        self.stands = FAILED_STATE
+        self.ended = False
+        self.fallback_outcome = FAILED_STATE
         self.reset_counters()
 
     def compact(self) -> None:
@@ -153,7 +153,7 @@ class KernelLink:
     def reset_counters(self) -> None:
         """Begin to count anew."""
         #: Deliveries whose first frame was read or written, and their payload in bytes.
-        self.received = 0
+        self.deliveries = 0
         self.octets = 0
         #: Of those, the ones that were settled then; and how the others ended.
         self.presettled = 0
@@ -165,7 +165,7 @@ class KernelLink:
     @property
     def has_counted(self) -> bool:
         """Whether a counter is not 0."""
-        return bool(self.received or self.accepted or self.rejected or self.released or self.modified)
+        return bool(self.deliveries or self.accepted or self.rejected or self.released or self.modified)
 
     def count_outcome(self, state: bytes | None) -> None:
         """Count a delivery that ended with `state`."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from amqpmesh.router.kernel.fast_deliveries import FastDelivery, _delivery, _is_over
-from amqpmesh.router.kernel.fast_settlement import _end_orphan, _leave_sender, _receiver_said
+from amqpmesh.router.kernel.fast_deliveries import FastDelivery, _expanded, _is_ended
+from amqpmesh.router.kernel.fast_settlement import _drop_incoming, _end_orphan, _pass_outcome_up
 from amqpmesh.router.kernel.ledger import Delivery
 from amqpmesh.router.kernel.link_endpoint import disable_fast_path
 from amqpmesh.router.kernel.serial import _MASK, serial_distance
@@ -24,7 +24,7 @@ _SWEPT_DELIVERIES: Final = 10
 def end_link(link: KernelLink) -> None:
     """The link takes and gives nothing from here on, and nothing can be said of its deliveries; a `Sweep` ends them."""
     disable_fast_path(link)
-    link.over = True
+    link.ended = True
     link.current = None
 
 
@@ -89,7 +89,7 @@ def sweep(task: Sweep) -> bool:
         while offset < last and fast_deliveries < _SWEPT_FAST and deliveries < _SWEPT_DELIVERIES:
             entry = slots[(ledger.base + offset) & (size - 1)]
             offset += 1
-            if entry is not None and _is_over(entry, sent):
+            if entry is not None and _is_ended(entry, sent):
                 entries.append(entry)
                 if isinstance(entry, FastDelivery):
                     fast_deliveries += 1
@@ -97,17 +97,17 @@ def sweep(task: Sweep) -> bool:
                     deliveries += 1
         task.at = (ledger.base + offset) & _MASK
         if offset >= size:
-            task.beside = [each for each, entry in ledger.beside.items() if _is_over(entry, sent)]
+            task.beside = [each for each, entry in ledger.beside.items() if _is_ended(entry, sent)]
     else:
         while task.beside and len(entries) < _SWEPT_DELIVERIES:
             entry = ledger.beside.get(task.beside.pop())
-            if entry is not None and _is_over(entry, sent):
+            if entry is not None and _is_ended(entry, sent):
                 entries.append(entry)
     for entry in entries:
         if isinstance(entry, Delivery):
             task.deliveries.append(entry)
         elif not _end_fast_delivery(router, entry, sent):
-            task.deliveries.append(_delivery(entry, sent))
+            task.deliveries.append(_expanded(entry, sent))
     return task.beside is None or len(task.beside) > 0
 
 
@@ -117,11 +117,11 @@ def _end_fast_delivery(router: KernelRouter, fast: FastDelivery, sent: bool) -> 
     Args: sent: it is the receiver that is gone. Then what stands for its outcome goes up; if the sender is, the
         delivery lives on until the receiver has settled it.
     """
-    if fast.left >= 0 and router.recorder is not None:
+    if fast.sent_at >= 0 and router.recorder is not None:
         return False  # its record names links that may have to be told of again
     if sent:
-        return _receiver_said(router, fast, fast.outgoing.stands, True)
-    _leave_sender(fast)
+        return _pass_outcome_up(router, fast, fast.outgoing.fallback_outcome, True)
+    _drop_incoming(fast)
     if fast.outcome is not None:
         _end_orphan(router, fast, False)
     return True

@@ -30,12 +30,12 @@ class Leg:
         "counted",
         "delivery",
         "done",
-        "left",
         "offset",
         "open",
         "outcome",
+        "outcome_at",
         "relay",
-        "said",
+        "sent_at",
         "started",
         "tracked",
     )
@@ -61,8 +61,8 @@ class Leg:
         #: The receiver's terminal state, or what stands for it.
         self.outcome: bytes | None = None
         #: When its last frame left, and when there was an outcome, seconds; -1: it has not, or nobody has noted it.
-        self.left = -1.0
-        self.said = -1.0
+        self.sent_at = -1.0
+        self.outcome_at = -1.0
         #: Settled, or gone: nothing will be sent or heard of it any more. `end` sets it.
         self.done = False
         #: It counts among the open legs of its relay.
@@ -105,6 +105,7 @@ class Relay:
         "failed",
         "first",
         "head",
+        "header_info",
         "incoming",
         "kept",
         "key",
@@ -124,7 +125,6 @@ class Relay:
         "strongest",
         "tag",
         "to",
-        "told",
         "unanswered",
         "waiting",
     )
@@ -186,7 +186,7 @@ class Relay:
         self.tag = incoming.tag if incoming is not None else b""
         self.presettled = self.settled
         self.recorded = False
-        self.told = 4
+        self.header_info = 4
         #: The counter of its key, where that stands in no tag, and of the key of its first try; 0: there is none yet.
         self.counter = 0
         self.first = 0

@@ -22,22 +22,22 @@ class KernelRouter:
     """What changes in a router with each transfer and disposition."""
 
     __slots__ = (
-        "came",
+        "disposition",
         "due",
         "flow",
         "generation",
+        "incoming_frame",
         "key_count",
         "key_page",
         "key_prefix",
         "key_stem",
         "key_tails",
-        "leaving",
         "most_relays",
         "now",
         "on_expand",
+        "outgoing_frame",
         "recorder",
         "relays",
-        "said",
         "small_at",
         "touched",
     )
@@ -70,9 +70,9 @@ class KernelRouter:
         self.key_page = -1
         self.key_tails: list[tuple[bytes, ...] | None] = [None] * 256
         # The frames that are read and written now.
-        self.came = TransferFrame(0)
-        self.leaving = TransferFrame(0)
-        self.said = DispositionFrame(False, 0, 0, False, None)
+        self.incoming_frame = TransferFrame(0)
+        self.outgoing_frame = TransferFrame(0)
+        self.disposition = DispositionFrame(False, 0, 0, False, None)
         self.flow = FlowFrame()
 
     def touch(self, link: KernelLink) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from amqpmesh.router.kernel.fast_deliveries import _delivery, _is_over
+from amqpmesh.router.kernel.fast_deliveries import _expanded, _is_ended
 from amqpmesh.router.kernel.frame_fields import TransferFrame
 from amqpmesh.router.kernel.frame_writing import write_transfer
 from amqpmesh.router.kernel.ledger import Delivery
@@ -161,9 +161,9 @@ def _check_first_transfer(session: KernelSession, link: KernelLink, frame: Trans
 
 def _makes_room(session: KernelSession, entry: Delivery | FastDelivery) -> bool:
     """Whether an incoming delivery's link is over, so that another may have its id: then it has given it up."""
-    if not _is_over(entry, False):
+    if not _is_ended(entry, False):
         return False
-    delivery = _delivery(entry, False)
+    delivery = _expanded(entry, False)
     session.incoming.remove(delivery.delivery_id)
     session.displaced.append(delivery)
     return True
@@ -179,7 +179,7 @@ def _count_first_transfer(session: KernelSession, link: KernelLink, settled: boo
         link.link_credit -= 1
     if link.available > 0:
         link.available -= 1
-    link.received += 1
+    link.deliveries += 1
     link.octets += payload_size
     if settled:
         link.presettled += 1
@@ -216,7 +216,7 @@ def send_transfer(
     """
     session = link.session
     size = len(payload)
-    taken = 0
+    written = 0
     settled = 1 if delivery.settled else -1
     while session.remote_incoming_window > 0 and not delivery.complete:
         first = delivery.delivery_id == -1
@@ -225,12 +225,12 @@ def send_transfer(
             frame = TransferFrame(link.handle, delivery_id, delivery.tag, delivery.message_format, settled, more)
             frame.state = state
             frame.rcv_settle_mode = delivery.rcv_settle_mode
-        elif taken == size and more:
+        elif written == size and more:
             break
         else:
             frame = TransferFrame(link.handle, settled=settled, more=more, aborted=aborted)
-        rest = memoryview(payload)[taken:] if taken else payload
-        taken += write_transfer(out, session.channel, frame, rest, limit, session.in_full)
+        rest = memoryview(payload)[written:] if written else payload
+        written += write_transfer(out, session.channel, frame, rest, limit, session.in_full)
         if first:
             delivery.delivery_id = delivery_id
             _count_first_sent(session, link, delivery.settled)
@@ -249,9 +249,9 @@ def send_transfer(
         delivery.aborted = True
         delivery.settled = delivery.remote_settled = True
         forget(delivery)
-    delivery.size += taken
-    link.octets += taken
-    return taken
+    delivery.size += written
+    link.octets += written
+    return written
 
 
 def _count_first_sent(session: KernelSession, link: KernelLink, settled: bool) -> None:
@@ -261,7 +261,7 @@ def _count_first_sent(session: KernelSession, link: KernelLink, settled: bool) -
     session.next_delivery_id = (session.next_delivery_id + 1) & _MASK
     link.delivery_count = (link.delivery_count + 1) & _MASK
     link.link_credit -= 1
-    link.received += 1
+    link.deliveries += 1
     if settled:
         link.presettled += 1
 
@@ -279,7 +279,7 @@ def dispose(delivery: Delivery, state: bytes | None, settled: bool) -> None:
         delivery.settled = True
         forget(delivery)
     link = delivery.link
-    if delivery.delivery_id != -1 and not (delivery.remote_settled or link.over) and link.session.channel != -1:
+    if delivery.delivery_id != -1 and not (delivery.remote_settled or link.ended) and link.session.channel != -1:
         link.session.dispose(not link.sender, delivery.delivery_id, settled, state)
 
 

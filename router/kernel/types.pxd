@@ -113,7 +113,7 @@ cdef class Recorder:
     cpdef double time(self) except? -1
     @cython.locals(at=long, since=long, time=long, waited=long, passed=long)
     cpdef bint store(self, bytes key, long counter, long hops_left, long flags, long state, long incoming, long outgoing,
-                     long size, double came, double left, double said, long told, long address, long attempt,
+                     long size, double arrived, double sent_at, double outcome_at, long header_info, long address, long attempt,
                      long first, long condition) except -1
     @cython.locals(at=long, ingress="unsigned long", epoch="unsigned long")
     cdef void _say(self, bytes key, long counter, long upper) except *
@@ -128,8 +128,8 @@ cdef class KernelRouter:
     cdef public list touched
     cdef public bytes key_prefix, key_stem
     cdef public list key_tails
-    cdef public TransferFrame came, leaving
-    cdef public DispositionFrame said
+    cdef public TransferFrame incoming_frame, outgoing_frame
+    cdef public DispositionFrame disposition
     cdef public FlowFrame flow
     cdef public object on_expand
     cpdef void touch(self, KernelLink link) except *
@@ -189,15 +189,15 @@ cdef class KernelSession:
 @cython.final
 cdef class KernelLink:
     cdef public KernelSession session
-    cdef public bint sender, lowered, drain, second, lane, touched, selective, behind, over
-    cdef public bytes stands
+    cdef public bint sender, lowered, drain, second, lane, touched, selective, behind, ended
+    cdef public bytes fallback_outcome
     # A router has a hundred thousand of these: what fits into an int is one.
     cdef public int number, snd_settle_mode, part, quiet, relayed, outstanding, max_outstanding
     cdef public object record
     cdef public long handle, delivery_count, link_credit, available, granted_limit, max_message_size
     cdef public double last_at
     cdef public long remote_handle, last_tag, turn
-    cdef public long received, octets, presettled, accepted, rejected, released, modified
+    cdef public long deliveries, octets, presettled, accepted, rejected, released, modified
     cdef public Delivery current
     cdef public dict unsettled, lane_to_lane
     cdef public FastRoute fast_route
@@ -233,20 +233,20 @@ cdef Delivery _first_transfer(KernelSession session, KernelLink link, TransferFr
 cdef bint _check_first_transfer(KernelSession session, KernelLink link, TransferFrame frame, long payload_size) except -1
 cdef bint _count_first_transfer(KernelSession session, KernelLink link, bint settled, long payload_size) except -1
 cpdef void discard_transfer(KernelSession session) except *
-@cython.locals(session=KernelSession, size=long, taken=long, settled=long, first=bint, delivery_id=long, frame=TransferFrame)
+@cython.locals(session=KernelSession, size=long, written=long, settled=long, first=bint, delivery_id=long, frame=TransferFrame)
 cpdef long send_transfer(KernelLink link, bytearray out, Delivery delivery, object payload, bint more, bint aborted, bytes state,
                          long limit) except? -1
 cdef bint _count_first_sent(KernelSession session, KernelLink link, bint settled) except -1
 @cython.locals(link=KernelLink)
 cpdef void dispose(Delivery delivery, bytes state, bint settled) except *
-@cython.locals(ledger=Ledger, said=PendingDisposition)
+@cython.locals(ledger=Ledger, pending=PendingDisposition)
 cpdef PendingDisposition receive_disposition(KernelSession session, DispositionFrame frame)
 @cython.locals(ledger=Ledger, session=KernelSession, receiver=bint, rest=list, count=Py_ssize_t, at=Py_ssize_t, last=Py_ssize_t,
                deliveries=list, entry=object, live=object, delivery_id=long, delivery=Delivery)
-cpdef bint apply_more(PendingDisposition said) except -1
+cpdef bint apply_more(PendingDisposition pending) except -1
 @cython.locals(router=KernelRouter, delivery=Delivery, fast=FastDelivery)
-cdef Delivery _hear(KernelSession session, object entry, bint receiver, bytes state, bint settled)
-cdef Delivery _delivery(object entry, bint sent)
+cdef Delivery _apply(KernelSession session, object entry, bint receiver, bytes state, bint settled)
+cdef Delivery _expanded(object entry, bint sent)
 @cython.locals(link=KernelLink, ledger=Ledger)
 cpdef void forget(Delivery delivery) except *
 
@@ -257,7 +257,7 @@ cdef class Leg:
     cdef public Delivery delivery
     cdef public long offset
     cdef public bytes outcome
-    cdef public double left, said
+    cdef public double sent_at, outcome_at
     @cython.locals(relay=Relay)
     cpdef void decide(self, bytes outcome) except *
     cpdef void end(self) except *
@@ -265,7 +265,7 @@ cdef class Leg:
 cdef class Relay:
     cdef public object source, head, address, share, chunks, portion, to, kept, excluded
     cdef public Delivery incoming
-    cdef public long message_format, priority, queued, section_shift, attempts, counter, first, told
+    cdef public long message_format, priority, queued, section_shift, attempts, counter, first, header_info
     cdef public bint settled, second, complete, dropped, waiting, answered, failed, closed, presettled, recorded
     cdef public list legs
     cdef public long open, unanswered
@@ -285,9 +285,9 @@ cdef class FastDelivery:
     cdef public KernelLink incoming, outgoing
     cdef public bytes incoming_tag, outgoing_tag, outcome
     cdef public long incoming_id, outgoing_id, number, size, counter
-    cdef public int told
-    cdef public bint second, over
-    cdef public double arrived, left, said
+    cdef public int header_info
+    cdef public bint second, outgoing_settled
+    cdef public double arrived, sent_at, outcome_at
 
 cpdef void end_link(KernelLink link) except *
 
@@ -301,15 +301,15 @@ cdef class Sweep:
                fast_deliveries=long, deliveries=long, offset=long, last=long, entry=object, each=object)
 cpdef bint sweep(Sweep task) except -1
 @cython.locals(fast=FastDelivery, delivery=Delivery)
-cdef bint _is_over(object entry, bint sent) except -1
+cdef bint _is_ended(object entry, bint sent) except -1
 cdef bint _end_fast_delivery(KernelRouter router, FastDelivery fast, bint sent) except -1
 @cython.locals(link=KernelLink)
-cdef void _leave_sender(FastDelivery fast) except *
+cdef void _drop_incoming(FastDelivery fast) except *
 cdef void _end_orphan(KernelRouter router, FastDelivery fast, bint settled) except *
 @cython.locals(delivery=Delivery)
 cdef bint _makes_room(KernelSession session, object entry) except -1
 
-@cython.locals(router=KernelRouter, came=TransferFrame, sessions=dict, size=long, after=Py_ssize_t, session=KernelSession, code=long,
+@cython.locals(router=KernelRouter, frame=TransferFrame, sessions=dict, size=long, after=Py_ssize_t, session=KernelSession, code=long,
                payload_at=Py_ssize_t, link=KernelLink, p="const unsigned char *")
 cpdef Py_ssize_t relay_frames(KernelConnection wire, bytes data, Py_ssize_t at, Py_ssize_t end) except -1
 
@@ -321,9 +321,9 @@ cdef class ReceivedBatch:
 @cython.locals(frame=TransferFrame, deliveries=list, payloads=list, last=KernelLink, link=KernelLink, delivery=Delivery,
                session=KernelSession, size=long, after=Py_ssize_t, payload_at=Py_ssize_t)
 cpdef Py_ssize_t receive_batch(KernelConnection wire, ReceivedBatch batch, bytes data, Py_ssize_t at, Py_ssize_t end) except -1
-@cython.locals(route=FastRoute, size=long, out=KernelLink, came_with=bytes, target=KernelSession, sink=KernelConnection, tag=bytes,
+@cython.locals(route=FastRoute, size=long, out=KernelLink, incoming_tag=bytes, target=KernelSession, sink=KernelConnection, tag=bytes,
                hops=long, settled=bint, second=bint, delivery_id=long, mode=long, leaving=TransferFrame, fast=FastDelivery,
-               number=long, large=bint, recorder=Recorder, counter=long, left=double, said=long,
+               number=long, large=bint, recorder=Recorder, counter=long, sent_at=double, header_info=long,
                p="const unsigned char *")
 cdef bint _relay_transfer(KernelRouter router, KernelSession session, KernelLink link, TransferFrame frame, bytes data,
                           Py_ssize_t payload_at, Py_ssize_t end) except -1
@@ -331,18 +331,18 @@ cdef bint _relay_transfer(KernelRouter router, KernelSession session, KernelLink
 cdef FastDelivery _new_fast_delivery(KernelLink incoming, long incoming_id, bytes incoming_tag, bint second, double arrived, KernelLink outgoing,
                       long outgoing_id, bytes outgoing_tag)
 @cython.locals(count=long, priority=long, tries=long, field=long, code=long)
-cpdef long told(bytes data, Py_ssize_t at, Py_ssize_t end) except? -1
+cpdef long read_header_info(bytes data, Py_ssize_t at, Py_ssize_t end) except? -1
 @cython.locals(kind=long, outcome=long, flags=long, hops_left=long, condition=long, key=bytes)
-cdef bint _record(KernelRouter router, Recorder recorder, KernelLink link, KernelLink out, bytes came_with, bytes left_with,
-                  long counter, long size, double came, double left, double said, bytes state, long told) except -1
+cdef bint _record(KernelRouter router, Recorder recorder, KernelLink link, KernelLink out, bytes incoming_tag, bytes outgoing_tag,
+                  long counter, long size, double arrived, double sent_at, double outcome_at, bytes state, long header_info) except -1
 @cython.locals(route=FastRoute)
 cdef bint _count_relayed(KernelRouter router, KernelLink link, KernelLink out) except -1
-@cython.locals(session=KernelSession, target=KernelSession, came=Delivery, left=Delivery, relay=Relay, wire=KernelConnection)
+@cython.locals(session=KernelSession, target=KernelSession, received=Delivery, sent=Delivery, relay=Relay, wire=KernelConnection)
 cdef void _relay_first(KernelRouter router, KernelLink link, KernelLink out, TransferFrame frame, bytes data,
                        Py_ssize_t payload_at, Py_ssize_t end, bytes tag) except *
 @cython.locals(out=KernelLink)
-cdef void _relayed_whole(KernelRouter router, KernelLink link, Delivery came, Delivery left, Relay relay) except *
-@cython.locals(came=Delivery, left=Delivery, relay=Relay, leg=Leg, out=KernelLink, size=long, last=bint, target=KernelSession,
+cdef void _relayed_whole(KernelRouter router, KernelLink link, Delivery received, Delivery sent, Relay relay) except *
+@cython.locals(received=Delivery, sent=Delivery, relay=Relay, leg=Leg, out=KernelLink, size=long, last=bint, target=KernelSession,
                wire=KernelConnection, is_full=bint)
 cdef bint _relay_next(KernelRouter router, KernelSession session, KernelLink link, TransferFrame frame, bytes data,
                       Py_ssize_t payload_at, Py_ssize_t end) except -1
@@ -358,12 +358,12 @@ cdef bint _await(KernelRouter router, KernelConnection wire, KernelConnection si
 @cython.locals(link=KernelLink, is_full=bint)
 cdef bint _await_route(KernelRouter router, KernelConnection wire, FastRoute route, long octets) except -1
 @cython.locals(relay=Relay, leg=Leg)
-cdef Relay _relay_by_one_leg(Delivery came, Delivery left, double now)
+cdef Relay _relay_by_one_leg(Delivery received, Delivery sent, double now)
 @cython.locals(leg=Leg, fast=FastDelivery, recorder=Recorder, counter=long, at=double, tag=bytes, goes_on=bint)
-cdef void _compact_relay(KernelRouter router, Delivery came, Delivery left, Relay relay) except *
+cdef void _compact_relay(KernelRouter router, Delivery received, Delivery sent, Relay relay) except *
 @cython.locals(last=Py_ssize_t)
 cpdef bytes onward(bytes tag)
-cdef bytes _left_with(FastDelivery fast)
+cdef bytes _outgoing_tag(FastDelivery fast)
 @cython.locals(at=Py_ssize_t, digits=long, rest=long, tail=long, octets=Py_ssize_t, o="unsigned char *",
                t="const unsigned char *")
 cdef bint _write_whole(bytearray out, long channel, long handle, long delivery_id, bytes tag, long hops, long number, bint settled,
@@ -381,17 +381,17 @@ cdef bint _is_free(KernelLink link) except -1
 cdef bint _passes_as_it_is(bytes data, Py_ssize_t at, Py_ssize_t end, bint drops, bint whole) except -1
 @cython.locals(count=long, code=long)
 cdef bint _is_plain_header(bytes data, Py_ssize_t at, Py_ssize_t end, long form) except -1
-@cython.locals(ledger=Ledger, found=list, pending=list, at=Py_ssize_t, count=Py_ssize_t, delivery=Delivery)
+@cython.locals(ledger=Ledger, found=list, undecided=list, at=Py_ssize_t, count=Py_ssize_t, delivery=Delivery)
 cdef bint _relay_disposition(KernelRouter router, KernelConnection wire, KernelSession session, DispositionFrame frame) except -1
 @cython.locals(link=KernelLink, credit=long, seen=long, in_flight=long, window=long, limit=long)
 cdef bint _take_flow(KernelRouter router, KernelSession session, FlowFrame frame) except -1
 @cython.locals(incoming=KernelLink, outgoing=KernelLink)
-cdef bint _receiver_said(KernelRouter router, FastDelivery fast, bytes state, bint settled) except -1
-cdef void _sender_settled(KernelRouter router, FastDelivery fast, bytes state) except *
+cdef bint _pass_outcome_up(KernelRouter router, FastDelivery fast, bytes state, bint settled) except -1
+cdef void _pass_settlement_down(KernelRouter router, FastDelivery fast, bytes state) except *
 @cython.locals(link=KernelLink)
-cdef void _end_received(KernelRouter router, FastDelivery fast, bytes state) except *
+cdef void _settle_incoming(KernelRouter router, FastDelivery fast, bytes state) except *
 @cython.locals(link=KernelLink)
-cdef void _end_sent(KernelRouter router, FastDelivery fast) except *
+cdef void _settle_outgoing(KernelRouter router, FastDelivery fast) except *
 
 @cython.locals(width=long, after=Py_ssize_t)
 cpdef Py_ssize_t skip(bytes data, Py_ssize_t at, Py_ssize_t end) except -1
@@ -432,7 +432,7 @@ cpdef bint read_flow(FlowFrame frame, bytes data, Py_ssize_t at, Py_ssize_t end)
 
 @cython.locals(at=Py_ssize_t)
 cdef void _append_uint(bytearray out, long value) except *
-@cython.locals(start=Py_ssize_t, taken=Py_ssize_t, room=Py_ssize_t)
+@cython.locals(start=Py_ssize_t, written=Py_ssize_t, room=Py_ssize_t)
 cpdef Py_ssize_t write_transfer(bytearray out, long channel, TransferFrame frame, object payload, Py_ssize_t limit, bint in_full=*) except? -1
 @cython.locals(start=Py_ssize_t, count=long, tag=bytes)
 cdef bint _write_transfer_head(bytearray out, long channel, TransferFrame frame, bint in_full) except -1

@@ -233,7 +233,7 @@ def _link(
         copy=copy,
         attached=link.is_attached,
         attached_at=taken.attached_at,
-        deliveries=counted.received,
+        deliveries=counted.deliveries,
         octets=counted.octets,
         undelivered=undelivered,
         unsettled=_unsettled(taken),
@@ -296,7 +296,7 @@ def _lane(core: Core, taken: IncomingLink | OutgoingLink) -> LaneStatistics:
         bulk=bulk,
         retired=retired,
         attached_at=taken.attached_at,
-        deliveries=counted.received,
+        deliveries=counted.deliveries,
         octets=counted.octets,
         waiting=waiting,
         unsettled=_unsettled(taken),
@@ -347,7 +347,7 @@ def _address(address: Address, tally: Tally, reason: Reason | None, where: Where
 
 
 def _producers(node: Address) -> int:
-    return sum(each.lane is None and not each.link.flow_state.over for each in node.incoming)
+    return sum(each.lane is None and not each.link.flow_state.ended for each in node.incoming)
 
 
 def _demand(address: Address) -> int:

@@ -43,9 +43,9 @@ class Tally:
         """What a link has counted."""
         counted = taken.link.flow_state
         if not counted.sender:
-            self.deliveries_in += counted.received
+            self.deliveries_in += counted.deliveries
             return
-        self.deliveries_out += counted.received
+        self.deliveries_out += counted.deliveries
         self.presettled += counted.presettled
         self.accepted += counted.accepted
         self.rejected += counted.rejected

@@ -232,17 +232,17 @@ class OutgoingLink:
         flow_state.number = number
         flow_state.lane = lane is not None
         flow_state.max_outstanding = max_unsettled
-        flow_state.stands = default_outcome or kernel.FAILED_STATE
+        flow_state.fallback_outcome = default_outcome or kernel.FAILED_STATE
 
     @property
     def default_outcome(self) -> bytes:
         """The encoded outcome that stands where the receiver gave none; never `accepted`."""
-        return self.link.flow_state.stands
+        return self.link.flow_state.fallback_outcome
 
     @property
     def is_over(self) -> bool:
         """It takes nothing any more, though it may not be let go of yet."""
-        return self.link.flow_state.over
+        return self.link.flow_state.ended
 
     @property
     def bulk(self) -> bool:
@@ -310,7 +310,7 @@ class OutgoingLink:
             and flow_state.session.remote_incoming_window > 0
             and self.outstanding + self.connection.held.get(self.address, 0) < self.max_unsettled
             and not self.is_held_up
-            and not flow_state.over
+            and not flow_state.ended
         )
 
     @property
@@ -318,7 +318,7 @@ class OutgoingLink:
         """How many deliveries it can take, as far as its credit, its window and its output go."""
         flow_state = self.link.flow_state
         if (
-            flow_state.over
+            flow_state.ended
             or flow_state.session.remote_incoming_window <= 0
             or self.is_held_up
             or (self.current is not None and self.current.chunks)

@@ -112,7 +112,7 @@ class Recording:
     def sent(self, leg: Leg) -> None:
         """The last frame of a leg is written."""
         self._recorder.times = 0
-        leg.left = self._recorder.time()
+        leg.sent_at = self._recorder.time()
 
     def over(self, relay: Relay) -> None:
         """Nothing more is said of a relay: each of its legs is recorded."""
@@ -138,7 +138,9 @@ class Recording:
         if outgoing.gone:
             self._tell_again(outgoing)
         flags = Flag.COPY if leg.copy else 0
-        self._store(relay, key, flags, outcome, leg.outcome, outgoing.number, delivery.size, leg.left, leg.said)
+        self._store(
+            relay, key, flags, outcome, leg.outcome, outgoing.number, delivery.size, leg.sent_at, leg.outcome_at
+        )
 
     def tried_again(self, relay: Relay, leg: Leg) -> None:
         """A try has failed, and another will follow, with a key of its own; copies that are done were of this one."""
@@ -211,7 +213,7 @@ class Recording:
             relay.came,
             left,
             said,
-            relay.told,
+            relay.header_info,
             self._address(relay),
             min(max(relay.attempts, 1), 0xFFFF),
             relay.first if began and relay.first != counter else 0,
@@ -301,7 +303,7 @@ class Recording:
 
     def last_counts(self, taken: IncomingLink | OutgoingLink) -> None:
         """What a link has counted that is gone."""
-        if taken.link.flow_state.received:
+        if taken.link.flow_state.deliveries:
             self._writer.take(Kind.COUNTS, [*self._counts((taken,))])
         self._counted.pop(taken.number, None)
 
@@ -309,7 +311,7 @@ class Recording:
         for taken in links:
             counted = taken.link.flow_state
             by_outcome = (counted.accepted, counted.rejected, counted.released, counted.modified)
-            now = (counted.received, counted.octets, counted.presettled, *by_outcome)
+            now = (counted.deliveries, counted.octets, counted.presettled, *by_outcome)
             time = self._time()
             before, since = self._counted.get(taken.number, (_NOTHING, None))
             self._counted[taken.number] = now, time
@@ -321,7 +323,7 @@ class Recording:
                 "number": taken.number,
                 **self._told(taken),
                 "from_router": taken.lane is not None,
-                "deliveries": counted.received,
+                "deliveries": counted.deliveries,
                 "octets": counted.octets,
                 "presettled": counted.presettled,
                 "accepted": counted.accepted,

@@ -66,7 +66,7 @@ def test_whole_deliveries_are_taken_and_counted() -> None:
     link = at.links[HANDLE]
     assert [delivery.message_format for delivery in at.wire.batch.deliveries] == [0, 0, 7]
     assert all(delivery.complete and delivery.link is link for delivery in at.wire.batch.deliveries)
-    assert (link.link_credit, link.delivery_count, link.received, link.octets) == (7, 3, 3, 301)
+    assert (link.link_credit, link.delivery_count, link.deliveries, link.octets) == (7, 3, 3, 301)
     assert list(link.unsettled) == [b"0", b"2"]  # what is settled is nobody's to decide
     assert list(link.session.incoming.deliveries) == [0, 2]
     assert (link.session.next_incoming_id, link.session.held) == (3, 3)
@@ -104,7 +104,7 @@ def test_it_stops_where_others_have_to_read_and_that_is_untouched(stop: bytes) -
     gathered(bound, WHOLE, alone)
     assert gathered(bound, WHOLE + stop + transfer(4), at)[0] == len(WHOLE)
     for one, other in zip(alone.links.values(), at.links.values(), strict=True):
-        assert (one.link_credit, one.received, one.current) == (other.link_credit, other.received, other.current)
+        assert (one.link_credit, one.deliveries, one.current) == (other.link_credit, other.deliveries, other.current)
     assert alone.links[HANDLE].session.next_incoming_id == at.links[HANDLE].session.next_incoming_id
 
 

@@ -144,7 +144,7 @@ def test_a_turn_is_taken_only_with_a_delivery() -> None:
     for number in range(4):
         data = transfer(number, b"%d" % number, PAYLOAD)
         assert relay_frames(router.source, data, 0, len(data)) == len(data)
-    assert [each.received for each in router.outgoing] == [2, 2]
+    assert [each.deliveries for each in router.outgoing] == [2, 2]
 
 
 @pytest.mark.parametrize("settled", [False, True])

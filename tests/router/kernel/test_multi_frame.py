@@ -65,8 +65,8 @@ def test_each_frame_leaves_as_it_comes_and_at_the_end_there_is_a_passage() -> No
     assert list(router.incoming.unsettled.values()) == [fast]
     assert list(router.sink_session.outgoing.deliveries.values()) == [fast]
     assert router.outgoing[0].unsettled == {}
-    assert (router.incoming.received, router.incoming.octets) == (1, 20)
-    assert (router.outgoing[0].received, router.outgoing[0].octets) == (1, 20)
+    assert (router.incoming.deliveries, router.incoming.octets) == (1, 20)
+    assert (router.outgoing[0].deliveries, router.outgoing[0].octets) == (1, 20)
     router.hear(disposition(0, 0, ACCEPTED_STATE))
     (up,) = router.source_session.dispositions
     assert (up.first, up.settled, up.state) == (7, True, ACCEPTED_STATE)
@@ -245,7 +245,7 @@ def test_by_a_lane_they_leave_by_its_link_for_large_ones(lanes: str, second: boo
     mode = -1 if second else 0
     router.relay(FIRST)
     assert bytes(router.sink.out) == transfer(0, key, BEGIN + b"1234", handle=1, more=True, second=mode)
-    assert (router.outgoing[0].leg, router.outgoing[0].received) == (None, 0)
+    assert (router.outgoing[0].leg, router.outgoing[0].deliveries) == (None, 0)
     router.relay(MIDDLE + LAST)
     assert [payload for _, payload in _written(bytes(router.sink.out))] == [BEGIN + b"1234", b"5678", b"9abc"]
     (fast,) = router.source_session.incoming.deliveries.values()
@@ -255,7 +255,7 @@ def test_by_a_lane_they_leave_by_its_link_for_large_ones(lanes: str, second: boo
     small = transfer(8, b"u", BEGIN[:3] + b"\x45")
     before = len(router.sink.out)
     router.relay(small)
-    assert router.outgoing[0].received == 1, "what is small goes by the other"
+    assert router.outgoing[0].deliveries == 1, "what is small goes by the other"
     assert len(router.sink.out) > before
     router.hear(disposition(0, 1, ACCEPTED_STATE))
     if second:
@@ -270,10 +270,10 @@ def test_what_is_small_leaves_by_a_lanes_link_for_large_ones_once_no_other_takes
     router.relay(small[0])
     router.outgoing[0].link_credit = 0
     router.relay(small[1])
-    assert (router.outgoing[0].received, router.bulk.received) == (1, 1)
+    assert (router.outgoing[0].deliveries, router.bulk.deliveries) == (1, 1)
     router.fast_route.links = []
     router.relay(small[2])
-    assert (router.outgoing[0].received, router.bulk.received) == (1, 2)
+    assert (router.outgoing[0].deliveries, router.bulk.deliveries) == (1, 2)
 
 
 def test_by_a_lane_nothing_is_left_of_what_its_sender_has_settled() -> None:

@@ -345,7 +345,7 @@ def test_any_transfer_is_accounted_or_refused_without_a_trace(
         assert delivery.complete is (frame.aborted or not frame.more)
         assert not largest or delivery.size <= largest
     assert session.next_incoming_id == session.held == taken <= window
-    assert link.delivery_count == link.received == begun <= credit
+    assert link.delivery_count == link.deliveries == begun <= credit
     assert len(session.incoming) == len(link.unsettled)
 
 

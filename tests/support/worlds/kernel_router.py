@@ -26,7 +26,7 @@ BODIES: Final = (
 
 
 _OF_LINKS: Final = (
-    *("delivery_count", "link_credit", "received", "octets", "presettled", "accepted", "released", "modified"),
+    *("delivery_count", "link_credit", "deliveries", "octets", "presettled", "accepted", "released", "modified"),
     *("outstanding", "last_tag", "turn", "relayed", "quiet", "touched"),
 )
 _OF_SESSIONS: Final = (
