@@ -5,8 +5,8 @@ from typing import Final
 
 from amqpmesh.router.amqp.codec.composite import encode_composite
 from amqpmesh.router.amqp.standard.definitions import ReceiverSettleMode, Role
-from amqpmesh.router.amqp.standard.performatives import Disposition, Open, Transfer
-from amqpmesh.router.kernel import DispositionFrame, TransferFrame, descriptor_code
+from amqpmesh.router.amqp.standard.performatives import Disposition, Flow, Open, Transfer
+from amqpmesh.router.kernel import DispositionFrame, FlowFrame, TransferFrame, descriptor_code
 
 #: How many fields an `open` has, as it is declared.
 _OPEN_FIELDS: Final = len(fields(Open))
@@ -50,3 +50,18 @@ def disposition_frame(disposition: Disposition) -> DispositionFrame:
         settled=disposition.settled,
         state=None if disposition.state is None else encode_composite(disposition.state),
     )
+
+
+def flow_frame(flow: Flow) -> FlowFrame:
+    """Return the fields that the kernel reads of a `flow` (§2.7.4)."""
+    frame = FlowFrame()
+    frame.next_incoming_id = -1 if flow.next_incoming_id is None else flow.next_incoming_id
+    frame.incoming_window = flow.incoming_window
+    frame.next_outgoing_id = flow.next_outgoing_id
+    frame.outgoing_window = flow.outgoing_window
+    frame.handle = -1 if flow.handle is None else flow.handle
+    frame.delivery_count = -1 if flow.delivery_count is None else flow.delivery_count
+    frame.link_credit = -1 if flow.link_credit is None else flow.link_credit
+    frame.drain = flow.drain
+    frame.echo = flow.echo
+    return frame

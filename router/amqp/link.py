@@ -294,24 +294,6 @@ class Sender(Link):
         """Note how many messages wait for credit here; it is told with the next flow (§2.6.7, available)."""
         self.flow_state.available = available
 
-    def receive_flow(self, flow: Flow) -> None:
-        """The receiver's flow state (§2.6.7): our credit is what its delivery-limit leaves us.
-
-        Raises: Violation(LINK, not-implemented): it wants its deliveries within a transaction (§4.4.3).
-        """
-        if flow.properties is not None and flow.properties.get(TXN_ID) is not None:
-            raise kernel.Violation(kernel.LINK, "amqp:not-implemented", "no transactional acquisition here")
-        flow_state = self.flow_state
-        if flow.link_credit is not None:
-            # A receiver that has not seen our attach cannot know the count: it speaks of the initial one (§2.6.7).
-            count = flow.delivery_count if flow.delivery_count is not None else self.initial_delivery_count
-            limit = kernel.serial_add(count, min(flow.link_credit, MAX_CREDIT))
-            before = kernel.serial_add(flow_state.delivery_count, flow_state.link_credit)
-            # One that leaves some credit, which is spent by now, only shows that it wants less.
-            flow_state.lowered = not flow.link_credit and kernel.serial_distance(before, limit) < 0
-            flow_state.link_credit = max(0, kernel.serial_distance(flow_state.delivery_count, limit))
-        flow_state.drain = flow.drain
-
 
 #: Limits of a link's credit that are remembered until its sender has shown which of them it knows.
 MAX_TOLD: Final = 64

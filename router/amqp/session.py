@@ -22,7 +22,8 @@ from amqpmesh.router.amqp.events import (
     WindowOpened,
 )
 from amqpmesh.router.amqp.free_numbers import LowestFree
-from amqpmesh.router.amqp.link import Link, Receiver, Sender
+from amqpmesh.router.amqp.hot_frames import flow_frame
+from amqpmesh.router.amqp.link import TXN_ID, Link, Receiver, Sender
 from amqpmesh.router.amqp.shortening import short_state
 from amqpmesh.router.amqp.standard.definitions import AmqpCondition, ConnectionCondition, Error, Role, SessionCondition
 from amqpmesh.router.amqp.standard.performatives import Attach, Begin, Detach, End, Flow
@@ -439,51 +440,46 @@ class Session:
             )
 
     def _receive_flow(self, flow: Flow) -> tuple[Event, ...]:
-        flow_state = self.flow_state
         link = None if flow.handle is None else self._attached(flow.handle)
-        window = self._remote_incoming_window(flow)
-        opened = flow_state.remote_incoming_window <= 0 < window
-        # The peer numbers its transfers; a number that it skips costs it nothing of the window (§2.5.6).
-        skipped = kernel.serial_distance(flow_state.next_incoming_id, flow.next_outgoing_id)
-        flow_state.next_incoming_id = flow.next_outgoing_id
-        flow_state.incoming_limit = kernel.serial_add(flow_state.incoming_limit, skipped)
-        flow_state.remote_incoming_window = window
-        flow_state.remote_outgoing_window = flow.outgoing_window
-        events: list[Event] = [WindowOpened(self)] if opened else []
-        if link is None:
-            if flow.echo:
-                self.flow()
-        elif link.state not in _DEAF:
+        if link is not None and link.state in _DEAF:
+            link, echoes = None, False
+        else:
+            echoes = flow.echo
+        wants_transaction = flow.properties is not None and flow.properties.get(TXN_ID) is not None
+        frame = flow_frame(flow)
+        sends_on: kernel.KernelLink | None = None
+        if isinstance(link, Sender) and not wants_transaction:
+            sends_on = link.flow_state
+            if flow.delivery_count is None:
+                # A receiver that has not seen our attach cannot know the count: it means the initial one (§2.6.7).
+                frame.delivery_count = link.initial_delivery_count
+        effect = kernel.apply_flow(self.flow_state, sends_on, frame, kernel.ANY_EFFECT)
+        if effect & kernel.NEVER_SENT:
+            raise ProtocolError(Scope.SESSION, AmqpCondition.INVALID_FIELD, "flow counts transfers never sent")
+        events: list[Event] = [WindowOpened(self)] if effect & kernel.WINDOW_OPENED else []
+        if isinstance(link, Sender):
+            if wants_transaction:  # it would acquire within a transaction (§4.4.3)
+                return (
+                    *events,
+                    *self.fail_link(link, AmqpCondition.NOT_IMPLEMENTED, "no transactional acquisition here"),
+                )
+            drain = flow.drain and link.flow_state.link_credit > 0
+            events.append(DrainRequested(link, flow) if drain else CreditChanged(link, flow))
+            if flow.drain and not drain:
+                # Its credit is used up already: so much the receiver waits to hear (§2.6.7).
+                link.request_flow()
+        elif isinstance(link, Receiver):
             try:
-                if isinstance(link, Sender):
-                    link.receive_flow(flow)
-                    drain = flow.drain and link.flow_state.link_credit > 0
-                    events.append(DrainRequested(link, flow) if drain else CreditChanged(link, flow))
-                    if flow.drain and not drain:
-                        # Its credit is used up already: so much the receiver waits to hear (§2.6.7).
-                        link.request_flow()
-                elif isinstance(link, Receiver):
-                    link.receive_flow(flow)
-                    events.append(CreditChanged(link, flow))
+                link.receive_flow(flow)
             except kernel.Violation as violation:
                 return (*events, *self.fail_link(link, violation.condition, violation.description))
-            if flow.echo:
+            events.append(CreditChanged(link, flow))
+        if echoes:
+            if link is not None:
                 link.request_flow()
+            else:
+                self.flow()
         return tuple(events)
-
-    def _remote_incoming_window(self, flow: Flow) -> int:
-        """How many more transfers the peer can take, after its `flow`.
-
-        Raises: ProtocolError(SESSION, invalid-field): the peer counts transfers that we never sent.
-        Source: §2.5.6, receiving a flow; RFC 1982.
-        """
-        flow_state = self.flow_state
-        seen = flow_state.initial_outgoing_id if flow.next_incoming_id is None else flow.next_incoming_id
-        in_flight = kernel.serial_distance(seen, flow_state.next_outgoing_id)
-        if in_flight < 0:
-            raise ProtocolError(Scope.SESSION, AmqpCondition.INVALID_FIELD, "flow counts transfers never sent")
-        # A peer may shrink its window below what is already on the wire: that is 0, not four billion.
-        return max(0, flow.incoming_window - in_flight)
 
     def _receive_detach(self, detach: Detach) -> tuple[Event, ...]:
         link = self._attached(detach.handle)

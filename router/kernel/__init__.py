@@ -38,6 +38,7 @@ from amqpmesh.router.kernel.encoded_values import descriptor_code, skip
 from amqpmesh.router.kernel.fast_deliveries import FastDelivery, expand, expand_link
 from amqpmesh.router.kernel.fast_path import relay_frames
 from amqpmesh.router.kernel.fast_route import FIRST, LEAST, TURNS, FastRoute
+from amqpmesh.router.kernel.flow_control import ANY_EFFECT, NEVER_SENT, WINDOW_OPENED, apply_flow
 from amqpmesh.router.kernel.frame_fields import MAX_TAG, DispositionFrame, DispositionRun, FlowFrame, TransferFrame
 from amqpmesh.router.kernel.frame_reading import read_flow, skim_disposition, skim_transfer
 from amqpmesh.router.kernel.frame_writing import (
@@ -68,6 +69,7 @@ from amqpmesh.router.kernel.violations import LINK, SESSION, Incomplete, Violati
 __all__ = [
     "ACCEPTED",
     "ACCEPTED_STATE",
+    "ANY_EFFECT",
     "BOUND",
     "DECLARED",
     "EXTENSION",
@@ -80,6 +82,7 @@ __all__ = [
     "MANY",
     "MAX_TAG",
     "MODIFIED",
+    "NEVER_SENT",
     "OUTGOING_WINDOW",
     "OVERHEAD",
     "PACE",
@@ -93,6 +96,7 @@ __all__ = [
     "TRANSACTIONAL",
     "TURNS",
     "UNDELIVERABLE_STATE",
+    "WINDOW_OPENED",
     "Budget",
     "Chunk",
     "Delivery",
@@ -117,6 +121,7 @@ __all__ = [
     "TransferFrame",
     "Violation",
     "abandon",
+    "apply_flow",
     "apply_more",
     "descriptor_code",
     "disable_fast_path",

@@ -46,6 +46,7 @@ ORDER: Final = (
     "connection_endpoint",
     "session_endpoint",
     "link_endpoint",
+    "flow_control",
     "relays",
     "fast_route",
     "backpressure",

@@ -11,6 +11,7 @@ from amqpmesh.router.kernel.dispositions import _relay_disposition
 from amqpmesh.router.kernel.encoded_values import uint32
 from amqpmesh.router.kernel.fast_deliveries import _compact_relay, _new_fast_delivery, _record, _relay_by_one_leg
 from amqpmesh.router.kernel.fast_route import _fits, _is_full, _link_for_large, _ready_link
+from amqpmesh.router.kernel.flow_control import _CREDIT_RAISED, apply_flow
 from amqpmesh.router.kernel.frame_reading import (
     _DISPOSITION_CODE,
     _FLOW_CODE,
@@ -23,7 +24,7 @@ from amqpmesh.router.kernel.frame_reading import (
 from amqpmesh.router.kernel.frame_writing import _write_whole, write_transfer
 from amqpmesh.router.kernel.head_sections import _passes_as_it_is, read_header_info
 from amqpmesh.router.kernel.ledger import Delivery
-from amqpmesh.router.kernel.serial import _HALF, _MASK, serial_distance
+from amqpmesh.router.kernel.serial import _HALF, serial_distance
 from amqpmesh.router.kernel.transfer_accounting import (
     _check_first_transfer,
     _count_first_sent,
@@ -90,7 +91,7 @@ def relay_frames(wire: KernelConnection, data: bytes, at: int, end: int) -> int:
                 at = after
                 break
         elif code == _FLOW_CODE:
-            if not read_flow(router.flow, data, at + 8, after) or not _take_flow(router, session, router.flow):
+            if not read_flow(router.flow, data, at + 8, after) or not _relay_flow(router, session, router.flow):
                 break
             wire.work -= 1
         else:
@@ -412,25 +413,12 @@ def _stays(router: KernelRouter, link: KernelLink, out: KernelLink) -> bool:
     return route is not None and route.generation == router.generation and not link.behind and out in route.bulk
 
 
-def _take_flow(router: KernelRouter, session: KernelSession, frame: FlowFrame) -> bool:
-    """Take note of what a peer can take now: of its window, and of more credit on a link; whether nothing else is to be
-    done about it than to tell those who divide credit.
+def _relay_flow(router: KernelRouter, session: KernelSession, frame: FlowFrame) -> bool:
+    """Apply a `flow` that only widens an open window or adds credit to a link. Returns: whether it was such a `flow`.
 
-    Source: §2.5.6 receiving a flow, §2.6.7.
+    The router is told of the credit, because it divides credit among senders.
     """
     link: KernelLink | None = None
-    credit = 0
-    seen = frame.next_incoming_id if frame.next_incoming_id != -1 else session.initial_outgoing_id
-    in_flight = serial_distance(seen, session.next_outgoing_id)
-    window = frame.incoming_window - in_flight
-    if (
-        in_flight < 0
-        or frame.drain
-        or frame.echo
-        or frame.next_outgoing_id != session.next_incoming_id
-        or (session.remote_incoming_window <= 0 and window > 0)
-    ):
-        return False
     if frame.handle != -1:
         link = session.links.get(frame.handle)
         if (
@@ -438,26 +426,16 @@ def _take_flow(router: KernelRouter, session: KernelSession, frame: FlowFrame) -
             or not link.sender
             or link.fast_route is None
             or link.fast_route.generation != router.generation
-        ):
-            return False
-        limit = (frame.delivery_count + frame.link_credit) & _MASK
-        credit = serial_distance(link.delivery_count, limit)
-        if (
-            frame.delivery_count == -1
+            or frame.delivery_count == -1
             or frame.link_credit == -1
             or frame.link_credit >= _HALF
-            or link.drain
-            or credit < link.link_credit
             or (link.leg is not None and not link.leg.started)
         ):
             return False
-    session.remote_incoming_window = max(0, window)
-    session.remote_outgoing_window = frame.outgoing_window
+    if apply_flow(session, link, frame, _CREDIT_RAISED) & ~_CREDIT_RAISED:
+        return False
     if link is not None:
-        link.lowered = False
-        link.link_credit = credit
-        # Nothing waits for it.
-        link.available = 0
+        link.available = 0  # nothing waits for it
         router.touch(link)
         router.due = True
     return True

@@ -42,6 +42,13 @@ cdef long _RELEASED
 cdef long _MODIFIED
 cdef long _FIRST
 cdef long _LEAST
+cdef long _NEVER_SENT
+cdef long _WINDOW_OPENED
+cdef long _IDS_SKIPPED
+cdef long _ECHO
+cdef long _CREDIT_RAISED
+cdef long _CREDIT_LOWERED
+cdef long _DRAIN
 cdef long _PART
 cdef long _PASSED
 cdef long _SWEPT_SLOTS
@@ -383,8 +390,10 @@ cdef bint _passes_as_it_is(bytes data, Py_ssize_t at, Py_ssize_t end, bint drops
 cdef bint _is_plain_header(bytes data, Py_ssize_t at, Py_ssize_t end, long form) except -1
 @cython.locals(ledger=Ledger, found=list, undecided=list, at=Py_ssize_t, count=Py_ssize_t, delivery=Delivery)
 cdef bint _relay_disposition(KernelRouter router, KernelConnection wire, KernelSession session, DispositionFrame frame) except -1
-@cython.locals(link=KernelLink, credit=long, seen=long, in_flight=long, window=long, limit=long)
-cdef bint _take_flow(KernelRouter router, KernelSession session, FlowFrame frame) except -1
+@cython.locals(credit=long, seen=long, in_flight=long, window=long, skipped=long, limit=long, effect=long)
+cpdef long apply_flow(KernelSession session, KernelLink link, FlowFrame frame, long allowed) except -1
+@cython.locals(link=KernelLink)
+cdef bint _relay_flow(KernelRouter router, KernelSession session, FlowFrame frame) except -1
 @cython.locals(incoming=KernelLink, outgoing=KernelLink)
 cdef bint _pass_outcome_up(KernelRouter router, FastDelivery fast, bytes state, bint settled) except -1
 cdef void _pass_settlement_down(KernelRouter router, FastDelivery fast, bytes state) except *

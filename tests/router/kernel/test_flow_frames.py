@@ -11,8 +11,10 @@ from hypothesis import strategies as st
 
 from amqpmesh.router import kernel as bound
 from amqpmesh.router.amqp.errors import ProtocolError
+from amqpmesh.router.amqp.hot_frames import flow_frame
 from amqpmesh.router.amqp.standard.performatives import Flow, decode_performative, encode_performative
 from amqpmesh.router.kernel import (
+    ANY_EFFECT,
     OUTGOING_WINDOW,
     FlowFrame,
     disable_fast_path,
@@ -25,7 +27,7 @@ from tests.support.data import encodings as wire
 from tests.support.peers.scripted import flow
 from tests.support.peers.scripted import frame as framed
 from tests.support.worlds.kernel_router import Router
-from tests.support.worlds.kernels import Kernels, agreed
+from tests.support.worlds.kernels import Kernels, agreed, comparable
 from tests.support.worlds.side_by_side import M
 
 NUMBERS: Final = st.one_of(st.sampled_from([0, 1, 255, 256, 2**31 - 1, 2**31, M - 1]), st.integers(0, M - 1))
@@ -53,31 +55,20 @@ def flows(draw: st.DrawFn) -> bytes:
     return draw(wire.composites(0x13, "amqp:flow:list", fields, 11))
 
 
-def _read(data: bytes) -> tuple[object, ...] | None:
+def _read(data: bytes) -> object:
     said = FlowFrame()
-    if not read_flow(said, data, 0, len(data)):
-        return None
-    return (
-        *(said.next_incoming_id, said.incoming_window, said.next_outgoing_id, said.outgoing_window),
-        *(said.handle, said.delivery_count, said.link_credit, said.drain, said.echo),
-    )
+    return comparable(said) if read_flow(said, data, 0, len(data)) else None
 
 
-def _decoded(data: bytes) -> tuple[object, ...] | None:
-    """What the generic decoder makes of it; None if it is malformed, or has properties."""
+def _decoded(data: bytes) -> object:
+    """Return what the generic decoder makes of it; None if it is malformed, or has properties."""
     try:
         said, end = decode_performative(data)
     except ProtocolError:
         return None
     if not isinstance(said, Flow) or end != len(data) or said.properties is not None:
         return None
-    numbers = (said.handle, said.delivery_count, said.link_credit)
-    return (
-        *(-1 if said.next_incoming_id is None else said.next_incoming_id, said.incoming_window),
-        *(said.next_outgoing_id, said.outgoing_window),
-        *(-1 if number is None else number for number in numbers),
-        *(said.drain, said.echo),
-    )
+    return comparable(flow_frame(said))
 
 
 @given(flows())
@@ -116,6 +107,29 @@ def test_both_kernels_read_alike(kernels: Kernels, data: bytes) -> None:
         return kernel.read_flow(said, data, 0, len(data)), said
 
     agreed(kernels, read)
+
+
+@given(flows(), st.integers(0, ANY_EFFECT), NUMBERS, st.integers(0, 2**31 - 1), st.booleans(), st.booleans())
+def test_both_kernels_apply_a_flow_alike_and_change_nothing_where_an_effect_is_not_allowed(
+    kernels: Kernels, data: bytes, allowed: int, count: int, credit: int, is_open: bool, of_link: bool
+) -> None:
+    def apply(kernel: Any) -> object:
+        said = kernel.FlowFrame()
+        if not kernel.read_flow(said, data, 0, len(data)):
+            return None
+        session = kernel.KernelSession(10, count, 0)
+        session.next_incoming_id = count
+        session.remote_incoming_window = int(is_open)
+        link = kernel.KernelLink(session, True, None, {})
+        link.delivery_count, link.link_credit = count, credit
+        before = comparable([session, link])
+        effect = kernel.apply_flow(session, link if of_link else None, said, allowed)
+        after = comparable([session, link])
+        if effect & ~allowed:
+            assert after == before
+        return effect, after
+
+    agreed(kernels, apply)
 
 
 @given(
