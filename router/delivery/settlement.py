@@ -36,6 +36,9 @@ from amqpmesh.router.kernel import (
     DECLARED,
     FAILED_STATE,
     RELEASED_STATE,
+    SETTLE_RECEIVER,
+    TELL_RECEIVER,
+    TELL_SENDER,
     TRANSACTIONAL,
     UNDELIVERABLE_STATE,
     Delivery,
@@ -44,6 +47,7 @@ from amqpmesh.router.kernel import (
     dispose,
     forget,
     is_terminal,
+    outcome_step,
     state_kind,
 )
 from amqpmesh.router.model.links import IncomingLink, OutgoingLink
@@ -97,25 +101,20 @@ class Settlement:
         if not is_terminal(state) and not settled:
             pass_up(core, leg, state)
             return
-        if leg.outcome is None:
+        # A copy's sender waits for nothing; towards it, and where several receive, `answer` decides when.
+        step = outcome_step(leg.relay.second and not leg.copy, settled, leg.outcome is not None)
+        if step & TELL_SENDER:
             # A state of an extension is final, as far as anybody here knows, once it is settled.
             said = state if state is not None else delivery.remote_state
             outcome = said if said is not None and is_outcome(said) else outgoing.default_outcome
             leg.decide(outcome)
             leg.outcome_at = core.now
             outgoing.link.flow_state.count_outcome(outcome)
-            answers = not leg.copy
             decided_there(core, leg.relay, outcome)
-        else:
-            # It is known, and cannot change (§2.6.12): only that it is settled may be new.
-            answers = False
-        if settled:
-            dispose(delivery, None, True)
+        if step & SETTLE_RECEIVER and (settled or leg.copy):  # others follow when the sender is told
+            dispose(delivery, leg.outcome if step & TELL_RECEIVER else None, True)
             uncount_or_abort(core, leg)
-        elif leg.copy:
-            dispose(delivery, leg.outcome, True)
-            uncount_or_abort(core, leg)
-        if answers:
+        if step & TELL_SENDER and not leg.copy:
             answer(core, leg)
         close_if_done(core, leg.relay)
 

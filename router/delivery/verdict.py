@@ -19,7 +19,9 @@ from amqpmesh.router.kernel import (
     FAILED_STATE,
     RECEIVED,
     RELEASED,
+    SETTLE_SENDER,
     dispose,
+    outcome_step,
     state_kind,
 )
 from amqpmesh.router.model.links import IncomingLink, OutgoingLink
@@ -58,7 +60,7 @@ def tell(core: Core, relay: Relay, outcome: bytes) -> None:
         fail_link(core, source, error)
         return
     source.link.flow_state.count_outcome(permitted)
-    if relay.second:
+    if not outcome_step(relay.second, settled=False, known=False) & SETTLE_SENDER:
         relay.answered = True
         dispose(incoming, permitted, False)
         _shorten(relay)

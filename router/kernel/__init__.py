@@ -53,6 +53,13 @@ from amqpmesh.router.kernel.hop_recorder import Recorder
 from amqpmesh.router.kernel.ledger import Delivery, Ledger
 from amqpmesh.router.kernel.link_endpoint import KernelLink, disable_fast_path, enable_fast_path
 from amqpmesh.router.kernel.link_sweep import Sweep, abandon, end_link, sweep
+from amqpmesh.router.kernel.outcome_steps import (
+    SETTLE_RECEIVER,
+    SETTLE_SENDER,
+    TELL_RECEIVER,
+    TELL_SENDER,
+    outcome_step,
+)
 from amqpmesh.router.kernel.relays import Leg, Relay
 from amqpmesh.router.kernel.router_state import KernelRouter
 from amqpmesh.router.kernel.serial import MANY, serial_add, serial_distance
@@ -92,7 +99,11 @@ __all__ = [
     "RELEASED",
     "RELEASED_STATE",
     "SESSION",
+    "SETTLE_RECEIVER",
+    "SETTLE_SENDER",
     "SMALL",
+    "TELL_RECEIVER",
+    "TELL_SENDER",
     "TRANSACTIONAL",
     "TURNS",
     "UNDELIVERABLE_STATE",
@@ -134,6 +145,7 @@ __all__ = [
     "forget",
     "is_terminal",
     "onward",
+    "outcome_step",
     "patch_ttl",
     "read_expiry",
     "read_flow",

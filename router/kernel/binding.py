@@ -34,6 +34,7 @@ ORDER: Final = (
     "violations",
     "encoded_values",
     "encoded_states",
+    "outcome_steps",
     "frame_fields",
     "frame_reading",
     "frame_writing",

@@ -13,6 +13,7 @@ from amqpmesh.router.kernel.encoded_states import (
     state_kind,
 )
 from amqpmesh.router.kernel.fast_deliveries import _record
+from amqpmesh.router.kernel.outcome_steps import _SETTLE_RECEIVER, _SETTLE_SENDER, _TELL_RECEIVER, outcome_step
 
 if TYPE_CHECKING:
     from amqpmesh.router.kernel.fast_deliveries import FastDelivery
@@ -20,11 +21,10 @@ if TYPE_CHECKING:
 
 
 def _pass_outcome_up(router: KernelRouter, fast: FastDelivery, state: bytes | None, settled: bool) -> bool:
-    """Pass an outcome up, as it is; whether it was."""
+    """Pass a receiver's outcome to the sender, unchanged. Returns: False: the router has to decide."""
     incoming, outgoing = fast.incoming, fast.outgoing
     if fast.outcome is not None and not incoming.ended:
-        # It is known, and cannot change (§2.6.12): only that it is settled may be new.
-        if settled:
+        if outcome_step(fast.second, settled, True) & _SETTLE_RECEIVER:
             _settle_outgoing(router, fast)
         return True
     if state is None or not is_terminal(state):
@@ -39,29 +39,31 @@ def _pass_outcome_up(router: KernelRouter, fast: FastDelivery, state: bytes | No
     if incoming.selective and state_kind(state) != _ACCEPTED:
         return False
     if incoming.lane != outgoing.lane and state_kind(state) == _MODIFIED and state != FAILED_STATE:
-        return False  # neighbours are told who it was that gave it back
+        return False  # a neighbour has to learn which receiver released it, or that is to be removed
     if fast.second and (incoming.outstanding >= incoming.max_outstanding or len(state) > _LONG_STATE):
         return False
     outgoing.count_outcome(state)
     incoming.count_outcome(state)
     fast.outcome_at = router.now
-    if settled:
+    step = outcome_step(fast.second, settled, False)
+    if step & _SETTLE_RECEIVER:
         _settle_outgoing(router, fast)
-    if fast.second:
+    if step & _TELL_RECEIVER:
+        outgoing.session.dispose(False, fast.outgoing_id, True, state)
+    if step & _SETTLE_SENDER:
+        _settle_incoming(router, fast, state)
+    else:
         fast.outcome = state
         incoming.outstanding += 1
-        incoming.session.dispose(True, fast.incoming_id, False, state)
-        return True
-    if not settled:
-        _settle_outgoing(router, fast)
-        outgoing.session.dispose(False, fast.outgoing_id, True, state)
-    _settle_incoming(router, fast, state)
-    incoming.session.dispose(True, fast.incoming_id, True, state)
+    incoming.session.dispose(True, fast.incoming_id, step & _SETTLE_SENDER != 0, state)
     return True
 
 
 def _pass_settlement_down(router: KernelRouter, fast: FastDelivery, state: bytes | None) -> None:
-    """The sender has heard the outcome, and settles: so may the receiver (mode second, §2.6.12)."""
+    """Settle a delivery whose sender has settled after the outcome (mode second, §2.6.12).
+
+    Args: state: the sender's; the receiver gets it, if it waits for the settlement.
+    """
     fast.incoming.outstanding -= 1
     assert fast.outcome is not None
     _settle_incoming(router, fast, fast.outcome)
@@ -72,7 +74,7 @@ def _pass_settlement_down(router: KernelRouter, fast: FastDelivery, state: bytes
 
 
 def _settle_incoming(router: KernelRouter, fast: FastDelivery, state: bytes) -> None:
-    """The incoming delivery is settled here, and the fast delivery with it."""
+    """Settle the incoming delivery, and end the fast delivery. Args: state: its outcome."""
     link = fast.incoming
     if fast.sent_at >= 0 and router.recorder is not None:
         _record(
@@ -93,13 +95,13 @@ def _settle_incoming(router: KernelRouter, fast: FastDelivery, state: bytes) -> 
     link.session.incoming.remove(fast.incoming_id)
     del link.unsettled[fast.incoming_tag]
     router.relays -= 1
-    if link.remote_handle == -1:  # it is detached, and the last of its deliveries may be settled now
+    if link.remote_handle == -1:  # it is detached, and this may have been its last delivery
         router.touch(link)
         router.due = True
 
 
 def _settle_outgoing(router: KernelRouter, fast: FastDelivery) -> None:
-    """The outgoing delivery is settled here."""
+    """Settle the outgoing delivery, unless it is settled."""
     link = fast.outgoing
     if fast.outgoing_settled:
         return
@@ -114,7 +116,7 @@ def _settle_outgoing(router: KernelRouter, fast: FastDelivery) -> None:
 
 
 def _drop_incoming(fast: FastDelivery) -> None:
-    """Its sender is gone: it lives on for its receiver alone."""
+    """Forget the incoming delivery: its sender is gone, and its receiver is not."""
     link = fast.incoming
     if fast.incoming_id != -1:
         if link.session.incoming.find(fast.incoming_id) is fast:
@@ -125,11 +127,14 @@ def _drop_incoming(fast: FastDelivery) -> None:
 
 
 def _end_orphan(router: KernelRouter, fast: FastDelivery, settled: bool) -> None:
-    """The receiver has said its outcome, and the sender is gone. Args: settled: the receiver has settled it."""
+    """End a delivery whose sender is gone, once its receiver has stated an outcome.
+
+    Args: settled: the receiver has settled it.
+    """
     _drop_incoming(fast)
     if not fast.outgoing_settled:
         _settle_outgoing(router, fast)
         if not (settled or fast.outgoing.ended):
-            # There is no state of a sender's.
+            # Without a state: no sender has stated one.
             fast.outgoing.session.dispose(False, fast.outgoing_id, True, None)
     router.relays -= 1

@@ -42,6 +42,10 @@ cdef long _RELEASED
 cdef long _MODIFIED
 cdef long _FIRST
 cdef long _LEAST
+cdef long _SETTLE_SENDER
+cdef long _SETTLE_RECEIVER
+cdef long _TELL_RECEIVER
+cdef long _STEPS
 cdef long _NEVER_SENT
 cdef long _WINDOW_OPENED
 cdef long _IDS_SKIPPED
@@ -394,7 +398,8 @@ cdef bint _relay_disposition(KernelRouter router, KernelConnection wire, KernelS
 cpdef long apply_flow(KernelSession session, KernelLink link, FlowFrame frame, long allowed) except -1
 @cython.locals(link=KernelLink)
 cdef bint _relay_flow(KernelRouter router, KernelSession session, FlowFrame frame) except -1
-@cython.locals(incoming=KernelLink, outgoing=KernelLink)
+cpdef long outcome_step(bint second, bint settled, bint known) noexcept
+@cython.locals(incoming=KernelLink, outgoing=KernelLink, step=long)
 cdef bint _pass_outcome_up(KernelRouter router, FastDelivery fast, bytes state, bint settled) except -1
 cdef void _pass_settlement_down(KernelRouter router, FastDelivery fast, bytes state) except *
 @cython.locals(link=KernelLink)
