@@ -32,15 +32,15 @@ def _goes_to(router: KernelRouter, wire: KernelConnection, sink: KernelConnectio
         wire.toward_since = router.now
 
 
-def _await(router: KernelRouter, wire: KernelConnection, sink: KernelConnection, is_full: bool) -> None:
-    """Leave what comes next on a connection until more can be written to another, if nobody suffers for it.
+def _wait_for_output(router: KernelRouter, wire: KernelConnection, sink: KernelConnection, is_full: bool) -> None:
+    """Leave the next frame of a connection unread until output of another connection is written, if that is harmless.
 
-    It costs nothing where nobody has tried to write yet what there is. Else whoever comes behind it waits, too: so
-    nothing small may be expected, all that is large has to leave there, and whoever reads it has to be fast. Whoever
-    writes it has to say so: who is `patient` does.
+    Both transports must support waiting (`patient`). Then it is harmless as long as no write of the output was tried.
+    Otherwise all later frames of the connection wait, too. So all its large traffic has to leave by that output, no
+    small message came for 100 ms, and that output was not slow lately.
 
-    Args: is_full: too much waits to be written there. Else a window is too narrow, and what widens it comes behind what
-        waits if it is the same connection's.
+    Args: is_full: too much output waits there. Else a window is too narrow, and the frame that widens it comes after
+        the waiting ones if both are on one connection.
     """
     if (wire.patient and sink.patient) and (
         (is_full and sink.out and not sink.sending)
@@ -54,21 +54,23 @@ def _await(router: KernelRouter, wire: KernelConnection, sink: KernelConnection,
         wire.waits_for = sink
 
 
-def _await_route(router: KernelRouter, wire: KernelConnection, route: FastRoute, octets: int) -> None:
-    """As `_await`, of the first exit that takes the next delivery once more can be written.
+def _wait_for_route(router: KernelRouter, wire: KernelConnection, route: FastRoute, octets: int) -> None:
+    """As `_wait_for_output`, of the first exit that takes the next delivery once more can be written.
 
     Args: octets: of a large one, in its first frame; 0: it is small.
     """
     for link in route.bulk if octets and route.order == _FIRST else route.links:
         is_full = _is_full(link)
         if _is_free(link) and (is_full or not _fits(link, octets)):
-            _await(router, wire, link.session.wire, is_full)
+            _wait_for_output(router, wire, link.session.wire, is_full)
             break
 
 
-def _note_wait(router: KernelRouter, wire: KernelConnection) -> None:
-    """The next frame of a connection is to wait: not for ever, however often its sink's peer says something, and
-    however many have waited before it, for others wait behind all of them."""
+def _limit_wait(router: KernelRouter, wire: KernelConnection) -> None:
+    """Count the time that the next frame of a connection waits, and end the wait once all waits took too long.
+
+    Other frames wait behind it, so neither a chatty peer nor many short waits may prolong that.
+    """
     sink = wire.waits_for
     assert sink is not None
     if wire.waits_since < 0:

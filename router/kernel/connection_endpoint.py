@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class KernelConnection:
-    """What changes in a connection with each transfer and disposition."""
+    """A connection endpoint: its state that changes with each transfer and disposition."""
 
     __slots__ = (
         "backlog",

@@ -22,7 +22,7 @@ _SLOTS_AT_ONCE: Final = 64
 
 
 class PendingDisposition:
-    """What a disposition says of deliveries that are not the kernel's alone, a part of them at a time (`apply_more`).
+    """A disposition of which something has to be decided or is left for later; see `apply_more`.
 
     Attributes: `deliveries`: those to be decided now.
     """
@@ -95,7 +95,7 @@ def apply_more(pending: PendingDisposition) -> bool:
 def _apply(
     session: KernelSession, entry: Delivery | FastDelivery, receiver: bool, state: bytes | None, settled: bool
 ) -> Delivery | None:
-    """What the peer says of an entry of a ledger is passed on, or noted on the delivery that is returned."""
+    """Pass on what a disposition says of a ledger's entry, or note it on the delivery that is returned."""
     if _is_ended(entry, receiver):
         return None
     if isinstance(entry, FastDelivery):

@@ -49,7 +49,7 @@ _STATES: Final = {
 
 
 def state_kind(state: bytes | None) -> int:
-    """Which delivery state the encoded `state` is, by its descriptor's code; -1 for None.
+    """Return the descriptor code of an encoded delivery state; -1 for None.
 
     Here a state of the standard's is always as our own encoder writes it: the descriptor a smallulong. Any other is of
     an extension, and 0.
@@ -63,5 +63,5 @@ def state_kind(state: bytes | None) -> int:
 
 
 def is_terminal(state: bytes | None) -> bool:
-    """Whether `state` is an outcome: accepted, rejected, released or modified (§3.4)."""
+    """Tell whether `state` is an outcome: accepted, rejected, released or modified (§3.4)."""
     return _ACCEPTED <= state_kind(state) <= _MODIFIED

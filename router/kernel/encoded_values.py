@@ -39,7 +39,7 @@ _SECTIONS: Final = {
 
 
 def skip(data: bytes, at: int, end: int) -> int:
-    """Where the value at `at`, which is not described, ends, without decoding it.
+    """Return where the value at `at`, which is not described, ends, without decoding it.
 
     Raises: Incomplete: it ends beyond `end`. Violation: it is described, or there is no such format code.
     Source: §1.2.
@@ -105,7 +105,7 @@ def uint_width(code: int) -> int:
 
 
 def uint_end(data: bytes, at: int, end: int) -> int:
-    """Where the uint at `at`, or null, ends; -1: there is none, or it ends beyond `end`."""
+    """Return where the uint at `at`, or null, ends; -1: there is none, or it ends beyond `end`."""
     if at >= end:
         return -1
     width = uint_width(data[at])

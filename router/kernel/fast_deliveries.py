@@ -304,7 +304,7 @@ def _record(
 
 
 def _is_ended(entry: Delivery | FastDelivery, sent: bool) -> bool:
-    """Whether the link that an entry of a ledger came or left by is over. Args: sent: it left by it."""
+    """Tell whether the link of a ledger's entry has ended. Args: sent: the entry is of a ledger of sent deliveries."""
     if isinstance(entry, FastDelivery):
         fast: FastDelivery = entry
         return fast.outgoing.ended if sent else fast.incoming.ended
@@ -313,7 +313,7 @@ def _is_ended(entry: Delivery | FastDelivery, sent: bool) -> bool:
 
 
 def _expanded(entry: Delivery | FastDelivery, sent: bool) -> Delivery:
-    """What an entry of a ledger is, to those who decide. Args: sent: it is a ledger of deliveries that we sent."""
+    """Return an entry of a ledger as a `Delivery`. Args: sent: the entry is of a ledger of sent deliveries."""
     if isinstance(entry, Delivery):
         return entry
     incoming, outgoing = expand(entry)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from amqpmesh.router.kernel.backpressure import _COPIED, _PACE, _await, _await_route, _goes_to, _note_wait
+from amqpmesh.router.kernel.backpressure import _COPIED, _PACE, _goes_to, _limit_wait, _wait_for_output, _wait_for_route
 from amqpmesh.router.kernel.client_batch import receive_batch
 from amqpmesh.router.kernel.delivery_keys import onward
 from amqpmesh.router.kernel.dispositions import _relay_disposition
@@ -106,7 +106,7 @@ def relay_frames(wire: KernelConnection, data: bytes, at: int, end: int) -> int:
         if wire.waited > 0:
             wire.waited = max(0.0, wire.waited - (at - begin) / _PACE)
     if wire.waits_for is not None:
-        _note_wait(router, wire)
+        _limit_wait(router, wire)
     return at
 
 
@@ -136,7 +136,7 @@ def _relay_transfer(
     out = _ready_link(route) if not large else _link_for_large(route, size)
     if out is None:
         if session.wire.patient:
-            _await_route(router, session.wire, route, size if large else 0)
+            _wait_for_route(router, session.wire, route, size if large else 0)
         return False
     if out.max_message_size and size > out.max_message_size:
         return False
@@ -375,7 +375,7 @@ def _relay_next(
     last = not frame.more
     if (
         out.leg is not leg
-        or (out.lane and last and not _stays(router, link, out))
+        or (out.lane and last and not _lane_stays(router, link, out))
         or (frame.settled == 1 and not received.remote_settled)
         or sent.settled != received.settled
         or (not size and not last)
@@ -387,7 +387,7 @@ def _relay_next(
     wire = target.wire
     is_full = _is_full(out)
     if is_full or not _fits(out, size):
-        _await(router, session.wire, wire, is_full)
+        _wait_for_output(router, session.wire, wire, is_full)
         return False
     try:
         receive_transfer(link, frame, size)
@@ -407,8 +407,8 @@ def _relay_next(
     return True
 
 
-def _stays(router: KernelRouter, link: KernelLink, out: KernelLink) -> bool:
-    """Whether a lane is neither to be detached, nor the reason why what comes next by the link has to wait."""
+def _lane_stays(router: KernelRouter, link: KernelLink, out: KernelLink) -> bool:
+    """Tell whether a lane stays attached, and no later delivery of the incoming link waits for it."""
     route = link.fast_route
     return route is not None and route.generation == router.generation and not link.behind and out in route.bulk
 

@@ -19,9 +19,9 @@ _FRAME_HEAD: Final = 80
 
 
 class FastRoute:
-    """Where what comes to a node leaves, decided once: `relay_frames` asks nobody as long as it holds.
+    """The links by which deliveries of a node leave, decided once and valid for many deliveries.
 
-    It holds while `generation` is the router's; whatever changes something of a node sets it to 0.
+    It is valid while `generation` is the router's. Each change of the node sets it to 0.
     """
 
     __slots__ = ("bulk", "drops", "generation", "hops", "lent", "links", "order", "quiet", "room", "turn", "wanted")
@@ -117,7 +117,7 @@ def _is_free(link: KernelLink) -> bool:
 
 
 def _fits(link: KernelLink, octets: int) -> bool:
-    """Whether the window of a sender's session is wide enough for so many octets, in as many frames as they need."""
+    """Tell whether the window of a sender's session has room for the frames that so many octets need."""
     session = link.session
     room = session.wire.remote_max_frame_size - _FRAME_HEAD
     return session.remote_incoming_window > 0 and (octets + room - 1) // room <= session.remote_incoming_window

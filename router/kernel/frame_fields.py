@@ -70,7 +70,7 @@ class DispositionFrame:
 
 
 class FlowFrame:
-    """What the hot path needs of a `flow` (§2.7.4)."""
+    """The fields of a `flow` that the kernel reads (§2.7.4)."""
 
     __slots__ = (
         "delivery_count",

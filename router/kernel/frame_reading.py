@@ -196,8 +196,9 @@ def read_disposition(frame: DispositionFrame, data: bytes, at: int, end: int) ->
 
 
 def _fields_at(data: bytes, at: int, end: int) -> int:
-    """Where the fields of the list at `at` begin, which ends at `end`; the octet before is their number. -1: it is no
-    list, ends elsewhere, or has more than 255.
+    """Return where the fields of the list at `at` begin; the octet before is their number.
+
+    Returns: -1: there is no list, it does not end at `end`, or it has more than 255 fields.
     """
     if data[at] == 0xC0:
         return at + 3 if at + 2 + data[at + 1] == end else -1

@@ -22,7 +22,7 @@ _OURS: Final = b"x-opt-mesh-"
 
 
 class Head:
-    """Where the head sections of a message of format 0 lie: header and both annotations (§3.2).
+    """Extents of the head sections of a message of format 0: header and both annotations (§3.2).
 
     Offsets into the payload. Extents are (start, end), (0, 0) for a section that is not there.
     """
@@ -150,7 +150,7 @@ def patch_ttl(data: bytes, head: Head, ttl: int) -> bytes:
 
 
 def _property(data: bytes, at: int, number: int) -> tuple[int, int] | None:
-    """Where a field of the properties section lies, if the bare message that begins at `at` starts with one (§3.2.4).
+    """Find a field of the properties section, if the bare message that begins at `at` starts with one (§3.2.4).
 
     Args: number: of the field, from 0. Returns: (start, end); None if there are not so many fields.
     Raises: Incomplete: the bytes end before it is known. Violation: a malformed section.
@@ -222,7 +222,7 @@ def read_expiry(data: bytes, at: int) -> int | None:
 
 
 def read_header_info(data: bytes, at: int, end: int) -> int:
-    """What the header of a message says that records tell: its priority, and 256 times its delivery-count."""
+    """Read what records show of a message's header. Returns: its priority, plus 256 times its delivery-count."""
     if end - at < 6 or data[at + 1] != 0x53 or data[at + 2] != _HEADER or data[at + 3] == 0x45:
         return 4
     if data[at + 3] == 0xC0:
@@ -251,9 +251,9 @@ def read_header_info(data: bytes, at: int, end: int) -> int:
 
 
 def _passes_as_it_is(data: bytes, at: int, end: int, drops: bool, whole: bool) -> bool:
-    """Whether the head sections of a message of format 0 leave as they came, and are nothing out of the ordinary.
+    """Tell whether the head sections of a message of format 0 are usual, so that they leave unchanged.
 
-    Its ttl does: no time has passed.
+    A ttl leaves unchanged, too: no time has passed.
     Args: drops: delivery annotations do not pass. whole: nothing follows behind `end`.
     """
     last = 0
@@ -291,7 +291,7 @@ def _passes_as_it_is(data: bytes, at: int, end: int, drops: bool, whole: bool) -
 
 
 def _is_plain_header(data: bytes, at: int, end: int, form: int) -> bool:
-    """Whether the fields of a header's list are the usual ones. Args: at: where its size is."""
+    """Tell whether a header's list has the usual fields. Args: at: where its size is."""
     if form == 0xC0 and end - at >= 2:
         count = data[at + 1]
         at += 2

@@ -35,7 +35,7 @@ _SPREAD: Final = 0x9E3779B1
 
 
 class Recorder:
-    """Where hop records are stored: one for each delivery and link that it leaves by, of those whose keys are taken.
+    """The store of hop records: one for each sampled delivery and each link that it leaves by.
 
     The words of a record are what the router's telemetry says (`PACKED` there). It never waits: where there is no room
     and nobody gives some, records are lost, and counted.
@@ -103,12 +103,13 @@ class Recorder:
         self.key = None
 
     def takes(self, counter: int) -> bool:
-        """Whether a delivery is recorded, by the counter of its key: every router takes the same ones."""
+        """Tell whether a delivery is recorded, by the counter of its key: all routers record the same deliveries."""
         return ((counter & 0x7FFFFFFF) * _SPREAD & _MASK) < self.threshold
 
     def time(self) -> float:
-        """What `KernelRouter.now` would be now, or was some calls ago in this batch: to look at the clock costs as much
-        as to store a record.
+        """Return the time as `KernelRouter.now` has it, read once for several calls of a batch.
+
+        A look at the clock costs as much as storing a record.
         """
         if self.times <= 0:
             self.now = self.clock() + self.shift

@@ -19,7 +19,7 @@ _ROOMY: Final = 250
 
 
 class KernelLink:
-    """What changes on a link endpoint with each transfer (§2.6.7), and its counters."""
+    """A link endpoint: its state that changes with each transfer (§2.6.7), and its counters."""
 
     __slots__ = (
         "accepted",
@@ -144,7 +144,7 @@ class KernelLink:
                 room.update(left)
 
     def has_tag(self, tag: bytes) -> bool:
-        """Whether what has left by this lane with this tag is unsettled; not of keys that were new here."""
+        """Tell whether an unsettled delivery has this tag on this lane. Deliveries that began here do not count."""
         if tag in self.unsettled:
             return True
         last = len(tag) - 1
@@ -164,7 +164,7 @@ class KernelLink:
 
     @property
     def has_counted(self) -> bool:
-        """Whether a counter is not 0."""
+        """Tell whether a counter is not 0."""
         return bool(self.deliveries or self.accepted or self.rejected or self.released or self.modified)
 
     def count_outcome(self, state: bytes | None) -> None:
@@ -181,8 +181,10 @@ class KernelLink:
 
 
 def enable_fast_path(link: KernelLink, handle: int, route: FastRoute | None) -> None:
-    """What comes on a receiver may be relayed by `route`, as long as it holds; and in any case what goes on with a
-    delivery that has begun. Of a sender that is one of them, credit may be taken note of.
+    """Let the kernel handle frames of a link without a decision.
+
+    Of a receiver the kernel relays deliveries, by `route` while that is valid; without one it continues deliveries that
+    have begun. Of a sender, which is a link of `route`, it applies flows that add credit.
 
     Args: handle: the peer's.
     """
@@ -192,7 +194,7 @@ def enable_fast_path(link: KernelLink, handle: int, route: FastRoute | None) -> 
 
 
 def disable_fast_path(link: KernelLink) -> None:
-    """What comes on a link is for others to read."""
+    """Leave all frames of a link to the engine."""
     link.fast_route = None
     if link.remote_handle != -1:
         del link.session.links[link.remote_handle]

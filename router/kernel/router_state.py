@@ -19,7 +19,7 @@ _BESIDE: Final = 0.1
 
 
 class KernelRouter:
-    """What changes in a router with each transfer and disposition."""
+    """A router: its state that changes with each transfer and disposition."""
 
     __slots__ = (
         "disposition",

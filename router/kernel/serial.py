@@ -20,5 +20,5 @@ def serial_add(value: int, increment: int) -> int:
 
 
 def serial_distance(start: int, end: int) -> int:
-    """How far `end` lies after `start`: -2**31 .. 2**31-1 (RFC 1982, 3.2; exactly half round counts as before)."""
+    """Return how far `end` lies after `start`: -2**31 .. 2**31-1 (RFC 1982, 3.2; half way round counts as before)."""
     return ((end - start + _HALF) & _MASK) - _HALF

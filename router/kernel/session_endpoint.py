@@ -24,7 +24,7 @@ class SessionOwner(Protocol):
 
 
 class KernelSession:
-    """What changes in a session with each transfer and disposition (§2.5.6).
+    """A session endpoint: its state that changes with each transfer and disposition (§2.5.6).
 
     `window_size` is how many transfer frames may be here unreleased: a frame is *held* from its arrival until
     `release`, so what the peer can make us buffer is window_size frames.
@@ -114,13 +114,13 @@ class KernelSession:
 
     @property
     def incoming_window(self) -> int:
-        """How many more transfer frames may come before some are released."""
+        """Return how many more transfer frames may come before some are released."""
         return self.window_size - self.held
 
     def width(self) -> int:
-        """How many frames are announced at once, at most.
+        """Return how many frames are announced at once, at most.
 
-        Who sends what is large in short pieces leaves time, between them, for what is small.
+        A sender of a large message in short pieces leaves time between them for small messages.
         """
         wire = self.wire
         if self.in_parts and wire.narrow < self.window_size:

@@ -136,7 +136,7 @@ def _resume(session: KernelSession, link: KernelLink, frame: TransferFrame, deli
 
 
 def _check_first_transfer(session: KernelSession, link: KernelLink, frame: TransferFrame, payload_size: int) -> None:
-    """Whether a delivery may begin so. Raises: Violation."""
+    """Check that a delivery may begin so. Raises: Violation."""
     if frame.delivery_id == -1:
         raise Violation(SESSION, "amqp:invalid-field", "first transfer of a delivery without delivery-id")
     if frame.delivery_tag is None:
@@ -160,7 +160,7 @@ def _check_first_transfer(session: KernelSession, link: KernelLink, frame: Trans
 
 
 def _makes_room(session: KernelSession, entry: Delivery | FastDelivery) -> bool:
-    """Whether an incoming delivery's link is over, so that another may have its id: then it has given it up."""
+    """Free the id of an incoming delivery whose link has ended. Returns: whether that is so."""
     if not _is_ended(entry, False):
         return False
     delivery = _expanded(entry, False)

@@ -358,16 +358,16 @@ cdef void _relayed_whole(KernelRouter router, KernelLink link, Delivery received
 cdef bint _relay_next(KernelRouter router, KernelSession session, KernelLink link, TransferFrame frame, bytes data,
                       Py_ssize_t payload_at, Py_ssize_t end) except -1
 @cython.locals(route=FastRoute)
-cdef bint _stays(KernelRouter router, KernelLink link, KernelLink out) except -1
+cdef bint _lane_stays(KernelRouter router, KernelLink link, KernelLink out) except -1
 @cython.locals(session=KernelSession, room=long)
 cdef bint _fits(KernelLink link, long octets) except -1
 @cython.locals(wire=KernelConnection)
 cdef bint _is_full(KernelLink link) except -1
 cdef bint _goes_to(KernelRouter router, KernelConnection wire, KernelConnection sink) except -1
-cdef bint _note_wait(KernelRouter router, KernelConnection wire) except -1
-cdef bint _await(KernelRouter router, KernelConnection wire, KernelConnection sink, bint is_full) except -1
+cdef bint _limit_wait(KernelRouter router, KernelConnection wire) except -1
+cdef bint _wait_for_output(KernelRouter router, KernelConnection wire, KernelConnection sink, bint is_full) except -1
 @cython.locals(link=KernelLink, is_full=bint)
-cdef bint _await_route(KernelRouter router, KernelConnection wire, FastRoute route, long octets) except -1
+cdef bint _wait_for_route(KernelRouter router, KernelConnection wire, FastRoute route, long octets) except -1
 @cython.locals(relay=Relay, leg=Leg)
 cdef Relay _relay_by_one_leg(Delivery received, Delivery sent, double now)
 @cython.locals(leg=Leg, fast=FastDelivery, recorder=Recorder, counter=long, at=double, tag=bytes, goes_on=bint)
