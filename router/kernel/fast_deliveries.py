@@ -35,6 +35,7 @@ class FastDelivery:
         "incoming",
         "incoming_id",
         "incoming_tag",
+        "message_format",
         "number",
         "outcome",
         "outcome_at",
@@ -51,6 +52,8 @@ class FastDelivery:
     incoming: KernelLink
     incoming_id: int
     incoming_tag: bytes
+    #: Of the message (§2.7.5); 0 for those of the standard.
+    message_format: int
     #: rcv-settle-mode second is in force.
     second: bool
     #: When it received, seconds.
@@ -78,6 +81,7 @@ def _new_fast_delivery(
     incoming: KernelLink,
     incoming_id: int,
     incoming_tag: bytes,
+    message_format: int,
     second: bool,
     arrived: float,
     outgoing: KernelLink,
@@ -88,6 +92,7 @@ def _new_fast_delivery(
     fast = FastDelivery.__new__(FastDelivery)
     fast.incoming = incoming
     fast.incoming_tag = incoming_tag
+    fast.message_format = message_format
     fast.second = second
     fast.arrived = arrived
     fast.outgoing = outgoing
@@ -107,12 +112,12 @@ def _new_fast_delivery(
 def expand(fast: FastDelivery) -> tuple[Delivery, Delivery]:
     """Make a relay of a fast delivery that needs a decision. Returns: its incoming delivery and its outgoing one."""
     incoming, outgoing = fast.incoming, fast.outgoing
-    received = Delivery(incoming, fast.incoming_tag, 0, False, fast.second)
+    received = Delivery(incoming, fast.incoming_tag, fast.message_format, False, fast.second)
     received.delivery_id = fast.incoming_id
     received.complete = True
     received.state = fast.outcome
     orphaned = fast.incoming_id == -1
-    sent = Delivery(outgoing, _outgoing_tag(fast), 0, False, False)
+    sent = Delivery(outgoing, _outgoing_tag(fast), fast.message_format, False, False)
     sent.complete = True
     relay = _relay_by_one_leg(received, sent, fast.arrived)
     relay.complete = True
@@ -226,6 +231,7 @@ def _compact_relay(router: KernelRouter, received: Delivery, sent: Delivery, rel
             received.link,
             received.delivery_id,
             received.tag,
+            received.message_format,
             received.second,
             relay.came,
             sent.link,

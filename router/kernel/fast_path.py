@@ -243,7 +243,17 @@ def _relay_transfer(
                     header_info,
                 )
     if not settled:
-        fast = _new_fast_delivery(link, frame.delivery_id, incoming_tag, second, router.now, out, delivery_id, tag)
+        fast = _new_fast_delivery(
+            link,
+            frame.delivery_id,
+            incoming_tag,
+            max(frame.message_format, 0),
+            second,
+            router.now,
+            out,
+            delivery_id,
+            tag,
+        )
         fast.number = number
         fast.sent_at = sent_at
         fast.size = size

@@ -214,6 +214,15 @@ def test_to_those_who_decide_it_left_with_the_tag_that_was_written(lanes: str) -
     assert (router.outgoing[0].lane_to_lane, router.outgoing[0].unsettled) == ({}, {left.tag: left})
 
 
+@pytest.mark.parametrize("message_format", [0, 7, M - 1])
+def test_a_fast_delivery_keeps_the_message_format_when_it_is_expanded(message_format: int) -> None:
+    router = Router(bound)
+    router.relay(transfer(0, b"key", PAYLOAD, message_format=message_format))
+    (fast,) = router.sink_session.outgoing.deliveries.values()
+    assert isinstance(fast, FastDelivery)
+    assert [delivery.message_format for delivery in expand(fast)] == [message_format] * 2
+
+
 def test_each_key_counts_one_more_whatever_hops_are_left() -> None:
     flow = KernelRouter()
     flow.begin_keys(b"router and one")
