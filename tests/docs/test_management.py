@@ -35,7 +35,7 @@ def test_every_type_is_there_with_its_attributes_in_order_and_their_types() -> N
 
 def test_every_reason_is_explained() -> None:
     table = TEXT.split("\n## Why nothing moves on a link\n")[1].split("\n## ")[0]
-    rows = re.findall(r"^\| (.+?) \| (?:senders|receivers|lanes|both) \| \S.* \|$", table, re.MULTILINE)
+    rows = re.findall(r"^- \*(.+?)\* \((?:senders|receivers|lanes|both)\): \S", table, re.MULTILINE)
     assert rows == [reason.value for reason in Reason]
 
 

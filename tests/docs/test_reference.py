@@ -21,7 +21,7 @@ def options(*, lasting: bool) -> list[str]:
 
 
 def test_the_options_that_say_which_peer_are_those_of_the_commands() -> None:
-    rows = re.findall(r"^\| `(--[^`]+)` \| (.+?) \| \S.* \|$", TEXT, re.MULTILINE)
+    rows = re.findall(r"^- `(--[^`]+)` \((.+?)\): \S", TEXT, re.MULTILINE)
     assert [option for option, _ in rows] == options(lasting=True)
     assert [option for option, of in rows if of == "all"] == options(lasting=False)
     assert {of for _, of in rows} == {"all", "`send`, `receive`"}
