@@ -25,6 +25,7 @@ from amqpmesh.router.amqp.standard.definitions import (
     Role,
     SenderSettleMode,
 )
+from amqpmesh.router.amqp.standard.delivery_states import OUTCOMES
 from amqpmesh.router.amqp.standard.messaging import (
     DistributionMode,
     LifetimePolicy,
@@ -40,7 +41,6 @@ from amqpmesh.router.attach.stealing import Claim, Claims
 from amqpmesh.router.credit.anonymous_window import SharedWindow
 from amqpmesh.router.credit.sinks import FixedWindow
 from amqpmesh.router.delivery.link_loss import fail_link, suspend
-from amqpmesh.router.delivery.permitted import OUTCOMES
 from amqpmesh.router.endpoint_setup import LARGE, REDIRECT
 from amqpmesh.router.kernel import ACCEPTED, is_terminal, state_kind
 from amqpmesh.router.management.mesh_snapshot import why_unasked

@@ -19,9 +19,9 @@ from amqpmesh.router.amqp.sasl.exchange import SaslClient
 from amqpmesh.router.amqp.standard.definitions import AmqpCondition, Error
 from amqpmesh.router.amqp.states import LinkEndpointState
 from amqpmesh.router.io.environment import seconds_worked
+from amqpmesh.router.io.password_threads import do
 from amqpmesh.router.io.streams import BATCH_TIME
 from amqpmesh.router.logs import event_log
-from amqpmesh.router.runtime.passwords import do
 
 if TYPE_CHECKING:
     from collections.abc import Callable

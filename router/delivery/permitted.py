@@ -8,6 +8,7 @@ from amqpmesh.router.amqp.codec.composite import encode_composite
 from amqpmesh.router.amqp.codec.types import Symbol
 from amqpmesh.router.amqp.codec.values import decode
 from amqpmesh.router.amqp.standard.definitions import AmqpCondition, Error, LinkCondition, TransactionCondition
+from amqpmesh.router.amqp.standard.delivery_states import OUTCOMES
 from amqpmesh.router.amqp.standard.messaging import Rejected, Source
 from amqpmesh.router.kernel import (
     ACCEPTED,
@@ -35,7 +36,6 @@ _SYMBOLS: Final = {
     RELEASED: "amqp:released:list",
     MODIFIED: "amqp:modified:list",
 }
-OUTCOMES: Final = frozenset(_SYMBOLS.values())
 #: What stands in the place of an outcome that a source does not list.
 _IN_ITS_PLACE: Final = {
     RELEASED: RELEASED_STATE,

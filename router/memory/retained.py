@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from amqpmesh.router.amqp.codec.composite import encode_composite
 from amqpmesh.router.amqp.codec.types import Extension, Symbol
 from amqpmesh.router.amqp.standard.definitions import Role
-from amqpmesh.router.amqp.standard.delivery_states import Accepted, Modified, Outcome, Rejected, Released
+from amqpmesh.router.amqp.standard.delivery_states import OUTCOMES, Accepted, Modified, Outcome, Rejected, Released
 from amqpmesh.router.amqp.standard.messaging import LifetimePolicy, Source, Target
 from amqpmesh.router.amqp.standard.performatives import Attach, Begin, Open
-from amqpmesh.router.delivery.permitted import OUTCOMES
 from amqpmesh.router.endpoint_setup import LARGE, REDIRECT, WHOLE
 from amqpmesh.router.memory.holders import SHARES
 

@@ -1,8 +1,7 @@
-"""Checks and hashes passwords in a few threads; answers wait after wrong passwords."""
+"""Password checks of a router: one at a time for each user and host, and later after wrong passwords."""
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Final, Generic, TypeVar
 import trio
 
 from amqpmesh.policies.guesses import Guesses
-from amqpmesh.router.io.environment import REAL, surroundings
+from amqpmesh.router.io.password_threads import do
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Hashable, Iterator
@@ -19,35 +18,11 @@ if TYPE_CHECKING:
     from amqpmesh.router.config.file import RouterConfig
     from amqpmesh.router.model.connections import ConnectionRecord
 
-LIGHT: Final = 5_000
-"""Rounds of hashing that take as long as handing them to a thread: some 2 ms."""
-
 PATIENCE: Final = 30.0
 """Seconds that an answer waits for others to the same user and host, or host: nothing is read from its peer meanwhile,
 so nobody sees that it has gone."""
 
-_THREADS: Final[trio.lowlevel.RunVar[trio.CapacityLimiter]] = trio.lowlevel.RunVar("amqpmesh password threads")
-
 K = TypeVar("K", bound="Hashable")
-
-
-def _threads() -> trio.CapacityLimiter:
-    """Of this run: one processor is left to those who relay."""
-    try:
-        return _THREADS.get()
-    except LookupError:
-        limiter = trio.CapacityLimiter(max(1, (os.cpu_count() or 1) - 1))
-        _THREADS.set(limiter)
-        return limiter
-
-
-async def do(work: Work) -> None:
-    """Do what a SASL exchange asks for, in a thread if it takes long. Raises: nothing."""
-    # A simulation runs the same again, and its clock waits for no thread.
-    if work.iterations <= LIGHT or surroundings() is not REAL:
-        work.do()
-    else:
-        await trio.to_thread.run_sync(work.do, abandon_on_cancel=True, limiter=_threads())
 
 
 class Passwords:

@@ -4,7 +4,7 @@ One module, because the standard's parts 3 and 4 refer to each other here: an ou
 what part 4 adds is a delivery state wherever part 3 has one.
 """
 
-from typing import Annotated, TypeAlias
+from typing import Annotated, Final, TypeAlias
 
 from amqpmesh.router.amqp.codec.composite import Registry, composite
 from amqpmesh.router.amqp.codec.field_types import Boolean, MaxOctets, UInt, ULong
@@ -13,6 +13,9 @@ from amqpmesh.router.amqp.standard.definitions import Error, Fields
 
 TransactionId: TypeAlias = Annotated[bytes, Primitive.BINARY, MaxOctets(32)]
 """Up to 32 octets (§4.5.4)."""
+
+OUTCOMES: Final = frozenset({"amqp:accepted:list", "amqp:rejected:list", "amqp:released:list", "amqp:modified:list"})
+"""The symbols by which a source names its outcomes (§3.5.3)."""
 
 
 @composite("amqp:received:list", 0x23)
