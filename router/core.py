@@ -18,7 +18,6 @@ from amqpmesh.router.amqp.standard.definitions import Error
 from amqpmesh.router.attach.answer import Attaching
 from amqpmesh.router.attach.resolve import Lookup, limit_windows
 from amqpmesh.router.batch import finish_batch
-from amqpmesh.router.chores import Chores
 from amqpmesh.router.containers.container_links import Containers
 from amqpmesh.router.containers.on_demand import Places
 from amqpmesh.router.containers.remote_nodes import Elsewhere
@@ -31,7 +30,7 @@ from amqpmesh.router.delivery.sending import go_on
 from amqpmesh.router.delivery.settlement import Settlement
 from amqpmesh.router.endpoint_setup import client_sasl, endpoint, server_sasl
 from amqpmesh.router.handlers import handle
-from amqpmesh.router.incremental import at_once
+from amqpmesh.router.incremental import Chores, at_once
 from amqpmesh.router.kernel import KernelRouter, Relay, serial_distance
 from amqpmesh.router.logins import Logins
 from amqpmesh.router.logs.event_log import EventLog

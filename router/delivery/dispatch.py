@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from amqpmesh.policies.distribution import choose
-from amqpmesh.router.chores import LEGS
 from amqpmesh.router.delivery.queueing import forwarded, unqueue, wait
 from amqpmesh.router.delivery.sending import start
+from amqpmesh.router.incremental import LEGS
 from amqpmesh.router.model.links import IncomingLink
 
 if TYPE_CHECKING:

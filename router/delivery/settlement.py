@@ -12,7 +12,6 @@ from amqpmesh.router.amqp.codec.composite import encode_composite
 from amqpmesh.router.amqp.shortening import lasting_state
 from amqpmesh.router.amqp.standard.definitions import Error, LinkCondition
 from amqpmesh.router.amqp.standard.messaging import Rejected
-from amqpmesh.router.chores import LEGS
 from amqpmesh.router.delivery.exclusions import is_excluded, nobody_else
 from amqpmesh.router.delivery.lifetime import (
     chosen_at,
@@ -31,6 +30,7 @@ from amqpmesh.router.delivery.queueing import decided_there, forwarded, requeue,
 from amqpmesh.router.delivery.redelivery import dead_letter
 from amqpmesh.router.delivery.sending import abort_leg, may_pass, uncount_or_abort
 from amqpmesh.router.delivery.verdict import answer, pass_up, settle_orphan, tell
+from amqpmesh.router.incremental import LEGS
 from amqpmesh.router.kernel import (
     ACCEPTED_STATE,
     DECLARED,
