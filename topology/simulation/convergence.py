@@ -1,15 +1,40 @@
-"""Whether the routers of a simulated mesh know what is so, and have left nothing behind."""
+"""Checks of a simulated mesh: its routers agree with the facts, and hold nothing of former clients."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Collection, Iterable
+from typing import TYPE_CHECKING, Final
 
 import networkx
+import trio
 
 if TYPE_CHECKING:
     from amqpmesh.topology.linkstate import Topology
     from amqpmesh.topology.simulation.nodes import Node
+
+STEP: Final = 0.001
+"""Seconds between two checks of the routes."""
+
+LONG_STEP: Final = 0.05
+"""Seconds between two checks of the tables."""
+
+
+async def none_left(check: Callable[[], str | None], failure: str, timeout: float, step: float) -> float:
+    """Wait until `check` returns None.
+
+    Args: failure: the beginning of the error's message. timeout, step: seconds at most, and between two checks.
+    Returns: how many seconds it took. Raises: trio.TooSlowError: it took more than `timeout`; its message ends with
+        the last result of `check`.
+    """
+    began = trio.current_time()
+    while True:
+        left = check()
+        now = trio.current_time()
+        if left is None:
+            return now - began
+        if now >= began + timeout:
+            raise trio.TooSlowError(f"{failure} after {timeout:g} s: {left}")
+        await trio.sleep(step)
 
 
 def disagreement(nodes: Collection[Node], links: Iterable[tuple[str, str]]) -> str | None:

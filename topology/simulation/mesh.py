@@ -20,7 +20,7 @@ from amqpmesh.router.client.connect import Connection, connect
 from amqpmesh.router.config.file import ConnectorConfig, ListenerConfig, MeshConfig, RouterConfig
 from amqpmesh.router.io.backoff import Backoff
 from amqpmesh.topology.simulation.certificates import Papers
-from amqpmesh.topology.simulation.convergence import disagreement, leftovers
+from amqpmesh.topology.simulation.convergence import LONG_STEP, STEP, disagreement, leftovers, none_left
 from amqpmesh.topology.simulation.links import Conditions
 from amqpmesh.topology.simulation.log import Log
 from amqpmesh.topology.simulation.network import Host, Network, Road
@@ -36,12 +36,6 @@ CLIENTS: Final = 5672
 """The port at which routers take clients; links have those from `LINKS` on, one each."""
 
 LINKS: Final = 10_000
-
-STEP: Final = 0.001
-"""Seconds between two looks at whether routes have converged."""
-
-LONG_STEP: Final = 0.05
-"""Seconds between two looks at whether tables are empty."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -399,15 +393,7 @@ class Mesh:
         Returns: how many seconds it took. Raises: trio.TooSlowError: it took more than `timeout`; it says what is
             missing.
         """
-        began = trio.current_time()
-        while True:
-            missing = self.unsettled()
-            now = trio.current_time()
-            if missing is None:
-                return now - began
-            if now >= began + timeout:
-                raise trio.TooSlowError(f"not settled after {timeout:g} s: {missing}")
-            await trio.sleep(STEP)
+        return await none_left(self.unsettled, "not settled", timeout, STEP)
 
     def unsettled(self) -> str | None:
         """What `settled` would wait for; None: nothing."""
@@ -427,15 +413,9 @@ class Mesh:
 
         Returns: how many seconds it took. Raises: trio.TooSlowError: it took more than `timeout`; it says what is left.
         """
-        began = trio.current_time()
-        while True:
-            left = leftovers(node for node in self._nodes.values() if node.is_running)
-            now = trio.current_time()
-            if left is None:
-                return now - began
-            if now >= began + timeout:
-                raise trio.TooSlowError(f"not empty after {timeout:g} s: {left}")
-            await trio.sleep(LONG_STEP)
+        return await none_left(
+            lambda: leftovers(node for node in self._nodes.values() if node.is_running), "not empty", timeout, LONG_STEP
+        )
 
     def statistics(self) -> dict[str, Statistics]:
         """How the routers that run stand; after the mesh has been left, what each has left behind."""
