@@ -1,9 +1,8 @@
-"""How long deliveries take, where they spend it, and how far the clocks are apart by which that is measured."""
+"""Tables of latency: of addresses, of routers, of links, and the share of each part of a delivery's way."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -11,9 +10,21 @@ from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812 - everybody calls it so
 
 from amqpmesh.pipeline.addresses import of_applications, summed_up
-from amqpmesh.pipeline.clock_offsets import Bound
-from amqpmesh.pipeline.clock_offsets import clocks as located
-from amqpmesh.pipeline.events import Column, arrow_schema, spark_schema
+from amqpmesh.pipeline.clocks import (
+    CLOCKS,
+    DRIFT,
+    ERROR,
+    PASSED,
+    SHIFT,
+    STEPS,
+    WINDOW,
+    clocks_of,
+    corrected,
+    estimated,
+    running,
+    window_for,
+)
+from amqpmesh.pipeline.events import Column
 from amqpmesh.pipeline.work import Done, Table, Work
 
 if TYPE_CHECKING:
@@ -23,25 +34,6 @@ if TYPE_CHECKING:
 ACCURACY: Final = 10_000
 """Of percentiles: the value stated has a rank that is wrong by a ten thousandth of all at most; up to some thousands of
 values it is exact. It is always one of the values: that of the nearest rank, none between two.
-"""
-
-WINDOW: Final = 10_000_000_000
-"""Nanoseconds for which one offset of a clock is estimated."""
-
-MOST_WINDOWS: Final = 1_440
-"""If there would be more, they are longer: for a day a minute each."""
-
-DRIFT: Final = 50
-"""Parts per million that two clocks may drift against each other; quartz does less. What was seen some time before the
-moment of an estimate bounds it so much less, and the error grows so much with the time from it.
-"""
-
-STAMP: Final = 1_000
-"""Nanoseconds by which a time is stamped wrongly at most: the system tells it in floating point."""
-
-ONE_FRAME: Final = 256
-"""Octets of payload that are one frame on any connection (none may have less than 512, §2.4.1 has it). What is larger
-can come to the next router before its last frame has left this one.
 """
 
 _NS: Final = "ns"
@@ -58,17 +50,6 @@ def _stated(what: str, prefix: str = "") -> tuple[Column, ...]:
         Column(f"{prefix}{name}_ns", pa.int64(), f"{name} of {what}", _NS, True) for name in (*PERCENTILES, "max")
     )
 
-
-CLOCKS: Final = (
-    Column("window_start", pa.int64(), "the estimate is of the middle of this window", "ns since 1970"),
-    Column("window_ns", pa.int64(), "how long that is", _NS),
-    Column("router", pa.string(), "whose clock"),
-    Column("against", pa.string(), "compared with whose"),
-    Column("is_reference", pa.bool_(), "all clocks are corrected by that one's; else it is a neighbour"),
-    Column("offset_ns", pa.int64(), "how far `router` is ahead of `against`; null: unknown", _NS, True),
-    Column("error_ns", pa.int64(), "that is wrong by so much at most", _NS, True),
-    Column("problem", pa.string(), "why it is unknown: `one way`, `inconsistent`", "", True),
-)
 
 ADDRESSES: Final = (
     Column("address", pa.string(), "where they go", "", True),
@@ -135,150 +116,7 @@ SHARES: Final = (
 TABLES: Final = {"clocks": CLOCKS, "addresses": ADDRESSES, "hops": HOPS, "links": LINKS, "shares": SHARES}
 """The tables of `latency`, and their columns."""
 
-_STEPS: Final = "transform(slice(hops, 1, size(hops) - 1), (here, i) -> struct(here, hops[i + 1] as there))"
-"""Each two that follow each other on the way."""
-
-_PASSED: Final = "outcome in ('accepted', 'rejected')"
-"""What ended so was so at each router only once the next one had said it: no router says it of what has left."""
-
 _LATER: Final = "step.there.arrived_ns - step.here.arrived_ns"
-
-_FOUND: Final = (*CLOCKS[:1], *CLOCKS[2:])
-
-
-# -------------------------------------------------------------------------------------------------------------- clocks
-
-
-def estimated(attempts: DataFrame, window: int = WINDOW, drift: int = DRIFT) -> DataFrame:
-    """The table `latency/clocks`. Args: attempts: the table `deliveries/attempts`. window, drift: see there."""
-    middle = f"(sent - pmod(sent, {window}) + {window // 2})"
-    passing = _passages(attempts).withColumn(
-        "away", F.expr(f"cast(abs(sent - {middle}) * {drift} div 1000000 as bigint)")
-    )
-    seen = passing.select(
-        F.expr(f"sent - pmod(sent, {window})").alias("window_start"),
-        F.explode(
-            F.expr(
-                f"""array(
-                named_struct('behind', router, 'ahead', next, 'most',
-                    arrived_there - if(size <= {ONE_FRAME}, coalesce(left, arrived), arrived) + away + {STAMP}),
-                named_struct('behind', next, 'ahead', router, 'most',
-                    if({_PASSED}, said - said_there, null) + away + {STAMP}))"""
-            )
-        ).alias("bound"),
-    )
-    least = (
-        seen.select("window_start", "bound.*")
-        .where("most is not null and behind <> ahead")
-        .groupBy("window_start", "behind", "ahead")
-        .agg(F.min("most").alias("most"))
-    )
-    found = least.groupBy("window_start").applyInArrow(_estimate, spark_schema(_FOUND))
-    return found.withColumn("window_ns", F.lit(window).cast("bigint")).select([each.name for each in CLOCKS])
-
-
-def _estimate(bounds: pa.Table) -> pa.Table:
-    """The rows of one window."""
-    start = bounds.column("window_start")[0].as_py()
-    rows = [
-        {"offset_ns": each["offset"], "error_ns": each["error"], "window_start": start, **each}
-        for each in map(asdict, located(Bound(row["behind"], row["ahead"], row["most"]) for row in bounds.to_pylist()))
-    ]
-    schema = arrow_schema(_FOUND)
-    return pa.Table.from_pylist([{name: row[name] for name in schema.names} for row in rows], schema)
-
-
-def _passages(attempts: DataFrame) -> DataFrame:
-    """A row for each two routers that follow each other on the way of a complete delivery."""
-    whole = attempts.where("complete and size(hops) > 1")
-    return whole.select(
-        "size",
-        "outcome",
-        "settled",
-        F.expr("hops[0].arrived_ns").alias("sent"),
-        F.explode(F.expr(_STEPS)).alias("step"),
-    ).selectExpr(
-        "size",
-        "outcome",
-        "sent",
-        "step.here.router as router",
-        "step.there.router as next",
-        "step.here.arrived_ns as arrived",
-        "step.here.arrived_ns + step.here.in_router_ns as left",
-        "step.here.arrived_ns + step.here.outcome_after_ns as said",
-        "step.there.arrived_ns as arrived_there",
-        "step.there.arrived_ns + step.there.outcome_after_ns as said_there",
-    )
-
-
-def window_for(attempts: DataFrame, window: int = WINDOW, most: int = MOST_WINDOWS) -> int:
-    """How long windows are, so that there are not too many."""
-    sent = F.expr("hops[0].arrived_ns")
-    (row,) = attempts.agg(F.max(sent) - F.min(sent)).collect()
-    return max(window, -(-(row[0] or 0) // most))
-
-
-def running(found: DataFrame, window: int = WINDOW, drift: int = DRIFT) -> DataFrame:
-    """Where the clocks are between the middles of two windows: there each is taken to run evenly.
-
-    Where one of the two is unknown, a clock is taken to be as it was at the other. Args: found: the table
-    `latency/clocks`, of the same window and drift.
-    Returns: `slot`, the beginning of the window whose middle is the earlier one; and `clocks`: for each router that is
-    known, its `reference`, `offset_ns` at the earlier and `next_ns` at the later middle, and `error_ns` between them.
-    """
-    slots = f"""array(named_struct('slot', window_start, 'is_later', false),
-                      named_struct('slot', window_start - {window}, 'is_later', true))"""
-    known = found.where("is_reference and offset_ns is not null").select(
-        "router", F.expr("struct(against as reference, offset_ns, error_ns)").alias("clock"), F.inline(F.expr(slots))
-    )
-    by_router = known.groupBy("slot", "router").agg(
-        F.min(F.expr("if(is_later, null, clock)")).alias("earlier"),
-        F.min(F.expr("if(is_later, clock, null)")).alias("later"),
-    )
-    between = f"""case when router = one.reference then
-            struct(router as reference, 0L as offset_ns, 0L as next_ns, 0L as error_ns)
-        when earlier.reference = later.reference then
-            struct(earlier.reference as reference, earlier.offset_ns as offset_ns, later.offset_ns as next_ns,
-                greatest(earlier.error_ns, later.error_ns) + {window * drift // 2_000_000 + 1} as error_ns)
-        else
-            struct(one.reference as reference, one.offset_ns as offset_ns, one.offset_ns as next_ns,
-                one.error_ns + {window * drift // 1_000_000} as error_ns)
-        end"""
-    either = by_router.withColumn("one", F.expr("coalesce(earlier, later)"))
-    entries = either.select("slot", F.struct("router", F.expr(between).alias("clock")).alias("entry"))
-    return entries.groupBy("slot").agg(F.map_from_entries(F.collect_list("entry")).alias("clocks"))
-
-
-def corrected(attempts: DataFrame, clocks: DataFrame, window: int = WINDOW) -> DataFrame:
-    """Each attempt with the clocks as they were then. Args: clocks: as `running` returns them, of the same window.
-
-    Returns: with two columns more: `clocks`; and `since`, how far it was from the earlier middle to the later, 0 to 1.
-    """
-    middle = f"(hops[0].arrived_ns - {window // 2})"
-    placed = attempts.withColumns(
-        {
-            "slot": F.expr(f"{middle} - pmod({middle}, {window})"),
-            "since": F.expr(f"pmod({middle}, {window}) / {window}"),
-        }
-    )
-    return placed.join(clocks, "slot", "left").drop("slot")
-
-
-def _clocks(one: str, other: str) -> list[str]:
-    """The clocks of two routers, as columns `one` and `other`: looked up once, in a map that may be long."""
-    return [f"clocks[{one}] as one", f"clocks[{other}] as other", f"{one} = {other} as is_same", "since"]
-
-
-_BOTH: Final = "case when is_same then 0L when one.reference = other.reference then {} end"
-_SHIFT: Final = _BOTH.format(
-    "other.offset_ns - one.offset_ns + cast(round("
-    "(other.next_ns - other.offset_ns - one.next_ns + one.offset_ns) * since) as bigint)"
-)
-"""Of `_clocks`: how far that of `other` is ahead of that of `one`; null: unknown."""
-_ERROR: Final = _BOTH.format("one.error_ns + other.error_ns")
-
-
-# -------------------------------------------------------------------------------------------------------------- tables
 
 
 def _figures(values: Expression, prefix: str = "") -> list[Expression]:
@@ -302,10 +140,10 @@ def addresses(attempts: DataFrame) -> DataFrame:
     shown = (
         summed_up(attempts)
         .where("latency_ns is not null")
-        .selectExpr("address", "tenant", "latency_ns", "outcome_after_ns", *_clocks("ingress", "egress"))
+        .selectExpr("address", "tenant", "latency_ns", "outcome_after_ns", *clocks_of("ingress", "egress"))
     )
     timed = shown.selectExpr(
-        "address", "tenant", f"latency_ns - coalesce({_SHIFT}, 0L) as took", f"{_ERROR} as error", "outcome_after_ns"
+        "address", "tenant", f"latency_ns - coalesce({SHIFT}, 0L) as took", f"{ERROR} as error", "outcome_after_ns"
     )
     found = timed.groupBy("address", "tenant").agg(
         F.count("*").alias("deliveries"),
@@ -387,17 +225,17 @@ def _near(found: DataFrame, drift: int) -> DataFrame:
 
 def _steps(attempts: DataFrame) -> DataFrame:
     """A row for each link between routers that a complete delivery passed."""
-    whole = attempts.where("complete and size(hops) > 1").withColumn("step", F.explode(F.expr(_STEPS)))
+    whole = attempts.where("complete and size(hops) > 1").withColumn("step", F.explode(F.expr(STEPS)))
     shown = whole.where("step.here.in_router_ns is not null").select(
-        "step", "outcome", *map(F.expr, _clocks("step.here.router", "step.there.router"))
+        "step", "outcome", *map(F.expr, clocks_of("step.here.router", "step.there.router"))
     )
     return shown.selectExpr(
         "step.here.router as from_router",
         "step.there.router as to_router",
         f"{_LATER} - step.here.in_router_ns as there",
-        f"{_SHIFT} as shift",
-        f"{_ERROR} as error",
-        f"if({_PASSED}, "
+        f"{SHIFT} as shift",
+        f"{ERROR} as error",
+        f"if({PASSED}, "
         "step.here.outcome_after_ns - step.here.in_router_ns - step.there.outcome_after_ns, null) as round_trip",
     )
 
@@ -434,13 +272,13 @@ def shares(attempts: DataFrame) -> DataFrame:
         if(not answered and outcome_after_ns is not null, array(struct('lost' as part, final as from_router, {nowhere},
             outcome_after_ns - ({last}.arrived_ns + element_at(stays, -1) - hops[0].arrived_ns) as ns)), array()))"""
     at_routers = timed.select(*by_address, F.inline(F.expr(stays)), F.lit(True).alias("counts"))
-    shown = timed.withColumn("step", F.explode(F.expr(_STEPS))).select(
+    shown = timed.withColumn("step", F.explode(F.expr(STEPS))).select(
         *by_address,
         "step",
         "answered",
         "final",
         "outcome_after_ns",
-        *map(F.expr, _clocks("step.here.router", "step.there.router")),
+        *map(F.expr, clocks_of("step.here.router", "step.there.router")),
     )
     # What is lost was counted by two clocks: here it is corrected by how far they are apart, and not counted again.
     there = "step.here.router as from_router, step.there.router as to_router"
@@ -451,7 +289,7 @@ def shares(attempts: DataFrame) -> DataFrame:
         struct('lost' as part, final as from_router, {nowhere},
             if(not answered and outcome_after_ns is not null, shift, null) as ns, false as counts)),
         move -> move.ns is not null)"""
-    between = shown.withColumn("shift", F.expr(f"coalesce({_SHIFT}, 0L)")).select(*by_address, F.inline(F.expr(moves)))
+    between = shown.withColumn("shift", F.expr(f"coalesce({SHIFT}, 0L)")).select(*by_address, F.inline(F.expr(moves)))
     found = (
         at_routers.unionByName(between)
         .groupBy(*by_address, "part", "from_router", "to_router")

@@ -1,23 +1,20 @@
-"""Pictures of what the pipeline has found, for people who look rather than read: plain data in, a figure out.
+"""Pictures of the results of the pipeline, but for that of the mesh: plain data in, a figure out.
 
-Each function takes a bounded number of rows, as `excerpts` reads them, and tells nothing that the tables do not. Where
-there is nothing to show, the picture says so. Times are UTC.
+Each function takes a bounded number of rows, as `summaries` reads them, and shows nothing that the tables do not hold.
+Without rows, the picture says so. Times are UTC.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from itertools import combinations
 from typing import Any, Final, NamedTuple
 
-import networkx as nx
 import numpy as np
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
-from matplotlib.cm import ScalarMappable
 from matplotlib.colors import LogNorm, Normalize
 from matplotlib.dates import AutoDateLocator, ConciseDateFormatter, date2num
 from matplotlib.figure import Figure
@@ -43,15 +40,6 @@ from amqpmesh.pipeline.drawing import (
     sheet,
 )
 
-LABELLED: Final = 60
-"""Routers that are all named; of more, only those at the most used links are."""
-
-BUSIEST: Final = 6
-"""Links that are labelled with what they carry."""
-
-DRAWN: Final = 1_000
-"""Routers that are drawn, those that carry most; how many are not, the picture says."""
-
 CELLS: Final = 12
 """Rows and columns of a heat map that still has numbers in its cells."""
 
@@ -69,14 +57,6 @@ PARTS: Final = {
     "lost": ("until a router said how it ended", COLORS[3]),
 }
 """Where time is spent, as the table `latency/shares` calls it."""
-
-
-class Carried(NamedTuple):
-    """What a link carries in one direction, in octets."""
-
-    router: str
-    peer: str
-    octets: float
 
 
 class Percentiles(NamedTuple):
@@ -136,140 +116,6 @@ class Strange:
     usual: Sequence[float] = field(default_factory=tuple)
     low: Sequence[float] = field(default_factory=tuple)
     high: Sequence[float] = field(default_factory=tuple)
-
-
-# ---------------------------------------------------------------------------------------------------------------- graph
-
-
-@picture
-def mesh(routers: Sequence[str], links: Sequence[Carried]) -> Figure:
-    """Routers, and links between them: thick and dark is what carries much. Args: links: of both directions."""
-    carried: dict[tuple[str, str], float] = {}
-    through = dict.fromkeys(routers, 0.0)
-    for each in links:
-        pair = (min(each.router, each.peer), max(each.router, each.peer))
-        carried[pair] = carried.get(pair, 0.0) + each.octets
-        for end in pair:
-            through[end] = through.get(end, 0.0) + each.octets
-    if not through:
-        return nothing()
-    drawn = sorted(sorted(through, key=lambda each: (-through[each], each))[:DRAWN])
-    left_out = len(through) - len(drawn)
-    shown = {*drawn}
-    ordered = sorted((pair for pair in carried if shown.issuperset(pair)), key=lambda pair: (carried[pair], pair))
-    busiest = [pair for pair in ordered[::-1][:BUSIEST] if carried[pair] > 0]
-    places = _places(drawn, ordered)
-    figure = sheet(1.5 if len(drawn) == 1 else 3.0 + 3.6 * min(1.0, len(drawn) / 40))
-    axes = figure.subplots()
-    axes.set_axis_off()
-    axes.margins(0.1, 0.12)
-    most = max(carried.values(), default=0.0)
-    scale = Normalize(0, most or 1.0)
-    few = len(drawn) <= LABELLED
-    for pair in ordered:
-        (x1, y1), (x2, y2) = (places[each] for each in pair)
-        share = carried[pair] / (most or 1.0)
-        color = BLUES(scale(carried[pair])) if carried[pair] else "#D5D5D5"
-        axes.plot([x1, x2], [y1, y2], color=color, linewidth=(1.0 if few else 0.5) + 6 * share, zorder=1,
-                  solid_capstyle="round")  # fmt: skip
-    xs, ys = ([places[each][axis] for each in drawn] for axis in (0, 1))
-    axes.scatter(xs, ys, s=90 if few else 14, color="white" if few else INK, edgecolors=INK, linewidths=1.2, zorder=2)
-    _label(axes, drawn if few else [each for pair in busiest for each in pair], busiest, carried, places)
-    if most:
-        bar = figure.colorbar(ScalarMappable(scale, BLUES), ax=axes, shrink=0.6, aspect=30, pad=0.01)
-        bar.set_label("payload carried, both directions")
-        bar.ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: octets(value)))
-        bar.outline.set_visible(False)
-        bar.ax.tick_params(length=0)
-    if left_out:
-        axes.set_title(f"{left_out:,} routers that carry less are not drawn")
-    return figure
-
-
-def _places(routers: Sequence[str], links: Sequence[tuple[str, str]]) -> Mapping[str, tuple[float, float]]:
-    """Where routers are drawn, the same each time."""
-    graph = nx.Graph()
-    graph.add_nodes_from(routers)
-    graph.add_edges_from(sorted(links))
-    if len(graph) == 1:
-        return dict.fromkeys(graph, (0.0, 0.0))
-    if len(graph) > LABELLED:
-        return _placed(_spread(graph))
-    is_planar, embedding = nx.check_planarity(graph)
-    begins = [nx.circular_layout([*nx.dfs_preorder_nodes(graph)]) if nx.is_connected(graph) else _spread(graph)]
-    if is_planar:
-        flat = nx.combinatorial_embedding_to_pos(embedding)
-        begins.append(nx.rescale_layout_dict({each: np.array(at, float) for each, at in flat.items()}))
-    # It is better to look at, has no idea of what is not connected, and takes the cube of the number. What it begins
-    # with decides which links cross; where all of that crosses, what has no crossings is good enough.
-    found = [nx.kamada_kawai_layout(graph, pos=each) for each in begins] if nx.is_connected(graph) else []
-    found += begins[-1:] if found and is_planar else begins
-    return _placed(min(found, key=lambda places: _crossings(graph.edges, places)) if is_planar else found[0])
-
-
-def _spread(graph: nx.Graph) -> Mapping[str, Any]:
-    places: Mapping[str, Any] = nx.spring_layout(
-        graph, seed=1, k=1.6 / math.sqrt(len(graph)), iterations=100, method="force"
-    )
-    return places
-
-
-def _placed(places: Mapping[str, Any]) -> Mapping[str, tuple[float, float]]:
-    return {each: (float(x), float(y)) for each, (x, y) in places.items()}
-
-
-def _crossings(links: Iterable[tuple[str, str]], places: Mapping[str, Any]) -> int:
-    """How many pairs of links cross each other."""
-
-    def side(one: str, other: str, third: str) -> float:
-        """On which side of the line through two the third one is."""
-        (ax, ay), (bx, by), (cx, cy) = (places[each] for each in (one, other, third))
-        turn: float = (bx - ax) * (cy - ay) - (by - ay) * (cx - ax)
-        return turn
-
-    return sum(
-        side(a, b, c) * side(a, b, d) < 0 and side(c, d, a) * side(c, d, b) < 0
-        for (a, b), (c, d) in combinations(links, 2)
-        if len({a, b, c, d}) == 4
-    )
-
-
-def _label(
-    axes: Axes,
-    routers: Sequence[str],
-    links: Sequence[tuple[str, str]],
-    carried: Mapping[tuple[str, str], float],
-    places: Mapping[str, tuple[float, float]],
-) -> None:
-    """What routers are called, and what links carry; nothing is written over something else."""
-    middle = np.mean(list(places.values()), axis=0)
-    around = np.ptp(list(places.values()), axis=0)
-    near = np.maximum(around, 1e-9) * (0.05, 0.035)
-    taken: list[Any] = []
-
-    def is_free(at: tuple[float, float]) -> bool:
-        free = not any((np.abs(np.subtract(at, each)) < near).all() for each in taken)
-        if free:
-            taken.append(at)
-        return free
-
-    for each in dict.fromkeys(routers):
-        if len(places) > LABELLED and not is_free(places[each]):
-            continue
-        above = places[each][1] >= middle[1]
-        axes.annotate(
-            name(each, 20), places[each], (0, 8 if above else -8), textcoords="offset points", ha="center",
-            va="bottom" if above else "top", fontsize=8, fontweight="bold", zorder=4,
-            bbox={"boxstyle": "round,pad=0.1", "facecolor": "white", "edgecolor": "none", "alpha": 0.7},
-        )  # fmt: skip
-    for pair in links:
-        (x1, y1), (x2, y2) = (places[each] for each in pair)
-        at = (x1 + x2) / 2, (y1 + y2) / 2
-        if is_free(at):
-            axes.annotate(
-                octets(carried[pair]), at, ha="center", va="center", fontsize=7.5, zorder=3,
-                bbox={"boxstyle": "round,pad=0.2", "facecolor": "white", "edgecolor": "none", "alpha": 0.85},
-            )  # fmt: skip
 
 
 # -------------------------------------------------------------------------------------------------------------- traffic

@@ -10,11 +10,12 @@ from uuid import uuid4
 
 from matplotlib.figure import Figure
 
-from amqpmesh.pipeline import pictures, summaries
+from amqpmesh.pipeline import mesh_picture, pictures, summaries
 from amqpmesh.pipeline.addresses import MANAGEMENT
 from amqpmesh.pipeline.drawing import octets, png, printable, seconds
 from amqpmesh.pipeline.files import ordinary
 from amqpmesh.pipeline.jobs import Account
+from amqpmesh.pipeline.mesh_picture import BUSIEST
 from amqpmesh.pipeline.page import Report, Section, Shown, Told, page
 from amqpmesh.pipeline.pictures import Percentiles
 from amqpmesh.pipeline.summaries import Basis
@@ -312,9 +313,9 @@ DRAWN: Final[Mapping[str, Sequence[Drawn]]] = {
     "traffic": (
         Drawn(
             "mesh",
-            f"The mesh. The wider and darker a link, the more it carried; the {pictures.BUSIEST} busiest say how much.",
+            f"The mesh. The wider and darker a link, the more it carried; the {BUSIEST} busiest say how much.",
             "Graph of routers and links, with what links carried",
-            lambda work: pictures.mesh(*summaries.mesh(work)),
+            lambda work: mesh_picture.mesh(*summaries.mesh(work)),
         ),
         Drawn(
             "matrix",

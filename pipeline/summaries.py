@@ -17,7 +17,8 @@ from amqpmesh.pipeline.deliveries import between
 from amqpmesh.pipeline.events import table
 from amqpmesh.pipeline.graphs import recorded
 from amqpmesh.pipeline.losses import ALL, Loss
-from amqpmesh.pipeline.pictures import ALL_OTHERS, Carried, Clock, Failed, Moved, Percentiles, Strange
+from amqpmesh.pipeline.mesh_picture import Carried
+from amqpmesh.pipeline.pictures import ALL_OTHERS, Clock, Failed, Moved, Percentiles, Strange
 from amqpmesh.pipeline.work import Work
 
 if TYPE_CHECKING:

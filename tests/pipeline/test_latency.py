@@ -13,19 +13,8 @@ import pytest
 
 from amqpmesh.pipeline import latency
 from amqpmesh.pipeline.clock_offsets import INCONSISTENT, ONE_WAY
-from amqpmesh.pipeline.latency import (
-    ACCURACY,
-    STAMP,
-    TABLES,
-    WINDOW,
-    addresses,
-    corrected,
-    estimated,
-    hops,
-    job,
-    running,
-    shares,
-)
+from amqpmesh.pipeline.clocks import STAMP, WINDOW, corrected, estimated, running
+from amqpmesh.pipeline.latency import ACCURACY, TABLES, addresses, hops, job, shares
 from amqpmesh.pipeline.latency import links as link_table
 from amqpmesh.pipeline.work import Done, Work
 from tests.support.data.attempts import Way, frame

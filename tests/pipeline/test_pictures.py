@@ -19,9 +19,10 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle, StepPatch
 from matplotlib.text import Text
 
-from amqpmesh.pipeline import pictures
+from amqpmesh.pipeline import mesh_picture, pictures
 from amqpmesh.pipeline.drawing import png
-from amqpmesh.pipeline.pictures import ALL_OTHERS, Carried, Clock, Failed, Moved, Percentiles, Strange
+from amqpmesh.pipeline.mesh_picture import Carried
+from amqpmesh.pipeline.pictures import ALL_OTHERS, Clock, Failed, Moved, Percentiles, Strange
 
 Point = np.ndarray[Any, np.dtype[np.float64]]
 MS = 1e6
@@ -66,7 +67,7 @@ def strange(title: str) -> Strange:
 
 
 DRAWN_WITH_NAMES: dict[str, Callable[[tuple[str, ...]], Figure]] = {
-    "mesh": lambda names: pictures.mesh(names, [Carried(names[0], each, 5.0) for each in names[1:]]),
+    "mesh": lambda names: mesh_picture.mesh(names, [Carried(names[0], each, 5.0) for each in names[1:]]),
     "matrix": lambda names: pictures.matrix({(each, each): 5.0 for each in names}),
     "over_time": lambda names: pictures.over_time(MINUTES, {each: [1.0] * 4 for each in names}),
     "percentiles": lambda names: pictures.percentiles([Percentiles(each, MS, MS, MS, MS, None) for each in names]),
@@ -100,7 +101,7 @@ def test_a_name_is_text_on_one_line_whatever_it_is(kind: str) -> None:
 @pytest.mark.parametrize(
     "figure",
     [
-        pictures.mesh([], []), pictures.matrix({}), pictures.matrix({("A", "B"): 0.0}), pictures.over_time([], {}),
+        mesh_picture.mesh([], []), pictures.matrix({}), pictures.matrix({("A", "B"): 0.0}), pictures.over_time([], {}),
         pictures.percentiles([]), pictures.shares({}), pictures.clocks([]), pictures.losses({}),
         pictures.anomalies([]), pictures.contingency([]), pictures.plan([]),
     ],
@@ -115,7 +116,7 @@ def test_where_there_is_nothing_a_sentence_says_so(figure: Figure) -> None:
 
 
 def test_the_mesh_has_its_routers_and_what_the_busiest_links_carry_both_ways() -> None:
-    figure = pictures.mesh("ABCD", [Carried("A", "B", 3e6), Carried("B", "A", 1e6), Carried("C", "B", 0.0)])
+    figure = mesh_picture.mesh("ABCD", [Carried("A", "B", 3e6), Carried("B", "A", 1e6), Carried("C", "B", 0.0)])
     found = texts(figure)
     assert {"A", "B", "C", "D", "4 MB"} <= {*found}
     wide, narrow = sorted((line.get_linewidth() for line in figure.axes[0].lines), reverse=True)
@@ -125,7 +126,7 @@ def test_the_mesh_has_its_routers_and_what_the_busiest_links_carry_both_ways() -
 
 
 def test_a_router_alone_is_a_mesh() -> None:
-    assert "A" in texts(pictures.mesh(["A"], []))
+    assert "A" in texts(mesh_picture.mesh(["A"], []))
 
 
 @pytest.mark.parametrize(
@@ -141,7 +142,7 @@ def test_a_router_alone_is_a_mesh() -> None:
 )
 def test_what_can_be_drawn_without_crossing_links_is(links: list[tuple[str, str]]) -> None:
     names = sorted({each for link in links for each in link}, key=lambda each: each[::-1])
-    figure = pictures.mesh(names, [Carried(one, other, 1.0) for one, other in links])
+    figure = mesh_picture.mesh(names, [Carried(one, other, 1.0) for one, other in links])
     lines = [np.asarray(line.get_xydata(), float) for line in figure.axes[0].lines]
     assert len(lines) == len(links)
     for (a, b), (c, d) in combinations(lines, 2):
@@ -161,7 +162,7 @@ def crosses(a: Point, b: Point, c: Point, d: Point) -> bool:
 def test_of_many_routers_only_those_at_the_busiest_links_are_named() -> None:
     names = [f"R{each}" for each in range(200)]
     links = [Carried(one, other, 10.0 + at) for at, (one, other) in enumerate(pairwise(names))]
-    found = {each for each in texts(pictures.mesh(names, links)) if each.startswith("R")}
+    found = {each for each in texts(mesh_picture.mesh(names, links)) if each.startswith("R")}
     assert set() < found <= {f"R{each}" for each in range(192, 200)}
 
 
@@ -169,12 +170,12 @@ def test_a_mesh_is_drawn_the_same_each_time() -> None:
     for size in (5, 70):
         names = [f"R{each}" for each in range(size)]
         links = [Carried(one, other, 5.0) for one, other in pairwise(names)]
-        assert png(pictures.mesh(names, links)) == png(pictures.mesh(names[::-1], links[::-1]))
+        assert png(mesh_picture.mesh(names, links)) == png(mesh_picture.mesh(names[::-1], links[::-1]))
 
 
 def test_how_many_routers_are_left_out_of_a_large_mesh_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pictures, "DRAWN", 3)
-    figure = pictures.mesh("ABCDE", [Carried("A", "B", 5.0), Carried("B", "C", 5.0), Carried("D", "E", 1.0)])
+    monkeypatch.setattr(mesh_picture, "DRAWN", 3)
+    figure = mesh_picture.mesh("ABCDE", [Carried("A", "B", 5.0), Carried("B", "C", 5.0), Carried("D", "E", 1.0)])
     assert "2 routers that carry less are not drawn" in texts(figure)
     assert len(figure.axes[0].lines) == 2
 

@@ -16,7 +16,8 @@ from amqpmesh.pipeline import anomalies, deliveries, events, latency, losses, pl
 from amqpmesh.pipeline.contingency import FAILURES
 from amqpmesh.pipeline.events import arrow_schema
 from amqpmesh.pipeline.jobs import JOBS, Account
-from amqpmesh.pipeline.pictures import ALL_OTHERS, Carried
+from amqpmesh.pipeline.mesh_picture import Carried
+from amqpmesh.pipeline.pictures import ALL_OTHERS
 from amqpmesh.pipeline.report import ANSWERS, DRAWN, PICTURES, REPORT, destination, report
 from amqpmesh.pipeline.work import Done, Table, Work
 from amqpmesh.router.amqp.errors import CommandError

@@ -1,0 +1,191 @@
+"""Estimates of the clocks of routers from deliveries, on Spark, and times corrected by them.
+
+`clock_offsets` computes the estimates of one window.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+from pyspark.sql import functions as F  # noqa: N812 - everybody calls it so
+
+from amqpmesh.pipeline.clock_offsets import Bound
+from amqpmesh.pipeline.clock_offsets import clocks as located
+from amqpmesh.pipeline.events import Column, arrow_schema, spark_schema
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+WINDOW: Final = 10_000_000_000
+"""Nanoseconds for which one offset of a clock is estimated."""
+
+MOST_WINDOWS: Final = 1_440
+"""If there would be more, they are longer: for a day a minute each."""
+
+DRIFT: Final = 50
+"""Parts per million that two clocks may drift against each other; quartz does less. What was seen some time before the
+moment of an estimate bounds it so much less, and the error grows so much with the time from it.
+"""
+
+STAMP: Final = 1_000
+"""Nanoseconds by which a time is stamped wrongly at most: the system tells it in floating point."""
+
+ONE_FRAME: Final = 256
+"""Octets of payload that are one frame on any connection (none may have less than 512, §2.4.1 has it). What is larger
+can come to the next router before its last frame has left this one.
+"""
+
+CLOCKS: Final = (
+    Column("window_start", pa.int64(), "the estimate is of the middle of this window", "ns since 1970"),
+    Column("window_ns", pa.int64(), "how long that is", "ns"),
+    Column("router", pa.string(), "whose clock"),
+    Column("against", pa.string(), "compared with whose"),
+    Column("is_reference", pa.bool_(), "all clocks are corrected by that one's; else it is a neighbour"),
+    Column("offset_ns", pa.int64(), "how far `router` is ahead of `against`; null: unknown", "ns", True),
+    Column("error_ns", pa.int64(), "that is wrong by so much at most", "ns", True),
+    Column("problem", pa.string(), "why it is unknown: `one way`, `inconsistent`", "", True),
+)
+
+STEPS: Final = "transform(slice(hops, 1, size(hops) - 1), (here, i) -> struct(here, hops[i + 1] as there))"
+"""Pairs of neighbours on the path of a delivery."""
+
+PASSED: Final = "outcome in ('accepted', 'rejected')"
+"""Outcomes that a router records only after the next router has sent them: no router chooses one of these for a
+delivery that it has sent on.
+"""
+
+_FOUND: Final = (*CLOCKS[:1], *CLOCKS[2:])
+
+
+def estimated(attempts: DataFrame, window: int = WINDOW, drift: int = DRIFT) -> DataFrame:
+    """Make the table `latency/clocks`.
+
+    Args: attempts: the table `deliveries/attempts`. window, drift: as `WINDOW` and `DRIFT`.
+    """
+    middle = f"(sent - pmod(sent, {window}) + {window // 2})"
+    passing = _passages(attempts).withColumn(
+        "away", F.expr(f"cast(abs(sent - {middle}) * {drift} div 1000000 as bigint)")
+    )
+    seen = passing.select(
+        F.expr(f"sent - pmod(sent, {window})").alias("window_start"),
+        F.explode(
+            F.expr(
+                f"""array(
+                named_struct('behind', router, 'ahead', next, 'most',
+                    arrived_there - if(size <= {ONE_FRAME}, coalesce(left, arrived), arrived) + away + {STAMP}),
+                named_struct('behind', next, 'ahead', router, 'most',
+                    if({PASSED}, said - said_there, null) + away + {STAMP}))"""
+            )
+        ).alias("bound"),
+    )
+    least = (
+        seen.select("window_start", "bound.*")
+        .where("most is not null and behind <> ahead")
+        .groupBy("window_start", "behind", "ahead")
+        .agg(F.min("most").alias("most"))
+    )
+    found = least.groupBy("window_start").applyInArrow(_estimate, spark_schema(_FOUND))
+    return found.withColumn("window_ns", F.lit(window).cast("bigint")).select([each.name for each in CLOCKS])
+
+
+def _estimate(bounds: pa.Table) -> pa.Table:
+    """Return the rows of one window."""
+    start = bounds.column("window_start")[0].as_py()
+    rows = [
+        {"offset_ns": each["offset"], "error_ns": each["error"], "window_start": start, **each}
+        for each in map(asdict, located(Bound(row["behind"], row["ahead"], row["most"]) for row in bounds.to_pylist()))
+    ]
+    schema = arrow_schema(_FOUND)
+    return pa.Table.from_pylist([{name: row[name] for name in schema.names} for row in rows], schema)
+
+
+def _passages(attempts: DataFrame) -> DataFrame:
+    """Return a row for each pair of neighbours on the path of a complete delivery."""
+    whole = attempts.where("complete and size(hops) > 1")
+    return whole.select(
+        "size",
+        "outcome",
+        "settled",
+        F.expr("hops[0].arrived_ns").alias("sent"),
+        F.explode(F.expr(STEPS)).alias("step"),
+    ).selectExpr(
+        "size",
+        "outcome",
+        "sent",
+        "step.here.router as router",
+        "step.there.router as next",
+        "step.here.arrived_ns as arrived",
+        "step.here.arrived_ns + step.here.in_router_ns as left",
+        "step.here.arrived_ns + step.here.outcome_after_ns as said",
+        "step.there.arrived_ns as arrived_there",
+        "step.there.arrived_ns + step.there.outcome_after_ns as said_there",
+    )
+
+
+def window_for(attempts: DataFrame, window: int = WINDOW, most: int = MOST_WINDOWS) -> int:
+    """Return the length of a window in nanoseconds: `window`, or more if there would be more than `most` windows."""
+    sent = F.expr("hops[0].arrived_ns")
+    (row,) = attempts.agg(F.max(sent) - F.min(sent)).collect()
+    return max(window, -(-(row[0] or 0) // most))
+
+
+def running(found: DataFrame, window: int = WINDOW, drift: int = DRIFT) -> DataFrame:
+    """Return the clocks between the middles of each two windows, where each clock is assumed to run evenly.
+
+    If one of the two estimates is unknown, the other one counts for all of the time. Args: found: the table
+    `latency/clocks`, of the same window and drift.
+    Returns: `slot`, the beginning of the window whose middle is the earlier one; and `clocks`: for each router that is
+    known, its `reference`, `offset_ns` at the earlier and `next_ns` at the later middle, and `error_ns` between them.
+    """
+    slots = f"""array(named_struct('slot', window_start, 'is_later', false),
+                      named_struct('slot', window_start - {window}, 'is_later', true))"""
+    known = found.where("is_reference and offset_ns is not null").select(
+        "router", F.expr("struct(against as reference, offset_ns, error_ns)").alias("clock"), F.inline(F.expr(slots))
+    )
+    by_router = known.groupBy("slot", "router").agg(
+        F.min(F.expr("if(is_later, null, clock)")).alias("earlier"),
+        F.min(F.expr("if(is_later, clock, null)")).alias("later"),
+    )
+    between = f"""case when router = one.reference then
+            struct(router as reference, 0L as offset_ns, 0L as next_ns, 0L as error_ns)
+        when earlier.reference = later.reference then
+            struct(earlier.reference as reference, earlier.offset_ns as offset_ns, later.offset_ns as next_ns,
+                greatest(earlier.error_ns, later.error_ns) + {window * drift // 2_000_000 + 1} as error_ns)
+        else
+            struct(one.reference as reference, one.offset_ns as offset_ns, one.offset_ns as next_ns,
+                one.error_ns + {window * drift // 1_000_000} as error_ns)
+        end"""
+    either = by_router.withColumn("one", F.expr("coalesce(earlier, later)"))
+    entries = either.select("slot", F.struct("router", F.expr(between).alias("clock")).alias("entry"))
+    return entries.groupBy("slot").agg(F.map_from_entries(F.collect_list("entry")).alias("clocks"))
+
+
+def corrected(attempts: DataFrame, clocks: DataFrame, window: int = WINDOW) -> DataFrame:
+    """Add to each attempt the clocks of its time. Args: clocks: as `running` returns them, of the same window.
+
+    Returns: with two columns more: `clocks`; and `since`, how far it was from the earlier middle to the later, 0 to 1.
+    """
+    middle = f"(hops[0].arrived_ns - {window // 2})"
+    placed = attempts.withColumns(
+        {
+            "slot": F.expr(f"{middle} - pmod({middle}, {window})"),
+            "since": F.expr(f"pmod({middle}, {window}) / {window}"),
+        }
+    )
+    return placed.join(clocks, "slot", "left").drop("slot")
+
+
+def clocks_of(one: str, other: str) -> list[str]:
+    """Return columns of the clocks of two routers, `one` and `other`. The map may be long: each is looked up once."""
+    return [f"clocks[{one}] as one", f"clocks[{other}] as other", f"{one} = {other} as is_same", "since"]
+
+
+_BOTH: Final = "case when is_same then 0L when one.reference = other.reference then {} end"
+SHIFT: Final = _BOTH.format(
+    "other.offset_ns - one.offset_ns + cast(round("
+    "(other.next_ns - other.offset_ns - one.next_ns + one.offset_ns) * since) as bigint)"
+)
+"""An expression over `clocks_of`: by how much the clock of `other` is ahead of that of `one`; null: unknown."""
+ERROR: Final = _BOTH.format("one.error_ns + other.error_ns")
