@@ -81,7 +81,6 @@ def _new_fast_delivery(
     incoming: KernelLink,
     incoming_id: int,
     incoming_tag: bytes,
-    message_format: int,
     second: bool,
     arrived: float,
     outgoing: KernelLink,
@@ -92,7 +91,7 @@ def _new_fast_delivery(
     fast = FastDelivery.__new__(FastDelivery)
     fast.incoming = incoming
     fast.incoming_tag = incoming_tag
-    fast.message_format = message_format
+    fast.message_format = 0
     fast.second = second
     fast.arrived = arrived
     fast.outgoing = outgoing
@@ -231,13 +230,13 @@ def _compact_relay(router: KernelRouter, received: Delivery, sent: Delivery, rel
             received.link,
             received.delivery_id,
             received.tag,
-            received.message_format,
             received.second,
             relay.came,
             sent.link,
             sent.delivery_id,
             tag,
         )
+        fast.message_format = received.message_format
         fast.sent_at = at
         fast.size = sent.size
         fast.header_info = relay.header_info

@@ -247,13 +247,14 @@ def _relay_transfer(
             link,
             frame.delivery_id,
             incoming_tag,
-            max(frame.message_format, 0),
             second,
             router.now,
             out,
             delivery_id,
             tag,
         )
+        if frame.message_format > 0:
+            fast.message_format = frame.message_format
         fast.number = number
         fast.sent_at = sent_at
         fast.size = size

@@ -340,7 +340,7 @@ cpdef Py_ssize_t receive_batch(KernelConnection wire, ReceivedBatch batch, bytes
 cdef bint _relay_transfer(KernelRouter router, KernelSession session, KernelLink link, TransferFrame frame, bytes data,
                           Py_ssize_t payload_at, Py_ssize_t end) except -1
 @cython.locals(fast=FastDelivery)
-cdef FastDelivery _new_fast_delivery(KernelLink incoming, long incoming_id, bytes incoming_tag, long message_format, bint second, double arrived, KernelLink outgoing,
+cdef FastDelivery _new_fast_delivery(KernelLink incoming, long incoming_id, bytes incoming_tag, bint second, double arrived, KernelLink outgoing,
                       long outgoing_id, bytes outgoing_tag)
 @cython.locals(count=long, priority=long, tries=long, field=long, code=long)
 cpdef long read_header_info(bytes data, Py_ssize_t at, Py_ssize_t end) except? -1
