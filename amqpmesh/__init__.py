@@ -75,27 +75,26 @@ if TYPE_CHECKING:
     from amqpmesh.router.message.content import Message
     from amqpmesh.router.message.outcomes import ModifiedError, Outcome, OutcomeError, RejectedError, ReleasedError
     from amqpmesh.router.runtime.router import Router
-    from amqpmesh.router.statistics import (
-        AddressStatistics,
+    from amqpmesh.router.statistics.common import ConnectionDirection, Direction, Outcomes, Reason
+    from amqpmesh.router.statistics.mesh_statistics import (
         AdvertStatistics,
-        ConnectionDirection,
+        DisagreementStatistics,
+        LaneStatistics,
+        MeshStatistics,
+        NeighbourStatistics,
+        RouteStatistics,
+    )
+    from amqpmesh.router.statistics.router_statistics import (
+        AddressStatistics,
         ConnectionStatistics,
         ConnectorState,
         ConnectorStatistics,
         ContainerLinkState,
         ContainerLinkStatistics,
-        Direction,
-        DisagreementStatistics,
-        LaneStatistics,
         LinkStatistics,
         ListenerStatistics,
-        MeshStatistics,
-        NeighbourStatistics,
         NodeStatistics,
-        Outcomes,
-        Reason,
         RouterStatistics,
-        RouteStatistics,
         Statistics,
     )
 
@@ -279,26 +278,30 @@ if not TYPE_CHECKING:  # a type checker that saw `__getattr__` would believe in 
                 "RejectedError",
                 "ReleasedError",
             ),
-            "amqpmesh.router.management.blocked": ("Reason",),
-            "amqpmesh.router.statistics": (
-                "AddressStatistics",
-                "AdvertStatistics",
+            "amqpmesh.router.statistics.common": (
                 "ConnectionDirection",
+                "Direction",
+                "Outcomes",
+                "Reason",
+            ),
+            "amqpmesh.router.statistics.mesh_statistics": (
+                "AdvertStatistics",
+                "DisagreementStatistics",
+                "LaneStatistics",
+                "MeshStatistics",
+                "NeighbourStatistics",
+                "RouteStatistics",
+            ),
+            "amqpmesh.router.statistics.router_statistics": (
+                "AddressStatistics",
                 "ConnectionStatistics",
                 "ConnectorState",
                 "ConnectorStatistics",
                 "ContainerLinkState",
                 "ContainerLinkStatistics",
-                "DisagreementStatistics",
-                "Direction",
-                "LaneStatistics",
                 "LinkStatistics",
                 "ListenerStatistics",
-                "MeshStatistics",
-                "NeighbourStatistics",
                 "NodeStatistics",
-                "Outcomes",
-                "RouteStatistics",
                 "RouterStatistics",
                 "Statistics",
             ),

@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from amqpmesh.router.mesh.costs import Costly
     from amqpmesh.router.mesh.member import Mesh
     from amqpmesh.router.model.lane import Lane
-    from amqpmesh.router.statistics import Statistics
+    from amqpmesh.router.statistics.router_statistics import Statistics
     from amqpmesh.router.telemetry.recording import Recording
 
 #: Deliveries that are looked at before other connections come first: a frame of 20 octets can speak of thousands.

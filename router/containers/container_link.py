@@ -18,7 +18,8 @@ from amqpmesh.router.amqp.terminus import Terminus
 from amqpmesh.router.config.connector import Watch
 from amqpmesh.router.containers.watches import is_watched
 from amqpmesh.router.model.links import IncomingLink, OutgoingLink
-from amqpmesh.router.statistics import ContainerLinkState, ContainerLinkStatistics, Direction
+from amqpmesh.router.statistics.common import Direction
+from amqpmesh.router.statistics.router_statistics import ContainerLinkState, ContainerLinkStatistics
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from amqpmesh.policies.distribution import Distribution
 from amqpmesh.router.credit.sinks import FixedWindow
-from amqpmesh.router.statistics import Reason
+from amqpmesh.router.statistics.common import Reason
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -12,21 +12,23 @@ from urllib.parse import quote
 
 from amqpmesh.router.address_syntax import without_secret
 from amqpmesh.router.amqp.codec.types import Primitive, ULong
-from amqpmesh.router.statistics import (
-    AddressStatistics,
+from amqpmesh.router.statistics.mesh_statistics import (
     AdvertStatistics,
+    DisagreementStatistics,
+    LaneStatistics,
+    MeshStatistics,
+    NeighbourStatistics,
+    RouteStatistics,
+)
+from amqpmesh.router.statistics.router_statistics import (
+    AddressStatistics,
     ConnectionStatistics,
     ConnectorStatistics,
     ContainerLinkStatistics,
-    DisagreementStatistics,
-    LaneStatistics,
     LinkStatistics,
     ListenerStatistics,
-    MeshStatistics,
-    NeighbourStatistics,
     NodeStatistics,
     RouterStatistics,
-    RouteStatistics,
     Statistics,
 )
 

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, TypedDict
 from amqpmesh.router.address_syntax import as_known_at, split
 from amqpmesh.router.delivery.lifetime import seen_as
 from amqpmesh.router.management.blocked import Whereabouts, why_address, why_node
-from amqpmesh.router.statistics import (
+from amqpmesh.router.statistics.common import Reason
+from amqpmesh.router.statistics.mesh_statistics import (
     AdvertStatistics,
     DisagreementStatistics,
     MeshStatistics,
     NeighbourStatistics,
-    Reason,
     RouteStatistics,
 )
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from amqpmesh.router.mesh.member import Mesh
     from amqpmesh.router.mesh.neighbour import Neighbour
     from amqpmesh.router.model.node import Address
-    from amqpmesh.router.statistics import LaneStatistics
+    from amqpmesh.router.statistics.mesh_statistics import LaneStatistics
     from amqpmesh.topology.linkstate import Link
 
 

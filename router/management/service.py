@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from amqpmesh.router.amqp.codec.types import Value
     from amqpmesh.router.incremental import Steps
-    from amqpmesh.router.statistics import Statistics
+    from amqpmesh.router.statistics.router_statistics import Statistics
 
 ADDRESS: Final = f"{RESERVED}management"
 """The address that requests are sent to."""

@@ -20,15 +20,13 @@ from amqpmesh.router.delivery.lifetime import seen_as
 from amqpmesh.router.management.blocked import Whereabouts, why_address, why_incoming, why_node, why_outgoing
 from amqpmesh.router.management.mesh_snapshot import Compass, look_around
 from amqpmesh.router.model.links import IncomingLink, OutgoingLink
-from amqpmesh.router.statistics import (
+from amqpmesh.router.statistics.common import ConnectionDirection, Direction, Reason
+from amqpmesh.router.statistics.mesh_statistics import LaneStatistics
+from amqpmesh.router.statistics.router_statistics import (
     AddressStatistics,
-    ConnectionDirection,
     ConnectionStatistics,
-    Direction,
-    LaneStatistics,
     LinkStatistics,
     NodeStatistics,
-    Reason,
     RouterStatistics,
     Statistics,
 )

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from amqpmesh.router.statistics import ConnectorStatistics, ListenerStatistics, NeighbourStatistics
+from amqpmesh.router.statistics.mesh_statistics import NeighbourStatistics
+from amqpmesh.router.statistics.router_statistics import ConnectorStatistics, ListenerStatistics
 
 if TYPE_CHECKING:
     from amqpmesh.router.core import Core

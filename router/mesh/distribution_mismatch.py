@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from amqpmesh.policies.distribution import Distribution
 from amqpmesh.router.address_syntax import as_known_at, split
 from amqpmesh.router.model.lane import LaneKind
-from amqpmesh.router.statistics import DisagreementStatistics
+from amqpmesh.router.statistics.mesh_statistics import DisagreementStatistics
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

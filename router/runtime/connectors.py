@@ -24,7 +24,7 @@ from amqpmesh.router.io.streams import TcpStream
 from amqpmesh.router.io.tls import not_believed
 from amqpmesh.router.logs import event_log
 from amqpmesh.router.model.redirects import redirect_of
-from amqpmesh.router.statistics import ConnectorState, ConnectorStatistics
+from amqpmesh.router.statistics.router_statistics import ConnectorState, ConnectorStatistics
 
 if TYPE_CHECKING:
     from amqpmesh.policies.redirect import Redirect

@@ -15,7 +15,7 @@ from amqpmesh.router.config.file import ListenerConfig
 from amqpmesh.router.config.urls import Endpoint
 from amqpmesh.router.io.streams import TcpStream
 from amqpmesh.router.logs import event_log
-from amqpmesh.router.statistics import ListenerStatistics
+from amqpmesh.router.statistics.router_statistics import ListenerStatistics
 
 log = event_log.EventLog("amqpmesh.io")
 

@@ -19,7 +19,7 @@ from amqpmesh.router.management import service
 from amqpmesh.router.mesh.costs import Costly
 from amqpmesh.router.model.connections import brought_by
 from amqpmesh.router.runtime.driver import Driver
-from amqpmesh.router.statistics import Statistics
+from amqpmesh.router.statistics.router_statistics import Statistics
 
 T = TypeVar("T")
 

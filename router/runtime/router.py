@@ -42,7 +42,12 @@ from amqpmesh.router.runtime.on_demand_connectors import OnDemand
 from amqpmesh.router.runtime.polled import PolledTransport
 from amqpmesh.router.runtime.poller import Poller
 from amqpmesh.router.runtime.streamed import StreamTransport
-from amqpmesh.router.statistics import ConnectorStatistics, ContainerLinkState, ContainerLinkStatistics, Statistics
+from amqpmesh.router.statistics.router_statistics import (
+    ConnectorStatistics,
+    ContainerLinkState,
+    ContainerLinkStatistics,
+    Statistics,
+)
 
 if TYPE_CHECKING:
     from amqpmesh.router.model.connections import ConnectionRecord

@@ -12,7 +12,7 @@ from amqpmesh.router.config.file import ConnectorConfig, ListenerConfig, Passwor
 from amqpmesh.router.config.users import Users
 from amqpmesh.router.core import Core
 from amqpmesh.router.model.connections import ConnectionRecord
-from amqpmesh.router.statistics import ConnectionDirection
+from amqpmesh.router.statistics.common import ConnectionDirection
 
 ERROR = Error(condition=ConnectionCondition.CONNECTION_FORCED, description="the end")
 LISTENER = ListenerConfig(url="amqp://127.0.0.1:0", name="here", idle_time_out=8.0)

@@ -30,7 +30,7 @@ from amqpmesh.topology.simulation.scheduling import seeded
 
 if TYPE_CHECKING:
     from amqpmesh.router.config.urls import Endpoint
-    from amqpmesh.router.statistics import Statistics
+    from amqpmesh.router.statistics.router_statistics import Statistics
 
 CLIENTS: Final = 5672
 """The port at which routers take clients; links have those from `LINKS` on, one each."""

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from amqpmesh.router.client.connect import Connection
     from amqpmesh.router.client.link_manager import Attacher
     from amqpmesh.router.config.file import ListenerConfig
-    from amqpmesh.router.statistics import Statistics
+    from amqpmesh.router.statistics.router_statistics import Statistics
     from amqpmesh.topology.simulation.links import End
     from amqpmesh.topology.simulation.network import Host, Serve
     from amqpmesh.topology.simulation.routers import HostedRouter

@@ -22,7 +22,7 @@ from amqpmesh.router.client.connect import connect
 from amqpmesh.router.management.entities import PREFIX
 from amqpmesh.router.management.queries import query
 from amqpmesh.router.management.service import ADDRESS as MANAGEMENT
-from amqpmesh.router.statistics import Direction
+from amqpmesh.router.statistics.common import Direction
 
 COUNT: Final = 20_000
 """Messages, if nothing else is said: a quarter of a minute on two cores."""

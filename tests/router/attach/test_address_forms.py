@@ -17,7 +17,7 @@ from amqpmesh.router.amqp.standard.messaging import Source, Target
 from amqpmesh.router.attach.resolve import LONGEST, REMEMBERED
 from amqpmesh.router.config.file import AddressConfig
 from amqpmesh.router.management.service import ADDRESS as MANAGEMENT
-from amqpmesh.router.statistics import Direction, Reason
+from amqpmesh.router.statistics.common import Direction, Reason
 from tests.support.worlds.meshes import World, deliver, with_receivers
 from tests.support.worlds.network import Client, Network, message
 

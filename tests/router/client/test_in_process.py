@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from amqpmesh.router.client.factory import Doors
     from amqpmesh.router.client.sender import Sender
     from amqpmesh.router.client.sent import Sent
-    from amqpmesh.router.statistics import AddressStatistics
+    from amqpmesh.router.statistics.router_statistics import AddressStatistics
 
 KIB = 2**10
 

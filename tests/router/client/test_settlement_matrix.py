@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from amqpmesh.router.client.delivery import Delivery
     from amqpmesh.router.client.factory import Doors
     from amqpmesh.router.message.outcomes import Outcome
-    from amqpmesh.router.statistics import Statistics
+    from amqpmesh.router.statistics.router_statistics import Statistics
 
 FIRST, SECOND = ReceiverSettleMode.FIRST, ReceiverSettleMode.SECOND
 INFO = {"x-opt-line": 7, "x-opt-words": ["no", "such"]}

@@ -12,7 +12,7 @@ from amqpmesh.router.amqp.standard.delivery_states import Accepted, Modified
 from amqpmesh.router.config.file import ConnectorConfig, ElsewhereConfig, LinkConfig, PasswordConfig
 from amqpmesh.router.containers.container_links import REACHING
 from amqpmesh.router.model.redirects import info
-from amqpmesh.router.statistics import ContainerLinkState, ContainerLinkStatistics
+from amqpmesh.router.statistics.router_statistics import ContainerLinkState, ContainerLinkStatistics
 from tests.support.peers.broker import Broker
 from tests.support.worlds.network import Network
 

@@ -28,7 +28,8 @@ from amqpmesh.router.config.urls import Endpoint
 from amqpmesh.router.containers.container_links import LONGEST_PAUSE
 from amqpmesh.router.endpoint_setup import REDIRECT
 from amqpmesh.router.model.redirects import info
-from amqpmesh.router.statistics import ContainerLinkState, Reason
+from amqpmesh.router.statistics.common import Reason
+from amqpmesh.router.statistics.router_statistics import ContainerLinkState
 from tests.support.peers.broker import Broker
 from tests.support.worlds.meshes import World
 from tests.support.worlds.network import OUTCOMES, Client, Network, message

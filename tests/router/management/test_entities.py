@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from amqpmesh.router.address_syntax import without_secret
 from amqpmesh.router.management.entities import TYPES
-from amqpmesh.router.statistics import NodeStatistics
+from amqpmesh.router.statistics.router_statistics import NodeStatistics
 
 
 def test_dynamic_nodes_of_one_name_are_told_apart() -> None:

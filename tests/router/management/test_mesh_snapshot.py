@@ -10,7 +10,9 @@ from amqpmesh.router.config.file import AddressConfig
 from amqpmesh.router.logs.event_log import event_of, fields_of
 from amqpmesh.router.management.blocked import Whereabouts, why_address
 from amqpmesh.router.mesh import routes
-from amqpmesh.router.statistics import AddressStatistics, LinkStatistics, NeighbourStatistics, Reason, Statistics
+from amqpmesh.router.statistics.common import Reason
+from amqpmesh.router.statistics.mesh_statistics import NeighbourStatistics
+from amqpmesh.router.statistics.router_statistics import AddressStatistics, LinkStatistics, Statistics
 from tests.support.worlds.meshes import World
 from tests.support.worlds.network import Client, message
 

@@ -17,12 +17,12 @@ from amqpmesh.router.incremental import at_once
 from amqpmesh.router.management.entities import TYPES
 from amqpmesh.router.management.service import MAX_ATTRIBUTE_NAMES, NODE, PAGE, PAGE_SIZE, Change, respond
 from amqpmesh.router.message.content import Message
-from amqpmesh.router.statistics import (
+from amqpmesh.router.statistics.common import Direction
+from amqpmesh.router.statistics.router_statistics import (
     ConnectorState,
     ConnectorStatistics,
     ContainerLinkState,
     ContainerLinkStatistics,
-    Direction,
     ListenerStatistics,
     Statistics,
 )

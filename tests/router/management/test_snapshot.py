@@ -19,14 +19,8 @@ from amqpmesh.router.amqp.standard.messaging import (
 )
 from amqpmesh.router.config.file import AddressConfig, Overflow
 from amqpmesh.router.kernel import dispose
-from amqpmesh.router.statistics import (
-    AddressStatistics,
-    Direction,
-    LinkStatistics,
-    Outcomes,
-    Reason,
-    Statistics,
-)
+from amqpmesh.router.statistics.common import Direction, Outcomes, Reason
+from amqpmesh.router.statistics.router_statistics import AddressStatistics, LinkStatistics, Statistics
 from tests.support.worlds.network import OUTCOMES, Client, Network, message
 
 

@@ -11,7 +11,7 @@ from amqpmesh.router.amqp import events
 from amqpmesh.router.amqp.link import Receiver, Sender
 from amqpmesh.router.amqp.standard.delivery_states import Accepted, Released
 from amqpmesh.router.config.file import AddressConfig, Overflow
-from amqpmesh.router.statistics import Direction
+from amqpmesh.router.statistics.common import Direction
 from tests.support.worlds.meshes import World
 from tests.support.worlds.network import Client, message
 

@@ -14,7 +14,7 @@ from amqpmesh.router.amqp.standard.performatives import Begin
 from amqpmesh.router.config.file import AddressConfig, MeshConfig
 from amqpmesh.router.endpoint_setup import LARGE, WHOLE
 from amqpmesh.router.mesh.neighbour import BULK_SESSIONS, Neighbour
-from amqpmesh.router.statistics import Reason
+from amqpmesh.router.statistics.common import Reason
 from tests.support.worlds import meshes
 from tests.support.worlds.meshes import LISTENER, World
 from tests.support.worlds.network import message

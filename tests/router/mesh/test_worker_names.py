@@ -9,7 +9,7 @@ from amqpmesh.router.amqp.link import Link
 from amqpmesh.router.amqp.standard.definitions import Error
 from amqpmesh.router.amqp.standard.delivery_states import Accepted, Released
 from amqpmesh.router.config.file import AddressConfig
-from amqpmesh.router.statistics import Direction, Reason
+from amqpmesh.router.statistics.common import Direction, Reason
 from tests.support.worlds.meshes import World, deliver, records, with_receivers
 from tests.support.worlds.network import Client, message
 

@@ -25,7 +25,7 @@ from amqpmesh.router.message.content import Message
 from amqpmesh.router.message.outcomes import ModifiedError, RejectedError
 from amqpmesh.router.runtime.management_node import CREDIT, FAULT_PAUSE, PAGES_TIME, PAUSE, REPLY_TIME, SURVEY_TIME
 from amqpmesh.router.runtime.router import Router
-from amqpmesh.router.statistics import LinkStatistics, Statistics
+from amqpmesh.router.statistics.router_statistics import LinkStatistics, Statistics
 from tests.support.peers.bad_requests import send_all, send_other_formats
 from tests.support.peers.library_client import joined
 from tests.support.peers.scripted_stream import connected

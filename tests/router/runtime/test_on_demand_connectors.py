@@ -28,7 +28,8 @@ from amqpmesh.router.io.dns import NoServerError, Server
 from amqpmesh.router.message.content import Message
 from amqpmesh.router.message.outcomes import OutcomeError
 from amqpmesh.router.runtime.router import Router
-from amqpmesh.router.statistics import ConnectorState, ContainerLinkState, Reason
+from amqpmesh.router.statistics.common import Reason
+from amqpmesh.router.statistics.router_statistics import ConnectorState, ContainerLinkState
 from tests.support.peers.library_client import Roads, enter
 from tests.support.tasks.until import until
 from tests.support.worlds.cut_connections import Resending

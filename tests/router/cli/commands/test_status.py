@@ -14,7 +14,7 @@ from amqpmesh.router.cli.process.interruptible import Patience
 from amqpmesh.router.client.connect import connect
 from amqpmesh.router.config.file import ConnectorConfig, ListenerConfig, PlaceConfig
 from amqpmesh.router.message.content import Message
-from amqpmesh.router.statistics import ConnectorState
+from amqpmesh.router.statistics.router_statistics import ConnectorState
 from tests.support.processes.router_thread import Command, Serve, Served
 
 
