@@ -11,9 +11,11 @@ import pytest
 
 from amqpmesh.pipeline import (
     anomalies,
+    clocks,
     cost_search,
     latency,
     losses,
+    mesh_picture,
     outliers,
     pictures,
     plan,
@@ -99,7 +101,7 @@ def test_every_loss_is_explained() -> None:
 @pytest.mark.parametrize(
     ("name", "modules"),
     [
-        ("latency", [latency]),
+        ("latency", [clocks, latency]),
         ("losses", [losses]),
         ("anomalies", [anomalies, outliers]),
         ("plan", [plan, rehearsal, cost_search]),
@@ -130,7 +132,7 @@ def test_every_parameter_of_the_report_is_there() -> None:
     units = {"LONGEST": 86_400, "FASTEST": 1_000}
     named = {
         name: value // units.get(name, 1)
-        for module in (summaries, pictures)
+        for module in (summaries, pictures, mesh_picture)
         for name, value in vars(module).items()
         if re.fullmatch("[A-Z][A-Z_]+", name) and type(value) is int
     }
