@@ -1,4 +1,4 @@
-"""What arguments may be. Each raises `ArgumentTypeError`, which says what is valid; argparse says of which argument."""
+"""Types of arguments. Each raises `ArgumentTypeError` with the valid values; argparse adds the argument's name."""
 
 import argparse
 import math
@@ -13,10 +13,10 @@ from amqpmesh.policies.redirect import pattern_refusal
 from amqpmesh.router.amqp.sasl.mechanisms import MAX_ITERATIONS, MIN_ITERATIONS
 
 URL_VARIABLE: Final = "AMQPMESH_URL"
-"""Of the environment: where the peer is, if no argument says it."""
+"""The environment variable with the peer's URL, for commands without `--url`."""
 
 MAX_COUNT: Final = 10**12
-"""Some weeks, as fast as it goes."""
+"""Some weeks at full speed."""
 
 MAX_CREDIT: Final = 2**31 - 1
 """Half of what the standard's counters hold: there they are compared by their difference (§2.8.10)."""
@@ -36,37 +36,37 @@ UNITS: Final[Mapping[str, timedelta]] = {
 
 
 def seconds(text: str) -> float:
-    """A time, more than 0."""
+    """Read a number of seconds, more than 0."""
     return _positive(text, "a number of seconds, more than 0")
 
 
 def rate(text: str) -> float:
-    """So many in a second, more than 0."""
+    """Read a number per second, more than 0."""
     return _positive(text, "a number, more than 0")
 
 
 def count(text: str) -> int:
-    """How many, 1 at least."""
+    """Read a number of messages, at least 1."""
     return _whole(text, 1, MAX_COUNT)
 
 
 def credit(text: str) -> int:
-    """How many may be on their way, 1 at least."""
+    """Read a number of deliveries that may be in flight, at least 1."""
     return _whole(text, 1, MAX_CREDIT)
 
 
 def iterations(text: str) -> int:
-    """What checking a password costs (RFC 5802, 5.1)."""
+    """Read the number of iterations for checking a password (RFC 5802, 5.1)."""
     return _whole(text, MIN_ITERATIONS, MAX_ITERATIONS)
 
 
 def size(text: str) -> int:
-    """Octets, 0 at least."""
+    """Read a number of octets, at least 0."""
     return _whole(text, 0, MAX_SIZE)
 
 
 def name(text: str) -> str:
-    """An address, or the name of somebody: some characters, that can be said in UTF-8."""
+    """Read an address or a user's name: not empty, and valid UTF-8."""
     if not text:
         raise argparse.ArgumentTypeError("must not be empty")
     try:
@@ -77,7 +77,7 @@ def name(text: str) -> str:
 
 
 def host(text: str) -> str:
-    """A host, or `*.NAME` for several."""
+    """Read a host, or `*.NAME` for several hosts."""
     refusal = pattern_refusal([name(text)])
     if refusal is not None:
         raise argparse.ArgumentTypeError(refusal)
@@ -85,7 +85,7 @@ def host(text: str) -> str:
 
 
 def moment(text: str) -> datetime:
-    """A time: as ISO 8601 has it, of UTC if it names no zone, or so long before now. Returns: in UTC."""
+    """Read a time: ISO 8601, UTC if it names no zone, or a duration before now. Returns: in UTC."""
     with suppress(ValueError, OverflowError):
         if before := re.fullmatch(r"-(\d+(?:\.\d+)?)([a-z])", text):
             return datetime.now(UTC) - float(before[1]) * UNITS.get(before[2], timedelta.max)
@@ -97,12 +97,12 @@ def moment(text: str) -> datetime:
 
 
 def place(text: str) -> str:
-    """A directory: a URI as it is, a path as an absolute one."""
+    """Read a directory: keep a URI, and make a path absolute."""
     return text if re.match(r"[a-z][a-z0-9+.-]*://", name(text)) else os.path.abspath(text)
 
 
 def setting(text: str) -> tuple[str, str]:
-    """A name, `=`, and what is set."""
+    """Read KEY=VALUE."""
     key, equals, value = text.partition("=")
     if not key or not equals:
         raise argparse.ArgumentTypeError(f"must be KEY=VALUE, not {text!r}")

@@ -1,4 +1,4 @@
-"""Which peer a command talks to, and as whom: the options that clients share."""
+"""The options that client commands share: the peer's URL, and the client's identity."""
 
 import argparse
 import os
@@ -22,7 +22,7 @@ from amqpmesh.router.endpoint_setup import WITHHELD
 
 
 def add_options(command: argparse.ArgumentParser, *, lasting: bool) -> None:
-    """Declare them. Args: lasting: the command may go on over another connection, if one is lost."""
+    """Declare the options. Args: lasting: the command can continue over a new connection."""
     group = command.add_argument_group("the peer")
     group.add_argument(
         "--url", help=f"amqp://HOST[:PORT], or amqps:// for TLS; default: ${URL_VARIABLE}, else {DEFAULT_URL}"
@@ -71,7 +71,7 @@ def add_options(command: argparse.ArgumentParser, *, lasting: bool) -> None:
 
 
 def connection(given: argparse.Namespace, command: str) -> Connection:
-    """A connection to that peer, to be entered by `async with`.
+    """Return a connection to the peer; the caller enters it by `async with`.
 
     Args: command: stands in our container-id, so that others see who it is.
     Raises: CommandError: the options make no sense, or a file is not what it should be.
@@ -105,7 +105,7 @@ def connection(given: argparse.Namespace, command: str) -> Connection:
 
 
 def advice(given: argparse.Namespace, error: AmqpMeshError) -> str:
-    """What to read behind an error: how the peer may let us in, or where it may send us; often nothing."""
+    """Return advice to print behind an error: on logins, or on redirects; often empty."""
     if isinstance(error, ConnectionRedirectError | LinkRedirectError) and "is not allowed" in str(error):
         return "; allow it with --redirect"
     if not isinstance(error, SaslError) or "is offered" not in str(error) or WITHHELD in str(error):

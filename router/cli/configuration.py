@@ -13,7 +13,7 @@ MOST_WORKERS = 64
 
 
 def add_options(command: argparse.ArgumentParser) -> None:
-    """Declare what may be said besides the file."""
+    """Declare the options that override the file."""
     command.add_argument("--id", help="the router's id, instead of CONFIG's or the host's name")
     command.add_argument(
         "--listen", metavar="URL", action="append", default=[], help="listen at this URL, too; port 0: any free port"
@@ -36,7 +36,7 @@ def _workers(text: str) -> int:
 
 
 def effective(given: argparse.Namespace) -> RouterConfig:
-    """What the arguments come to, with at least one listener: on the default port of loopback if there is no other.
+    """Return the effective configuration, with a listener on the default port of loopback if there is no other.
 
     All that keeps a router from running is found here, but for ports and hosts that cannot be listened at.
     Raises: ConfigError: the file, the key and the reason.
@@ -52,7 +52,7 @@ def effective(given: argparse.Namespace) -> RouterConfig:
 
 
 def _read(file: Path | None) -> RouterConfig:
-    """The configuration in a file, its certificates loaded for a try; without a file, all defaults."""
+    """Read a file, and try to load its certificates; without a file, return the defaults."""
     if file is None:
         return RouterConfig()
     config = load(file)
@@ -67,7 +67,7 @@ def _read(file: Path | None) -> RouterConfig:
 
 
 def _try_mesh(config: RouterConfig, file: Path | None) -> None:
-    """Raises: ConfigError: a certificate, a key or an authority is none, or the certificate is another router's."""
+    """Try the mesh's files. Raises: ConfigError: one is not valid, or the certificate is another router's."""
     try:
         membership(config)
     except ConfigError as error:
@@ -75,7 +75,7 @@ def _try_mesh(config: RouterConfig, file: Path | None) -> None:
 
 
 def _try_workers(config: RouterConfig, count: int, file: Path | None) -> None:
-    """Raises: ConfigError: the router cannot be several."""
+    """Try to divide the router. Raises: ConfigError: it cannot run as several workers."""
     from amqpmesh.router.config.workers import worker_config  # here: one process needs none of it
 
     try:
@@ -95,7 +95,7 @@ def _listening(config: RouterConfig, urls: tuple[str, ...]) -> RouterConfig:
 
 
 def _traced(config: RouterConfig) -> RouterConfig:
-    """The same with every frame of every connection in the log, whatever its level was."""
+    """Return the configuration with every frame of every connection in the log, whatever its level was."""
     level = config.log.level if config.log.level == "debug" else "info"
     return replace(
         config,

@@ -1,4 +1,4 @@
-"""How a command ends: exit statuses, the same for every command, and which error ends with which."""
+"""Exit statuses, the same for every command, and the errors that lead to them."""
 
 from collections.abc import Mapping
 from enum import IntEnum
@@ -16,11 +16,11 @@ from amqpmesh.router.amqp.errors import (
 
 
 class Exit(IntEnum):
-    """What a command ends with."""
+    """The exit status of a command."""
 
     DONE = 0
     FAILED = 1
-    """What was asked for could not be done: a message that was not accepted, a port in use, a file not written."""
+    """The command failed: a message was not accepted, a port is in use, a file was not written."""
     USAGE = 2
     """The arguments or the configuration are wrong."""
     UNREACHABLE = 3
@@ -61,5 +61,5 @@ _STATUSES: Final[Mapping[type[AmqpMeshError], Exit]] = {
 
 
 def status_of(error: AmqpMeshError) -> Exit:
-    """What a command ends with that this error has ended."""
+    """Return the exit status for an error."""
     return next((status for kind, status in _STATUSES.items() if isinstance(error, kind)), Exit.FAILED)

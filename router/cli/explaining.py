@@ -1,4 +1,4 @@
-"""Why a sender has no credit, as the router that gives none tells it."""
+"""The reason why a sender has no credit, asked of the router."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -17,7 +17,7 @@ ANSWER_TIME: Final = 2.0
 """Seconds for the router to answer: the sender waits meanwhile anyway."""
 
 UNKNOWN: Final = "the peer gives none, and does not say why"
-"""What is said of other peers, and where a router does not answer."""
+"""The text for other peers, and for routers that do not answer."""
 
 
 async def why_no_credit(connection: Connection, link: str) -> str:

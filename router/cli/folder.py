@@ -28,7 +28,7 @@ from amqpmesh.topology.revocations import Revocations, lists_in, read_revocation
 T = TypeVar("T")
 
 NAME: Final = "mesh-ca"
-"""What the authority's own files begin with."""
+"""The prefix of the authority's own files."""
 
 _SECRET: Final = 0o600
 _PUBLIC: Final = 0o644
@@ -39,7 +39,7 @@ class ThereAlreadyError(AmqpMeshError):
 
 
 class Folder:
-    """Where an authority's files are."""
+    """The folder with an authority's files."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -48,12 +48,12 @@ class Folder:
         self.issued = path / f"{NAME}.issued.pem"
 
     def of_router(self, router: str) -> tuple[Path, Path]:
-        """A router's certificate and its key."""
+        """Return the paths of a router's certificate and key."""
         return self._path / f"{router}.pem", self._path / f"{router}.key"
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Alone with the folder: two commands at a time must not lose what one of them wrote. Raises: OSError."""
+        """Lock the folder: two commands at a time must not overwrite each other's files. Raises: OSError."""
         descriptor = os.open(self._path, os.O_RDONLY)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -62,32 +62,32 @@ class Folder:
             os.close(descriptor)
 
     def demand_absent(self, *files: Path) -> None:
-        """Raises: ThereAlreadyError: one of these files is there."""
+        """Refuse to overwrite files. Raises: ThereAlreadyError: one of them exists."""
         for file in files:
             if os.path.lexists(file):
                 raise ThereAlreadyError(f"{file} is there already; --force puts another in its place")
 
     def certificate(self) -> AuthorityCertificate:
-        """The authority's certificate. Raises: ConfigError: there is none, or it is not good."""
+        """Read the authority's certificate. Raises: ConfigError: there is none, or it is not valid."""
         return _understood(self.trust, lambda pem: read_authority(certificates_in(pem)[0]))
 
     def authority(self, passphrase: bytes | None) -> Authority:
-        """The authority. Raises: ConfigError: a file is not there or not good, or the passphrase is wrong."""
+        """Read the authority. Raises: ConfigError: a file is missing or not valid, or the passphrase is wrong."""
         certificate = self.certificate()
         return _understood(self.key, lambda pem: Authority.load(certificate.der, pem, passphrase))
 
     def has_passphrase(self) -> bool:
-        """Whether the authority's key is encrypted. Raises: ConfigError: it is not there."""
+        """Return True if the authority's key is encrypted. Raises: ConfigError: there is no key."""
         return _understood(self.key, is_encrypted)
 
     def revocations(self) -> Revocations | None:
-        """The latest list, None before the first. Raises: ConfigError: it is not the authority's."""
+        """Read the list of revocations, None before the first one. Raises: ConfigError: it is not the authority's."""
         certificate = self.certificate()
         lists = _understood(self.trust, lambda pem: [read_revocations(each, (certificate,)) for each in lists_in(pem)])
         return max(lists, key=lambda each: each.number, default=None)
 
     def certificates(self) -> list[RouterCertificate]:
-        """What was issued, in that order. Raises: ConfigError: the file is not good."""
+        """Read the issued certificates, in that order. Raises: ConfigError: the file is not valid."""
         if not self.issued.exists():
             return []
         return _understood(self.issued, lambda pem: [read_router(each) for each in certificates_in(pem)])

@@ -30,9 +30,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 @contextmanager
 def _ended_by_sigint() -> Iterator[None]:
-    """SIGINT ends the process at once: nothing has begun, and a traceback would tell of modules being read."""
+    """Let SIGINT end the process at once: nothing has begun, and a traceback would show modules being read."""
     before = signal.getsignal(signal.SIGINT)
-    if before is not signal.default_int_handler:  # ignored, under `nohup`; or whoever called us has one of its own
+    if before is not signal.default_int_handler:  # ignored, under `nohup`; or the caller has a handler of its own
         yield
         return
     signal.signal(signal.SIGINT, signal.SIG_DFL)

@@ -54,7 +54,7 @@ class Managed:
             self._direct.add(each)
 
     def asking(self, router: str) -> Ask:
-        """What asks a router."""
+        """Return a function that sends requests to a router."""
 
         async def ask(message: Message) -> Message:
             requester = self._requesters.get(router)
@@ -71,7 +71,7 @@ class Managed:
         return ask
 
     async def demand_direct(self, routers: Collection[str]) -> None:
-        """Raises: CommandError: to some of these there is no connection; it says where they take clients."""
+        """Check for own connections to routers. Raises: CommandError: one is missing; it names the router's URLs."""
         missing = sorted(set(routers) - self._direct)
         if not missing:
             return
@@ -81,7 +81,7 @@ class Managed:
         raise CommandError("; ".join([f"{reason}: {options}", *places, "nothing was changed"]))
 
     async def _urls(self, router: str) -> list[str]:
-        """Where clients are taken, as far as the router says."""
+        """Return the URLs for clients, as far as the router tells them."""
         try:
             await self.asking(router)(query(f"{PREFIX}router", ["id"]))
             found = await _told(self._requesters[router], "listener", "url", "role")

@@ -8,7 +8,7 @@ from amqpmesh.router.amqp.errors import CommandError
 
 
 def from_file(file: Path) -> str:
-    """The first line. Raises: CommandError: it cannot be read, or is not UTF-8."""
+    """Read the first line of a file. Raises: CommandError: it cannot be read, or is not UTF-8."""
     try:
         with file.open(encoding="utf-8", newline="\n") as stream:
             return from_stream(stream)
@@ -17,7 +17,7 @@ def from_file(file: Path) -> str:
 
 
 def from_stream(stream: TextIO) -> str:
-    """The first line. Raises: CommandError: it is not UTF-8."""
+    """Read the first line of a stream. Raises: CommandError: it is not UTF-8."""
     try:
         return stream.readline().removesuffix("\n").removesuffix("\r")
     except UnicodeDecodeError:
@@ -25,7 +25,7 @@ def from_stream(stream: TextIO) -> str:
 
 
 def from_person(prompt: str = "password: ") -> str:
-    """Asked for on the terminal, unseen. Raises: CommandError: nobody answered."""
+    """Prompt for it on the terminal, without echo. Raises: CommandError: there was no answer."""
     try:
         return getpass.getpass(prompt)
     except EOFError:

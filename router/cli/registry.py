@@ -1,4 +1,4 @@
-"""The commands: which there are, what they are given, and how what went wrong is told."""
+"""The commands: their list, their parser, and the report of their errors."""
 
 import argparse
 import os
@@ -68,7 +68,7 @@ class Version(argparse.Action):
 
 
 def parser() -> Parser:
-    """The commands; each declares its arguments when it is called, or `complete` is."""
+    """Return the parser; each command declares its arguments when it is called, or `complete` is."""
     top = Parser(prog="amqpmesh", description="A brokerless AMQP 1.0 router.")
     top.add_argument("--version", action=Version, nargs=0, help="show the version, and which kernel runs")
     commands = top.add_subparsers(metavar="COMMAND", required=True)
@@ -94,7 +94,7 @@ def run(given: argparse.Namespace) -> int:
         print(f"amqpmesh: {printable(str(error))}{_advice(given, error)}", file=sys.stderr)
         return status_of(error)
     except BrokenPipeError:
-        # Whoever read our output has seen enough; nor may Python try to write the rest of it, when it ends.
+        # The reader of our output has closed it; Python must not try to write the rest of it at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return Exit.FAILED
     except OSError as error:

@@ -1,4 +1,4 @@
-"""What is sent as one message: a file, or standard input, read in chunks."""
+"""A source of one large message: a file or standard input, read in chunks."""
 
 import os
 import stat

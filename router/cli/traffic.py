@@ -112,7 +112,7 @@ class Traffic:
             delivery.accept()
 
     def _take(self) -> int | None:
-        """The number to be sent next; None: none is, now."""
+        """Return the number of the next message; None: none is to be sent now."""
         if self.on_their_way >= IN_FLIGHT and not self._to_repeat:
             return None
         if self._to_repeat:

@@ -1,4 +1,4 @@
-"""`amqpmesh ca`: the authority of a mesh, which says who is which router. It works on files, and talks to nobody."""
+"""`amqpmesh ca`: the certificate authority of a mesh. It works on files and uses no network."""
 
 import argparse
 import sys
@@ -27,7 +27,7 @@ _HEADINGS: Final = ("ROUTER", "FROM", "UNTIL", "STATE", "SERIAL")
 
 
 def declare(command: argparse.ArgumentParser) -> None:
-    """Tell what its arguments are."""
+    """Declare the arguments."""
     actions = command.add_subparsers(metavar="ACTION", required=True)
     init = actions.add_parser(
         "init",
@@ -118,7 +118,7 @@ def _add_directory(command: argparse.ArgumentParser) -> None:
 
 
 def make(given: argparse.Namespace) -> int:
-    """Returns: 0. Raises: CommandError, ThereAlreadyError, OSError."""
+    """Make an authority. Returns: 0. Raises: CommandError, ThereAlreadyError, OSError."""
     folder = Folder(given.directory)
     passphrase = _passphrase(given)
     with folder.locked():
@@ -133,7 +133,7 @@ def make(given: argparse.Namespace) -> int:
 
 
 def issue_one(given: argparse.Namespace) -> int:
-    """Returns: 0. Raises: CommandError, ConfigError, ThereAlreadyError, OSError."""
+    """Issue a certificate. Returns: 0. Raises: CommandError, ConfigError, ThereAlreadyError, OSError."""
     folder = Folder(given.directory)
     file, key_file = folder.of_router(given.router)
     authority = _authority(folder, given)
@@ -153,7 +153,7 @@ def issue_one(given: argparse.Namespace) -> int:
 
 
 def renew_one(given: argparse.Namespace) -> int:
-    """Returns: 0. Raises: CommandError, ConfigError, OSError."""
+    """Renew certificates. Returns: 0. Raises: CommandError, ConfigError, OSError."""
     folder = Folder(given.directory)
     authority = _authority(folder, given)
     if given.authority:
@@ -177,7 +177,7 @@ def renew_one(given: argparse.Namespace) -> int:
 
 
 def revoke_some(given: argparse.Namespace) -> int:
-    """Returns: 0. Raises: CommandError, ConfigError, OSError."""
+    """Revoke certificates. Returns: 0. Raises: CommandError, ConfigError, OSError."""
     folder = Folder(given.directory)
     authority = _authority(folder, given)
     with folder.locked():
@@ -200,7 +200,7 @@ def revoke_some(given: argparse.Namespace) -> int:
 
 
 def show_all(given: argparse.Namespace) -> int:
-    """Returns: 0. Raises: ConfigError."""
+    """List certificates. Returns: 0. Raises: ConfigError."""
     folder = Folder(given.directory)
     certificate, revocations, issued = folder.certificate(), folder.revocations(), folder.certificates()
     state = "ended" if certificate.not_after < time.time() else f"until {_date(certificate.not_after)}"
@@ -255,7 +255,7 @@ def _issue(authority: Authority, given: argparse.Namespace, key: Ed25519PublicKe
 
 
 def _demand_apart(router: str, issued: list[RouterCertificate]) -> None:
-    """Whoever is `A` is `A.1` as well, so that the two cannot be apart. Raises: CommandError."""
+    """Refuse a router and its worker (`A`, `A.1`): one certificate is good for both. Raises: CommandError."""
     for other in {each.router for each in issued if not _has_ended(each)} - {router}:
         for one, worker in ((router, other), (other, router)):
             if covers(one, worker):
@@ -263,7 +263,7 @@ def _demand_apart(router: str, issued: list[RouterCertificate]) -> None:
 
 
 def _register(folder: Folder, certificates: list[RouterCertificate], revoked: frozenset[int]) -> None:
-    """Keep what still counts, the last of each router, and what stands in the list of revocations."""
+    """Keep certificates that are valid, the last one of each router, and those in the list of revocations."""
     last = {each.router: each.serial for each in certificates}
     folder.write_certificates(
         each

@@ -1,4 +1,4 @@
-"""`amqpmesh check CONFIG`: is it right, and what does it come to."""
+"""`amqpmesh check CONFIG`: a check of a configuration, which prints the effective values."""
 
 import argparse
 import sys
@@ -12,7 +12,7 @@ from amqpmesh.router.runtime.segment_files import why_unusable
 
 
 def declare(command: argparse.ArgumentParser) -> None:
-    """Tell what its arguments are."""
+    """Declare the arguments."""
     command.description = "Checks a configuration; names file, key and reason."
     command.epilog = EPILOG
     command.add_argument("config", metavar="CONFIG", type=Path, help="a TOML file")
@@ -22,7 +22,7 @@ def declare(command: argparse.ArgumentParser) -> None:
 
 
 def check(given: argparse.Namespace) -> int:
-    """Returns: 0. Raises: ConfigError: where it is wrong: what `run` refuses, ports excepted."""
+    """Check a configuration. Returns: 0. Raises: ConfigError: `run` would refuse it, for other reasons than ports."""
     config = configuration.effective(given)
     if config.telemetry is not None and (reason := why_unusable(config.telemetry.directory)) is not None:
         said = (

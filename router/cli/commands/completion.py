@@ -12,7 +12,7 @@ SHELLS = ("bash", "zsh", "fish")
 
 
 def declare(command: argparse.ArgumentParser) -> None:
-    """Tell what its arguments are."""
+    """Declare the arguments."""
     command.description = (
         "Prints a script that completes commands and options. For bash: "
         'eval "$(amqpmesh completion bash)" in ~/.bashrc; for zsh: amqpmesh completion zsh > _amqpmesh in a folder of '
@@ -23,7 +23,7 @@ def declare(command: argparse.ArgumentParser) -> None:
 
 
 def complete(given: argparse.Namespace) -> int:
-    """Returns: 0."""
+    """Print the script. Returns: 0."""
     import shtab  # here, since nothing else needs it
 
     top = parser()

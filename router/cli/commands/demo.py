@@ -55,7 +55,7 @@ _LANES: Final = query(f"{PREFIX}lane")
 
 
 def declare(command: argparse.ArgumentParser) -> None:
-    """Tell what its arguments are."""
+    """Declare the arguments."""
     command.description = (
         "Starts five routers, each a process of its own on this machine: a sender at A, a receiver at E, and two ways "
         "between them, A-B-D-E and A-C-D-E. While messages go, it kills the router that they go by (SIGKILL), shows "
@@ -78,7 +78,7 @@ def declare(command: argparse.ArgumentParser) -> None:
 
 
 def demo(given: argparse.Namespace) -> int:
-    """Returns: 0 if all went as it should, else 1. Raises: AmqpMeshError, OSError: why it was not done."""
+    """Run the demo. Returns: 0 if no message is lost, else 1. Raises: AmqpMeshError, OSError."""
     if given.count < LEAST:
         raise CommandError(f"--count: {LEAST} at least, or all is over before there is anything to see")
     return trio.run(_Demo(given.count, given.timeout).run)
@@ -97,11 +97,11 @@ class _Middle:
 
     @property
     def way(self) -> Way:
-        """As it is shown."""
+        """The router's state, for the screen."""
         return Way(self.id, self.state, self.relayed, self.rate)
 
     async def watch(self, url: str) -> None:
-        """Ask its `$management`, again and again, until it is killed. Raises: AmqpMeshError: it was not."""
+        """Poll its `$management` until the router is killed. Raises: AmqpMeshError: polling failed before."""
         self.state = ""
         life = self._lives
         counts: dict[int, int] = {}
@@ -122,7 +122,7 @@ class _Middle:
             self.rate = 0.0
 
     def end(self) -> None:
-        """It is being killed. Who watches it may hear of that only when it is started again."""
+        """Mark the router as killed. `watch` may learn of that only after the router's restart."""
         self.state = KILLED
         self._lives += 1
 
@@ -139,7 +139,7 @@ class _Demo:
         self._failure: AmqpMeshError | OSError | None = None
 
     async def run(self) -> int:
-        """Do it, and tell. Returns, Raises: as `demo`."""
+        """Run, and print the result. Returns, Raises: as `demo`."""
         try:
             await attempt(self._show, self._patience)
         except BaseException:
@@ -176,7 +176,7 @@ class _Demo:
                 raise self._failure
 
     async def _start(self, routers: Daemons) -> Mapping[str, str]:
-        """Returns: the URLs for clients, by router."""
+        """Start all routers. Returns: the URLs for clients, by router."""
         ends = [routers.start(each) for each in "AD"]
         urls = {each.id: await each.listening() for each in ends}
         self._neighbours = {each: listeners[NEIGHBOURS] for each, listeners in urls.items()}
@@ -189,7 +189,7 @@ class _Demo:
         return routers.start(router, *((self._neighbours[end], MIDDLE[router]) for end in "AD"))
 
     async def _story(self, routers: Daemons, start: Callable[[Work], None]) -> None:
-        """All that happens. Args: start: for what goes on beside it."""
+        """Play the demo from start to end. Args: start: starts a task beside it."""
         traffic, say, middle = self._traffic, self._stage.say, self._middle.values()
         count = traffic.count
         # However few there are, or slow to start the routers: some go before, some after each thing that happens.
@@ -237,7 +237,7 @@ class _Demo:
                 self._patience.progress()
 
     async def _guard(self, work: Work, rest: trio.CancelScope) -> None:
-        """End the rest if this fails: errors are told as they are, not as groups."""
+        """Run `work`, and cancel the rest if it fails: so errors are reported plainly, not as groups."""
         try:
             await work()
         except (AmqpMeshError, OSError) as error:
@@ -255,7 +255,7 @@ class _Demo:
 
 
 def conclude(traffic: Traffic, stage: Stage) -> int:
-    """Tell what became of all. Returns: 0 if nothing is lost, and nothing came twice but what was in doubt, else 1."""
+    """Print the summary. Returns: 0 if no message is lost, and only messages in doubt came twice, else 1."""
     for sentence in sentences(traffic):
         stage.say(sentence)
     stage.conclude(summary(traffic), good=traffic.is_sound)
@@ -263,7 +263,7 @@ def conclude(traffic: Traffic, stage: Stage) -> int:
 
 
 def sentences(traffic: Traffic) -> Iterator[str]:
-    """What the numbers of the summary are about."""
+    """Yield sentences that explain the numbers of the summary."""
     again = traffic.again
     if again[IN_DOUBT]:
         yield f"{again[IN_DOUBT]:,} in doubt were sent again; {traffic.dropped:,} came twice, dropped by message-id"
@@ -276,7 +276,7 @@ def sentences(traffic: Traffic) -> Iterator[str]:
 
 
 def summary(traffic: Traffic) -> str:
-    """The last line."""
+    """Return the last line."""
     return (
         f"sent {traffic.sent:,} accepted {traffic.accepted:,} lost {traffic.lost:,} twice {traffic.twice:,} "
         f"longest pause {duration(traffic.longest_pause)}"

@@ -33,7 +33,7 @@ WIDTH: Final = 100
 
 
 def declare(command: argparse.ArgumentParser) -> None:
-    """Tell what its arguments are."""
+    """Declare the arguments."""
     jobs = "; ".join(f"{job.name}: {job.answers}" for job in JOBS.values())
     command.description = (
         "Answers questions from what routers have recorded, on Spark: within this process, if no --master is said. "
@@ -80,7 +80,7 @@ def declare(command: argparse.ArgumentParser) -> None:
 
 
 def pipeline(given: argparse.Namespace) -> int:
-    """Returns: 0. Raises: CommandError: the arguments, or something is not installed. SparkError: why it ended."""
+    """Run jobs. Returns: 0. Raises: CommandError: wrong arguments, or a missing package. SparkError: Spark failed."""
     jobs = chosen(given.job)
     _demand_places(given)
     try:
@@ -98,7 +98,7 @@ def pipeline(given: argparse.Namespace) -> int:
 
 
 def _demand_places(given: argparse.Namespace) -> None:
-    """Raises: CommandError: what is on this machine cannot be read from, or written to; elsewhere Spark will tell."""
+    """Check directories on this machine; Spark checks others. Raises: CommandError: one is none."""
     if given.since and given.until and given.since >= given.until:
         raise CommandError("--since: must be before --until")
     for each in given.events:
@@ -109,7 +109,7 @@ def _demand_places(given: argparse.Namespace) -> None:
 
 
 def _perform(jobs: Sequence[Job], given: argparse.Namespace) -> tuple[list[Account], str | None]:
-    """Returns: what each has done; and where the report of it is, if all were wanted."""
+    """Run the jobs. Returns: the account of each; the path of the report, if all jobs ran."""
     functions = [job.load() for job in jobs]
     from amqpmesh.pipeline.session import explained, is_running, session  # here: it needs the extra
 
@@ -145,7 +145,7 @@ def _perform(jobs: Sequence[Job], given: argparse.Namespace) -> tuple[list[Accou
 
 @contextmanager
 def _watched(spark: "SparkSession", progress: Progress, verb: str) -> Iterator[None]:
-    """Show how far Spark is, as long as this lasts."""
+    """Show the progress of Spark during the block."""
     if not progress.is_shown:
         yield
         return
@@ -204,7 +204,7 @@ def _object(account: Account) -> dict[str, Any]:
 
 
 def _width() -> int:
-    """Columns that a line may have: who reads a pipe or a file wants names whole, unless `COLUMNS` says otherwise."""
+    """Return the most columns of a line: in pipes and files names are whole, unless `COLUMNS` is set."""
     if sys.stdout.isatty() or os.environ.get("COLUMNS"):
         return shutil.get_terminal_size((WIDTH, 0)).columns
     return sys.maxsize

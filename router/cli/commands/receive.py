@@ -27,11 +27,11 @@ DECISIONS: Final[Mapping[str, tuple[str, Callable[[Delivery], bool]]]] = {
     "release": ("released", Delivery.release),
     "modify": ("modified", lambda delivery: delivery.modify(delivery_failed=True)),
 }
-"""What `--outcome` says, how the summary calls it, and what it does."""
+"""The values of `--outcome`: each with its name in the summary, and its action."""
 
 
 def declare(command: argparse.ArgumentParser) -> None:
-    """Tell what its arguments are."""
+    """Declare the arguments."""
     command.description = (
         "Receives messages from an address of any AMQP 1.0 peer, until --count have come, or SIGINT or "
         "SIGTERM. Standard output is a body a line: text and binary as they are, other values as JSON; on a "
@@ -70,7 +70,7 @@ def declare(command: argparse.ArgumentParser) -> None:
 
 
 def receive(given: argparse.Namespace) -> int:
-    """Returns: 0, or 1 if the peer was not told of some. Raises: AmqpMeshError, OSError: why it was not done."""
+    """Receive messages. Returns: 0, or 1 if the peer has not got all outcomes. Raises: AmqpMeshError, OSError."""
     connection = client_peer.connection(given, "receive")
     return trio.run(_Receiving(given).run, connection)
 
@@ -87,7 +87,7 @@ class _Receiving:
         self._credited = 0
 
     async def run(self, connection: Connection) -> int:
-        """Do it, and tell. Returns, Raises: as `receive`."""
+        """Receive, and print the summary. Returns, Raises: as `receive`."""
         try:
             with losses_told(self._progress.say, wanted=self._given.reconnect):
                 await attempt(lambda: self._receive_all(connection), self._patience)

@@ -36,7 +36,7 @@ class DeclinedError(AmqpMeshError):
 
 
 def declare(command: argparse.ArgumentParser) -> None:
-    """Tell what its arguments are."""
+    """Declare the arguments."""
     actions = command.add_subparsers(metavar="ACTION", required=True)
     apply = actions.add_parser(
         "apply",
@@ -83,7 +83,7 @@ def _place(text: str) -> tuple[str, str]:
 
 
 def apply_plan(given: argparse.Namespace) -> int:
-    """Returns: 0, also where nothing is to be done. Raises: AmqpMeshError: why not; what is in force was told."""
+    """Apply a plan. Returns: 0, also without changes. Raises: AmqpMeshError: it failed; the costs in force are told."""
     plan = _read(given.plan)
     if plan.changes and plan.refusal is not None and not (given.force or given.take_back or given.dry_run):
         raise CommandError(f"{given.plan}: {plan.refusal}; --force applies it nevertheless")
@@ -111,7 +111,7 @@ def apply_plan(given: argparse.Namespace) -> int:
 
 
 def _read(file: Path) -> Plan:
-    """Raises: CommandError: it cannot be read, or is no plan."""
+    """Read a plan. Raises: CommandError: the file cannot be read, or is no plan."""
     try:
         with file.open("rb") as stream:
             text = stream.read(MAX_PLAN + 1)
@@ -167,7 +167,7 @@ class _Run:
             self._patience.rest()
 
     async def _look(self, changes: Sequence[Change], mesh: Managed) -> list[Standing]:
-        """How all changes stand, in their order."""
+        """Return the state of all changes, in their order."""
         by_router: dict[str, list[Change]] = defaultdict(list)
         for each in changes:
             by_router[each.router].append(each)
@@ -253,7 +253,7 @@ def _object(standing: Standing) -> dict[str, Any]:
 
 
 def _head(plan: Plan, found: Sequence[Standing], *, back: bool) -> Iterator[str]:
-    """What the plan is, what was found of it, and what it changes."""
+    """Yield lines on the plan, its state in the mesh, and its changes."""
     yield f"plan of {plan.made}, for {plan.routers:,} routers and {plan.links:,} links"
     yield f"traffic from {plan.since or 'the beginning'} to {plan.until or 'the end'} of {', '.join(plan.events)}"
     use = "use, of the most that a link carried" if plan.relative else "use, of what links can carry"
@@ -279,7 +279,7 @@ def _verdict(verdict: Verdict) -> str:
 
 
 def _lasting(found: Sequence[Standing], *, back: bool) -> Iterator[str]:
-    """How long costs hold, and what makes them last."""
+    """Yield lines on how long the costs hold, and how to keep them."""
     if back:
         return
     yield ""

@@ -35,10 +35,10 @@ ENDING = frozenset({signal.SIGTERM, signal.SIGINT})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
-    """What there is around a router that is a daemon."""
+    """The surroundings of a router that runs as a daemon."""
 
     read_again: Callable[[], RouterConfig]
-    """What SIGHUP checks the files with; may raise ConfigError."""
+    """Reads the configuration again after SIGHUP; may raise ConfigError."""
     begun: Callable[[Router], object]
     """Called when it listens."""
     ending: Callable[[], object]
@@ -50,7 +50,7 @@ class Stage:
 
 
 def declare(command: argparse.ArgumentParser) -> None:
-    """Tell what its arguments are."""
+    """Declare the arguments."""
     command.description = (
         "Runs a router until SIGTERM or SIGINT; a second signal ends it at once. SIGHUP reads "
         f"certificates and users again. Without CONFIG and --listen it listens at {DEFAULT_URL}."
@@ -62,7 +62,7 @@ def declare(command: argparse.ArgumentParser) -> None:
 
 
 def run(given: argparse.Namespace) -> int:
-    """Returns: 0 once drained, 1 if a second signal ended it before.
+    """Run a router. Returns: 0 once drained, 1 if a second signal ended it before.
 
     Raises: ConfigError; OSError: a listener could not be bound.
     """
@@ -85,7 +85,7 @@ def run(given: argparse.Namespace) -> int:
 
 
 def _work(given: argparse.Namespace, worker: "Worker") -> int:
-    """Be one of several. Returns: the exit status; what goes wrong is told as of any command."""
+    """Run as one of several workers. Returns: the exit status; errors are printed as those of any command."""
     from amqpmesh.router.cli.process.supervisor import DRAINED, HURRY, READY
 
     config = worker.config
@@ -116,7 +116,7 @@ async def serve(config: RouterConfig, stage: Stage) -> int:
     drained = False
     taken = {*ENDING, signal.SIGHUP, *stage.hurry}
     with (
-        # Taken before anything listens, so that whoever sees the first line may already send one.
+        # Taken before anything listens, so that a process that sees the first line may already send one.
         trio.open_signal_receiver(*taken) as signals,
         trio.CancelScope() as at_once,
     ):

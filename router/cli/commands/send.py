@@ -39,7 +39,7 @@ EXPLAINED_AFTER: Final = 1.0
 
 
 def declare(command: argparse.ArgumentParser) -> None:
-    """Tell what its arguments are."""
+    """Declare the arguments."""
     command.description = (
         "Sends messages to an address of any AMQP 1.0 peer, as fast as it gives credit, and waits for "
         "their outcomes. Each line of standard input is a message, unless --body, --size, --file or --count says what "
@@ -81,7 +81,7 @@ def declare(command: argparse.ArgumentParser) -> None:
 
 
 def send(given: argparse.Namespace) -> int:
-    """Returns: 0 if all were accepted, else 1. Raises: AmqpMeshError, OSError: why it was not done."""
+    """Send messages. Returns: 0 if all were accepted, else 1. Raises: AmqpMeshError, OSError."""
     if given.file is not None and (given.count is not None or given.rate is not None):
         raise CommandError("--file is one message: it has neither --count nor --rate")
     connection = client_peer.connection(given, "send")
@@ -111,7 +111,7 @@ class _Sending:
         self._batch_ends = 0.0
 
     async def run(self, connection: Connection) -> int:
-        """Do it, and tell. Returns, Raises: as `send`."""
+        """Send, and print the summary. Returns, Raises: as `send`."""
         try:
             with losses_told(self._progress.say, wanted=self._given.reconnect):
                 await attempt(lambda: self._send_all(connection), self._patience)
@@ -238,7 +238,7 @@ class _Sending:
         self._end(sent.error, time.perf_counter() - since)
 
     async def _wait_for_credit(self, sender: SenderEnd, begun: trio.Event) -> None:
-        """Wait until a message has gone, or begun to go; where that takes long, tell why, once."""
+        """Wait until a message has been sent, or its first part; after a while print the reason, once."""
         self._patience.wait("credit")
         with trio.move_on_after(EXPLAINED_AFTER):
             await begun.wait()

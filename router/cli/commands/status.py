@@ -1,4 +1,4 @@
-"""`amqpmesh status [ROUTER]`: what a running router tells of itself."""
+"""`amqpmesh status [ROUTER]`: the state of a running router."""
 
 import argparse
 import os
@@ -38,7 +38,7 @@ WIDTH: Final = 100
 
 
 def declare(command: argparse.ArgumentParser) -> None:
-    """Tell what its arguments are."""
+    """Declare the arguments."""
     command.description = (
         f"Asks a router's {ADDRESS} for its state: its listeners, connectors, connections, addresses, and links, with "
         "the reason why one has no credit; in a mesh its neighbours, the routes to other routers, and lanes. "
@@ -70,7 +70,7 @@ def declare(command: argparse.ArgumentParser) -> None:
 
 
 def status(given: argparse.Namespace) -> int:
-    """Returns: 0. Raises: AmqpMeshError: why there is nothing to show."""
+    """Print the state of a router. Returns: 0. Raises: AmqpMeshError: there is no answer."""
     connection = client_peer.connection(given, "status")
     entities = trio.run(_ask, connection, given.router, given.timeout)
     own = next((each["number"] for each in entities["connection"] if each["container_id"] == connection.id), None)
@@ -82,14 +82,14 @@ def status(given: argparse.Namespace) -> int:
 
 
 def width() -> int:
-    """Columns that a line may have: who reads a pipe or a file wants names whole, unless `COLUMNS` says otherwise."""
+    """Return the most columns of a line: in pipes and files names are whole, unless `COLUMNS` is set."""
     if sys.stdout.isatty() or os.environ.get("COLUMNS"):
         return shutil.get_terminal_size((WIDTH, 0)).columns
     return sys.maxsize
 
 
 def _object(entities: Entities) -> dict[str, Any]:
-    """All of it by what it is called; what there is once at most is no list."""
+    """Return all entities by type: lists, but for types of which there is one at most."""
     told: dict[str, Any] = {}
     for kind, found in entities.items():
         if kind in ("router", "mesh"):
@@ -100,7 +100,7 @@ def _object(entities: Entities) -> dict[str, Any]:
 
 
 async def _ask(connection: Connection, router: str | None, timeout: float) -> Entities:
-    """Args: router: anywhere in the mesh; None: the one that we connect to."""
+    """Ask a router. Args: router: anywhere in the mesh; None: the router that we are connected to."""
     address = ADDRESS if router is None else f"{ADDRESS}@{router}"
     patience = Patience(timeout)
     entities: dict[str, list[Entity]] = {}
@@ -129,7 +129,7 @@ async def _ask(connection: Connection, router: str | None, timeout: float) -> En
 
 
 async def look_for_path(connection: Connection, router: str) -> None:
-    """Raises: RefusedError: no path leads there, as the router that we are connected to knows."""
+    """Ask the connected router for a path. Raises: RefusedError: it knows that there is none."""
     properties: dict[str, Value] = {"operation": "READ", "type": ROUTE, "name": router}
     try:
         async with connection.requester(ADDRESS) as management:
@@ -143,7 +143,7 @@ async def look_for_path(connection: Connection, router: str) -> None:
 
 
 async def all_pages(request: Callable[[Message], Awaitable[Message]]) -> dict[str, list[Entity]]:
-    """All that there is. What comes or goes meanwhile may move what is behind it: an entity that is told twice counts
+    """Read all pages. Entities that come or go meanwhile shift later ones: an entity that is sent twice counts
     once. Raises: RefusedError: as `entities_of`, or no page tells of one router.
     """
     found: dict[str, dict[str, Entity]] = {name.removeprefix(PREFIX): {} for name in TYPES}
@@ -163,7 +163,7 @@ async def all_pages(request: Callable[[Message], Awaitable[Message]]) -> dict[st
 
 
 def entities_of(answer: Message) -> Entities:
-    """What a page tells of, by type without its prefix; types that are not known here are left out.
+    """Return the entities of a page, by type without its prefix, and omit types that are not known here.
 
     Raises: RefusedError: it is an error, or no answer to a QUERY.
     """

@@ -17,7 +17,7 @@ _WIDE = 1_000  # nothing is cut: names are copied from here
 
 
 def declare(command: argparse.ArgumentParser) -> None:
-    """Tell what its arguments are."""
+    """Declare the arguments."""
     actions = command.add_subparsers(metavar="ACTION", required=True)
     add = actions.add_parser(
         "add",
@@ -61,14 +61,14 @@ def _add_file(command: argparse.ArgumentParser) -> None:
 
 
 def add_one(given: argparse.Namespace) -> int:
-    """Returns: 0. Raises: CommandError, ConfigError, OSError."""
+    """Add a user, or change a password. Returns: 0. Raises: CommandError, ConfigError, OSError."""
     add_user(given.file, given.name, _password(given.password_file), given.iterations)
     print(f"user {given.name} is in {given.file}", file=sys.stderr)
     return Exit.DONE
 
 
 def list_all(given: argparse.Namespace) -> int:
-    """Returns: 0. Raises: ConfigError."""
+    """List users. Returns: 0. Raises: ConfigError."""
     users = Users.load(given.file)
     rows = []
     for name in users:
@@ -80,7 +80,7 @@ def list_all(given: argparse.Namespace) -> int:
 
 
 def remove_one(given: argparse.Namespace) -> int:
-    """Returns: 0. Raises: CommandError, ConfigError, OSError."""
+    """Remove a user. Returns: 0. Raises: CommandError, ConfigError, OSError."""
     remove_user(given.file, given.name)
     print(f"user {given.name} is no longer in {given.file}", file=sys.stderr)
     return Exit.DONE

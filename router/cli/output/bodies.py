@@ -24,7 +24,7 @@ _UNSET: Final = Message()
 
 
 def from_octets(octets: bytes) -> str | bytes:
-    """A body to be sent: text where it is UTF-8, else binary."""
+    """Return a body to send: text if it is UTF-8, else binary."""
     try:
         return octets.decode()
     except UnicodeDecodeError:
@@ -32,7 +32,7 @@ def from_octets(octets: bytes) -> str | bytes:
 
 
 def to_octets(delivery: Delivery) -> bytes:
-    """The body as it is printed: text and binary as they are, all else as JSON."""
+    """Return the body for printing: text and binary as they are, all else as JSON."""
     if delivery.message_format != MESSAGE_FORMAT:
         return delivery.payload
     value = _value(delivery.message.body)
@@ -42,7 +42,7 @@ def to_octets(delivery: Delivery) -> bytes:
 
 
 def to_json(delivery: Delivery) -> bytes:
-    """The message as one JSON object: its body, the section that this stood in, and whatever else is set."""
+    """Return the message as one JSON object: its body, the type of its section, and all other fields that are set."""
     said: dict[str, Any] = {}
     if delivery.message_format != MESSAGE_FORMAT:
         said["message_format"] = delivery.message_format
@@ -60,12 +60,12 @@ def to_json(delivery: Delivery) -> bytes:
 
 
 def dump(value: object) -> str:
-    """A value of AMQP as JSON, in one line and in ASCII: peers choose much of it, and none may control a terminal."""
+    """Return an AMQP value as JSON, in one line of ASCII: peers choose it, and must not control a terminal."""
     return json.dumps(_jsonable(value), allow_nan=False)
 
 
 def _value(body: Any) -> Any:
-    """A body without the sections around it."""
+    """Return a body without the sections around it."""
     if isinstance(body, tuple):
         parts = [part.value for part in body]
         return b"".join(parts) if isinstance(body[0], Data) else parts

@@ -1,4 +1,4 @@
-"""What `amqpmesh demo` shows: lines that stay and, on a terminal, a picture of the mesh below them that moves."""
+"""The output of `amqpmesh demo`: lines and, on a terminal, a moving picture of the mesh below them."""
 
 import os
 import shutil
@@ -19,7 +19,7 @@ _PLAIN: Final = "\x1b[0m"
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """How a router in the middle stands, of which there are two."""
+    """The state of one of the two routers in the middle."""
 
     router: str
     state: str = ""
@@ -31,19 +31,19 @@ class Way:
 
     @property
     def words(self) -> str:
-        """What stands beside it."""
+        """The text beside the router."""
         now = self.state or (f"{self.rate:,.0f}/s" if self.rate >= 1 else "")
         return f"{self.relayed:>9,} relayed  {now}".rstrip()
 
     @property
     def style(self) -> str:
-        """How it is drawn."""
+        """The style of the router."""
         return "bad" if self.state == "killed" else "good" if self.rate >= 1 else "faint"
 
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """How all stands."""
+    """The state of the demo."""
 
     upper: Way
     lower: Way
@@ -69,7 +69,7 @@ class Stage:
         self._coloured = self.is_live and not os.environ.get("NO_COLOR")
 
     def say(self, text: str, style: str = "") -> None:
-        """A line that stays."""
+        """Print a line above the picture."""
         line = f"{time.monotonic() - self._began:5.1f} s  {printable(text)}"
         drawn = self._drawn
         self._write([self._styled(line, style)], [])
@@ -77,12 +77,12 @@ class Stage:
             self._write([], drawn)
 
     def conclude(self, text: str, *, good: bool) -> None:
-        """The last line, below the picture, which stays."""
+        """Print the last line, below the picture."""
         self._drawn = []
         self._write([self._styled(printable(text), "good" if good else "bad")], [])
 
     def draw(self, view: View) -> None:
-        """Show how all stands now; without a terminal nothing."""
+        """Show the current state; without a terminal do nothing."""
         if self.is_live:
             self._write([], [self._styled(text, style) for text, style in picture(view)])
 
@@ -116,7 +116,7 @@ def picture(view: View) -> list[tuple[str, str]]:
 
 
 def bar(view: View) -> str:
-    """How far it is."""
+    """Return the progress bar."""
     from tqdm import tqdm  # here, since runs without a terminal show none
 
     # No rate: what is sent waits for the story, so a mean of it says nothing of routers.

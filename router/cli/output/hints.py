@@ -1,4 +1,4 @@
-"""What to type next: commands that can be copied from under the line that says where a router listens."""
+"""First commands to try, printed below the URL of a router's listener."""
 
 import os
 import shlex
@@ -19,7 +19,7 @@ def first_steps(listeners: Iterable[tuple[str, ListenerConfig]]) -> list[str]:
     for url, config in listeners:
         if config.endpoint.secure or config.authenticates:
             continue
-        # Whoever copies them has the default, unless the variable says otherwise there as it does here.
+        # The default URL needs no --url in another terminal, unless the variable is set, as it may be there, too.
         where = [] if url == DEFAULT_URL and URL_VARIABLE not in os.environ else ["--url", url]
         commands = (["receive", "hello"], ["send", "hello", "--body", "hi"], ["status"])
         return [
@@ -33,7 +33,7 @@ def first_steps(listeners: Iterable[tuple[str, ListenerConfig]]) -> list[str]:
 
 
 def program() -> list[str]:
-    """The words that call this program again."""
+    """Return the words of a command line that starts this program."""
     called = Path(sys.argv[0])
     if called.name == "__main__.py":
         return [sys.executable, "-m", "amqpmesh"]

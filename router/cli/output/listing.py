@@ -1,4 +1,4 @@
-"""What a router tells of itself, as people read it: lines, and tables of what there is."""
+"""The state of a router as text: lines, and tables of its entities."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
@@ -6,14 +6,14 @@ from typing import Any, Final
 from amqpmesh.router.cli.output.table import Cell, table
 
 OWN: Final = "this command"
-"""What stands for the container of the connection that we ask by."""
+"""The text in place of the container-id of our own connection."""
 
 Entity = Mapping[str, Any]
 Entities = Mapping[str, Sequence[Entity]]
 
 
 def lines(entities: Entities, width: int, own: int | None) -> Iterator[str]:
-    """As people read it. Args: width: columns that there are. own: the number of the connection that we ask by."""
+    """Yield the lines. Args: width: columns of the terminal. own: the number of our own connection."""
     (router,) = entities["router"]
     yield from _router(router)
     for mesh in entities["mesh"]:
@@ -70,7 +70,7 @@ def _container(connection: Entity, own: int | None) -> str:
 
 
 def _age(seconds: float) -> str:
-    """A time in its two largest units."""
+    """Return a time in its two largest units."""
     whole = int(seconds)
     for name, unit, below, part in (("d", 86400, "h", 3600), ("h", 3600, "min", 60), ("min", 60, "s", 1)):
         if whole >= unit:
@@ -98,12 +98,12 @@ def _since(at: float | None, now: float) -> str | None:
 
 
 def _receivers_at(address: Entity, _now: float, _containers: Mapping[int, str]) -> Cell:
-    """The other routers that have receivers of it; in brackets those that cannot be reached."""
+    """List the other routers with receivers of an address; those that cannot be reached are in brackets."""
     return ", ".join([*address["consumers_at"], *(f"({each})" for each in address["out_of_reach"])]) or None
 
 
 def _where(connector: Entity, _now: float, _containers: Mapping[int, str]) -> Cell:
-    """Where it connects, and which URL of the configuration has led there by redirects."""
+    """Return the URL that a connector uses and, after redirects, the URL of its configuration."""
     url, begun = connector["url"], connector["redirected_from"]
     return f"{url} (redirected from {begun})" if begun else url
 
@@ -121,7 +121,7 @@ def _hop(lane: Entity, _now: float, _containers: Mapping[int, str]) -> Cell:
 
 
 def _way(link: Entity) -> str:
-    """Which way deliveries go, as this router sees it."""
+    """Return the direction of deliveries, seen from this router."""
     return "from" if link["direction"] == "incoming" else "to"
 
 

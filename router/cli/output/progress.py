@@ -1,4 +1,4 @@
-"""What a client says while it works: on standard error, so that standard output holds bodies only."""
+"""Progress of a client, on standard error: standard output holds bodies only."""
 
 import sys
 from typing import TYPE_CHECKING, Any
@@ -25,18 +25,18 @@ class Progress:
 
     @property
     def is_shown(self) -> bool:
-        """Whether there is a bar."""
+        """True if a bar is shown."""
         return self._bar is not None
 
     def show(self, verb: str, done: int, total: int) -> None:
-        """So much of so much is done, of something else than before."""
+        """Show the progress of another task."""
         if self._bar is not None:
             self._bar.total = total or None
             self._bar.n = done
             self._bar.set_description(verb)
 
     def say(self, text: str) -> None:
-        """A line of its own."""
+        """Print a line."""
         if self._bar is not None:
             self._bar.clear()
         print(printable(text), file=sys.stderr)

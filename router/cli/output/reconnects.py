@@ -1,4 +1,4 @@
-"""What a command that connects again says meanwhile: which connection was lost, or did not come about, and why."""
+"""Messages of a command that reconnects: lost and failed connections, with their reasons."""
 
 import logging
 from collections.abc import Callable, Iterator

@@ -1,4 +1,4 @@
-"""What a client has done, counted while it does it: outcomes, rate and latency."""
+"""Counts of a client's work: outcomes, rate and latency."""
 
 import json
 import math
@@ -10,11 +10,11 @@ FINENESS: Final = 1.01
 """Latencies are told to one percent: so a few hundred counters hold any number of them."""
 
 OUTCOMES: Final = ("accepted", "rejected", "released", "modified", "settled", "in doubt")
-"""How a delivery may end. Settled: it was sent so, and nobody tells. In doubt: the link ended before it was told."""
+"""Ends of a delivery. Settled: sent so, without an outcome. In doubt: the link ended before the outcome came."""
 
 
 class Latencies:
-    """How long things took."""
+    """A histogram of latencies."""
 
     def __init__(self) -> None:
         self._steps: Counter[int] = Counter()
@@ -61,7 +61,7 @@ class Summary:
         return now
 
     def end(self, outcome: str, *, latency: float | None = None, failure: str | None = None) -> None:
-        """The outcome of one. Args: latency: seconds; failure: more about one that was not accepted."""
+        """Count an outcome. Args: latency: seconds; failure: the reason of one that is not `accepted`."""
         self._ended = time.perf_counter()
         self.outcomes[outcome] += 1
         if latency is not None:
@@ -75,7 +75,7 @@ class Summary:
 
     @property
     def all_accepted(self) -> bool:
-        """Whether none had another outcome; what was sent settled has none."""
+        """True if no message had another outcome; messages that were sent settled have none."""
         return self.outcomes["accepted"] + self.outcomes["settled"] == self.count
 
     @property
@@ -103,7 +103,7 @@ class Summary:
         return line
 
     def json(self) -> str:
-        """The same for programs, in one line; times are seconds, and null what is not known."""
+        """Return one line of JSON for programs; times are seconds, unknown values null."""
         known = len(self.latencies) > 0
         return json.dumps(
             {
@@ -121,5 +121,5 @@ class Summary:
 
 
 def duration(seconds: float) -> str:
-    """A time as people read it."""
+    """Return a time as text, in a unit that suits it."""
     return f"{seconds * 1000:.1f} ms" if seconds < 1 else f"{seconds:.2f} s"

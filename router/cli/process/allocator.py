@@ -1,4 +1,4 @@
-"""Where a daemon's objects are: with the C library, which gives back what is free, in place of Python's allocator.
+"""The C library's allocator for daemons: unlike Python's, it returns free memory to the system.
 
 That one gives back what is free by whole MiB, and after a peak something that stays is in most of them.
 """
@@ -15,7 +15,7 @@ ITSELF: Final = "/proc/self/exe"
 
 
 def take_from_c_library() -> None:
-    """Begin this process anew with the C library's allocator. It returns if there is nothing to gain, or no way.
+    """Restart this process with the C library's allocator (execve, same pid), if that helps and is possible.
 
     What the environment says already goes before: `PYTHONMALLOC=pymalloc` is to stay with Python's. What runs, by the
     same arguments, finds the same: by its name alone (`sys.executable`) it may be another program.
@@ -29,7 +29,7 @@ def take_from_c_library() -> None:
 
 
 def _trims() -> bool:
-    """Whether the C library is one that gives back what is free amid what is used (malloc_trim(3)): the GNU one."""
+    """Return True if the C library can free memory between used blocks (malloc_trim(3)): the GNU one can."""
     try:
         return bool(os.confstr("CS_GNU_LIBC_VERSION"))
     except (ValueError, OSError):

@@ -10,7 +10,7 @@ _PR_SET_PDEATHSIG: Final = 1  # prctl(2)
 
 
 def ends_with_us(by: signal.Signals) -> Callable[[], None] | None:
-    """What a child of this process calls so that it is sent a signal when this one is gone, which could not end it.
+    """Return a function for a child to call: the child then gets a signal when this process dies.
 
     Not for threads: the child ends with the thread that started it.
     Returns: None: this system knows nothing of the kind.

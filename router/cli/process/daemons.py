@@ -77,7 +77,7 @@ class Daemon:
 
     @property
     def is_over(self) -> bool:
-        """Whether it has ended."""
+        """True if it has ended."""
         return self._process.poll() is not None
 
     async def listening(self) -> Mapping[str, str]:
@@ -94,11 +94,11 @@ class Daemon:
             await trio.sleep(LOOK)
 
     def tell_to_end(self) -> None:
-        """It ends in good order."""
+        """Have the router drain and end."""
         self._process.send_signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        """It ends at once, and says nothing more (SIGKILL)."""
+        """Kill the router (SIGKILL)."""
         self._process.kill()
         self._process.wait()
 
@@ -121,7 +121,7 @@ class Daemons:
         return self._running[id].pid
 
     async def end(self) -> None:
-        """All of them, in good order if that does not take too long."""
+        """End all routers, in good order if that does not take too long."""
         running = self._running.values()
         for each in running:
             each.tell_to_end()

@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 class Patience:
-    """How long we wait for the peer: from whatever it did last, and not while it is our turn."""
+    """The time limit of waiting for the peer: it starts again with each of its actions, and stops on our turn."""
 
     def __init__(self, seconds: float | None) -> None:
         """Args: seconds: None: for ever."""
@@ -23,23 +23,23 @@ class Patience:
         self.scope = trio.CancelScope()
 
     def wait(self, what: str) -> None:
-        """It is the peer's turn, now or since it was told so. Args: what: is waited for."""
+        """Start the time limit, unless it runs. Args: what: the event that we wait for."""
         self._what = what
         if self.scope.deadline == math.inf:
             self.scope.deadline = trio.current_time() + self._seconds
 
     def progress(self) -> None:
-        """It did something."""
+        """Start the time limit again, as the peer did something."""
         if self.scope.deadline != math.inf:
             self.scope.deadline = trio.current_time() + self._seconds
 
     def rest(self) -> None:
-        """It is our turn."""
+        """Stop the time limit."""
         self.scope.deadline = math.inf
 
     @property
     def error(self) -> TimedOutError:
-        """What is told when it is over."""
+        """The error when the time is over."""
         return TimedOutError(f"timed out: waited {self._seconds:g} s for {self._what}")
 
 

@@ -1,4 +1,4 @@
-"""What a daemon owes to the system that runs it."""
+"""Duties of a daemon towards its system: notifications, its name, files, and memory."""
 
 import gc
 import os

@@ -1,4 +1,4 @@
-"""Standard input and output in a program that must not stand still: whoever fills or empties them may be slow."""
+"""Standard input and output without blocking: their other end may be slow."""
 
 import os
 import select
@@ -19,7 +19,7 @@ class Output:
     """Standard output, a body a line. On a terminal, what would control it is escaped."""
 
     def __init__(self) -> None:
-        """Raises: CommandError: there is none."""
+        """Open it. Raises: CommandError: standard output is closed."""
         self._file = number(sys.stdout, "output")
         self._is_terminal = os.isatty(self._file)
         self._poll = select.poll()
@@ -38,7 +38,7 @@ class Output:
 
 
 async def lines() -> AsyncGenerator[bytes, None]:
-    """The lines of standard input, without their ends. Raises: CommandError: there is none. OSError."""
+    """Yield the lines of standard input, without their ends. Raises: CommandError: it is closed. OSError."""
     rest: list[bytes] = []
     async for chunk in chunks(number(sys.stdin, "input")):
         first, *more = chunk.split(b"\n")
@@ -51,7 +51,7 @@ async def lines() -> AsyncGenerator[bytes, None]:
 
 
 async def chunks(file: int) -> AsyncGenerator[bytes, None]:
-    """What comes from a pipe, a terminal or a socket, to its end. Args: file: its number. Raises: OSError."""
+    """Yield the octets of a pipe, a terminal or a socket. Args: file: its number. Raises: OSError."""
     poll = select.poll()
     poll.register(file, select.POLLIN)
     while True:
@@ -64,7 +64,7 @@ async def chunks(file: int) -> AsyncGenerator[bytes, None]:
 
 
 def number(stream: TextIO | None, name: str) -> int:
-    """The file of a standard stream. Raises: CommandError: it is closed."""
+    """Return the file number of a standard stream. Raises: CommandError: it is closed."""
     if stream is None:
         raise CommandError(f"standard {name} is closed")
     return stream.fileno()

@@ -1,4 +1,4 @@
-"""One router in several processes: who starts them, passes on what it is told, and starts again those that die.
+"""A supervisor of one router in several processes: it starts them, passes signals on, and restarts those that die.
 
 This process relays nothing. It reserves the ports, forks the workers, and waits for signals and for what they say. It
 has no thread and never enters Trio, so what a fork copies is whole at any time; and a worker that is started later runs
@@ -41,15 +41,15 @@ if TYPE_CHECKING:
 log = event_log.EventLog("amqpmesh.run")
 
 TOLD: Final = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
-"""What a daemon is told by others."""
+"""Signals that a daemon obeys."""
 
 HURRY: Final = signal.SIGQUIT
-"""What a worker is told so that it ends at once. A second SIGTERM does not say that: a service manager may have sent
+"""The signal that ends a worker at once. A second SIGTERM does not: a service manager may have sent
 one to each process, and the supervisor has passed on its own."""
 
 READY: Final = b"R"
 DRAINED: Final = b"D"
-"""What a worker says: it listens; all was settled when it ended."""
+"""Messages of a worker: it listens; it has drained."""
 
 LATE: Final = 10.0
 """Seconds beyond `drain` that a worker has to end, and seconds to end at once. Then it is killed."""
@@ -60,11 +60,11 @@ MAX_SOCKET_NAME: Final = 107
 
 @dataclass(frozen=True, slots=True)
 class Worker:
-    """What a worker has from its supervisor."""
+    """The data that a worker gets from its supervisor."""
 
     config: RouterConfig
     part_of: Callable[[RouterConfig], RouterConfig]
-    """What it would be configured as, with another configuration of the router."""
+    """Derives the worker's configuration from one of the router."""
     say: Callable[[bytes], object]
     """Tells the supervisor how it is."""
 
@@ -88,13 +88,13 @@ class Process:
     """By the monotonic clock, as is `again_at`."""
     failures: int = 0
     again_at: float | None = None
-    """When it is started again; None: it runs, or is never."""
+    """The time of its restart; None: it runs, or is never restarted."""
     pipe: int = field(default=-1)
-    """Where to read what it says."""
+    """The pipe with its messages."""
 
     @property
     def runs(self) -> bool:
-        """Whether there is a process."""
+        """True if there is a process."""
         return self.pid is not None
 
 
@@ -329,7 +329,7 @@ def supervise(config: RouterConfig, count: int, work: Work, begun: Begun) -> int
 
 @contextmanager
 def _private_folder() -> Iterator[str]:
-    """A folder that nobody else can look into, where the service manager has made one for us, else a temporary one."""
+    """Make a private folder, within that of the service manager if it has made one, else a temporary one."""
     above = os.environ.get("RUNTIME_DIRECTORY", "").partition(":")[0] or None
     folder = tempfile.mkdtemp(prefix="amqpmesh-", dir=None if above is None else Path(above).absolute())
     try:
@@ -339,11 +339,11 @@ def _private_folder() -> Iterator[str]:
 
 
 def _let_pass(_number: int, _frame: FrameType | None) -> None:
-    """A signal has come: that is all."""
+    """Do nothing: the wakeup file has the signal."""
 
 
 def _name(number: int) -> str:
-    """What a signal is called; its number, if it is called nothing, as those for real time are."""
+    """Return the name of a signal, or its number if it has no name, as real-time signals."""
     try:
         return signal.Signals(number).name
     except ValueError:
@@ -352,7 +352,7 @@ def _name(number: int) -> str:
 
 @contextmanager
 def _signals() -> Iterator[tuple[int, int]]:
-    """A file to read from which signals have come, and the one where they are written."""
+    """Catch signals. Yields: a file to read their numbers from, and the file where they are written."""
     read, write = os.pipe()
     os.set_blocking(write, False)
     before = {each: signal.signal(each, _let_pass) for each in (*TOLD, signal.SIGCHLD)}
@@ -368,7 +368,7 @@ def _signals() -> Iterator[tuple[int, int]]:
 
 
 def _at_ports_of(running: RouterConfig, again: RouterConfig) -> RouterConfig:
-    """The same with the ports that the system has chosen for the one that runs, where it is to choose any."""
+    """Return the new configuration with the running router's ports, where the system is to choose a port."""
     ports = [each.endpoint.port for each in running.listeners]
     listeners = [
         replace(each, url=str(replace(each.endpoint, port=ports[at])))
