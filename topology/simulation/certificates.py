@@ -1,4 +1,4 @@
-"""The certificates of a simulated mesh: what its authority issued and took back, in files as operators have them."""
+"""The certificates of a simulated mesh: its authority, issued and revoked certificates, in files as in production."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ class Papers:
         self._revoked: Revocations | None = None
 
     def __contains__(self, router: str) -> bool:
-        """Whether a router has a certificate."""
+        """Return True if a router has a certificate."""
         return router in self._issued
 
     def membership(self, router: str, config: MeshConfig) -> MeshConfig:
-        """The same, with a router's files."""
+        """Return a mesh configuration with a router's files."""
         return replace(
             config,
             insecure=False,

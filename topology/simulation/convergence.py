@@ -38,7 +38,7 @@ async def none_left(check: Callable[[], str | None], failure: str, timeout: floa
 
 
 def disagreement(nodes: Collection[Node], links: Iterable[tuple[str, str]]) -> str | None:
-    """What is not yet as it should be; None: all routers know the graph, and who consumes what.
+    """Return the first fault in the routers' knowledge; None: all know the graph, and all consumers.
 
     Args: nodes: those that run. links: those that carry, each by its two routers.
     """
@@ -60,7 +60,7 @@ def disagreement(nodes: Collection[Node], links: Iterable[tuple[str, str]]) -> s
 
 
 def leftovers(nodes: Iterable[Node]) -> str | None:
-    """What routers still have of clients; None: nothing."""
+    """Return the first remains of clients in a router; None: there are none."""
     for node in nodes:
         told = node.statistics()
         assert told.mesh is not None

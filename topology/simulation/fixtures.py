@@ -55,7 +55,7 @@ def _virtual_time(request: pytest.FixtureRequest) -> None:
 
 @pytest.fixture
 async def mesh(request: pytest.FixtureRequest, _amqpmesh_virtual_time: None) -> AsyncIterator[Mesh]:
-    """A simulated mesh without routers; `@pytest.mark.mesh(seed=7)` says how it is made."""
+    """Make a simulated mesh without routers; `@pytest.mark.mesh(seed=7)` gives its arguments."""
     from amqpmesh.topology.simulation.mesh import Mesh
 
     marker = request.node.get_closest_marker("mesh")

@@ -17,7 +17,7 @@ WINDOW: Final = 256 * 2**10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conditions:
-    """How a network carries octets, in each direction."""
+    """The conditions under which a network carries octets, in each direction."""
 
     latency: float = 0.0
     """Seconds on the way, at least."""
@@ -33,7 +33,7 @@ class Conditions:
 
 
 class _Ending:
-    """What a direction ends with."""
+    """The end of a direction."""
 
 
 _END = _Ending()
@@ -58,12 +58,12 @@ class Pipe:
         self.lost = False
 
     def wake(self) -> None:
-        """Whoever waits has to look again."""
+        """Wake all waiting tasks, which then look again."""
         self._changed.set()
         self._changed = trio.Event()
 
     def held(self) -> None:
-        """What is on the way has been held up until now, and goes on from here."""
+        """Let octets on the way, which were held up, move again from now on."""
         now = trio.current_time()
         self._flying = deque((max(at, now + self._road.conditions.latency), data) for at, data in self._flying)
         self._last_at = max(self._last_at, now)
@@ -88,14 +88,14 @@ class Pipe:
             self._put(part, len(part))
 
     def end(self, *, reset: bool = False) -> None:
-        """The last that is put in. Args: reset: as a loss, not as an end."""
+        """End the direction behind all octets. Args: reset: as a loss, not as an end."""
         if not self.over:
             self._put(_RESET if reset else _END, 0)
             self.over = True
             self.wake()
 
     def lose(self) -> None:
-        """Lose what is on the way; both ends hear of it."""
+        """Lose the octets on the way; both ends learn of the loss."""
         self._flying.clear()
         self.over = self.lost = True
         self.wake()
@@ -154,27 +154,27 @@ class Wire:
         self.ends = End(self, near), End(self, far)
 
     def other(self, host: Host) -> Host:
-        """Who is at the other end."""
+        """Return the host at the other end."""
         return self.far if host is self.near else self.near
 
     def outgoing(self, host: Host) -> Pipe:
-        """What a host puts in."""
+        """Return the direction that a host writes to."""
         return self._pipes[host]
 
     def carries(self) -> bool:
-        """Whether octets arrive now."""
+        """Return True if octets arrive now."""
         return not self._network.is_severed(self.near, self.far)
 
     def is_broken_for(self, host: Host) -> bool:
-        """Whether a host knows that the connection is lost."""
+        """Return True if a host knows that the connection is lost."""
         return self._pipes[self.other(host)].lost
 
     def closed_by(self, host: Host) -> bool:
-        """Whether a host has closed it."""
+        """Return True if a host has closed it."""
         return host in self._closed
 
     def close(self, host: Host) -> None:
-        """A host wants nothing more of it."""
+        """Close the connection for a host."""
         if host in self._closed:
             return
         self._closed.add(host)
@@ -186,7 +186,7 @@ class Wire:
             self._network.forget(self)
 
     def killed(self, host: Host) -> None:
-        """A host has died: what it had written arrives, then the other end hears of it."""
+        """End the connection of a dead host: its octets arrive, then the other end learns of its death."""
         self._closed.add(host)
         self.outgoing(host).end(reset=True)
         self.outgoing(self.other(host)).over = True
@@ -196,12 +196,12 @@ class Wire:
             self._network.forget(self)
 
     def cut(self) -> None:
-        """Lose it, with all that is on the way; both ends hear of it."""
+        """Lose the connection, with all octets on the way; both ends learn of the loss."""
         for pipe in self._pipes.values():
             pipe.lose()
 
     def go_on(self) -> None:
-        """It carries again what was held up."""
+        """Carry octets again that were held up."""
         for pipe in self._pipes.values():
             pipe.held()
 
@@ -219,12 +219,12 @@ class End(trio.abc.HalfCloseableStream):
         await self._wire.outgoing(self._host).send(bytes(data))
 
     async def wait_send_all_might_not_block(self) -> None:
-        """It may block, as any."""
+        """Return if the stream is open; `send_all` may block all the same."""
         await trio.lowlevel.checkpoint()
         self._check()
 
     async def send_eof(self) -> None:
-        """Nothing more will be written."""
+        """End writing."""
         await trio.lowlevel.checkpoint()
         self._check()
         self._wire.outgoing(self._host).end()

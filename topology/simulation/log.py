@@ -1,4 +1,4 @@
-"""What happened in a simulated mesh, line by line: the same seed gives the same lines."""
+"""The events of a simulated mesh, line by line: the same seed gives the same lines."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from amqpmesh.router.logs.event_log import ROOT, Said, escaped
 _MESH: Final[trio.lowlevel.RunVar[Log | None]] = trio.lowlevel.RunVar("amqpmesh simulation's log", None)
 
 _ROUTER: Final[ContextVar[str]] = ContextVar("amqpmesh simulation's router", default="-")
-"""Whose task this is, while it is a router's."""
+"""The id of the router that the current task belongs to."""
 
 
 def speak_as(router: str) -> None:
-    """What this task logs from now on, and those that it starts, is said by a router."""
+    """Mark this task, and all tasks that it starts later, as a router's: their log records are its own."""
     _ROUTER.set(router)
 
 
@@ -32,9 +32,9 @@ class Event:
     at: float
     """Virtual time, in seconds from the beginning of the run."""
     router: str
-    """Where; `-`: nowhere in particular."""
+    """The router; `-`: none in particular."""
     text: str
-    """What, and the fields of it."""
+    """The event's name, and its fields."""
     seen: str
     """A digest of every octet that has reached anybody so far, of its time, and of the way that it took."""
 
@@ -66,7 +66,7 @@ class Log:
         return len(self.events)
 
     def find(self, text: str, router: str | None = None) -> list[Event]:
-        """The events whose text begins so, of one router or of all."""
+        """Return the events with this beginning, of one router or of all."""
         return [each for each in self.events if each.text.startswith(text) and router in (None, each.router)]
 
     def note(self, router: str, event: str, **fields: object) -> None:

@@ -51,7 +51,7 @@ class Link:
     port: int
 
     def joins(self, one: Node, other: Node) -> bool:
-        """Whether it is between these two."""
+        """Return True if it is between these two."""
         return {self.near, self.far} == {one, other}
 
 
@@ -102,11 +102,11 @@ class Mesh:
         self._stack = ExitStack()
 
     def __getitem__(self, id: str) -> Node:
-        """A router. Raises: KeyError: there is none of that id."""
+        """Return a router. Raises: KeyError: there is none with that id."""
         return self._nodes[id]
 
     def __iter__(self) -> Iterator[Node]:
-        """All routers, those included that do not run now."""
+        """Iterate over all routers, also those that do not run now."""
         return iter(self._nodes.values())
 
     def __len__(self) -> int:
@@ -213,7 +213,7 @@ class Mesh:
             self._network.break_all(link.road)
 
     def set_cost(self, one: str, other: str, cost: int) -> None:
-        """What sending costs from now on, by all links of two routers, both ways. Raises: CommandError: no link."""
+        """Set the cost of all links of two routers, both ways. Raises: CommandError: there is none."""
         for link in self._between(one, other):
             self.log.note("-", "cost set", near=link.near.id, far=link.far.id, cost=cost)
             if link.near.is_running:
@@ -252,11 +252,11 @@ class Mesh:
     # -------------------------------------------------------------------------------------------------------- clients
 
     def url(self, id: str) -> str:
-        """Where a router takes clients: for connectors, and for `connect` with `open_stream` of `dialer`."""
+        """Return a router's URL for clients: for connectors, and for `connect` with `open_stream` of `dialer`."""
         return f"amqp://{self._address(id)}:{CLIENTS}"
 
     def connect(self, *ids: str, id: str | None = None, **options: Any) -> Connection:
-        """A connection of a client, to be entered by `async with`. Each is from a host of its own.
+        """Return a client's connection, from a host of its own; the caller enters it by `async with`.
 
         Args: ids: routers, to be tried in turn. id: the client's container-id, and its host's name; None: one of its
             own. options: those of `amqpmesh.connect`, such as `reconnect`, and `latency`, `jitter`, `bandwidth`.
@@ -276,7 +276,7 @@ class Mesh:
     # --------------------------------------------------------------------------------------------------------- faults
 
     def cut(self, one: str, other: str) -> None:
-        """Cut all links of two routers: connections break, both ends hear of it, and none comes about until `heal`."""
+        """Cut all links of two routers: connections break, both ends learn of it, and no new one opens until `heal`."""
         for link in self._between(one, other):
             link.road.cut = True
             self.log.note("-", "cut", near=one, far=other)
@@ -312,7 +312,7 @@ class Mesh:
                 link.road.cut = False
 
     def freeze(self, id: str) -> None:
-        """A router does nothing until `thaw`, as a process that is stopped: its connections stay, and are silent.
+        """Stop a router until `thaw`, as SIGSTOP stops a process: its connections stay, and are silent.
 
         Its links within the process are not frozen; what they send stays there.
         """
@@ -322,7 +322,7 @@ class Mesh:
         node.router.host_changed()
 
     def thaw(self, id: str) -> None:
-        """It goes on, later than it knows. One that is not frozen is left alone."""
+        """Let a frozen router continue, later than it knows; do nothing to one that is not frozen."""
         node = self[id]
         if node.is_frozen:
             self.log.note(id, "thawed")
@@ -331,7 +331,7 @@ class Mesh:
                 node.router.host_changed()
 
     async def crash(self, id: str) -> None:
-        """A router is killed: it says nothing more, loses all that it has, and its connections are reset."""
+        """Kill a router: it sends nothing more, loses its state, and its connections are reset."""
         node = self._running(id)
         self.log.note(id, "killed")
         node.host.servers.clear()
@@ -341,7 +341,7 @@ class Mesh:
             await node.kill()
 
     async def stop(self, id: str) -> None:
-        """A router drains and ends, as one that is told to."""
+        """Have a router drain and end."""
         node = self._running(id)
         await node.leave()
         self.log.note(id, "ended")
@@ -357,7 +357,7 @@ class Mesh:
         await self._begin(node, "started again")
 
     def step_clock(self, id: str, seconds: float) -> None:
-        """The wall clock of a router's host jumps. Args: seconds: forward, or if negative back."""
+        """Let the wall clock of a router's host jump. Args: seconds: forward, or if negative back."""
         self.log.note(id, "clock stepped", seconds=seconds)
         self[id].clock_error += seconds
 
@@ -396,7 +396,7 @@ class Mesh:
         return await none_left(self.unsettled, "not settled", timeout, STEP)
 
     def unsettled(self) -> str | None:
-        """What `settled` would wait for; None: nothing."""
+        """Return the reason for which `settled` would wait; None: there is none."""
         nodes = [node for node in self._nodes.values() if node.is_running and not node.is_frozen]
         links = [
             (link.near.id, link.far.id)
@@ -418,7 +418,7 @@ class Mesh:
         )
 
     def statistics(self) -> dict[str, Statistics]:
-        """How the routers that run stand; after the mesh has been left, what each has left behind."""
+        """Return the state of each router; after the mesh has been left, its remains."""
         return {node.id: node.statistics() for node in self._nodes.values()}
 
     # ------------------------------------------------------------------------------------------------------ the inside
@@ -428,7 +428,7 @@ class Mesh:
         return "amqp" if self._papers is None and self._membership.insecure else "amqps"
 
     def _address(self, id: str) -> str:
-        """The address of a router's host: one of loopback, which routers without certificates ask for."""
+        """Return the address of a router's host: one of loopback, which routers without certificates demand."""
         number = list(self._nodes).index(self[id].id) + 1
         return f"127.0.{number // 250}.{number % 250 + 1}"
 
@@ -490,7 +490,7 @@ class Mesh:
         )
 
     async def _open(self, near: Host, endpoint: Endpoint) -> trio.abc.Stream:
-        """What connectors of a host have for a connection."""
+        """Open a connection for a connector of a host."""
         far = self._host_at(endpoint)
         road = next((link.road for link in self._links if link.port == endpoint.port), None)
         if road is None:

@@ -1,4 +1,4 @@
-"""A simulated network: hosts, the roads between them, and what is wrong with these."""
+"""A simulated network: hosts, the roads between them, and their faults."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Host:
 
 
 class Road:
-    """What connections between two hosts share."""
+    """The shared part of connections between two hosts."""
 
     def __init__(self, conditions: Conditions, chance: Random) -> None:
         self.conditions = conditions
@@ -51,7 +51,7 @@ class Road:
         self._free_at: dict[Host, float] = {}
 
     def arrival(self, sender: Host, octets: int, after: float) -> float:
-        """When what is sent now arrives. Args: after: not before that, which was sent before."""
+        """Return the time when octets sent now arrive. Args: after: the arrival of octets sent before; not earlier."""
         conditions, begins = self.conditions, trio.current_time()
         if conditions.bandwidth is not None:
             begins = max(begins, self._free_at.get(sender, 0.0)) + octets / conditions.bandwidth
@@ -72,7 +72,7 @@ class Network:
         self._healed = trio.Event()
 
     def road(self, conditions: Conditions) -> Road:
-        """A new one."""
+        """Make a road."""
         return Road(conditions, self._chance)
 
     async def connect(self, near: Host, far: Host, port: int, road: Road, start: Callable[..., object]) -> End:
@@ -101,16 +101,16 @@ class Network:
 
     @property
     def is_partitioned(self) -> bool:
-        """Whether there are hosts that cannot reach each other."""
+        """True if there are hosts that cannot reach each other."""
         return len(set(self._groups.values())) > 1
 
     def is_severed(self, one: Host, other: Host) -> bool:
-        """Whether nothing passes between two hosts: they are on two sides of a partition."""
+        """Return True if two hosts are on two sides of a partition, so that nothing passes between them."""
         sides = self._groups.get(one), self._groups.get(other)
         return None not in sides and sides[0] != sides[1]
 
     def partition(self, groups: Collection[Collection[Host]]) -> None:
-        """Let nothing pass between these; nobody hears of that. Hosts that are in no group reach all."""
+        """Let nothing pass between these; no end learns of that. Hosts that are in no group reach all."""
         held = [wire for wire in self._wires if not wire.carries()]
         self._groups = {host: number for number, group in enumerate(groups) for host in group}
         for wire in held:
@@ -129,12 +129,12 @@ class Network:
         return len(found)
 
     def kill(self, host: Host) -> None:
-        """A host dies: it says nothing more."""
+        """Kill a host: it sends nothing more."""
         for wire in [wire for wire in self._wires if host in (wire.near, wire.far)]:
             wire.killed(host)
 
     def forget(self, wire: Wire) -> None:
-        """Both ends have closed a connection."""
+        """Forget a connection that both ends have closed."""
         self._wires.pop(wire, None)
 
 

@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from amqpmesh.topology.simulation.routers import HostedRouter
 
 START: Final = 1_700_000_000.0
-"""What wall clocks show when the run begins, in seconds since 1970."""
+"""The time of wall clocks when the run begins, in seconds since 1970."""
 
 
 def true_time() -> float:
-    """What wall clocks show that are right, seconds since 1970."""
+    """Return the time of wall clocks that are right, in seconds since 1970."""
     return START + trio.current_time()
 
 
@@ -69,12 +69,12 @@ class Node(Doors):
 
     @property
     def is_running(self) -> bool:
-        """Whether it was started, and has not ended since."""
+        """True if it was started, and has not ended since."""
         return not self._over.is_set()
 
     @property
     def is_frozen(self) -> bool:
-        """Whether it does nothing, for now."""
+        """True if it is frozen."""
         return self.host.frozen
 
     @property
@@ -86,19 +86,19 @@ class Node(Doors):
 
     @property
     def epoch(self) -> int:
-        """What the next life begins with: milliseconds of its wall clock, and one more for each life before."""
+        """Return the epoch of the next life: milliseconds of its wall clock, and one more for each life before."""
         return round(self.wall_clock() * 1000) + self.lives
 
     def wall_clock(self) -> float:
-        """What its host takes for the time, seconds since 1970."""
+        """Return the time by its host's clock, in seconds since 1970."""
         return true_time() + self.clock_error
 
     def connect(self, **options: Any) -> Connection:
-        """A connection of a client to it; as `Mesh.connect`."""
+        """Return a client's connection to it; as `Mesh.connect`."""
         return self._connect(self.id, **options)
 
     def statistics(self) -> Statistics:
-        """How it stands; after it has ended, what it has left behind. Raises: CommandError: it was never started."""
+        """Return its state; after its end, its remains. Raises: CommandError: it was never started."""
         return self.router.statistics()
 
     @property

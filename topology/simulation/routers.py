@@ -33,7 +33,7 @@ class HostedDriver(Driver):
         return not self._host.frozen and super().settle(seconds)
 
     def host_changed(self) -> None:
-        """The host is frozen now, or is not any more: then timers that are late come up."""
+        """Note that the host is frozen, or no longer frozen: then late timers fire."""
         self._alarm.deadline = self._next_timer()
         self.settle()
 
@@ -62,7 +62,7 @@ class HostedRouter(Router):
         return self._wall_clock()
 
     def host_changed(self) -> None:
-        """The host is frozen now, or is not any more."""
+        """Note that the host is frozen, or no longer frozen."""
         self._driver.host_changed()
 
     @property
@@ -110,6 +110,6 @@ class HostedRouter(Router):
         )
 
     def set_cost(self, config: ConnectorConfig | ListenerConfig, cost: int) -> None:
-        """What sending costs from now on, on the connections of a connector or a listener."""
+        """Set the cost of the connections of a connector or a listener."""
         self.mesh.set_cost_of(config, cost)
         self._driver.settle()

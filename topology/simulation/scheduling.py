@@ -1,4 +1,4 @@
-"""What makes a run of Trio the same each time."""
+"""Repeatable runs of Trio."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def seeded(seed: int) -> Iterator[Random]:
     Trio wakes tasks that are ready together in an order that is chance, on purpose, and has no public way to choose
     that; this is what Hypothesis and pytest-trio do. Its own state is put back at the end.
 
-    Yields: chance for whoever else needs some.
+    Yields: the source of chance for other callers.
     """
     names = vars(_run)
     was_sorted, state = names[_SORTED], _run._r.getstate()
