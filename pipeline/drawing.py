@@ -1,4 +1,4 @@
-"""How pictures look, all of them, and how names and numbers are written in them.
+"""The style of all pictures, and the form of names and numbers in them.
 
 Names of addresses, routers and clients are chosen by whoever attaches: in a picture they are text and nothing else, on
 one line, and short.
@@ -89,7 +89,7 @@ def styled() -> Iterator[None]:
 
 
 def picture(draw: Callable[P, Figure]) -> Callable[P, Figure]:
-    """A function whose figure is in this style."""
+    """Give the figure of a function this style."""
 
     @wraps(draw)
     def drawn(*args: P.args, **kwargs: P.kwargs) -> Figure:
@@ -100,21 +100,21 @@ def picture(draw: Callable[P, Figure]) -> Callable[P, Figure]:
 
 
 def sheet(height: float, width: float = WIDTH) -> Figure:
-    """An empty figure, without a window. Args: height, width: inches."""
+    """Make an empty figure, without a window. Args: height, width: inches."""
     figure = Figure(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(figure)
     return figure
 
 
 def nothing(sentence: str = "nothing was recorded of this") -> Figure:
-    """What is shown where there is nothing to show."""
+    """Make a picture that says that there is nothing to show."""
     figure = sheet(0.9)
     figure.text(0.5, 0.5, sentence, ha="center", va="center", color="#6A6A6A", fontsize=10)
     return figure
 
 
 def png(figure: Figure) -> bytes:
-    """The same octets for the same figure."""
+    """Return a PNG: the same octets for the same figure."""
     with styled(), BytesIO() as octets:
         figure.savefig(octets, format="png", dpi=DPI, metadata={"Software": None})
         return octets.getvalue()
@@ -157,22 +157,22 @@ def _has_glyph(character: str) -> bool:
 
 
 def octets(value: float) -> str:
-    """An amount, by thousands."""
+    """Return an amount of octets as text, by thousands."""
     return _scaled(value, (" B", " kB", " MB", " GB", " TB", " PB"))
 
 
 def count(value: float) -> str:
-    """A number, by thousands, where it is large."""
+    """Return a number as text, by thousands if it is large."""
     return _scaled(value, ("", "k", "M", "G", "T"))
 
 
 def percent(value: float) -> str:
-    """A share, in whole hundredths."""
+    """Return a share as text, in whole percent."""
     return f"{value:.0%}"
 
 
 def seconds(value: float) -> str:
-    """A time, in the unit that it is told in. Args: value: nanoseconds."""
+    """Return a time as text, in a unit that suits it. Args: value: nanoseconds."""
     for unit, size in (("s", 1e9), ("ms", 1e6), ("µs", 1e3)):
         if abs(value) >= size:
             return f"{_three(value / size)} {unit}"
@@ -205,13 +205,13 @@ def quiet(axes: Axes, lines: str = "x") -> None:
 
 
 def legend_below(figure: Figure, entries: Mapping[str, Artist], columns: int = 4) -> None:
-    """A legend under all axes. Args: entries: by what they are called; matplotlib would leave out those whose name
+    """Add a legend under all axes. Args: entries: by name; matplotlib would leave out those whose name
     begins with an underscore, if it were to look for them itself.
     """
     figure.legend(list(entries.values()), list(entries), loc="outside lower left", ncols=columns)
 
 
 def entries(axes: Axes) -> Mapping[str, Artist]:
-    """What a legend of axes has, if their labels are none that somebody else chose."""
+    """Return the entries of the axes' legend; their labels must be chosen by our code."""
     handles, labels = axes.get_legend_handles_labels()
     return dict(zip(labels, handles, strict=True))

@@ -1,4 +1,4 @@
-"""Which files there are in the directories that routers write to, and which segment each of them is."""
+"""The segment files in the directories that routers write to."""
 
 from __future__ import annotations
 
@@ -43,18 +43,18 @@ class File:
 
 @dataclass(slots=True)
 class Found:
-    """What there is."""
+    """The files that were found."""
 
     segments: dict[Name, list[File]] = field(default_factory=dict)
     """The files that are each segment, or claim to be."""
     open: int = 0
     """Files that are being written to."""
     findings: list[tuple[str, Finding]] = field(default_factory=list)
-    """What is wrong with other paths."""
+    """The faults of other paths."""
 
 
 def ordinary(place: str) -> Path:
-    """The path of a directory on this machine. Raises: CommandError: it is a place of another kind."""
+    """Return the path of a directory on this machine. Raises: CommandError: the directory is elsewhere."""
     if not _SCHEME.match(place):
         return Path(place).absolute()
     url = urlsplit(place)
@@ -104,7 +104,7 @@ def _paths(directory: Path, out: Path, found: Found) -> Iterator[str]:
 
 
 def _shown(path: str) -> str:
-    """A path as text: of octets that are no UTF-8, what they are."""
+    """Return a path as text; escape octets that are not UTF-8."""
     return os.fsencode(path).decode(errors="backslashreplace")
 
 
@@ -131,7 +131,7 @@ def _look(path: str, found: Found, known: Mapping[File, Name], now: float) -> No
 
 
 def identity(path: str) -> Name | None:
-    """Which segment a file is, by its first block, else by its name; None: it is none. Raises: OSError."""
+    """Identify a file's segment by its first block, else by its name; None: it is none. Raises: OSError."""
     with open(path, "rb") as opened:
         name, version = peek(opened.read(PEEKED))
     if name is None or (version is not None and version > VERSION):

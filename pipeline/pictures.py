@@ -56,7 +56,7 @@ PARTS: Final = {
     "return": ("the outcome's way back", COLORS[2]),
     "lost": ("until a router said how it ended", COLORS[3]),
 }
-"""Where time is spent, as the table `latency/shares` calls it."""
+"""The parts of a delivery's time, by their names in the table `latency/shares`."""
 
 
 class Percentiles(NamedTuple):
@@ -82,7 +82,7 @@ class Clock:
 
 
 class Failed(NamedTuple):
-    """What fails, and what comes of it. Args: use: of the most loaded link then, of the most that any carries now."""
+    """A failure and its effect. Args: use: of the most loaded link then, relative to the most loaded link now."""
 
     failure: str
     cut_off: int
@@ -123,7 +123,7 @@ class Strange:
 
 @picture
 def matrix(flows: Mapping[tuple[str, str], float]) -> Figure:
-    """Who sends how much to whom. Args: flows: octets, from an ingress router to an egress router."""
+    """Draw the traffic matrix. Args: flows: octets, from an ingress router to an egress router."""
     amounts = {pair: amount for pair, amount in flows.items() if amount > 0}
     if not amounts:
         return nothing()
@@ -173,7 +173,7 @@ ALL_OTHERS: Final = "(all others)"
 
 @picture
 def over_time(edges: Sequence[float], rates: Mapping[str, Sequence[float]]) -> Figure:
-    """Messages in a second, one address upon the other, the largest at the bottom.
+    """Draw messages per second, stacked by address, the largest at the bottom.
 
     Args: edges: seconds since 1970 that windows begin and end at, one more than there are windows. rates: of each
         address, in each window.
@@ -207,7 +207,7 @@ def over_time(edges: Sequence[float], rates: Mapping[str, Sequence[float]]) -> F
 
 @picture
 def percentiles(rows: Sequence[Percentiles]) -> Figure:
-    """How long deliveries to each address take, the slowest at the top; and how far clocks leave that open."""
+    """Draw percentiles of latency, the slowest address at the top, with the error of the clocks."""
     if not rows:
         return nothing()
     figure = sheet(1.3 + 0.36 * len(rows))
@@ -254,7 +254,7 @@ def _log_times(axes: Axes, low: float, high: float) -> None:
 
 @picture
 def shares(rows: Mapping[str, Mapping[str, float]]) -> Figure:
-    """Where the time of each address is spent. Args: rows: by address, of each of `PARTS`, its share, 0 to 1."""
+    """Draw the parts of each address's time. Args: rows: by address, of each of `PARTS`, its share, 0 to 1."""
     if not rows:
         return nothing()
     figure = sheet(1.2 + 0.34 * len(rows))
@@ -291,7 +291,7 @@ def _together(row: Mapping[str, float]) -> Mapping[str, float]:
 
 @picture
 def clocks(rows: Sequence[Clock]) -> Figure:
-    """How far clocks are apart, and how well that is known: a small picture for each, each with its own scale."""
+    """Draw the offset of each clock with its error: a small picture for each, with a scale of its own."""
     if not rows:
         return nothing()
     columns = 1 if len(rows) == 1 else 2
@@ -323,7 +323,7 @@ def clocks(rows: Sequence[Clock]) -> Figure:
 
 @picture
 def losses(rows: Mapping[str, tuple[int, int]]) -> Figure:
-    """What was found. Args: rows: by kind, how many findings, and how many rows show them."""
+    """Draw the findings. Args: rows: by kind, how many findings, and how many rows show them."""
     if not rows:
         return nothing("nothing was found that went wrong")
     figure = sheet(1.0 + 0.36 * len(rows))
@@ -357,12 +357,12 @@ _MEASURED: Final = {
     "failures": ("%", 100.0),
     "waits": ("s", 1e-9),
 }
-"""Of each measure, the unit that it is drawn in, and how many of these are one."""
+"""The unit of each measure in a picture, and the factor of the conversion."""
 
 
 @picture
 def anomalies(rows: Sequence[Strange]) -> Figure:
-    """The worst episodes: what was seen, what was to be expected, and from when until when both differed."""
+    """Draw the worst episodes: the values seen, the values expected, and the time when they differed."""
     if not rows:
         return nothing("nothing differed from what is usual, as far as there is history enough")
     figure = sheet(0.7 + 1.75 * len(rows))
@@ -395,7 +395,7 @@ def anomalies(rows: Sequence[Strange]) -> Figure:
 
 @picture
 def contingency(rows: Sequence[Failed]) -> Figure:
-    """The worst failures, the very worst at the top."""
+    """Draw the worst failures, the very worst at the top."""
     if not rows:
         return nothing()
     figure = sheet(1.1 + 0.36 * len(rows))
@@ -428,7 +428,7 @@ def contingency(rows: Sequence[Failed]) -> Figure:
 
 @picture
 def plan(rows: Sequence[Moved]) -> Figure:
-    """The use of links as it was, and as it is to be."""
+    """Draw the use of links before and after the plan."""
     if not rows:
         return nothing("nothing would be better with other costs")
     figure = sheet(1.2 + 0.34 * len(rows))
@@ -451,7 +451,7 @@ def plan(rows: Sequence[Moved]) -> Figure:
 
 
 def _dates(times: Sequence[float]) -> Any:
-    """As matplotlib counts them. Args: times: seconds since 1970."""
+    """Convert times for matplotlib. Args: times: seconds since 1970."""
     return date2num([datetime.fromtimestamp(each, UTC) for each in times])  # type: ignore[no-untyped-call]
 
 

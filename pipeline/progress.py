@@ -1,4 +1,4 @@
-"""How far Spark is with what it does now."""
+"""The progress of Spark."""
 
 from pyspark.sql import SparkSession
 
@@ -10,7 +10,7 @@ class Tasks:
         self._tracker = spark.sparkContext.statusTracker()
 
     def __call__(self) -> tuple[int, int]:
-        """Both; of none while Spark does nothing, or has not yet said what."""
+        """Return both; zeros while Spark is idle, or has not yet told."""
         stages = [self._tracker.getStageInfo(stage) for stage in self._tracker.getActiveStageIds()]
         known = [stage for stage in stages if stage is not None]
         return sum(stage.numCompletedTasks for stage in known), sum(stage.numTasks for stage in known)

@@ -29,7 +29,7 @@ EVERYWHERE: Final[Mapping[str, str]] = {
     "spark.sql.session.timeZone": "UTC",  # what comes out must not depend on where it is made
     "spark.sql.execution.arrow.pyspark.enabled": "true",  # to pandas and back by columns, not row by row
 }
-"""What is set on any master, unless it has been."""
+"""Settings for any master, which hold unless others are set."""
 
 LOCAL: Final[Mapping[str, str]] = {
     "spark.driver.host": "127.0.0.1",  # nobody on the network has business here
@@ -51,7 +51,7 @@ class SparkError(AmqpMeshError):
 
 
 def session(name: str, master: str | None = None, settings: Mapping[str, str] | None = None) -> SparkSession:
-    """The session of this process; it is made, unless there is one.
+    """Return the session of this process; make it, unless there is one.
 
     What `settings` say wins; then what Spark was told otherwise (`spark-submit`, `spark-defaults.conf`,
     `PYSPARK_SUBMIT_ARGS`); then `EVERYWHERE` and `LOCAL`. Java is that of `java_home`, and the executors' Python the
@@ -74,12 +74,12 @@ def session(name: str, master: str | None = None, settings: Mapping[str, str] | 
 
 
 def is_running() -> bool:
-    """Whether this process has a session already."""
+    """Return True if this process has a session already."""
     return SparkContext._active_spark_context is not None  # any public way would make one
 
 
 def defaults(master: str) -> Mapping[str, str]:
-    """What is set with that master, unless it has been."""
+    """Return the settings for a master, which hold unless others are set."""
     match = _MASTER.fullmatch(master)
     if match is None or match["local"] is None:
         return EVERYWHERE
@@ -97,7 +97,7 @@ def explained(doing: str) -> Iterator[None]:
 
 
 def _reason(error: Exception) -> str:
-    """What an error of Spark is about, without the stacks of two languages."""
+    """Return the reason of a Spark error, without the stacks of two languages."""
     java = getattr(error, "java_exception", None)
     text = str(error) if java is None else str(java.toString())
     before, is_python, stack = text.partition("Traceback (most recent call last):")

@@ -1,4 +1,4 @@
-"""What a job is given, and what it tells of what it has done."""
+"""The input of a job, and the account of its work."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Cell = str | int | float | None
 
 @dataclass(frozen=True)
 class Work:
-    """What a job is given.
+    """The input of a job.
 
     Args: spark: the session to do it in.
         events: the directories that hold segments, each a path or a URI.
@@ -30,11 +30,11 @@ class Work:
     until: datetime | None = None
 
     def place(self, job: str) -> str:
-        """The directory of a job's result."""
+        """Return the directory of a job's result."""
         return f"{self.out.rstrip('/')}/{job}"
 
     def read(self, job: str) -> DataFrame:
-        """What a job has written."""
+        """Read the result of a job."""
         return self.spark.read.parquet(self.place(job))
 
     def write(self, job: str, result: DataFrame) -> int:
@@ -54,7 +54,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Done:
-    """What a job has done.
+    """The account of a job.
 
     Args: rows: of its result.
         figures: the few numbers that say how it went, by names that people read: `{"segments": 12, "quarantined": 0}`.
