@@ -33,9 +33,9 @@ PROGRAM = """
 import sys
 from amqpmesh.pipeline.jobs import JOBS
 from amqpmesh.router.cli.main import main
-from tests.support import counting
+from tests.support.spark import counting_job
 
-JOBS[counting.NAME] = counting.JOB
+JOBS[counting_job.NAME] = counting_job.JOB
 sys.exit(main())
 """
 """The command line in a process of its own, with this job."""
