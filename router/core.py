@@ -31,7 +31,7 @@ from amqpmesh.router.delivery.settlement import Settlement
 from amqpmesh.router.endpoint_setup import client_sasl, endpoint, server_sasl
 from amqpmesh.router.handlers import handle
 from amqpmesh.router.incremental import Chores, at_once
-from amqpmesh.router.kernel import KernelRouter, Relay, serial_distance
+from amqpmesh.router.kernel import KernelRouter, serial_distance
 from amqpmesh.router.logins import Logins
 from amqpmesh.router.logs.event_log import EventLog
 from amqpmesh.router.management.snapshot import survey
@@ -571,11 +571,6 @@ class Core:
             self.touch(incoming.address)
         if isinstance(incoming.pool, FixedWindow):
             self.touched_windows[incoming.pool] = None
-
-    def address_of(self, relay: Relay) -> Address | None:
-        """The address that a relay goes to, once it is known."""
-        address = relay.address
-        return address if isinstance(address, Address) else None
 
     # --------------------------------------------------------------------------------------------------------- the mesh
 

@@ -19,12 +19,12 @@ from amqpmesh.router.delivery.message_head import delivery_annotations
 from amqpmesh.router.kernel import FAILED_STATE, MODIFIED, state_kind
 from amqpmesh.router.model.lane import LaneKind
 from amqpmesh.router.model.links import IncomingLink, OutgoingLink
+from amqpmesh.router.model.node import Address, address_of
 
 if TYPE_CHECKING:
     from amqpmesh.router.amqp.codec.types import ULong, Value
     from amqpmesh.router.core import Core
     from amqpmesh.router.kernel import Leg, Relay
-    from amqpmesh.router.model.node import Address
 
 NOT_TO: Final = Symbol(f"{MESH_PREFIX}not-to")
 """The delivery annotation that lists the receivers which a message is not for."""
@@ -110,7 +110,7 @@ def passed_up(core: Core, relay: Relay, outcome: bytes) -> bytes:
     source = relay.source
     if core.mesh is None or state_kind(outcome) != MODIFIED or not isinstance(source, IncomingLink):
         return outcome
-    address = core.address_of(relay)
+    address = address_of(relay)
     if address is None:
         return outcome
     if source.lane is not None and address.lane is not None:

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 from amqpmesh.router.model.credit_share import Share
 from amqpmesh.router.model.links import IncomingLink, OutgoingLink
+from amqpmesh.router.model.node import Address, address_of
 
 if TYPE_CHECKING:
     from amqpmesh.router.core import Core
     from amqpmesh.router.kernel import Leg, Relay
-    from amqpmesh.router.model.node import Address
 
 
 def leg_sent(core: Core, leg: Leg) -> None:
@@ -131,7 +131,7 @@ def drop_kept(core: Core, relay: Relay) -> None:
 
 def chosen_at(core: Core, relay: Relay) -> Address | None:
     """Where its way is chosen, of one that is on it or waits for one; None: its address is not known."""
-    return relay.share.ingress if isinstance(relay.share, Share) else core.address_of(relay)
+    return relay.share.ingress if isinstance(relay.share, Share) else address_of(relay)
 
 
 def keep_count(core: Core, taken: IncomingLink | OutgoingLink) -> None:

@@ -14,12 +14,12 @@ from amqpmesh.router.memory.holders import waiting_at
 from amqpmesh.router.model.credit_share import Share
 from amqpmesh.router.model.lane import LaneKind
 from amqpmesh.router.model.links import IncomingLink
+from amqpmesh.router.model.node import Address, address_of
 
 if TYPE_CHECKING:
     from amqpmesh.router.config.file import AddressConfig
     from amqpmesh.router.core import Core
     from amqpmesh.router.kernel import Relay
-    from amqpmesh.router.model.node import Address
 
 
 #: What a router says of a delivery that came by a transit lane: that it waits for a receiver's credit, and that it has
@@ -161,7 +161,7 @@ def end_waiting(core: Core, address: Address) -> None:
 
 def unqueue(core: Core, relay: Relay) -> None:
     """It waits no longer in its address' queue."""
-    address = core.address_of(relay)
+    address = address_of(relay)
     if relay.queued and address is not None:
         address.waiting.remove(relay)
         core.touch(address)

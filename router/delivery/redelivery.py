@@ -29,10 +29,10 @@ from amqpmesh.router.kernel import (
     state_kind,
 )
 from amqpmesh.router.model.links import OutgoingLink
+from amqpmesh.router.model.node import Address, address_of
 
 if TYPE_CHECKING:
     from amqpmesh.router.core import Core
-    from amqpmesh.router.model.node import Address
 
 
 def redeliver(core: Core, relay: Relay, outcome: bytes) -> bytes | None:
@@ -40,7 +40,7 @@ def redeliver(core: Core, relay: Relay, outcome: bytes) -> bytes | None:
 
     Returns: what to tell the sender; None: nothing yet, it is sent again.
     """
-    address = core.address_of(relay)
+    address = address_of(relay)
     kind = state_kind(outcome)
     if relay.kept is None or not relay.complete or address is None or kind in (ACCEPTED, EXTENSION):
         return outcome
@@ -103,7 +103,7 @@ def _again(relay: Relay, *, failed: bool, modified: Modified | None = None) -> b
 
 def dead_letter(core: Core, relay: Relay, data: bytes) -> None:
     """Send a copy to the dead-letter address, without ttl; what becomes of it concerns nobody above."""
-    address = core.address_of(relay)
+    address = address_of(relay)
     name = config_of(core, relay, address).dead_letter if address is not None else None
     if address is None or name is None or relay.message_format != 0:
         return

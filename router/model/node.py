@@ -303,6 +303,12 @@ class Address:
         )
 
 
+def address_of(relay: Relay) -> Address | None:
+    """Return the node that a relay goes to; None: it is not known yet."""
+    address = relay.address
+    return address if isinstance(address, Address) else None
+
+
 class AddressTable:
     """The addresses that somebody uses now, by (tenant, name), and the configuration of those that somebody may."""
 

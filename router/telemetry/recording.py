@@ -14,6 +14,7 @@ from amqpmesh.router.amqp.link import Link, Receiver
 from amqpmesh.router.amqp.standard.definitions import LinkCondition
 from amqpmesh.router.model.lane import Keys
 from amqpmesh.router.model.links import IncomingLink, OutgoingLink
+from amqpmesh.router.model.node import Address, address_of
 from amqpmesh.router.telemetry.schema import KEY_OCTETS, Flag, Happening, Kind, Outcome
 
 if TYPE_CHECKING:
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from amqpmesh.router.core import Core
     from amqpmesh.router.kernel import Leg, Recorder, Relay
     from amqpmesh.router.model.connections import ConnectionRecord
-    from amqpmesh.router.model.node import Address
 
 ALL: Final = 2**32
 """Of so many keys a sample is taken."""
@@ -223,7 +223,7 @@ class Recording:
     def _address(self, relay: Relay) -> int:
         """The number of the address where it goes, unless that is its link's."""
         source = relay.source
-        address = self._core.address_of(relay)
+        address = address_of(relay)
         if address is None or (isinstance(source, IncomingLink) and source.address is not None):
             return 0
         number = self._numbers.get(address)
