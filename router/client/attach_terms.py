@@ -29,7 +29,7 @@ MAX_ULONG: Final = 2**64 - 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReceiverTerms:
-    """As of `Doors.receiver`. Raises: CommandError: the size is none."""
+    """As of `LinkFactory.receiver`. Raises: CommandError: the size is none."""
 
     snd_settle_mode: SenderSettleMode = SenderSettleMode.MIXED
     rcv_settle_mode: ReceiverSettleMode = ReceiverSettleMode.FIRST

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Generic, Self, TypeVar
 
-from amqpmesh.router.client.link import LinkEnd
+from amqpmesh.router.client.link import ClientLink
 
 if TYPE_CHECKING:
     from types import TracebackType
 
-E = TypeVar("E", bound=LinkEnd)
+E = TypeVar("E", bound=ClientLink)
 
 
 class Attached(Generic[E]):

@@ -20,7 +20,7 @@ from amqpmesh.router.client.arguments import whole
 from amqpmesh.router.client.attach_terms import ReceiverTerms
 from amqpmesh.router.client.base import Attached
 from amqpmesh.router.client.receiver_link import ANSWER_TIME
-from amqpmesh.router.client.redirected import MovableEnd, moved
+from amqpmesh.router.client.redirected import RedirectedLink, moved
 from amqpmesh.router.client.share import Share
 from amqpmesh.router.endpoint_setup import REDIRECT
 from amqpmesh.router.kernel import ACCEPTED_STATE, RELEASED_STATE
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from amqpmesh.router.amqp.link import Link
     from amqpmesh.router.amqp.session import Session
     from amqpmesh.router.amqp.standard.performatives import Attach
-    from amqpmesh.router.client.client_connection import Conversation
+    from amqpmesh.router.client.client_connection import ClientConnection
     from amqpmesh.router.client.connect import Connection
-    from amqpmesh.router.client.link_manager import Attacher
+    from amqpmesh.router.client.link_manager import LinkManager
 
 STEP: Final = 2048
 """Deliveries that may be on their way at once, however much credit there is in all. What a peer cannot get rid of at
@@ -64,7 +64,7 @@ class Bulk:
         return first
 
 
-class BulkEnd(MovableEnd):
+class BulkEnd(RedirectedLink):
     """The receiving end of a link whose deliveries are taken and decided in bulk."""
 
     kind = "receiver"
@@ -72,7 +72,7 @@ class BulkEnd(MovableEnd):
 
     def __init__(
         self,
-        home: Attacher,
+        home: LinkManager,
         name: str,
         address: str | None,
         terms: ReceiverTerms,
@@ -144,14 +144,14 @@ class BulkEnd(MovableEnd):
         self._replenish()
         return told
 
-    # ------------------------------------------------------------------------------------------------------- of LinkEnd
+    # ---------------------------------------------------------------------------------------------------- of ClientLink
 
     @property
     def _wanted(self) -> str | None:
         return self._asked.address
 
-    def _choose_session(self, conversation: Conversation) -> Session:
-        session = conversation.session_for(self, WINDOW)
+    def _choose_session(self, client_connection: ClientConnection) -> Session:
+        session = client_connection.session_for(self, WINDOW)
         self._share = Share(session)
         return session
 
@@ -276,11 +276,11 @@ class BulkEnd(MovableEnd):
 
     def _entrust(self) -> None:
         """Have the kernel take what needs nothing but to be kept."""
-        link, conversation = self._link, self._conversation
+        link, client_connection = self._link, self._client_connection
         assert link is not None, "both have attached"
         assert link.input_handle is not None, "both have attached"
-        assert conversation is not None, "both have attached"
-        wire = conversation.engine.flow_state
+        assert client_connection is not None, "both have attached"
+        wire = client_connection.engine.flow_state
         wire.batch = wire.batch or kernel.ReceivedBatch()
         kernel.enable_fast_path(link.flow_state, link.input_handle, None)
 

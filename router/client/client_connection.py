@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from amqpmesh.router.amqp.connection import Connection as Engine
     from amqpmesh.router.amqp.sasl.mechanisms import Work
     from amqpmesh.router.amqp.session import Session
-    from amqpmesh.router.client.link import LinkEnd
+    from amqpmesh.router.client.link import ClientLink
 
 log = event_log.EventLog("amqpmesh.client")
 
@@ -43,7 +43,7 @@ TLS_RECORDS: Final = range(20, 24)
 """The octets that records of TLS begin with (RFC 8446, 5.1)."""
 
 
-class Conversation:
+class ClientConnection:
     """The engine and the links on it. Whoever owns the transport feeds it, and takes what it has to send."""
 
     def __init__(
@@ -70,9 +70,9 @@ class Conversation:
         self._work: Work | None = None
         self._opened = opened
         self._ended = ended
-        self._ends: dict[Session, dict[LinkEnd, None]] = {}
-        self._stalled: dict[LinkEnd, None] = {}
-        self._leaving: dict[LinkEnd, Session] = {}
+        self._ends: dict[Session, dict[ClientLink, None]] = {}
+        self._stalled: dict[ClientLink, None] = {}
+        self._leaving: dict[ClientLink, Session] = {}
 
     # ------------------------------------------------------------------------------------------------ for the transport
 
@@ -132,7 +132,7 @@ class Conversation:
 
     # ---------------------------------------------------------------------------------------------------- for the links
 
-    def session_for(self, end: LinkEnd, window: int = MIN_WINDOW) -> Session:
+    def session_for(self, end: ClientLink, window: int = MIN_WINDOW) -> Session:
         """A session for a link, its own if the peer has a channel for it.
 
         So what waits in a receiver stops nobody else; and a peer that ends the session for what one link did, as
@@ -149,7 +149,7 @@ class Conversation:
         self._ends[session][end] = None
         return session
 
-    def drop(self, end: LinkEnd, session: Session) -> None:
+    def drop(self, end: ClientLink, session: Session) -> None:
         """`end` is no longer on `session`, which is ended if nobody else is."""
         self._stalled.pop(end, None)
         ends = self._ends.get(session)
@@ -159,17 +159,17 @@ class Conversation:
                 del self._ends[session]
                 session.end()
 
-    def leave(self, end: LinkEnd, session: Session) -> None:
+    def leave(self, end: ClientLink, session: Session) -> None:
         """`end` was detached on `session`; tell it once the peer has answered."""
         self._leaving[end] = session
 
-    def give_up(self, end: LinkEnd) -> None:
+    def give_up(self, end: ClientLink) -> None:
         """The peer does not answer the detach of `end`: its session is ended, unless other links are on it."""
         session = self._leaving.pop(end, None)
         if session is not None:
             self.drop(end, session)
 
-    def stall(self, end: LinkEnd) -> bool:
+    def stall(self, end: ClientLink) -> bool:
         """Whether `end` has to wait until more is written; then its `can_go_on` is called."""
         if self.writing + len(self.engine.out) <= BACKLOG:
             return False
@@ -232,39 +232,39 @@ class Conversation:
             end.session_ended(SessionEndedError("the session was ended", event.error))
 
     def _link_attached(self, event: events.LinkAttached) -> None:
-        end: LinkEnd | None = event.link.context  # type: ignore[assignment]  # set by nobody else
+        end: ClientLink | None = event.link.context  # type: ignore[assignment]  # set by nobody else
         if end is None:
             event.link.refuse(Error(condition=AmqpCondition.NOT_ALLOWED, description="links are attached by this end"))
         else:
             end.attached(event.attach)
 
     def _link_detached(self, event: events.LinkDetached) -> None:
-        end: LinkEnd | None = event.link.context  # type: ignore[assignment]  # set by nobody else
+        end: ClientLink | None = event.link.context  # type: ignore[assignment]  # set by nobody else
         if event.by_peer:
             event.link.detach(closed=event.closed)
         if end is not None:
             end.detached(event)
 
     def _transfer_received(self, event: events.TransferReceived) -> None:
-        end: LinkEnd = event.link.context  # type: ignore[assignment]  # only attached links transfer
+        end: ClientLink = event.link.context  # type: ignore[assignment]  # only attached links transfer
         end.transferred(event)
 
     def _gathered(self, event: events.DeliveriesGathered) -> None:
-        end: LinkEnd = event.link.context  # type: ignore[assignment]  # only attached links transfer
+        end: ClientLink = event.link.context  # type: ignore[assignment]  # only attached links transfer
         end.gathered(event)
 
     def _delivery_ignored(self, event: events.DeliveryIgnored) -> None:
-        end: LinkEnd = event.link.context  # type: ignore[assignment]  # only attached links transfer
+        end: ClientLink = event.link.context  # type: ignore[assignment]  # only attached links transfer
         end.flowed()
 
     def _disposed(self, event: events.DispositionReceived) -> None:
         for delivery in event.deliveries:
-            end: LinkEnd | None = delivery.link.record.context  # type: ignore[attr-defined]  # the engine's link
+            end: ClientLink | None = delivery.link.record.context  # type: ignore[attr-defined]  # the engine's link
             if end is not None:
                 end.disposed(delivery, event.state, event.settled)
 
     def _credit_changed(self, event: events.CreditChanged | events.DrainRequested) -> None:
-        end: LinkEnd | None = event.link.context  # type: ignore[assignment]  # set by nobody else
+        end: ClientLink | None = event.link.context  # type: ignore[assignment]  # set by nobody else
         if end is not None:
             end.flowed()
 

@@ -11,8 +11,8 @@ from amqpmesh.policies.redirect import Following, Place, pattern_refusal
 from amqpmesh.router.amqp.errors import CommandError
 from amqpmesh.router.client.arguments import demand_trio
 from amqpmesh.router.client.dialer import Dialer
-from amqpmesh.router.client.factory import Doors
-from amqpmesh.router.client.identity import Approach
+from amqpmesh.router.client.factory import LinkFactory
+from amqpmesh.router.client.identity import ClientIdentity
 from amqpmesh.router.client.link_manager import ANONYMOUS_RELAY
 from amqpmesh.router.config.urls import Endpoint
 from amqpmesh.router.endpoint_setup import REDIRECT
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from amqpmesh.router.amqp.standard.performatives import Open
-    from amqpmesh.router.client.link_manager import Attacher
+    from amqpmesh.router.client.link_manager import LinkManager
 
 
-class Connection(Doors):
+class Connection(LinkFactory):
     """A connection to a peer: a broker, a router, a service. It makes senders, receivers and requesters.
 
     Errors of the body come out as they are, and what fails in the background never cancels it: the next call on what
@@ -64,12 +64,12 @@ class Connection(Doors):
     @property
     def id(self) -> str:
         """Our container-id (§2.7.1)."""
-        return self._dialer.approach.id
+        return self._dialer.client_identity.id
 
     @property
     def is_connected(self) -> bool:
         """Whether there is a connection now."""
-        return self._dialer.conversation is not None
+        return self._dialer.client_connection is not None
 
     @property
     def reconnections(self) -> int:
@@ -82,7 +82,7 @@ class Connection(Doors):
         return self._dialer.peer
 
     @property
-    def _home(self) -> Attacher:
+    def _home(self) -> LinkManager:
         return self._dialer
 
 
@@ -138,7 +138,7 @@ def connect(
     following = None if redirects is None else _following(places, redirects)
     if tls is None and any(each.startswith("amqps:") for each in urls):
         tls = client_context(*(None if file is None else Path(file) for file in (trust, certificate, key)))
-    approach = Approach(
+    client_identity = ClientIdentity(
         id=id if id is not None else f"amqpmesh-{surroundings().token(6)}",
         places=places,
         mechanisms=mechanisms,
@@ -154,7 +154,7 @@ def connect(
         open_stream=open_stream,
     )
     backoff = Backoff() if reconnect is True else reconnect or None
-    return Connection(Dialer(places, approach, backoff=backoff, following=following))
+    return Connection(Dialer(places, client_identity, backoff=backoff, following=following))
 
 
 def _places(urls: Sequence[str], hostname: str | None) -> list[Place]:

@@ -9,17 +9,17 @@ import trio
 from amqpmesh.router.amqp.errors import CommandError
 from amqpmesh.router.amqp.link import MAX_CREDIT, Receiver
 from amqpmesh.router.client.arguments import whole
-from amqpmesh.router.client.redirected import MovableEnd
+from amqpmesh.router.client.redirected import RedirectedLink
 
 if TYPE_CHECKING:
     from amqpmesh.router.client.incoming import Incoming
-    from amqpmesh.router.client.link_manager import Attacher
+    from amqpmesh.router.client.link_manager import LinkManager
 
 
-class Crediting(MovableEnd):
+class Crediting(RedirectedLink):
     """The receiving end of a link, as far as its sender waits for it."""
 
-    def __init__(self, home: Attacher, name: str, address: str | None, credit: int) -> None:
+    def __init__(self, home: LinkManager, name: str, address: str | None, credit: int) -> None:
         super().__init__(home, name, address)
         self._credit = whole("credit", credit, MAX_CREDIT)
         self._by_hand = credit == 0

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from amqpmesh.router.amqp.codec.types import Value
     from amqpmesh.router.client.incoming import Incoming
-    from amqpmesh.router.client.receiver_link import ReceiverEnd
+    from amqpmesh.router.client.receiver_link import ReceiverLink
 
 WHY_MAX: Final = 200
 """Characters of a description: part of it may be a peer's, and it has to go into a frame."""
@@ -44,7 +44,7 @@ class Delivery:
 
     __slots__ = ("__weakref__", "_incoming", "_receiver")
 
-    def __init__(self, receiver: ReceiverEnd, incoming: Incoming) -> None:
+    def __init__(self, receiver: ReceiverLink, incoming: Incoming) -> None:
         self._receiver = receiver
         self._incoming = incoming
 

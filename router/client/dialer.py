@@ -17,10 +17,10 @@ from amqpmesh.router.amqp.errors import (
     shown,
 )
 from amqpmesh.router.amqp.standard.performatives import Open
-from amqpmesh.router.client.client_connection import Conversation
-from amqpmesh.router.client.identity import Approach
-from amqpmesh.router.client.link import LinkEnd, again
-from amqpmesh.router.client.link_manager import Attacher
+from amqpmesh.router.client.client_connection import ClientConnection
+from amqpmesh.router.client.identity import ClientIdentity
+from amqpmesh.router.client.link import ClientLink, again
+from amqpmesh.router.client.link_manager import LinkManager
 from amqpmesh.router.client.session_task import CLOSE_TIME, Served
 from amqpmesh.router.io.backoff import LASTING, Backoff
 from amqpmesh.router.io.dialing import FinalError, reason
@@ -30,18 +30,23 @@ from amqpmesh.router.model.redirects import redirect_of
 log = event_log.EventLog("amqpmesh.client")
 
 
-class Dialer(Attacher):
+class Dialer(LinkManager):
     """What is behind a `Connection`: it dials one peer after the other, and serves whoever is there."""
 
     def __init__(
-        self, places: Sequence[Place], approach: Approach, *, backoff: Backoff | None, following: Following | None
+        self,
+        places: Sequence[Place],
+        client_identity: ClientIdentity,
+        *,
+        backoff: Backoff | None,
+        following: Following | None,
     ) -> None:
         """Args: places: tried in turn. backoff: None: a connection that is lost is not made again. following: None: no
         redirect is followed. Raises: CommandError: there are no credentials for any mechanism.
         """
         super().__init__()
         self._places = places
-        self.approach = approach
+        self.client_identity = client_identity
         self.following = following
         self._backoff = backoff
         #: Where the connection in use goes, or the one that is being made.
@@ -59,7 +64,7 @@ class Dialer(Attacher):
         self._made = 0
         self._opened_at = 0.0
         for place in places:
-            approach.sasl(place)  # what cannot work is said now
+            client_identity.sasl(place)  # what cannot work is said now
 
     async def enter(self) -> None:
         """As `Connection.__aenter__`."""
@@ -73,7 +78,7 @@ class Dialer(Attacher):
         self._nursery.start_soon(self._run_on)
         try:
             await trio.lowlevel.checkpoint()
-            while self.conversation is None:
+            while self.client_connection is None:
                 if self._failure is not None:
                     raise again(self._failure)
                 await self._changed.wait()
@@ -92,7 +97,7 @@ class Dialer(Attacher):
             branch.stop_all()
         with trio.move_on_after(CLOSE_TIME, shield=True):
             if self._served is not None:
-                self._served.conversation.close()
+                self._served.client_connection.close()
                 await self._served.ended.wait()
             for branch in branches:
                 await branch.gone.wait()
@@ -113,7 +118,7 @@ class Dialer(Attacher):
     @property
     def peer(self) -> Open:
         """As `Connection.peer`."""
-        remote = self.conversation.engine.remote if self.conversation is not None else None
+        remote = self.client_connection.engine.remote if self.client_connection is not None else None
         if remote is None:
             failure = self._failure if isinstance(self._failure, ConnectionClosedError) else None
             raise again(failure) if failure else ConnectionClosedError("there is no connection now")
@@ -122,15 +127,15 @@ class Dialer(Attacher):
     def described(self) -> str:
         """How it stands, for people."""
         urls = ", ".join(map(str, self._places))
-        if self.conversation is not None:
+        if self.client_connection is not None:
             stage = "connected"
         elif not self._entered:
             stage = "new"
         else:
             stage = "over" if self._failure is not None else "connecting"
-        return f"{shown(self.approach.id)} to {urls} {stage}"
+        return f"{shown(self.client_identity.id)} to {urls} {stage}"
 
-    # ---------------------------------------------------------------------------------------------------- of Attacher
+    # --------------------------------------------------------------------------------------------------- of LinkManager
 
     @property
     def reconnects(self) -> bool:
@@ -145,21 +150,21 @@ class Dialer(Attacher):
     @property
     def max_frame_size(self) -> int:
         """Octets of a frame that we take."""
-        return self.approach.max_frame_size
+        return self.client_identity.max_frame_size
 
     def wake(self) -> None:
         """A connection is there, or on its way."""
 
-    def attach_later(self, end: LinkEnd, losses: int) -> None:
+    def attach_later(self, end: ClientLink, losses: int) -> None:
         """Attach it again after a pause."""
         self._nursery.start_soon(self._attach_later, end, losses)
 
-    async def _attach_later(self, end: LinkEnd, losses: int) -> None:
+    async def _attach_later(self, end: ClientLink, losses: int) -> None:
         assert self._backoff is not None
         await trio.sleep(self._backoff.pause(losses))
         end.attach_now()
 
-    def follow(self, stop: Stop | None, address: str | None, redirect: Redirect) -> tuple[Attacher, Stop] | None:
+    def follow(self, stop: Stop | None, address: str | None, redirect: Redirect) -> tuple[LinkManager, Stop] | None:
         """Where a link goes on that is redirected (§2.8.18): over this connection, or another one of its own."""
         if self.following is None:
             return None
@@ -168,7 +173,7 @@ class Dialer(Attacher):
 
     def to(self, place: Place) -> Dialer:
         """A connection to there, made if there is none. Raises: NotFollowedError: none can be made."""
-        if self.conversation is not None and place.is_same(self._stop.place):
+        if self.client_connection is not None and place.is_same(self._stop.place):
             return self
         for branch in self._branches:
             if place.is_same(branch.place):
@@ -205,7 +210,9 @@ class Dialer(Attacher):
             was_open = False
             self._next = None
             try:
-                conversation = await self.approach.serve(place, began=self._began, opened=self.opened, ended=self.lost)
+                client_connection = await self.client_identity.serve(
+                    place, began=self._began, opened=self.opened, ended=self.lost
+                )
             except FinalError as refusal:
                 self._fail(refusal.error)
                 return
@@ -219,7 +226,7 @@ class Dialer(Attacher):
                 return
             else:
                 assert self._loss is not None
-                error, was_open = self._loss, conversation.was_open
+                error, was_open = self._loss, client_connection.was_open
             if self._closing:
                 return
             if self._next is not None:
@@ -259,18 +266,18 @@ class Dialer(Attacher):
         lasted = trio.current_time() - self._opened_at >= LASTING
         try:
             found = following.follow(Stop(self._stop.place) if lasted else self._stop, redirect_of(told.error))
-            self.approach.sasl(found.place)
+            self.client_identity.sasl(found.place)
         except (NotFollowedError, CommandError) as refusal:
             return ConnectionRedirectError(f"{told.message}, and the redirect is not followed: {refusal}", told.error)
         self._next = found
         return told
 
-    def opened(self, conversation: Conversation) -> None:
+    def opened(self, client_connection: ClientConnection) -> None:
         """There is a connection."""
         if not self._stop.is_redirected:
             self._made += 1
         self._opened_at = trio.current_time()
-        super().opened(conversation)
+        super().opened(client_connection)
         self._tell()
 
     def _tell(self) -> None:
@@ -291,7 +298,7 @@ class Branch(Dialer):
     """
 
     def __init__(self, trunk: Dialer, place: Place) -> None:
-        super().__init__([place], trunk.approach, backoff=None, following=trunk.following)
+        super().__init__([place], trunk.client_identity, backoff=None, following=trunk.following)
         self._trunk = trunk
         self.place = place
         self.gone = trio.Event()
@@ -315,16 +322,16 @@ class Branch(Dialer):
             self._trunk.cut_off(self)
             self.gone.set()
 
-    def remove(self, end: LinkEnd) -> None:
+    def remove(self, end: ClientLink) -> None:
         """`end` is over, or goes on elsewhere: the last one closes it."""
         super().remove(end)
         if self._is_empty:
             self._emptied.set()
-            if self.conversation is None:
+            if self.client_connection is None:
                 self._trunk.cut_off(self)
                 self.scope.cancel()
 
-    def attach_later(self, end: LinkEnd, losses: int) -> None:
+    def attach_later(self, end: ClientLink, losses: int) -> None:
         """Attach it again after a pause of the first connection's."""
         self._trunk.attach_later(end, losses)
 

@@ -12,10 +12,10 @@ from amqpmesh.router.amqp.standard.definitions import ReceiverSettleMode, Sender
 from amqpmesh.router.client.arguments import whole
 from amqpmesh.router.client.attach_terms import BUFFER, MAX_MESSAGE_SIZE, ReceiverTerms
 from amqpmesh.router.client.receiver import Receiver
-from amqpmesh.router.client.receiver_link import ReceiverEnd
+from amqpmesh.router.client.receiver_link import ReceiverLink
 from amqpmesh.router.client.requester import Requester
 from amqpmesh.router.client.sender import Sender
-from amqpmesh.router.client.sender_link import SenderEnd
+from amqpmesh.router.client.sender_link import SenderLink
 from amqpmesh.router.client.symbols import by_symbol, symbols
 
 if TYPE_CHECKING:
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
 
     from amqpmesh.router.amqp.codec.types import Value
     from amqpmesh.router.amqp.standard.messaging import Source, Target
-    from amqpmesh.router.client.link_manager import Attacher
+    from amqpmesh.router.client.link_manager import LinkManager
 
 
-class Doors(ABC):
+class LinkFactory(ABC):
     """Makes links; each is attached by `async with`, and detached when that is left."""
 
     @property
     @abstractmethod
-    def _home(self) -> Attacher:
+    def _home(self) -> LinkManager:
         """What attaches them."""
 
     def sender(
@@ -53,7 +53,7 @@ class Doors(ABC):
             target: in the place of the one that names `address`, for all else that a target may say (§3.5.4).
             desired_capabilities, properties: of the attach (§2.7.3).
         """
-        end = SenderEnd(
+        end = SenderLink(
             self._home,
             self._home.name_for(name),
             address,
@@ -111,7 +111,7 @@ class Doors(ABC):
             desired_capabilities=symbols(desired_capabilities),
             properties=by_symbol(properties),
         )
-        end = ReceiverEnd(
+        end = ReceiverLink(
             self._home,
             self._home.name_for(name),
             address,

@@ -15,7 +15,7 @@ from amqpmesh.router.amqp.connection import Connection as Engine
 from amqpmesh.router.amqp.errors import CommandError, ConnectionClosedError, SaslError
 from amqpmesh.router.amqp.negotiation import Negotiation
 from amqpmesh.router.amqp.sasl.exchange import SaslClient, SaslCode
-from amqpmesh.router.client.client_connection import Conversation
+from amqpmesh.router.client.client_connection import ClientConnection
 from amqpmesh.router.client.session_task import Served
 from amqpmesh.router.config.urls import Endpoint, is_loopback
 from amqpmesh.router.endpoint_setup import PASSWORDS, PLAIN, WITHHELD
@@ -27,7 +27,7 @@ OPEN_TIME: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Approach:
+class ClientIdentity:
     """As `connect` is told."""
 
     id: str
@@ -50,9 +50,9 @@ class Approach:
         place: Place,
         *,
         began: Callable[[Served], None],
-        opened: Callable[[Conversation], None],
+        opened: Callable[[ClientConnection], None],
         ended: Callable[[ConnectionClosedError], None],
-    ) -> Conversation:
+    ) -> ClientConnection:
         """One connection, from its first byte to its last.
 
         Args: began: there is a stream, and what is served. opened, ended: as of `Served`.
@@ -84,11 +84,11 @@ class Approach:
                 unanswered += ": does it want TLS (amqps://)?"
             served = Served(stream, engine, tracer, unanswered=unanswered, opened=opened, ended=ended)
             began(served)
-            conversation = await served.run()
+            client_connection = await served.run()
             temporary = sasl is not None and sasl.outcome is SaslCode.SYS_TEMP
-            if isinstance(conversation.failure, SaslError) and not temporary:
-                raise FinalError(conversation.failure)
-            return conversation
+            if isinstance(client_connection.failure, SaslError) and not temporary:
+                raise FinalError(client_connection.failure)
+            return client_connection
         finally:
             await trio.aclose_forcefully(stream)
 

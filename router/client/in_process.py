@@ -14,8 +14,8 @@ import trio
 from amqpmesh.router.amqp.connection import Connection as Engine
 from amqpmesh.router.amqp.errors import AmqpMeshError, CommandError, ConnectionClosedError
 from amqpmesh.router.amqp.negotiation import Negotiation
-from amqpmesh.router.client.client_connection import Conversation
-from amqpmesh.router.client.link_manager import Attacher
+from amqpmesh.router.client.client_connection import ClientConnection
+from amqpmesh.router.client.link_manager import LinkManager
 from amqpmesh.router.io.environment import seconds_worked
 from amqpmesh.router.io.streams import BATCH_TIME
 from amqpmesh.router.logs import event_log
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from amqpmesh.policies.redirect import Redirect, Stop
-    from amqpmesh.router.client.link import LinkEnd
+    from amqpmesh.router.client.link import ClientLink
     from amqpmesh.router.config.file import ListenerConfig
     from amqpmesh.router.model.connections import ConnectionRecord
     from amqpmesh.router.runtime.driver import Driver
@@ -40,7 +40,7 @@ SLICE: Final = 4 * 2**10
 FRAME_SIZE: Final = 32 * 2**10
 
 
-class Inside(Attacher):
+class InProcess(LinkManager):
     """Makes the connection when the first link wants it; it lives as long as the router.
 
     Where a fault of ours ends it, its links fail, and the next link makes another.
@@ -69,7 +69,7 @@ class Inside(Attacher):
         if self._failure is None:
             self._failure = CommandError("the router has ended, or is about to")
 
-    # ---------------------------------------------------------------------------------------------------- of Attacher
+    # --------------------------------------------------------------------------------------------------- of LinkManager
 
     @property
     def reconnects(self) -> bool:
@@ -86,7 +86,7 @@ class Inside(Attacher):
         """Octets of a frame that we take."""
         return FRAME_SIZE
 
-    def attach_later(self, end: LinkEnd, losses: int) -> None:
+    def attach_later(self, end: ClientLink, losses: int) -> None:
         """Nothing is attached again: the router that detached it had a reason."""
 
     def follow(self, stop: Stop | None, address: str | None, redirect: Redirect) -> None:
@@ -94,7 +94,7 @@ class Inside(Attacher):
 
     def wake(self) -> None:
         """Somebody wants a connection."""
-        if self.conversation is None and self._record is None:
+        if self.client_connection is None and self._record is None:
             assert self._driver is not None
             assert self._start is not None
             core = self._driver.core
@@ -109,10 +109,10 @@ class Inside(Attacher):
             )
             self._fault = None
             record = self._record = core.accept(self._listener, NAME, trio.current_time(), secured=True, own=self._own)
-            conversation = Conversation(
-                engine, wake=self._wake_up, opened=lambda: self.opened(conversation), ended=self._over
+            client_connection = ClientConnection(
+                engine, wake=self._wake_up, opened=lambda: self.opened(client_connection), ended=self._over
             )
-            self._conversation: Conversation = conversation
+            self._client_connection: ClientConnection = client_connection
             engine.open()
             self._driver.connect(record, self)
             self._start(self._carry)
@@ -131,7 +131,7 @@ class Inside(Attacher):
         core = self._driver.core
         try:
             while data := core.data_to_send(self._record, now):
-                self._conversation.receive_now(data)
+                self._client_connection.receive_now(data)
                 core.sent(self._record, now)
         except Exception as error:
             # A fault of ours: it costs the links within the process, and not whoever's bytes brought it about.
@@ -141,7 +141,7 @@ class Inside(Attacher):
 
     async def _carry(self) -> None:
         """Hand over what the links have to send, until the connection ends."""
-        driver, record, conversation = self._driver, self._record, self._conversation
+        driver, record, client_connection = self._driver, self._record, self._client_connection
         assert driver is not None
         assert record is not None
         try:
@@ -150,7 +150,7 @@ class Inside(Attacher):
                 await self._wanted.wait()
                 self._wanted = trio.Event()
                 began = seconds_worked()
-                while data := conversation.data_to_send():
+                while data := client_connection.data_to_send():
                     for at in range(0, len(data), SLICE):
                         part = data[at : at + SLICE]
                         while not driver.core.receive(record, part, trio.current_time()):
@@ -161,13 +161,13 @@ class Inside(Attacher):
                         if seconds_worked() - began > BATCH_TIME:
                             await trio.lowlevel.checkpoint()
                             began = seconds_worked()
-                    conversation.written()
+                    client_connection.written()
         except Exception as error:
             self._fault = error
             raise
         finally:
             fault = self._fault
-            conversation.lost("the router has ended" if fault is None else f"a fault of this library: {fault!r}")
+            client_connection.lost("the router has ended" if fault is None else f"a fault of this library: {fault!r}")
             self._record = None
             driver.lost(record)
             if self._ends and self._failure is None:

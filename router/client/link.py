@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from amqpmesh.router.amqp.link import Link
     from amqpmesh.router.amqp.session import Session
     from amqpmesh.router.amqp.standard.performatives import Attach
-    from amqpmesh.router.client.client_connection import Conversation
-    from amqpmesh.router.client.link_manager import Attacher
+    from amqpmesh.router.client.client_connection import ClientConnection
+    from amqpmesh.router.client.link_manager import LinkManager
     from amqpmesh.router.kernel import Delivery as KernelDelivery
 
 LEAVE_TIME: Final = 1.0
@@ -52,7 +52,7 @@ def again(error: E) -> E:
     return type(error)(*error.args)
 
 
-class LinkEnd(ABC):
+class ClientLink(ABC):
     """A link of a program's. It outlives the engine's link endpoint, as a connection may be lost and come back."""
 
     #: What programs call it.
@@ -60,7 +60,7 @@ class LinkEnd(ABC):
     #: Of its address.
     _way: ClassVar[str]
 
-    def __init__(self, home: Attacher, name: str, address: str | None) -> None:
+    def __init__(self, home: LinkManager, name: str, address: str | None) -> None:
         self._home = home
         #: The link's name (§2.6.1).
         self.name = name
@@ -68,11 +68,11 @@ class LinkEnd(ABC):
         self.address = text("address", address)
         self._stage = Stage.NEW
         self._failure: AmqpMeshError | None = None
-        self._conversation: Conversation | None = None
+        self._client_connection: ClientConnection | None = None
         self._session: Session | None = None
         self._link: Link | None = None
         #: Where the peer's answer to our detach is to come.
-        self._leaving: Conversation | None = None
+        self._leaving: ClientConnection | None = None
         #: When it was attached, and how often in a row it did not stay so for long.
         self._since = 0.0
         self._losses = 0
@@ -128,23 +128,23 @@ class LinkEnd(ABC):
 
     def attach_now(self) -> None:
         """Attach, if there is a connection where it is to be attached now."""
-        conversation = self._home.conversation
-        if conversation is not None and conversation.is_open:
-            self.attach_to(conversation)
+        client_connection = self._home.client_connection
+        if client_connection is not None and client_connection.is_open:
+            self.attach_to(client_connection)
 
-    def attach_to(self, conversation: Conversation) -> None:
+    def attach_to(self, client_connection: ClientConnection) -> None:
         """Attach over this connection."""
         if self._stage is not Stage.COMING or self._link is not None:
             return
-        self._conversation = conversation
+        self._client_connection = client_connection
         try:
-            self._session = self._choose_session(conversation)
+            self._session = self._choose_session(client_connection)
             self._link = self._attach(self._session)
         except CommandError as error:
             # Nothing was sent of the link; a session that was begun for it is of no use.
-            session, self._session, self._conversation = self._session, None, None
+            session, self._session, self._client_connection = self._session, None, None
             if session is not None:
-                conversation.drop(self, session)
+                client_connection.drop(self, session)
             self._fail(CommandError(f"cannot be attached: {error}"))
             return
         self._link.context = self
@@ -181,7 +181,7 @@ class LinkEnd(ABC):
     @property
     def peer(self) -> str:
         """The container-id of whoever it is attached to, for logs; empty: it is not attached."""
-        remote = self._conversation.engine.remote if self._conversation is not None else None
+        remote = self._client_connection.engine.remote if self._client_connection is not None else None
         return remote.container_id if remote is not None else ""
 
     @property
@@ -254,7 +254,7 @@ class LinkEnd(ABC):
     # -------------------------------------------------------------------------------------------- of senders, receivers
 
     @abstractmethod
-    def _choose_session(self, conversation: Conversation) -> Session:
+    def _choose_session(self, client_connection: ClientConnection) -> Session:
         """The session to attach on."""
 
     @abstractmethod
@@ -330,10 +330,10 @@ class LinkEnd(ABC):
 
     def _let_go(self) -> None:
         """The link endpoint is gone, and its session of no use."""
-        session, conversation = self._session, self._conversation
-        self._link = self._session = self._conversation = None
-        if conversation is not None and session is not None:
-            conversation.drop(self, session)
+        session, client_connection = self._session, self._client_connection
+        self._link = self._session = self._client_connection = None
+        if client_connection is not None and session is not None:
+            client_connection.drop(self, session)
 
     def _come_again(self, error: AmqpMeshError) -> None:
         """It waits to be attached once more."""
@@ -353,11 +353,11 @@ class LinkEnd(ABC):
             self._stage = Stage.OVER
             self._home.remove(self)
             self._lost(CommandError(f"the {self.kind} was left"), final=True)
-        link, session, conversation = self._link, self._session, self._conversation
-        if link is None or session is None or conversation is None:
+        link, session, client_connection = self._link, self._session, self._client_connection
+        if link is None or session is None or client_connection is None:
             return
-        self._session = self._conversation = None
-        if conversation.failure is not None or not session.can_send:
+        self._session = self._client_connection = None
+        if client_connection.failure is not None or not session.can_send:
             self._link = None
             return
         try:
@@ -366,5 +366,5 @@ class LinkEnd(ABC):
         except CommandError:
             self._link = None
             return
-        self._leaving = conversation
-        conversation.leave(self, session)
+        self._leaving = client_connection
+        client_connection.leave(self, session)

@@ -11,14 +11,14 @@ from amqpmesh.router.amqp.codec.types import Symbol
 from amqpmesh.router.amqp.errors import CommandError, LinkDetachedError
 from amqpmesh.router.client.arguments import text
 from amqpmesh.router.client.link import again
-from amqpmesh.router.client.sender_link import SenderEnd
+from amqpmesh.router.client.sender_link import SenderLink
 from amqpmesh.router.io.environment import surroundings
 
 if TYPE_CHECKING:
     from amqpmesh.policies.redirect import Redirect, Stop
     from amqpmesh.router.amqp.errors import AmqpMeshError
-    from amqpmesh.router.client.client_connection import Conversation
-    from amqpmesh.router.client.link import LinkEnd
+    from amqpmesh.router.client.client_connection import ClientConnection
+    from amqpmesh.router.client.link import ClientLink
     from amqpmesh.router.client.outgoing import Outgoing
 
 ANONYMOUS_RELAY: Final = Symbol("ANONYMOUS-RELAY")
@@ -29,16 +29,16 @@ REPLY_SENDERS: Final = 64
 There are more only as long as more of them have answers that wait to be sent, or for their outcomes."""
 
 
-class Attacher(ABC):
+class LinkManager(ABC):
     """Knows the links that are in use, and attaches them to what connection there is."""
 
     def __init__(self) -> None:
         #: The connection in use; None: there is none now.
-        self.conversation: Conversation | None = None
-        self._ends: dict[LinkEnd, None] = {}
+        self.client_connection: ClientConnection | None = None
+        self._ends: dict[ClientLink, None] = {}
         self._names = count(1)
         self._prefix = surroundings().token(6)
-        self._reply_senders: OrderedDict[str | None, SenderEnd] = OrderedDict()
+        self._reply_senders: OrderedDict[str | None, SenderLink] = OrderedDict()
 
     @property
     @abstractmethod
@@ -56,11 +56,11 @@ class Attacher(ABC):
         """Octets of a frame that we take."""
 
     @abstractmethod
-    def attach_later(self, end: LinkEnd, losses: int) -> None:
+    def attach_later(self, end: ClientLink, losses: int) -> None:
         """`end` was detached, and is to be attached again, after a pause. Args: losses: for how many times in a row."""
 
     @abstractmethod
-    def follow(self, stop: Stop | None, address: str | None, redirect: Redirect) -> tuple[Attacher, Stop] | None:
+    def follow(self, stop: Stop | None, address: str | None, redirect: Redirect) -> tuple[LinkManager, Stop] | None:
         """Where a link goes on that the peer has redirected (§2.8.18).
 
         Args: stop: where redirects had led it; None: this is the first one of a row. address: that it asked for.
@@ -72,13 +72,13 @@ class Attacher(ABC):
     def wake(self) -> None:
         """Somebody wants a connection."""
 
-    def add(self, end: LinkEnd) -> None:
+    def add(self, end: ClientLink) -> None:
         """`end` wants to be attached. Raises: AmqpMeshError: it cannot be, and why."""
         if self.failure is not None:
             raise again(self.failure)
         self._ends[end] = None
 
-    def remove(self, end: LinkEnd) -> None:
+    def remove(self, end: ClientLink) -> None:
         """`end` is over."""
         self._ends.pop(end, None)
 
@@ -88,12 +88,12 @@ class Attacher(ABC):
         Raises: LinkDetachedError, SessionEndedError: there is no way there, for the peer or by the limits that it set.
             ConnectionClosedError, CommandError: there is no way anywhere any more.
         """
-        remote = self.conversation.engine.remote if self.conversation is not None else None
+        remote = self.client_connection.engine.remote if self.client_connection is not None else None
         anonymous = remote is not None and ANONYMOUS_RELAY in remote.offered_capabilities
         key = None if anonymous else to
         sender = self._reply_senders.get(key)
         if sender is None or sender.is_over:
-            sender = SenderEnd(self, self.name_for(None), key)
+            sender = SenderLink(self, self.name_for(None), key)
             sender.start()
             self._make_room()
             self._reply_senders[key] = sender
@@ -116,15 +116,15 @@ class Attacher(ABC):
                 sender.stop()
                 sender.give_up_detach()  # nobody waits for it
 
-    def opened(self, conversation: Conversation) -> None:
+    def opened(self, client_connection: ClientConnection) -> None:
         """There is a connection: attach all that wait for one."""
-        self.conversation = conversation
+        self.client_connection = client_connection
         for end in list(self._ends):
-            end.attach_to(conversation)
+            end.attach_to(client_connection)
 
     def ended(self, error: AmqpMeshError, *, final: bool) -> None:
         """There is none any more; `final`: and there will be no other."""
-        self.conversation = None
+        self.client_connection = None
         for end in list(self._ends):
             if end in self._ends:  # one that goes elsewhere may take another along
                 end.connection_lost(error, final=final)

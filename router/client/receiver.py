@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Self
 from amqpmesh.router.amqp.errors import CommandError
 from amqpmesh.router.client.base import Attached
 from amqpmesh.router.client.delivery import Delivery
-from amqpmesh.router.client.receiver_link import ReceiverEnd
+from amqpmesh.router.client.receiver_link import ReceiverLink
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from amqpmesh.router.amqp.codec.types import Symbol, Value
 
 
-class Receiver(Attached[ReceiverEnd]):
+class Receiver(Attached[ReceiverLink]):
     """A link to receive from: `async for delivery in receiver`. Several tasks may share it."""
 
     __slots__ = ()

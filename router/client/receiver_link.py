@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from amqpmesh.router.amqp.session import Session
     from amqpmesh.router.amqp.standard.performatives import Attach
     from amqpmesh.router.client.attach_terms import ReceiverTerms
-    from amqpmesh.router.client.client_connection import Conversation
-    from amqpmesh.router.client.link_manager import Attacher
+    from amqpmesh.router.client.client_connection import ClientConnection
+    from amqpmesh.router.client.link_manager import LinkManager
     from amqpmesh.router.client.outgoing import Outgoing
 
 log = event_log.EventLog("amqpmesh.client")
@@ -51,7 +51,7 @@ ANSWER_TIME: Final = 0.25
 """Seconds that a sender has, when the link is left, to say that it knows of no credit, and to settle (mode second)."""
 
 
-class ReceiverEnd(Crediting):
+class ReceiverLink(Crediting):
     """The receiving end of a link."""
 
     kind = "receiver"
@@ -59,7 +59,7 @@ class ReceiverEnd(Crediting):
 
     def __init__(
         self,
-        home: Attacher,
+        home: LinkManager,
         name: str,
         address: str | None,
         terms: ReceiverTerms,
@@ -157,10 +157,10 @@ class ReceiverEnd(Crediting):
         if not delivery.is_decided:
             self.decide(delivery, encode_composite(Rejected(error=Error(condition=condition, description=why))))
 
-    # ------------------------------------------------------------------------------------------------------- of LinkEnd
+    # ---------------------------------------------------------------------------------------------------- of ClientLink
 
-    def _choose_session(self, conversation: Conversation) -> Session:
-        session = conversation.session_for(self, self._window)
+    def _choose_session(self, client_connection: ClientConnection) -> Session:
+        session = client_connection.session_for(self, self._window)
         self._share = Share(session)
         return session
 

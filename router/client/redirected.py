@@ -16,14 +16,14 @@ from amqpmesh.router.amqp.errors import (
     link_detached,
 )
 from amqpmesh.router.amqp.standard.messaging import Source, Target
-from amqpmesh.router.client.link import LinkEnd, Stage
+from amqpmesh.router.client.link import ClientLink, Stage
 from amqpmesh.router.logs import event_log
 from amqpmesh.router.model.redirects import redirect_of
 
 if TYPE_CHECKING:
     from amqpmesh.policies.redirect import Stop
     from amqpmesh.router.amqp.events import LinkDetached
-    from amqpmesh.router.client.link_manager import Attacher
+    from amqpmesh.router.client.link_manager import LinkManager
 
 log = event_log.EventLog("amqpmesh.client")
 
@@ -37,17 +37,17 @@ def moved(asked: T, stop: Stop | None) -> T:
     return replace(asked, address=stop.address)
 
 
-class MovableEnd(LinkEnd):
+class RedirectedLink(ClientLink):
     """A link that is where the program asked for it, or where redirects have led it from there."""
 
-    def __init__(self, home: Attacher, name: str, address: str | None) -> None:
+    def __init__(self, home: LinkManager, name: str, address: str | None) -> None:
         super().__init__(home, name, address)
         #: What the program asked to attach it.
         self._origin = home
         #: Where redirects have led it to; None: it is attached to what the program asked for.
         self._stop: Stop | None = None
         #: A link of the program's that is of use only where this one is.
-        self._companion: MovableEnd | None = None
+        self._companion: RedirectedLink | None = None
 
     def detached(self, event: LinkDetached) -> None:
         """As of any link; with a redirect it is attached elsewhere, if that is allowed."""
@@ -104,7 +104,7 @@ class MovableEnd(LinkEnd):
         if self._home is not self._origin:
             self._move(self._origin, None)
 
-    def _move(self, home: Attacher, stop: Stop | None) -> None:
+    def _move(self, home: LinkManager, stop: Stop | None) -> None:
         """Be attached by `home` from now on."""
         if home is not self._home:
             self._home.remove(self)
@@ -120,7 +120,7 @@ class MovableEnd(LinkEnd):
         if stop is not None:
             self.attach_now()
 
-    def accompany(self, other: LinkEnd) -> None:
+    def accompany(self, other: ClientLink) -> None:
         """Be attached where another link of the program's is from now on."""
         if self._home is other._home or self._stage not in (Stage.COMING, Stage.ATTACHED):
             return

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from amqpmesh.router.amqp.codec.types import Value
-    from amqpmesh.router.client.link_manager import Attacher
+    from amqpmesh.router.client.link_manager import LinkManager
     from amqpmesh.router.client.outgoing import Outgoing
 
 
@@ -27,7 +27,7 @@ class Requester:
 
     __slots__ = ("__weakref__", "_replies", "_requests")
 
-    def __init__(self, home: Attacher, name: str, address: str | None, replies: tuple[str, int, int, int]) -> None:
+    def __init__(self, home: LinkManager, name: str, address: str | None, replies: tuple[str, int, int, int]) -> None:
         """Args: replies: name, credit, largest message and most values of one, of the link that answers come by."""
         reply_name, credit, max_message_size, max_values = replies
         self._replies = Replies(

@@ -10,8 +10,8 @@ from amqpmesh.router.amqp.errors import AmqpMeshError, InDoubtError, ProtocolErr
 from amqpmesh.router.client.attach_terms import BUFFER, ReceiverTerms
 from amqpmesh.router.client.correlation import correlation_of
 from amqpmesh.router.client.outgoing import Outgoing
-from amqpmesh.router.client.receiver_link import ReceiverEnd
-from amqpmesh.router.client.sender_link import SenderEnd
+from amqpmesh.router.client.receiver_link import ReceiverLink
+from amqpmesh.router.client.sender_link import SenderLink
 from amqpmesh.router.kernel import ACCEPTED_STATE
 from amqpmesh.router.message.content import Message
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from amqpmesh.router.amqp.errors import LinkRedirectError
     from amqpmesh.router.amqp.standard.performatives import Attach
     from amqpmesh.router.client.incoming import Incoming
-    from amqpmesh.router.client.link_manager import Attacher
+    from amqpmesh.router.client.link_manager import LinkManager
 
 Key = Any
 """A message-id: a str, bytes, a UUID, or an int."""
@@ -42,10 +42,10 @@ class Call:
         self.done.set()
 
 
-class Replies(ReceiverEnd):
+class Replies(ReceiverLink):
     """Gives each answer to the call that waits for it, as it comes."""
 
-    def __init__(self, home: Attacher, name: str, *, credit: int, max_message_size: int, max_values: int) -> None:
+    def __init__(self, home: LinkManager, name: str, *, credit: int, max_message_size: int, max_values: int) -> None:
         super().__init__(
             home,
             name,
@@ -58,7 +58,7 @@ class Replies(ReceiverEnd):
         self.calls: dict[Key, Call] = {}
         #: Answers that nobody waited for any more.
         self.late = 0
-        self.requests: SenderEnd | None = None
+        self.requests: SenderLink | None = None
 
     def _hand(self, delivery: Incoming) -> None:
         super()._hand(delivery)
@@ -105,10 +105,10 @@ class Replies(ReceiverEnd):
                 self.requests.begin_anew()
 
 
-class Requests(SenderEnd):
+class Requests(SenderLink):
     """Sends nothing while there is no address for the answer."""
 
-    def __init__(self, home: Attacher, name: str, address: str | None, replies: Replies) -> None:
+    def __init__(self, home: LinkManager, name: str, address: str | None, replies: Replies) -> None:
         super().__init__(home, name, address)
         self._replies = replies
         replies.requests = self

@@ -11,7 +11,7 @@ from amqpmesh.router.amqp.errors import CommandError
 from amqpmesh.router.amqp.standard.delivery_states import Accepted
 from amqpmesh.router.client.arguments import whole
 from amqpmesh.router.client.base import Attached
-from amqpmesh.router.client.sender_link import SenderEnd
+from amqpmesh.router.client.sender_link import SenderLink
 from amqpmesh.router.client.sent import Sent
 from amqpmesh.router.message.content import encode_message
 from amqpmesh.router.message.outcomes import outcome_error
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from amqpmesh.router.message.content import Message
 
 
-class Sender(Attached[SenderEnd]):
+class Sender(Attached[SenderLink]):
     """A link to send on. Several tasks may share it; the order is that of their calls."""
 
     __slots__ = ()
@@ -116,6 +116,6 @@ class Sender(Attached[SenderEnd]):
             raise outcome_error(outcome)
 
 
-def end_of(sender: Sender) -> SenderEnd:
+def end_of(sender: Sender) -> SenderLink:
     """What is behind it, for those of this package that have to know when the first frame goes."""
     return sender._end

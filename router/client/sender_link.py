@@ -20,7 +20,7 @@ from amqpmesh.router.amqp.states import LinkEndpointState
 from amqpmesh.router.amqp.terminus import Terminus
 from amqpmesh.router.client.link import again
 from amqpmesh.router.client.outgoing import Outgoing, OutgoingStream
-from amqpmesh.router.client.redirected import MovableEnd, moved
+from amqpmesh.router.client.redirected import RedirectedLink, moved
 from amqpmesh.router.logs import event_log
 from amqpmesh.router.message.outcomes import NOTHING_SAID, outcome_of
 
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from amqpmesh.router.amqp.link import Link
     from amqpmesh.router.amqp.session import Session
     from amqpmesh.router.amqp.standard.performatives import Attach
-    from amqpmesh.router.client.client_connection import Conversation
-    from amqpmesh.router.client.link_manager import Attacher
+    from amqpmesh.router.client.client_connection import ClientConnection
+    from amqpmesh.router.client.link_manager import LinkManager
     from amqpmesh.router.message.writer import Sections
 
 log = event_log.EventLog("amqpmesh.client")
@@ -45,7 +45,7 @@ PIECE: Final = 128 * 2**10
 """Octets of a message that are put into frames at once, before a look at how much waits to be written."""
 
 
-class SenderEnd(MovableEnd):
+class SenderLink(RedirectedLink):
     """The sending end of a link."""
 
     kind = "sender"
@@ -53,7 +53,7 @@ class SenderEnd(MovableEnd):
 
     def __init__(
         self,
-        home: Attacher,
+        home: LinkManager,
         name: str,
         address: str | None,
         *,
@@ -193,10 +193,10 @@ class SenderEnd(MovableEnd):
         self._owed.pop(outgoing, None)
         self._quiet.set()
 
-    # ------------------------------------------------------------------------------------------------------- of LinkEnd
+    # ---------------------------------------------------------------------------------------------------- of ClientLink
 
-    def _choose_session(self, conversation: Conversation) -> Session:
-        return conversation.session_for(self)
+    def _choose_session(self, client_connection: ClientConnection) -> Session:
+        return client_connection.session_for(self)
 
     @property
     def _wanted(self) -> str | None:
@@ -337,9 +337,9 @@ class SenderEnd(MovableEnd):
 
     def _advance(self, outgoing: Outgoing) -> bool:
         """Send more of a delivery. Returns: whether all of it is sent. Raises: CommandError: it cannot be."""
-        link, conversation = self._link, self._conversation
+        link, client_connection = self._link, self._client_connection
         assert isinstance(link, EngineSender)
-        assert conversation is not None
+        assert client_connection is not None
         delivery = outgoing.delivery
         if delivery is None:
             self._check_size(outgoing)  # credit would not help
@@ -360,7 +360,7 @@ class SenderEnd(MovableEnd):
             return False  # the next piece has not come
         payload = memoryview(outgoing.payload)
         while not delivery.complete:
-            if conversation.stall(self):
+            if client_connection.stall(self):
                 return False
             part = payload[outgoing.at : outgoing.at + PIECE]
             end = outgoing.at + len(part)

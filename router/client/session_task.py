@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 
-from amqpmesh.router.client.client_connection import Conversation
+from amqpmesh.router.client.client_connection import ClientConnection
 from amqpmesh.router.io.farewell import take_leave
 from amqpmesh.router.io.streams import READ_SIZE
 
@@ -37,7 +37,7 @@ class Served:
         tracer: FrameTracer | None,
         *,
         unanswered: str,
-        opened: Callable[[Conversation], None],
+        opened: Callable[[ClientConnection], None],
         ended: Callable[[ConnectionClosedError], None],
     ) -> None:
         """Args: tracer: of frames, if they are traced. unanswered: what is told if the peer goes before it said
@@ -53,32 +53,32 @@ class Served:
         self._alarm = trio.CancelScope()
         #: Set when nothing of it is left.
         self.ended = trio.Event()
-        self.conversation = Conversation(engine, wake=self._wake, opened=self._is_open, ended=ended)
+        self.client_connection = ClientConnection(engine, wake=self._wake, opened=self._is_open, ended=ended)
         engine.open()
         self._wake()  # its protocol header was there before anybody could be told
 
-    async def run(self) -> Conversation:
+    async def run(self) -> ClientConnection:
         """Serve until it ends. Raises: nothing of the peer's."""
-        conversation = self.conversation
+        client_connection = self.client_connection
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._read)
                 nursery.start_soon(self._write)
                 nursery.start_soon(self._keep_time)
-                await conversation.over.wait()
+                await client_connection.over.wait()
                 with trio.move_on_after(CLOSE_TIME):
-                    while self._engine.out or conversation.writing:
+                    while self._engine.out or client_connection.writing:
                         await self._written.wait()
                 nursery.cancel_scope.cancel()
             with trio.move_on_after(CLOSE_TIME):
                 await take_leave(self._stream)
         except Exception as fault:
-            conversation.lost(f"a fault of this library: {fault!r}")
+            client_connection.lost(f"a fault of this library: {fault!r}")
             raise
         finally:
-            conversation.lost("the connection was left")
+            client_connection.lost("the connection was left")
             self.ended.set()
-        return conversation
+        return client_connection
 
     async def _read(self) -> None:
         with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
@@ -86,40 +86,40 @@ class Served:
                 self._reason = "the connection was lost"
                 if self._tracer is not None:
                     self._tracer.received(data)
-                await self.conversation.receive(bytes(data))
+                await self.client_connection.receive(bytes(data))
                 at = self._engine.next_timer()
                 if at is not None and at < self._alarm.deadline:
                     self._alarm.deadline = at
-                while len(self._engine.out) > BACKLOG_LIMIT and not self.conversation.over.is_set():
+                while len(self._engine.out) > BACKLOG_LIMIT and not self.client_connection.over.is_set():
                     await self._written.wait()
-        self.conversation.lost(self._reason)
+        self.client_connection.lost(self._reason)
 
     async def _write(self) -> None:
         try:
             while True:
                 await self._wanted.wait()
                 self._wanted = trio.Event()
-                while data := self.conversation.data_to_send():
+                while data := self.client_connection.data_to_send():
                     if self._tracer is not None:
                         self._tracer.sent(data)
                     await self._stream.send_all(data)
-                    self.conversation.written()
+                    self.client_connection.written()
                     written, self._written = self._written, trio.Event()
                     written.set()
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             # What the peer sent before may still be here, a reason in its `close` among it.
             await trio.sleep(CLOSE_TIME)
-            self.conversation.lost(self._reason)
+            self.client_connection.lost(self._reason)
 
     async def _keep_time(self) -> None:
         while True:
             at = self._engine.next_timer()
             with trio.CancelScope(deadline=math.inf if at is None else at) as self._alarm:
                 await trio.sleep_forever()
-            self.conversation.handle_timer()
+            self.client_connection.handle_timer()
 
     def _wake(self) -> None:
         self._wanted.set()
 
     def _is_open(self) -> None:
-        self._opened(self.conversation)
+        self._opened(self.client_connection)

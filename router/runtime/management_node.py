@@ -8,9 +8,9 @@ import trio
 from amqpmesh.router.amqp.codec.value_limits import FEW_VALUES
 from amqpmesh.router.amqp.errors import AmqpMeshError
 from amqpmesh.router.client.delivery import Delivery
-from amqpmesh.router.client.factory import Doors
-from amqpmesh.router.client.in_process import Inside
-from amqpmesh.router.client.link_manager import Attacher
+from amqpmesh.router.client.factory import LinkFactory
+from amqpmesh.router.client.in_process import InProcess
+from amqpmesh.router.client.link_manager import LinkManager
 from amqpmesh.router.config.file import ListenerConfig
 from amqpmesh.router.incremental import Steps
 from amqpmesh.router.io.environment import seconds_worked
@@ -52,12 +52,12 @@ FAULT_PAUSE = 1.0
 few lines of the log a second, and no more."""
 
 
-class ManagementNode(Doors):
+class ManagementNode(LinkFactory):
     """Takes requests, one after the other, and answers each."""
 
     def __init__(self, listener: ListenerConfig, survey: Callable[[], Steps[Statistics]]) -> None:
         """Args: listener: whose limits hold. survey: finds out how the router stands."""
-        self._inside = Inside(listener, own=True)
+        self._inside = InProcess(listener, own=True)
         self._survey = survey
         self._surveyed: tuple[float, Statistics] | None = None
         self._worked = 0.0
@@ -68,7 +68,7 @@ class ManagementNode(Doors):
         self._forgetting: trio.CancelScope | None = None
 
     @property
-    def _home(self) -> Attacher:
+    def _home(self) -> LinkManager:
         return self._inside
 
     def begin(self, driver: Driver, start: Callable[[Callable[[], Awaitable[None]]], object]) -> None:

@@ -16,9 +16,9 @@ import trio
 from amqpmesh.router.amqp.errors import CommandError, shown
 from amqpmesh.router.amqp.standard.definitions import ConnectionCondition, Error
 from amqpmesh.router.client.arguments import demand_trio
-from amqpmesh.router.client.factory import Doors
-from amqpmesh.router.client.in_process import Inside
-from amqpmesh.router.client.link_manager import Attacher
+from amqpmesh.router.client.factory import LinkFactory
+from amqpmesh.router.client.in_process import InProcess
+from amqpmesh.router.client.link_manager import LinkManager
 from amqpmesh.router.config.file import ConnectorConfig, LinkConfig, ListenerConfig, RouterConfig, load
 from amqpmesh.router.config.tables import differing
 from amqpmesh.router.core import Core
@@ -66,7 +66,7 @@ HEARING_TIME = 0.25
 SHUTDOWN = Error(condition=ConnectionCondition.CONNECTION_FORCED, description="the router is shut down")
 
 
-class Router(Doors):
+class Router(LinkFactory):
     """A router: it relays between those who connect to it, from `async with` until that is left.
 
     Nothing of the process is touched: no signals, no configuration of logging, no environment. Errors of the body come
@@ -126,7 +126,7 @@ class Router(Doors):
         # What a stream comes in by if nothing else is said: who is within the process is asked no more than who is on
         # loopback.
         self._stream_listener = replace(config.with_listeners("amqp://localhost").listeners[-1], name="stream")
-        self._inside = Inside(self._stream_listener)
+        self._inside = InProcess(self._stream_listener)
         self._management = ManagementNode(self._stream_listener, self._survey)
         self._credentials: dict[ListenerConfig, Credentials] = {}
         self._on_demand = OnDemand(self._start_connector)
@@ -307,7 +307,7 @@ class Router(Doors):
         )
 
     @property
-    def _home(self) -> Attacher:
+    def _home(self) -> LinkManager:
         return self._inside
 
     def _drive(self, core: Core) -> Driver:

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any, Final
 import trio
 
 from amqpmesh.router.amqp.errors import CommandError
-from amqpmesh.router.client.factory import Doors
+from amqpmesh.router.client.factory import LinkFactory
 from amqpmesh.topology.simulation.log import speak_as
 
 if TYPE_CHECKING:
     from amqpmesh.router.client.connect import Connection
-    from amqpmesh.router.client.link_manager import Attacher
+    from amqpmesh.router.client.link_manager import LinkManager
     from amqpmesh.router.config.file import ListenerConfig
     from amqpmesh.router.statistics.router_statistics import Statistics
     from amqpmesh.topology.simulation.links import End
@@ -30,7 +30,7 @@ def true_time() -> float:
     return START + trio.current_time()
 
 
-class Node(Doors):
+class Node(LinkFactory):
     """One router of the mesh: what stays when it dies and starts again.
 
     Its senders, receivers and requesters are links within the process; they die with it. `connect` makes a connection.
@@ -102,7 +102,7 @@ class Node(Doors):
         return self.router.statistics()
 
     @property
-    def _home(self) -> Attacher:
+    def _home(self) -> LinkManager:
         return self.router._home
 
     # -------------------------------------------------------------------------------------------------------- its life

@@ -24,7 +24,7 @@ from amqpmesh.router.cli.source import Source
 from amqpmesh.router.client.connect import Connection
 from amqpmesh.router.client.outgoing import Outgoing
 from amqpmesh.router.client.sender import Sender, end_of
-from amqpmesh.router.client.sender_link import SenderEnd
+from amqpmesh.router.client.sender_link import SenderLink
 from amqpmesh.router.message.content import Message, encode_message
 from amqpmesh.router.message.outcomes import OutcomeError
 
@@ -148,7 +148,7 @@ class _Sending:
                 if self._summary.outcomes["in doubt"]:
                     sender.check()  # it says why
 
-    async def _send_each(self, sender: SenderEnd) -> None:
+    async def _send_each(self, sender: SenderLink) -> None:
         began = trio.current_time()
         turn = 0
         async for payload in self._payloads():
@@ -176,7 +176,7 @@ class _Sending:
         to = self._given.to
         return encode_message(body if to is None else Message(body, to=to))
 
-    async def _send(self, sender: SenderEnd, payload: bytes) -> None:
+    async def _send(self, sender: SenderLink, payload: bytes) -> None:
         """Send one, once there is credit for it."""
         summary, since = self._summary, 0.0
 
@@ -237,7 +237,7 @@ class _Sending:
             await sent.outcome()
         self._end(sent.error, time.perf_counter() - since)
 
-    async def _wait_for_credit(self, sender: SenderEnd, begun: trio.Event) -> None:
+    async def _wait_for_credit(self, sender: SenderLink, begun: trio.Event) -> None:
         """Wait until a message has been sent, or its first part; after a while print the reason, once."""
         self._patience.wait("credit")
         with trio.move_on_after(EXPLAINED_AFTER):

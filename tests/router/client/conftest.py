@@ -9,7 +9,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from amqpmesh.router.client.factory import Doors
+from amqpmesh.router.client.factory import LinkFactory
 from amqpmesh.router.runtime.router import Router
 from tests.support.peers.library_client import joined
 from tests.support.tasks.bounded import bounded
@@ -27,7 +27,7 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 @pytest.fixture(params=["in-process", "stream"])
 async def doors(
     request: pytest.FixtureRequest, nursery: trio.Nursery, autojump_clock: MockClock
-) -> AsyncIterator[Doors]:
+) -> AsyncIterator[LinkFactory]:
     """A router's own doors, and those of a connection to one; nothing is left behind either."""
     async with Router() as router:
         if request.param == "in-process":

@@ -14,7 +14,7 @@ from amqpmesh.router.runtime.router import Router
 if TYPE_CHECKING:
     from trio.testing import MockClock
 
-    from amqpmesh.router.client.factory import Doors
+    from amqpmesh.router.client.factory import LinkFactory
 
 
 @pytest.mark.parametrize(
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     ids=str,
 )
 async def test_what_no_link_can_be_made_of_is_said_before_there_is_one(
-    door: str, arguments: dict[str, Any], doors: Doors, autojump_clock: MockClock
+    door: str, arguments: dict[str, Any], doors: LinkFactory, autojump_clock: MockClock
 ) -> None:
     async with doors.sender("q") as other:
         with pytest.raises(CommandError):
@@ -41,7 +41,9 @@ async def test_what_no_link_can_be_made_of_is_said_before_there_is_one(
 
 
 @pytest.mark.parametrize("credit", [-1, 1.5, "5", None, 2**31])
-async def test_credit_that_is_none_is_said_and_not_given(credit: Any, doors: Doors, autojump_clock: MockClock) -> None:
+async def test_credit_that_is_none_is_said_and_not_given(
+    credit: Any, doors: LinkFactory, autojump_clock: MockClock
+) -> None:
     async with doors.receiver("q", credit=0) as receiver, doors.sender("q") as sender:
         with pytest.raises(CommandError, match="credit"):
             receiver.flow(credit)
@@ -51,7 +53,7 @@ async def test_credit_that_is_none_is_said_and_not_given(credit: Any, doors: Doo
 
 
 @pytest.mark.parametrize("buffer", [0, 2**60])
-async def test_any_buffer_makes_a_window(buffer: int, doors: Doors, autojump_clock: MockClock) -> None:
+async def test_any_buffer_makes_a_window(buffer: int, doors: LinkFactory, autojump_clock: MockClock) -> None:
     async with doors.receiver("q", buffer=buffer) as receiver, doors.sender("q") as sender:
         await sender.transfer(b"", settled=True)
         (await receiver.receive()).accept()

@@ -21,7 +21,7 @@ from tests.support.tasks.calls import Call
 
 if TYPE_CHECKING:
     from amqpmesh.router.client.delivery import Delivery
-    from amqpmesh.router.client.factory import Doors
+    from amqpmesh.router.client.factory import LinkFactory
 
 MIB = 2**20
 
@@ -76,7 +76,7 @@ async def test_whole_deliveries_that_are_aborted_are_never_seen(
         assert (await receiver.receive()).message.body == b"whole"
 
 
-async def test_a_cancelled_send_aborts_the_stream_at_the_other_end(doors: Doors, nursery: trio.Nursery) -> None:
+async def test_a_cancelled_send_aborts_the_stream_at_the_other_end(doors: LinkFactory, nursery: trio.Nursery) -> None:
     async with doors.receiver("q", streaming=True, buffer=2**16) as receiver, doors.sender("q") as sender:
         sending = Call(nursery, sender.send, bytes(8 * MIB))
         delivery = await receiver.receive()
@@ -148,7 +148,7 @@ async def test_what_was_decided_is_not_read_on_and_the_rest_is_dropped(
         assert await parts(await receiver.receive()) == [b"next"]
 
 
-async def test_leaving_in_the_middle_of_a_stream_fails_it(doors: Doors, nursery: trio.Nursery) -> None:
+async def test_leaving_in_the_middle_of_a_stream_fails_it(doors: LinkFactory, nursery: trio.Nursery) -> None:
     async with doors.sender("q") as sender:
         async with doors.receiver("q", streaming=True, buffer=2**16) as receiver:
             sent = Call(nursery, sender.transfer, bytes(8 * MIB))
@@ -236,7 +236,7 @@ async def test_other_message_formats_are_handed_out_whole(nursery: trio.Nursery,
         delivery.accept()
 
 
-async def test_a_malformed_whole_message_is_rejected_and_never_seen(doors: Doors, nursery: trio.Nursery) -> None:
+async def test_a_malformed_whole_message_is_rejected_and_never_seen(doors: LinkFactory, nursery: trio.Nursery) -> None:
     async with doors.receiver("q", credit=1) as receiver, doors.sender("q") as sender:
         for nonsense in (b"\x00\x53\x75\xa0\xff", b"nonsense"):
             sent = Call(nursery, sender.transfer_payload, nonsense)

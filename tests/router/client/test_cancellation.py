@@ -22,13 +22,13 @@ from tests.support.peers.scripted_server import Counterpart
 from tests.support.tasks.calls import Call
 
 if TYPE_CHECKING:
-    from amqpmesh.router.client.factory import Doors
+    from amqpmesh.router.client.factory import LinkFactory
 
 PAYLOAD = Message(b"").encode()
 
 
 async def test_a_call_in_a_scope_that_is_cancelled_already_does_nothing(
-    doors: Doors, autojump_clock: MockClock
+    doors: LinkFactory, autojump_clock: MockClock
 ) -> None:
     async with doors.sender("q") as sender, doors.receiver("q") as receiver, doors.requester("q") as requester:
         manual = doors.receiver("other", credit=0)
@@ -168,7 +168,7 @@ async def test_cancelled_while_it_waits_for_the_outcome_it_is_settled_when_that_
 
 
 async def test_a_receiver_is_not_told_that_nobody_waits_for_its_outcome(
-    doors: Doors, nursery: trio.Nursery, autojump_clock: MockClock
+    doors: LinkFactory, nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
     async with doors.sender("q") as sender, doors.receiver("q") as receiver:
         sending = Call(nursery, sender.send, b"")
@@ -183,7 +183,7 @@ async def test_a_receiver_is_not_told_that_nobody_waits_for_its_outcome(
 
 
 async def test_cancelled_while_it_waits_for_a_delivery_nothing_is_taken(
-    doors: Doors, nursery: trio.Nursery, autojump_clock: MockClock
+    doors: LinkFactory, nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
     async with doors.sender("q") as sender, doors.receiver("q") as receiver:
         calls = []
@@ -198,7 +198,7 @@ async def test_cancelled_while_it_waits_for_a_delivery_nothing_is_taken(
 
 
 async def test_cancelled_in_the_moment_in_which_a_delivery_comes_it_is_not_lost(
-    doors: Doors, nursery: trio.Nursery, autojump_clock: MockClock
+    doors: LinkFactory, nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
     async with doors.sender("q") as sender, doors.receiver("q") as receiver:
         for _ in range(10):
@@ -282,7 +282,7 @@ async def test_what_is_on_its_way_when_a_receiver_is_left_goes_back(
         assert trio.current_time() - left_at <= 1.0  # no answer to the detach comes
 
 
-async def test_leaving_a_receiver_gives_deliveries_to_another(doors: Doors, autojump_clock: MockClock) -> None:
+async def test_leaving_a_receiver_gives_deliveries_to_another(doors: LinkFactory, autojump_clock: MockClock) -> None:
     async with doors.sender("q") as sender:
         async with doors.receiver("q", credit=10) as one:
             sent = [await sender.transfer(number) for number in range(3)]
@@ -292,7 +292,7 @@ async def test_leaving_a_receiver_gives_deliveries_to_another(doors: Doors, auto
 
 
 async def test_a_delivery_whose_body_is_cancelled_goes_back(
-    doors: Doors, nursery: trio.Nursery, autojump_clock: MockClock
+    doors: LinkFactory, nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
     async with doors.sender("q") as sender, doors.receiver("q") as receiver:
         inside, on_entry = [await sender.transfer(b"") for _ in range(2)]
@@ -311,7 +311,7 @@ async def test_a_delivery_whose_body_is_cancelled_goes_back(
 
 
 async def test_cancelled_while_it_waits_for_the_settlement_the_delivery_is_settled_all_the_same(
-    doors: Doors, nursery: trio.Nursery, autojump_clock: MockClock
+    doors: LinkFactory, nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
     second = ReceiverSettleMode.SECOND
     receiver = doors.receiver("q", rcv_settle_mode=second)
@@ -346,7 +346,7 @@ async def test_a_drain_that_is_cancelled_leaves_a_receiver_that_can_be_used(
 
 
 async def test_a_request_that_is_cancelled_is_forgotten_and_its_late_answer_is_accepted_dropped_and_counted(
-    doors: Doors, nursery: trio.Nursery, autojump_clock: MockClock
+    doors: LinkFactory, nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
     async with doors.requester("q") as requester:
         unsent = Call(nursery, requester.request, "unsent")

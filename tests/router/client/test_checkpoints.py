@@ -20,10 +20,10 @@ from tests.support.peers.scripted_server import Counterpart
 from tests.support.tasks.stopwatches import measure
 
 if TYPE_CHECKING:
-    from amqpmesh.router.client.factory import Doors
+    from amqpmesh.router.client.factory import LinkFactory
 
 
-async def test_entering_and_leaving(doors: Doors, autojump_clock: MockClock) -> None:
+async def test_entering_and_leaving(doors: LinkFactory, autojump_clock: MockClock) -> None:
     for door in ("sender", "receiver", "requester"):
         link = getattr(doors, door)("q")
         with assert_checkpoints():
@@ -52,7 +52,7 @@ async def test_entering_and_leaving_a_connection_and_links_that_have_failed(
             await connection.__aexit__(None, None, None)
 
 
-async def test_sending(doors: Doors, autojump_clock: MockClock) -> None:
+async def test_sending(doors: LinkFactory, autojump_clock: MockClock) -> None:
     async with doors.sender("q") as sender, doors.receiver("q") as receiver:
         await wait_all_tasks_blocked()
         assert sender.credit > 0
@@ -67,7 +67,7 @@ async def test_sending(doors: Doors, autojump_clock: MockClock) -> None:
             assert await sent.outcome() == Accepted()
 
 
-async def test_receiving(doors: Doors, autojump_clock: MockClock) -> None:
+async def test_receiving(doors: LinkFactory, autojump_clock: MockClock) -> None:
     manual = doors.receiver("r", credit=0)
     async with doors.sender("q") as sender, doors.receiver("q") as receiver, manual:
         for _ in range(3):
@@ -140,7 +140,7 @@ async def test_a_request(nursery: trio.Nursery, autojump_clock: MockClock) -> No
 
 @pytest.mark.parametrize("streaming", [False, True])
 async def test_who_loops_over_what_is_there_stops_nobody_else(
-    streaming: bool, doors: Doors, nursery: trio.Nursery, autojump_clock: MockClock
+    streaming: bool, doors: LinkFactory, nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
     turns = taken = 0
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from amqpmesh.router.client.delivery import Delivery
-    from amqpmesh.router.client.factory import Doors
+    from amqpmesh.router.client.factory import LinkFactory
     from amqpmesh.router.message.outcomes import Outcome
 
 
@@ -29,7 +29,7 @@ class BodyError(Exception):
 
 
 async def test_a_field_of_the_message_that_is_asked_of_the_delivery_is_shown_the_way(
-    doors: Doors, autojump_clock: MockClock
+    doors: LinkFactory, autojump_clock: MockClock
 ) -> None:
     async with doors.receiver("q") as receiver, doors.sender("q") as sender:
         await sender.transfer("x", settled=True)
@@ -44,7 +44,7 @@ async def test_a_field_of_the_message_that_is_asked_of_the_delivery_is_shown_the
 # ---------------------------------------------------------------------------------------------------------------- exits
 
 
-async def test_a_body_that_ends_well_accepts(doors: Doors, autojump_clock: MockClock) -> None:
+async def test_a_body_that_ends_well_accepts(doors: LinkFactory, autojump_clock: MockClock) -> None:
     async with doors.receiver("q") as receiver, doors.sender("q") as sender:
         sent = await sender.transfer(Message("x", subject="s"))
         async with await receiver.receive() as message:
@@ -63,7 +63,7 @@ async def test_a_body_that_ends_well_accepts(doors: Doors, autojump_clock: MockC
     ids=["one", "a group", "a group with an interrupt"],
 )
 async def test_a_body_that_fails_has_failed_the_delivery_and_its_error_comes_out(
-    error: BaseException, doors: Doors, autojump_clock: MockClock
+    error: BaseException, doors: LinkFactory, autojump_clock: MockClock
 ) -> None:
     async with doors.receiver("q") as receiver, doors.sender("q") as sender:
         sent = await sender.transfer("x")
@@ -75,7 +75,7 @@ async def test_a_body_that_fails_has_failed_the_delivery_and_its_error_comes_out
 
 
 async def test_a_body_that_is_cancelled_or_interrupted_gives_the_delivery_back(
-    doors: Doors, autojump_clock: MockClock
+    doors: LinkFactory, autojump_clock: MockClock
 ) -> None:
     async with doors.receiver("q") as receiver, doors.sender("q") as sender:
         interrupted, cancelled = await sender.transfer("1"), await sender.transfer("2")
@@ -91,7 +91,7 @@ async def test_a_body_that_is_cancelled_or_interrupted_gives_the_delivery_back(
 
 
 async def test_a_body_that_fails_as_it_is_cancelled_has_failed_the_delivery(
-    doors: Doors, autojump_clock: MockClock
+    doors: LinkFactory, autojump_clock: MockClock
 ) -> None:
     async def fail_at_the_end() -> None:
         try:
@@ -110,7 +110,7 @@ async def test_a_body_that_fails_as_it_is_cancelled_has_failed_the_delivery(
 
 @pytest.mark.parametrize("error", [None, BodyError()])
 async def test_what_was_decided_in_the_body_stays_so(
-    error: Exception | None, doors: Doors, autojump_clock: MockClock
+    error: Exception | None, doors: LinkFactory, autojump_clock: MockClock
 ) -> None:
     async with doors.receiver("q") as receiver, doors.sender("q") as sender:
         sent = await sender.transfer("x")
@@ -148,7 +148,7 @@ DECISIONS: list[tuple[Callable[[Delivery], bool], Outcome]] = [
 
 @pytest.mark.parametrize(("decide", "outcome"), DECISIONS)
 async def test_a_delivery_is_decided_once(
-    decide: Callable[[Delivery], bool], outcome: Outcome, doors: Doors, autojump_clock: MockClock
+    decide: Callable[[Delivery], bool], outcome: Outcome, doors: LinkFactory, autojump_clock: MockClock
 ) -> None:
     async with doors.receiver("q") as receiver, doors.sender("q") as sender:
         sent = await sender.transfer("x")
@@ -182,7 +182,7 @@ async def test_a_delivery_is_decided_once(
     ],
 )
 async def test_a_decision_that_cannot_be_said_decides_nothing(
-    wrong: Callable[[Delivery], bool], doors: Doors, autojump_clock: MockClock
+    wrong: Callable[[Delivery], bool], doors: LinkFactory, autojump_clock: MockClock
 ) -> None:
     async with doors.receiver("q") as receiver, doors.sender("q") as sender:
         sent = await sender.transfer("x")
@@ -197,7 +197,7 @@ async def test_a_decision_that_cannot_be_said_decides_nothing(
 
 
 async def test_deciding_needs_no_await_and_works_in_a_scope_that_is_cancelled(
-    doors: Doors, autojump_clock: MockClock
+    doors: LinkFactory, autojump_clock: MockClock
 ) -> None:
     async with doors.receiver("q") as receiver, doors.sender("q") as sender:
         sent = await sender.transfer("x")
@@ -225,7 +225,7 @@ async def test_deciding_needs_no_await_and_works_in_a_scope_that_is_cancelled(
     ],
 )
 async def test_an_answer_goes_to_the_reply_to_with_the_correlation_id_or_else_the_message_id(
-    asked: dict[str, Any], own: str | None, answered: object, doors: Doors, autojump_clock: MockClock
+    asked: dict[str, Any], own: str | None, answered: object, doors: LinkFactory, autojump_clock: MockClock
 ) -> None:
     async with doors.receiver("q") as service, doors.receiver("answers") as answers, doors.sender("q") as sender:
         await sender.transfer(Message("?", reply_to="answers", **asked))
@@ -241,7 +241,9 @@ async def test_an_answer_goes_to_the_reply_to_with_the_correlation_id_or_else_th
         delivery.accept()
 
 
-async def test_an_answer_may_be_a_body_alone_and_its_outcome_asked_for(doors: Doors, autojump_clock: MockClock) -> None:
+async def test_an_answer_may_be_a_body_alone_and_its_outcome_asked_for(
+    doors: LinkFactory, autojump_clock: MockClock
+) -> None:
     async with doors.receiver("q") as service, doors.receiver("answers") as answers, doors.sender("q") as sender:
         await sender.transfer(Message("?", reply_to="answers"))
         async with await service.receive():
@@ -261,7 +263,7 @@ async def test_an_answer_may_be_a_body_alone_and_its_outcome_asked_for(doors: Do
 async def test_what_asks_for_no_answer_is_rejected_and_stops_no_service(
     reply_to: str | None,
     decide_first: bool,
-    doors: Doors,
+    doors: LinkFactory,
     caplog: pytest.LogCaptureFixture,
     autojump_clock: MockClock,
 ) -> None:
@@ -285,7 +287,9 @@ async def test_what_asks_for_no_answer_is_rejected_and_stops_no_service(
         assert len(warned) == 1
 
 
-async def test_an_answer_that_cannot_be_sent_is_a_mistake_of_ours(doors: Doors, autojump_clock: MockClock) -> None:
+async def test_an_answer_that_cannot_be_sent_is_a_mistake_of_ours(
+    doors: LinkFactory, autojump_clock: MockClock
+) -> None:
     async with doors.receiver("q") as service, doors.sender("q") as sender:
         for reply_to in ("answers", None):
             await sender.transfer(Message("?", reply_to=reply_to))
@@ -300,7 +304,7 @@ async def test_an_answer_that_cannot_be_sent_is_a_mistake_of_ours(doors: Doors, 
 
 @pytest.mark.parametrize("settled", [True, False])
 async def test_an_asker_that_has_gone_stops_nobody_who_asks_after_it(
-    settled: bool, doors: Doors, nursery: trio.Nursery, autojump_clock: MockClock
+    settled: bool, doors: LinkFactory, nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
     async with doors.receiver("q") as service:
         async with doors.requester("q") as requester:
@@ -320,7 +324,7 @@ async def test_an_asker_that_has_gone_stops_nobody_who_asks_after_it(
 
 
 async def test_an_asker_that_takes_no_answers_stops_nobody_who_asks_after_it(
-    doors: Doors, nursery: trio.Nursery, autojump_clock: MockClock
+    doors: LinkFactory, nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
     async with doors.receiver("q") as service, doors.receiver(None, credit=0) as deaf, doors.sender("q") as sender:
         for _ in range(10):

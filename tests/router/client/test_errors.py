@@ -30,7 +30,7 @@ from tests.support.tasks.calls import Call
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from amqpmesh.router.client.factory import Doors
+    from amqpmesh.router.client.factory import LinkFactory
 
 FORCED = Error(condition=ConnectionCondition.CONNECTION_FORCED, description="maintenance")
 
@@ -43,7 +43,9 @@ class BodyError(Exception):
 
 
 @pytest.mark.parametrize("door", ["sender", "receiver", "requester"])
-async def test_an_error_of_the_body_comes_out_as_it_is(door: str, doors: Doors, autojump_clock: MockClock) -> None:
+async def test_an_error_of_the_body_comes_out_as_it_is(
+    door: str, doors: LinkFactory, autojump_clock: MockClock
+) -> None:
     error = BodyError()
     with pytest.raises(BodyError) as raised:
         async with getattr(doors, door)("q"):
@@ -62,7 +64,7 @@ async def test_an_error_of_the_body_leaves_a_connection_and_a_router_as_it_is(
     assert raised.value is error
 
 
-async def test_a_group_of_the_body_stays_one_group(doors: Doors, autojump_clock: MockClock) -> None:
+async def test_a_group_of_the_body_stays_one_group(doors: LinkFactory, autojump_clock: MockClock) -> None:
     group = ExceptionGroup("two things", [BodyError(), ValueError()])
     with pytest.raises(ExceptionGroup) as raised:
         async with doors.sender("q"), doors.receiver("q"), doors.requester("q"):
@@ -72,7 +74,7 @@ async def test_a_group_of_the_body_stays_one_group(doors: Doors, autojump_clock:
 
 @pytest.mark.parametrize("door", ["sender", "receiver", "requester"])
 async def test_an_error_of_the_body_is_not_lost_when_the_scope_around_it_is_cancelled(
-    door: str, doors: Doors, autojump_clock: MockClock
+    door: str, doors: LinkFactory, autojump_clock: MockClock
 ) -> None:
     with pytest.raises(BodyError), trio.CancelScope() as scope:
         async with getattr(doors, door)("q"):

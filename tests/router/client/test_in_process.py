@@ -13,14 +13,14 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from amqpmesh.router.amqp.errors import CommandError, ConnectionClosedError, InDoubtError
 from amqpmesh.router.amqp.standard.delivery_states import Accepted, Modified, Released
-from amqpmesh.router.client.client_connection import Conversation
+from amqpmesh.router.client.client_connection import ClientConnection
 from amqpmesh.router.message.content import Message
 from amqpmesh.router.runtime.router import Router
 from tests.support.peers.library_client import joined
 from tests.support.tasks.calls import Call
 
 if TYPE_CHECKING:
-    from amqpmesh.router.client.factory import Doors
+    from amqpmesh.router.client.factory import LinkFactory
     from amqpmesh.router.client.sender import Sender
     from amqpmesh.router.client.sent import Sent
     from amqpmesh.router.statistics.router_statistics import AddressStatistics
@@ -88,7 +88,7 @@ async def transfer_all(sender: Sender, body: bytes, sent: list[Sent], number: in
 
 @pytest.mark.parametrize("take", [False, True], ids=["takes-nothing", "decides-nothing"])
 async def test_a_consumer_that_stops_stops_its_producers(
-    take: bool, doors: Doors, nursery: trio.Nursery, autojump_clock: MockClock
+    take: bool, doors: LinkFactory, nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
     async with doors.receiver("q", credit=10) as receiver, doors.sender("q") as sender:
         sent: list[Sent] = []
@@ -221,7 +221,7 @@ async def test_leaving_a_router_waits_for_what_its_links_have_in_flight(
     assert router.statistics().is_empty
 
 
-async def use(router: Router, doors: Doors, ready: trio.Event) -> None:
+async def use(router: Router, doors: LinkFactory, ready: trio.Event) -> None:
     """Everything at once, until it is cancelled."""
     async with (
         doors.receiver("q") as receiver,
@@ -319,7 +319,7 @@ async def test_a_fault_of_ours_costs_the_links_that_there_are_and_none_that_come
     async with Router() as router:
         await wait_all_tasks_blocked()  # the router's own nodes have their links
         async with router.sender("q") as sender, router.receiver("q") as receiver:
-            monkeypatch.setattr(Conversation, way, fault)
+            monkeypatch.setattr(ClientConnection, way, fault)
             with pytest.raises((ConnectionClosedError, InDoubtError)):
                 await sender.send(b"")
             for call in (partial(sender.transfer, b""), receiver.receive):

@@ -7,7 +7,7 @@ import trio
 from trio.testing import MockClock
 
 from amqpmesh import ConnectionClosedError, ModifiedError, Router
-from amqpmesh.router.client.receiver_link import ReceiverEnd
+from amqpmesh.router.client.receiver_link import ReceiverLink
 from amqpmesh.router.logs.event_log import event_of
 from tests.support.peers.library_client import joined
 
@@ -21,7 +21,7 @@ async def test_a_fault_in_the_links_of_a_router_costs_those_and_no_connection(
     async with Router() as router, joined(nursery, router) as connection:
         async with connection.sender("q") as sender, router.receiver("q") as receiver:
             with monkeypatch.context() as patched:
-                patched.setattr(ReceiverEnd, "transferred", lambda *_: 1 / 0)
+                patched.setattr(ReceiverLink, "transferred", lambda *_: 1 / 0)
                 with pytest.raises(ModifiedError):
                     await sender.send("boom")
             with pytest.raises(ConnectionClosedError):

@@ -29,7 +29,7 @@ from tests.support.peers.scripted_server import Counterpart
 from tests.support.tasks.calls import Call
 
 if TYPE_CHECKING:
-    from amqpmesh.router.client.factory import Doors
+    from amqpmesh.router.client.factory import LinkFactory
 
 
 # ----------------------------------------------------------------------------------------------------- refusals, thefts
@@ -59,7 +59,9 @@ async def test_a_link_that_is_refused_says_why_and_the_connection_goes_on(
         assert trio.current_time() < 2.0
 
 
-async def test_a_link_that_cannot_be_asked_for_is_our_callers_fault(doors: Doors, autojump_clock: MockClock) -> None:
+async def test_a_link_that_cannot_be_asked_for_is_our_callers_fault(
+    doors: LinkFactory, autojump_clock: MockClock
+) -> None:
     for door in ("sender", "receiver", "requester"):
         with pytest.raises(CommandError, match="address"):
             async with getattr(doors, door)(5):

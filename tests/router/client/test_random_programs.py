@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from amqpmesh.router.client.connect import Connection
     from amqpmesh.router.client.delivery import Delivery
-    from amqpmesh.router.client.factory import Doors
+    from amqpmesh.router.client.factory import LinkFactory
     from amqpmesh.router.client.receiver import Receiver
     from amqpmesh.router.client.requester import Requester
     from amqpmesh.router.client.sender import Sender
@@ -116,15 +116,15 @@ class History:
     def check_tables(self) -> None:
         """Every link was left, and nothing is kept for one. What a connection keeps cannot be seen otherwise."""
         for connection in self.connections:
-            conversation = connection._home.conversation
-            if conversation is not None:
-                assert [conversation._ends, conversation._stalled, conversation._leaving] == [{}, {}, {}]
-                assert not list(conversation.engine.channels.sessions)
+            client_connection = connection._home.client_connection
+            if client_connection is not None:
+                assert [client_connection._ends, client_connection._stalled, client_connection._leaving] == [{}, {}, {}]
+                assert not list(client_connection.engine.channels.sessions)
             assert not connection._home._ends
         assert self.router.statistics().router.relays == 0
 
     @asynccontextmanager
-    async def doors(self) -> AsyncIterator[Doors]:
+    async def doors(self) -> AsyncIterator[LinkFactory]:
         """Those of the router, of a connection that there is, or of one that is made and left."""
         if self.chance.random() < 0.3:
             async with self.connect(reconnect=self.chance.random() < 0.5) as connection:

@@ -24,7 +24,7 @@ from tests.support.peers.scripted_server import Counterpart
 from tests.support.tasks.calls import Call
 
 if TYPE_CHECKING:
-    from amqpmesh.router.client.factory import Doors
+    from amqpmesh.router.client.factory import LinkFactory
 
 PAYLOAD = Message(b"").encode()
 
@@ -38,7 +38,7 @@ def numbered(number: int) -> bytes:
 
 @pytest.mark.parametrize("credit", [1, 2, 5])
 async def test_who_stops_deciding_stops_its_producers(
-    credit: int, doors: Doors, nursery: trio.Nursery, autojump_clock: MockClock
+    credit: int, doors: LinkFactory, nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
     async with doors.receiver("q", credit=credit) as receiver, doors.sender("q") as sender:
         calls = [Call(nursery, sender.send, number) for number in range(20)]
@@ -63,7 +63,7 @@ async def test_who_stops_deciding_stops_its_producers(
         assert receiver.undecided == 0
 
 
-async def test_what_comes_settled_is_decided_when_it_is_taken(doors: Doors, autojump_clock: MockClock) -> None:
+async def test_what_comes_settled_is_decided_when_it_is_taken(doors: LinkFactory, autojump_clock: MockClock) -> None:
     async with doors.receiver("q", credit=3) as receiver, doors.sender("q") as sender:
         for number in range(3):
             await sender.send(number, settled=True)
@@ -85,7 +85,7 @@ async def test_what_comes_settled_is_decided_when_it_is_taken(doors: Doors, auto
 
 
 async def test_tasks_that_share_a_receiver_have_each_delivery_once(
-    doors: Doors, nursery: trio.Nursery, autojump_clock: MockClock
+    doors: LinkFactory, nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
     seen: list[tuple[int, int]] = []
 
@@ -108,7 +108,7 @@ async def test_tasks_that_share_a_receiver_have_each_delivery_once(
 
 
 async def test_who_asked_first_gets_the_first_delivery(
-    doors: Doors, nursery: trio.Nursery, autojump_clock: MockClock
+    doors: LinkFactory, nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
     async def ask_when_one_has_come() -> int:
         while receiver.undecided == 0:
@@ -142,7 +142,7 @@ async def test_a_dynamic_node_without_an_address_is_none(nursery: trio.Nursery, 
 
 
 async def test_a_dynamic_node_has_an_address_to_send_to(
-    doors: Doors, nursery: trio.Nursery, autojump_clock: MockClock
+    doors: LinkFactory, nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
     async with doors.receiver(None) as receiver:
         assert receiver.address is not None
@@ -153,7 +153,7 @@ async def test_a_dynamic_node_has_an_address_to_send_to(
             await sending.result()
 
 
-async def test_a_receiver_is_used_between_its_entry_and_its_exit(doors: Doors, autojump_clock: MockClock) -> None:
+async def test_a_receiver_is_used_between_its_entry_and_its_exit(doors: LinkFactory, autojump_clock: MockClock) -> None:
     receiver, manual = doors.receiver("q"), doors.receiver("q", credit=0)
     for call in (receiver.receive, receiver.__anext__, manual.drain):
         with pytest.raises(CommandError, match="async with"):

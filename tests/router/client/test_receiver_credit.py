@@ -18,7 +18,7 @@ from tests.support.tasks.calls import Call
 
 if TYPE_CHECKING:
     from amqpmesh.router.client.delivery import Delivery
-    from amqpmesh.router.client.factory import Doors
+    from amqpmesh.router.client.factory import LinkFactory
     from amqpmesh.router.client.receiver import Receiver
 
 PAYLOAD = Message(b"").encode()
@@ -31,7 +31,7 @@ def numbered(number: int) -> bytes:
 # ------------------------------------------------------------------------------------------------------- credit by hand
 
 
-async def test_credit_by_hand(doors: Doors, nursery: trio.Nursery, autojump_clock: MockClock) -> None:
+async def test_credit_by_hand(doors: LinkFactory, nursery: trio.Nursery, autojump_clock: MockClock) -> None:
     async with doors.receiver("q", credit=0) as receiver, doors.sender("q") as sender:
         calls = []
         for number in range(5):
@@ -68,7 +68,9 @@ async def test_credit_by_hand(doors: Doors, nursery: trio.Nursery, autojump_cloc
         await later.result()
 
 
-async def test_a_receiver_gives_its_credit_itself_or_has_it_given(doors: Doors, autojump_clock: MockClock) -> None:
+async def test_a_receiver_gives_its_credit_itself_or_has_it_given(
+    doors: LinkFactory, autojump_clock: MockClock
+) -> None:
     async with doors.receiver("q") as receiver, doors.receiver("r", credit=0) as manual:
         with pytest.raises(CommandError, match="credit=0"):
             receiver.flow(1)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
     from amqpmesh.router.client.delivery import Delivery
-    from amqpmesh.router.client.factory import Doors
+    from amqpmesh.router.client.factory import LinkFactory
     from amqpmesh.router.client.receiver import Receiver
     from amqpmesh.router.client.requester import Requester
 
@@ -50,7 +50,7 @@ def frames(payload: bytes) -> list[bytes]:
 
 
 async def test_a_request_comes_back_with_its_answer(
-    doors: Doors, nursery: trio.Nursery, autojump_clock: MockClock
+    doors: LinkFactory, nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
     async with doors.receiver("q") as service, doors.requester("q") as requester:
         nursery.start_soon(double, service)
@@ -61,7 +61,7 @@ async def test_a_request_comes_back_with_its_answer(
 
 
 async def test_what_is_over_is_nothing_for_the_garbage_collector(
-    doors: Doors, nursery: trio.Nursery, autojump_clock: MockClock
+    doors: LinkFactory, nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
     async with doors.receiver("q") as service, doors.requester("q") as requester, doors.requester("nobody") as other:
         nursery.start_soon(double, service)
@@ -79,7 +79,7 @@ async def test_what_is_over_is_nothing_for_the_garbage_collector(
 
 
 async def test_many_tasks_ask_at_once_and_each_has_its_own_answer(
-    doors: Doors, nursery: trio.Nursery, autojump_clock: MockClock
+    doors: LinkFactory, nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
     async with doors.receiver("q", credit=7) as service, doors.requester("q", credit=5) as requester:
         nursery.start_soon(double, service)
@@ -89,7 +89,9 @@ async def test_many_tasks_ask_at_once_and_each_has_its_own_answer(
         assert requester.late_replies == 0
 
 
-async def test_answers_may_come_in_any_order(doors: Doors, nursery: trio.Nursery, autojump_clock: MockClock) -> None:
+async def test_answers_may_come_in_any_order(
+    doors: LinkFactory, nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
     async with doors.receiver("q") as service, doors.requester("q") as requester:
         calls = [Call(nursery, requester.request, number) for number in range(5)]
         asked = [await service.receive() for _ in calls]
@@ -101,7 +103,7 @@ async def test_answers_may_come_in_any_order(doors: Doors, nursery: trio.Nursery
 
 
 async def test_without_a_service_a_request_waits_for_credit(
-    doors: Doors, nursery: trio.Nursery, autojump_clock: MockClock
+    doors: LinkFactory, nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
     async with doors.requester("q") as requester:
         asking = Call(nursery, requester.request, 1)
@@ -113,7 +115,7 @@ async def test_without_a_service_a_request_waits_for_credit(
 
 
 async def test_a_request_that_is_not_accepted_raises(
-    doors: Doors, nursery: trio.Nursery, autojump_clock: MockClock
+    doors: LinkFactory, nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
     async with doors.receiver("q") as service, doors.requester("q") as requester:
         decisions: list[tuple[Callable[[Delivery], object], type[Exception]]] = [
@@ -128,7 +130,7 @@ async def test_a_request_that_is_not_accepted_raises(
 
 
 async def test_the_answer_to_one_that_is_accepted_may_come_later_and_one_that_came_counts(
-    doors: Doors, nursery: trio.Nursery, autojump_clock: MockClock
+    doors: LinkFactory, nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
     async with doors.receiver("q") as service, doors.requester("q") as requester:
         later = Call(nursery, requester.request, 1)
@@ -148,7 +150,7 @@ async def test_the_answer_to_one_that_is_accepted_may_come_later_and_one_that_ca
 @pytest.mark.parametrize("name", ["message_id", "correlation_id"])
 @pytest.mark.parametrize("id", ["text", b"octets", 0, 2**64 - 1, UUID(int=1)])
 async def test_the_ids_of_the_program_are_used_if_it_has_any(
-    name: str, id: Any, doors: Doors, nursery: trio.Nursery, autojump_clock: MockClock
+    name: str, id: Any, doors: LinkFactory, nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
     async with doors.receiver("q") as service, doors.requester("q") as requester:
         fields = {name: id}
@@ -164,7 +166,7 @@ async def test_the_ids_of_the_program_are_used_if_it_has_any(
 
 
 async def test_a_message_of_the_program_is_left_as_it_was(
-    doors: Doors, nursery: trio.Nursery, autojump_clock: MockClock
+    doors: LinkFactory, nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
     async with doors.receiver("q") as service, doors.requester("q") as requester:
         nursery.start_soon(double, service)
@@ -175,7 +177,7 @@ async def test_a_message_of_the_program_is_left_as_it_was(
 
 
 async def test_one_id_after_the_other_is_two_calls(
-    doors: Doors, nursery: trio.Nursery, autojump_clock: MockClock
+    doors: LinkFactory, nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
     """The second takes the place of the first in the moment in which that is answered."""
     async with doors.receiver("q") as service, doors.requester("q") as requester:
@@ -200,7 +202,7 @@ async def test_one_id_after_the_other_is_two_calls(
 
 
 async def test_what_cannot_be_sent_is_said_and_forgotten(
-    doors: Doors, nursery: trio.Nursery, autojump_clock: MockClock
+    doors: LinkFactory, nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
     async with doors.receiver("q") as service, doors.requester("q") as requester:
         nursery.start_soon(double, service)
@@ -211,7 +213,7 @@ async def test_what_cannot_be_sent_is_said_and_forgotten(
 
 
 async def test_a_requester_without_address_asks_by_the_to_of_each_request(
-    doors: Doors, nursery: trio.Nursery, autojump_clock: MockClock
+    doors: LinkFactory, nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
     async with doors.receiver("a") as one, doors.receiver("b") as other, doors.requester(None) as requester:
         nursery.start_soon(double, one)
@@ -220,7 +222,9 @@ async def test_a_requester_without_address_asks_by_the_to_of_each_request(
             assert (await requester.request(Message(to, to=to))).body == to * 2
 
 
-async def test_a_requester_is_used_between_its_entry_and_its_exit(doors: Doors, autojump_clock: MockClock) -> None:
+async def test_a_requester_is_used_between_its_entry_and_its_exit(
+    doors: LinkFactory, autojump_clock: MockClock
+) -> None:
     requester = doors.requester("q")
     assert requester.reply_to is None
     with pytest.raises(CommandError, match="async with"):
@@ -234,14 +238,14 @@ async def test_a_requester_is_used_between_its_entry_and_its_exit(doors: Doors, 
         await requester.request(b"")
 
 
-async def test_a_requester_has_credit_for_answers(doors: Doors, autojump_clock: MockClock) -> None:
+async def test_a_requester_has_credit_for_answers(doors: LinkFactory, autojump_clock: MockClock) -> None:
     for wrong in (0, -1):
         with pytest.raises(CommandError, match="credit"):
             doors.requester("q", credit=wrong)
 
 
 async def test_leaving_does_not_wait_for_what_nobody_asks_for_any_more(
-    doors: Doors, nursery: trio.Nursery, autojump_clock: MockClock
+    doors: LinkFactory, nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
     async with doors.receiver("q") as service:
         async with doors.requester("q") as requester, doors.sender("q") as sender:

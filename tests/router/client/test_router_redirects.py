@@ -14,7 +14,7 @@ from amqpmesh import (
     connect,
 )
 from amqpmesh.router.amqp.standard.definitions import ConnectionCondition, LinkCondition
-from amqpmesh.router.client.factory import Doors
+from amqpmesh.router.client.factory import LinkFactory
 from amqpmesh.router.config.file import AddressConfig, ListenerConfig, PlaceConfig, RedirectConfig, RouterConfig
 from tests.support.peers.library_client import joined
 
@@ -25,7 +25,7 @@ ELSEWHERE = AddressConfig(
 )
 
 
-async def heard(doors: Doors) -> None:
+async def heard(doors: LinkFactory) -> None:
     """A sender, a receiver and an anonymous sender are told where to go."""
     for door in (doors.sender, doors.receiver):
         with pytest.raises(LinkRedirectError) as raised:

@@ -19,7 +19,7 @@ from tests.support.tasks.calls import Call
 
 if TYPE_CHECKING:
     from amqpmesh.router.client.delivery import Delivery
-    from amqpmesh.router.client.factory import Doors
+    from amqpmesh.router.client.factory import LinkFactory
     from amqpmesh.router.client.receiver import Receiver
     from amqpmesh.router.client.sender import Sender
     from amqpmesh.router.client.sent import Sent
@@ -42,7 +42,7 @@ async def take(receiver: Receiver, number: int) -> list[Delivery]:
 
 
 async def test_a_send_comes_back_when_a_receiver_has_accepted(
-    doors: Doors, nursery: trio.Nursery, autojump_clock: MockClock
+    doors: LinkFactory, nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
     async with doors.sender("q") as sender, doors.receiver("q") as receiver:
         sending = Call(nursery, sender.send, Message("hello", subject="x"))
@@ -57,7 +57,7 @@ async def test_a_send_comes_back_when_a_receiver_has_accepted(
 
 
 async def test_what_was_not_accepted_raises_and_says_why(
-    doors: Doors, nursery: trio.Nursery, autojump_clock: MockClock
+    doors: LinkFactory, nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
     async with doors.sender("q") as sender, doors.receiver("q") as receiver:
         calls = [Call(nursery, sender.send, b"") for _ in range(3)]
@@ -75,7 +75,7 @@ async def test_what_was_not_accepted_raises_and_says_why(
         assert "spam" in str(by_type[RejectedError])
 
 
-async def test_an_outcome_that_is_asked_for_is_never_raised(doors: Doors, autojump_clock: MockClock) -> None:
+async def test_an_outcome_that_is_asked_for_is_never_raised(doors: LinkFactory, autojump_clock: MockClock) -> None:
     async with doors.sender("q") as sender, doors.receiver("q") as receiver:
         sent = [await sender.transfer(bytes((number,))) for number in range(4)]
         assert not any(each.is_decided for each in sent)
@@ -91,7 +91,7 @@ async def test_an_outcome_that_is_asked_for_is_never_raised(doors: Doors, autoju
 
 
 async def test_the_order_of_deliveries_is_the_order_of_calls(
-    doors: Doors, nursery: trio.Nursery, autojump_clock: MockClock
+    doors: LinkFactory, nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
     async with doors.sender("q") as sender:
         called: list[int] = []
@@ -113,7 +113,7 @@ async def test_the_order_of_deliveries_is_the_order_of_calls(
             assert came == called
 
 
-async def test_what_is_sent_settled_is_waited_for_no_longer(doors: Doors, autojump_clock: MockClock) -> None:
+async def test_what_is_sent_settled_is_waited_for_no_longer(doors: LinkFactory, autojump_clock: MockClock) -> None:
     async with doors.sender("q") as sender, doors.receiver("q") as receiver:
         await sender.send(b"1", settled=True)
         sent = await sender.transfer(b"2", settled=True)
@@ -124,7 +124,9 @@ async def test_what_is_sent_settled_is_waited_for_no_longer(doors: Doors, autoju
             assert delivery.is_settled
 
 
-async def test_a_sender_of_mode_settled_needs_not_be_told_each_time(doors: Doors, autojump_clock: MockClock) -> None:
+async def test_a_sender_of_mode_settled_needs_not_be_told_each_time(
+    doors: LinkFactory, autojump_clock: MockClock
+) -> None:
     mode = SenderSettleMode.SETTLED
     async with doors.sender("q", snd_settle_mode=mode) as sender, doors.receiver("q") as receiver:
         await sender.send(b"1")
@@ -133,7 +135,7 @@ async def test_a_sender_of_mode_settled_needs_not_be_told_each_time(doors: Doors
 
 
 async def test_a_sender_of_mode_unsettled_sends_nothing_settled(
-    doors: Doors, nursery: trio.Nursery, autojump_clock: MockClock
+    doors: LinkFactory, nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
     mode = SenderSettleMode.UNSETTLED
     async with doors.sender("q", snd_settle_mode=mode) as sender, doors.receiver("q") as receiver:
@@ -146,7 +148,7 @@ async def test_a_sender_of_mode_unsettled_sends_nothing_settled(
 
 
 async def test_an_anonymous_sender_goes_by_the_to_of_each_message(
-    doors: Doors, nursery: trio.Nursery, autojump_clock: MockClock
+    doors: LinkFactory, nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
     async with doors.sender(None) as sender, doors.receiver("a") as one, doors.receiver("b") as other:
         assert sender.address is None
@@ -161,7 +163,7 @@ async def test_an_anonymous_sender_goes_by_the_to_of_each_message(
 
 
 async def test_many_tasks_send_and_each_hears_of_its_own(
-    doors: Doors, nursery: trio.Nursery, autojump_clock: MockClock
+    doors: LinkFactory, nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
     async with doors.sender("q") as sender, doors.receiver("q", credit=7) as receiver:
         calls = [Call(nursery, sender.send, number) for number in range(100)]
@@ -179,7 +181,7 @@ async def test_many_tasks_send_and_each_hears_of_its_own(
 
 
 async def test_a_message_is_sent_as_it_was_when_it_was_given(
-    doors: Doors, nursery: trio.Nursery, autojump_clock: MockClock
+    doors: LinkFactory, nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
     async with doors.sender("q") as sender:
         message = Message(["first"], application_properties={"a": 1})
@@ -193,7 +195,7 @@ async def test_a_message_is_sent_as_it_was_when_it_was_given(
 
 
 async def test_leaving_in_good_order_waits_for_what_was_sent_and_what_waits(
-    doors: Doors, nursery: trio.Nursery, autojump_clock: MockClock
+    doors: LinkFactory, nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
     async with doors.receiver("q", credit=2) as receiver:
 
@@ -221,7 +223,7 @@ async def test_leaving_in_good_order_waits_for_what_was_sent_and_what_waits(
 
 @pytest.mark.parametrize("leave", ["by an error", "cancelled"])
 async def test_leaving_otherwise_waits_for_nobody(
-    leave: str, doors: Doors, nursery: trio.Nursery, autojump_clock: MockClock
+    leave: str, doors: LinkFactory, nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
     async with doors.receiver("q", credit=1) as receiver:
         left_at = trio.current_time()
@@ -244,7 +246,7 @@ async def test_leaving_otherwise_waits_for_nobody(
         delivery.accept()  # whether anybody hears of it or not
 
 
-async def test_a_sender_is_used_between_its_entry_and_its_exit(doors: Doors, autojump_clock: MockClock) -> None:
+async def test_a_sender_is_used_between_its_entry_and_its_exit(doors: LinkFactory, autojump_clock: MockClock) -> None:
     sender = doors.sender("q")
     for call in (sender.send, sender.transfer):
         with pytest.raises(CommandError, match="async with"):
@@ -259,7 +261,7 @@ async def test_a_sender_is_used_between_its_entry_and_its_exit(doors: Doors, aut
 
 
 async def test_what_is_no_message_is_not_sent_and_disturbs_nothing(
-    doors: Doors, nursery: trio.Nursery, autojump_clock: MockClock
+    doors: LinkFactory, nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
     async with doors.sender("q") as sender, doors.receiver("q") as receiver:
         for wrong in (object(), Message(b"", priority=256), 2**63):

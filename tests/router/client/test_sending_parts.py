@@ -28,7 +28,7 @@ from tests.support.tasks.calls import Call
 
 if TYPE_CHECKING:
     from amqpmesh.router.client.delivery import Delivery
-    from amqpmesh.router.client.factory import Doors
+    from amqpmesh.router.client.factory import LinkFactory
 
 KIB, MIB = 2**10, 2**20
 
@@ -78,7 +78,7 @@ async def taken(delivery: Delivery) -> bytes:
 
 @pytest.mark.parametrize("streaming", [False, True], ids=["whole", "streaming"])
 async def test_parts_arrive_as_one_body(
-    streaming: bool, doors: Doors, nursery: trio.Nursery, autojump_clock: MockClock
+    streaming: bool, doors: LinkFactory, nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
     parts = [b"", b"a" * 10, bytearray(b"b" * 300), memoryview(b"c" * (JOINED_MAX + 1)), b""]
     body = b"".join(parts)
@@ -103,7 +103,7 @@ async def test_parts_arrive_as_one_body(
 
 
 @pytest.mark.parametrize("size", [None, 0])
-async def test_no_parts_are_an_empty_body(size: int | None, doors: Doors, autojump_clock: MockClock) -> None:
+async def test_no_parts_are_an_empty_body(size: int | None, doors: LinkFactory, autojump_clock: MockClock) -> None:
     async with doors.receiver("q") as receiver, doors.sender("q") as sender:
         await sender.send_parts(each([]), size=size, settled=True)
         sent = await sender.transfer_parts(each([b""]), size=size)
@@ -125,7 +125,9 @@ def test_a_body_that_is_too_large_for_a_data_section_is_several() -> None:
     assert Message.decode(payload).body == (Data(value=b"abcd"), Data(value=b"e"))
 
 
-async def test_what_makes_no_sense_is_refused_before_anything_is_sent(doors: Doors, autojump_clock: MockClock) -> None:
+async def test_what_makes_no_sense_is_refused_before_anything_is_sent(
+    doors: LinkFactory, autojump_clock: MockClock
+) -> None:
     async with doors.receiver("q"), doors.sender("q") as sender:
         for wrong, settings in (
             (each([]), {"message": Message("a body")}),
@@ -175,7 +177,7 @@ async def test_parts_are_asked_for_once_there_is_credit_and_each_goes_at_once(
 
 @pytest.mark.parametrize("size", [None, 100_000], ids=["unknown", "known"])
 async def test_what_is_cancelled_or_raises_is_aborted_and_the_link_goes_on(
-    size: int | None, doors: Doors, nursery: trio.Nursery, autojump_clock: MockClock
+    size: int | None, doors: LinkFactory, nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
     async with doors.receiver("q", streaming=True) as receiver, doors.sender("q") as sender:
         for way in ("cancelled", "raised"):
@@ -374,7 +376,7 @@ async def test_what_is_rejected_in_the_middle_is_read_no_further(
 
 
 async def test_a_router_says_in_the_middle_that_no_receiver_takes_so_much(
-    doors: Doors, nursery: trio.Nursery, autojump_clock: MockClock
+    doors: LinkFactory, nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
     async with doors.receiver("q", max_message_size=100_000) as receiver, doors.sender("q") as sender:
         source = Source(*[bytes(20_000)] * 6)  # it does not end
@@ -386,7 +388,7 @@ async def test_a_router_says_in_the_middle_that_no_receiver_takes_so_much(
 
 
 async def test_a_sender_that_is_left_by_an_error_aborts_what_it_streams(
-    doors: Doors, nursery: trio.Nursery, autojump_clock: MockClock
+    doors: LinkFactory, nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
     async with doors.receiver("q", streaming=True) as receiver:
         source = Source(b"first")
@@ -405,7 +407,7 @@ async def test_a_sender_that_is_left_by_an_error_aborts_what_it_streams(
 
 
 async def test_no_more_is_asked_for_than_the_receiver_lets_pass(
-    doors: Doors, nursery: trio.Nursery, autojump_clock: MockClock
+    doors: LinkFactory, nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
     part, count, asked = bytes(64 * KIB), 512, 0
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from amqpmesh.router.client.delivery import Delivery
-    from amqpmesh.router.client.factory import Doors
+    from amqpmesh.router.client.factory import LinkFactory
     from amqpmesh.router.message.outcomes import Outcome
     from amqpmesh.router.statistics.router_statistics import Statistics
 
@@ -70,12 +70,12 @@ class Way:
         self._stack = AsyncExitStack()
         self.router = Router()
 
-    async def __aenter__(self) -> tuple[Doors, Doors]:
+    async def __aenter__(self) -> tuple[LinkFactory, LinkFactory]:
         await self._stack.enter_async_context(self.router)
         sender, receiver = [await self._doors(end) for end in self._ends]
         return sender, receiver
 
-    async def _doors(self, end: str) -> Doors:
+    async def _doors(self, end: str) -> LinkFactory:
         if end == "in-process":
             return self.router
         return await self._stack.enter_async_context(joined(self._nursery, self.router))

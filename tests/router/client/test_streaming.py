@@ -25,7 +25,7 @@ from tests.support.tasks.calls import Call
 if TYPE_CHECKING:
     from amqpmesh.router.amqp.codec.types import Value
     from amqpmesh.router.client.delivery import Delivery
-    from amqpmesh.router.client.factory import Doors
+    from amqpmesh.router.client.factory import LinkFactory
 
 KIB, MIB = 2**10, 2**20
 BODY = bytes(range(256)) * 2**12  # 1 MiB
@@ -70,7 +70,7 @@ async def test_messages_are_whole_up_to_the_size_that_is_announced(
         assert (await usual.receive()).message.body == b"x"
 
 
-async def test_sixteen_mebibytes_arrive_as_one_message(doors: Doors, nursery: trio.Nursery) -> None:
+async def test_sixteen_mebibytes_arrive_as_one_message(doors: LinkFactory, nursery: trio.Nursery) -> None:
     async with doors.receiver("q") as receiver, doors.sender("q") as sender:
         largest = Message(bytes(MAX_MESSAGE_SIZE - len(data(b""))))
         sending = Call(nursery, sender.send, largest)
@@ -79,7 +79,9 @@ async def test_sixteen_mebibytes_arrive_as_one_message(doors: Doors, nursery: tr
         await sending.result()
 
 
-async def test_a_router_does_not_pass_on_what_the_receiver_does_not_take(doors: Doors, nursery: trio.Nursery) -> None:
+async def test_a_router_does_not_pass_on_what_the_receiver_does_not_take(
+    doors: LinkFactory, nursery: trio.Nursery
+) -> None:
     async with doors.receiver("q", max_message_size=10_000) as receiver, doors.sender("q") as sender:
         with pytest.raises(RejectedError, match="message-size-exceeded"):
             await sender.send(bytes(200_000))
@@ -88,7 +90,7 @@ async def test_a_router_does_not_pass_on_what_the_receiver_does_not_take(doors: 
         assert (await receiver.receive()).message.body == b"small"
 
 
-async def test_a_whole_message_may_be_larger_than_the_buffer(doors: Doors, nursery: trio.Nursery) -> None:
+async def test_a_whole_message_may_be_larger_than_the_buffer(doors: LinkFactory, nursery: trio.Nursery) -> None:
     async with doors.receiver("q", buffer=64 * KIB) as receiver, doors.sender("q") as sender:
         sending = Call(nursery, sender.send, BODY)
         async with await receiver.receive() as message:
@@ -128,7 +130,7 @@ async def payload_of(delivery: Delivery) -> bytes:
     return delivery.payload
 
 
-async def test_a_body_is_the_same_in_parts_by_read_and_as_a_whole(doors: Doors, nursery: trio.Nursery) -> None:
+async def test_a_body_is_the_same_in_parts_by_read_and_as_a_whole(doors: LinkFactory, nursery: trio.Nursery) -> None:
     sections = (Data(value=BODY[:1000]), Data(value=b""), Data(value=BODY[1000:]))
     for body in (BODY, b"", sections, "text", {"a": [1, 2]}, None):
         async with doors.receiver("q", streaming=True) as receiver, doors.sender("q") as sender:
@@ -150,7 +152,7 @@ async def test_a_body_is_the_same_in_parts_by_read_and_as_a_whole(doors: Doors, 
                 await sending.result()
 
 
-async def test_parts_and_read_serve_whole_deliveries_too(doors: Doors, nursery: trio.Nursery) -> None:
+async def test_parts_and_read_serve_whole_deliveries_too(doors: LinkFactory, nursery: trio.Nursery) -> None:
     async with doors.receiver("q") as receiver, doors.sender("q") as sender:
         await sender.send(b"octets", settled=True)
         await sender.send((Data(value=b"a"), Data(value=b"b")), settled=True)
@@ -240,7 +242,7 @@ async def test_a_stream_of_64_mebibytes_passes_through_little_memory(
 
 
 async def test_a_stopped_reader_bounds_what_waits_on_the_whole_way(
-    doors: Doors, nursery: trio.Nursery, autojump_clock: MockClock
+    doors: LinkFactory, nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
     async with doors.receiver("q", streaming=True, buffer=256 * KIB) as receiver, doors.sender("q") as sender:
         tracemalloc.start()

@@ -16,7 +16,7 @@ from amqpmesh.router.amqp.standard.definitions import Role
 from amqpmesh.router.amqp.standard.delivery_states import Rejected, Released
 from amqpmesh.router.amqp.standard.performatives import Detach
 from amqpmesh.router.client.incoming import Incoming
-from amqpmesh.router.client.receiver_link import ReceiverEnd
+from amqpmesh.router.client.receiver_link import ReceiverLink
 from amqpmesh.router.config.file import AddressConfig
 from amqpmesh.router.incremental import Steps
 from amqpmesh.router.logs.event_log import event_of
@@ -356,7 +356,7 @@ async def test_no_request_ends_or_stops_it(nursery: trio.Nursery, autojump_clock
 
 @pytest.mark.parametrize(
     ("cls", "method"),
-    [(ReceiverEnd, "transferred"), (Incoming, "decode")],
+    [(ReceiverLink, "transferred"), (Incoming, "decode")],
     ids=["as a request comes", "as it is taken"],
 )
 async def test_a_fault_of_ours_on_its_link_does_not_end_it(
@@ -383,7 +383,7 @@ async def test_a_fault_that_is_there_to_stay_is_told_now_and_then(
     nursery: trio.Nursery, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     with monkeypatch.context() as patched:
-        patched.setattr(ReceiverEnd, "attached", lambda *_: 1 / 0)
+        patched.setattr(ReceiverLink, "attached", lambda *_: 1 / 0)
         async with Router(id="A") as router:
             tries = 60
             await trio.sleep(tries * FAULT_PAUSE)
