@@ -1,43 +1,43 @@
-"""Who may: what a policy is told about a peer, and what the router keeps for itself."""
+"""The identity of a peer, and the addresses that a router keeps for itself."""
 
 from dataclasses import dataclass
 
 RESERVED: str = "$"
-"""What addresses of the router itself begin with: its management node, dynamic nodes."""
+"""The prefix of the router's own addresses: its management node, and dynamic nodes."""
 
 PREFIXES: tuple[str, ...] = (RESERVED, "amqp$")
-"""What no address of anybody else begins with. `amqp$` is kept for nodes of standards, of which there are none here."""
+"""Prefixes that no address of a client may have. `amqp$` is reserved for nodes of standards; the router has none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Peer:
-    """Who is at the other end of a connection: the one value that every policy decision takes."""
+    """The peer at the other end of a connection: each policy decision takes this one value."""
 
     container_id: str
-    """As its `open` said (§2.7.1): claimed, not proven."""
+    """The container-id of its `open` (§2.7.1): claimed, not proven."""
     user: str | None = None
-    """Who it proved to be in the SASL exchange, or by its certificate; None: nobody in particular."""
+    """The user that the SASL exchange or the certificate proved; None: no user."""
     mechanism: str | None = None
-    """The SASL mechanism of that proof (§5.3), None without a SASL layer."""
+    """The SASL mechanism of that proof (§5.3); None: no SASL layer."""
     certificate_subject: str | None = None
-    """Of the client certificate that TLS verified, None without one."""
+    """The subject of the client certificate that TLS verified; None: no certificate."""
     listener: str = ""
-    """The name of the listener it came in by; "" when it came in by none, as a link within the process."""
+    """The name of the listener that accepted it; "": none, as for a link within the process."""
     connector: str = ""
-    """The name of the connector by which the router opened the connection; "" when the peer did."""
+    """The name of the connector that opened the connection; "": the peer opened it."""
     hostname: str | None = None
-    """As its `open` said (§2.7.1): whom it wants to talk to."""
+    """The hostname of its `open` (§2.7.1): the host that the peer asks for."""
     tenant: str = ""
-    """The first part of the key of every address that it names."""
+    """The first part of the key of each address that the peer names."""
 
 
 def is_reserved(address: str) -> bool:
-    """Whether an address is the router's own, or would be."""
+    """Tell whether an address is reserved for the router."""
     return address.startswith(PREFIXES)
 
 
 def may_consume(address: str) -> bool:
-    """Whether a client may take deliveries from an address by naming it.
+    """Tell whether a client may receive from an address by naming it.
 
     Nobody may from the router's own. The maker of a dynamic node is not asked: it names no address (§3.5.3).
     """

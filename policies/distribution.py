@@ -1,4 +1,4 @@
-"""Which receiver: how the deliveries of an address are shared among those who can take them."""
+"""The distribution of an address' deliveries among its receivers."""
 
 from collections.abc import Iterable, Sequence
 from enum import StrEnum
@@ -6,42 +6,42 @@ from typing import Protocol, TypeVar
 
 
 class Distribution(StrEnum):
-    """How an address distributes its deliveries; the values are the words of the configuration."""
+    """Ways to distribute the deliveries of an address; the values are words of the configuration."""
 
     CLOSEST = "closest"
-    """To one receiver, the cheapest to reach; those that cost the same take turns."""
+    """To one receiver, the cheapest to reach; receivers of equal cost take turns."""
     BALANCED = "balanced"
-    """To one receiver, the one with the least outstanding; those that have the same take turns."""
+    """To one receiver, the one with the fewest outstanding deliveries; receivers with equally many take turns."""
     MULTICAST = "multicast"
     """To every receiver."""
     UNAVAILABLE = "unavailable"
-    """To nobody: the address cannot be used."""
+    """To no receiver: the address cannot be used."""
 
 
 class Candidate(Protocol):
-    """A place that a delivery may leave to, as far as the choice looks at it."""
+    """The attributes of a receiver that a choice compares."""
 
     turn: int
-    """The number of the choice that took it last, 0 before the first; `choose` alone writes it."""
+    """The number of the last choice that took this receiver, 0 before the first; only `choose` writes it."""
 
     @property
     def outstanding(self) -> int:
-        """Deliveries given to it that it has not settled, unsent ones included."""
+        """The count of deliveries given to the receiver that it has not settled, unsent ones included."""
 
     @property
     def cost(self) -> int:
-        """What reaching it costs; only ever compared."""
+        """The cost of the path to the receiver, only for comparison."""
 
     @property
     def busy(self) -> bool:
-        """Whether it is in the middle of a large delivery, so that the next one would have to wait (§2.6.14)."""
+        """True in the middle of a large delivery: the next delivery would wait (§2.6.14)."""
 
 
 C = TypeVar("C", bound=Candidate)
 
 
 def eligible(distribution: Distribution, candidates: Iterable[C]) -> list[C]:
-    """Those that may take deliveries at all, whether or not they have credit now: a matter of the route alone.
+    """Return the receivers that the distribution allows, with or without credit: only the route counts.
 
     With `closest` a receiver that is farther away never takes over from a nearer one that has run out of credit.
     """
@@ -55,7 +55,7 @@ def eligible(distribution: Distribution, candidates: Iterable[C]) -> list[C]:
 
 
 def choose(distribution: Distribution, candidates: Sequence[C]) -> Sequence[C]:
-    """Who gets the next delivery, of those that can take one now.
+    """Choose the receivers of the next delivery, of those that can take one now.
 
     `balanced` compares (busy, outstanding), `closest` (cost, busy); of equals the one that has waited longest is
     taken, so that equals get equal shares, whoever else comes and goes.

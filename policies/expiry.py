@@ -1,10 +1,10 @@
-"""How long a message may still live: by its ttl, and by its absolute-expiry-time."""
+"""The remaining lifetime of a message, by its ttl and by its absolute-expiry-time."""
 
 from math import inf
 
 
 def remaining_ttl(ttl_ms: int, elapsed_seconds: float) -> int | None:
-    """The ttl that a message leaves with (§3.2.1).
+    """Return the ttl that a message leaves with (§3.2.1).
 
     Args: ttl_ms: as it came, milliseconds.
         elapsed_seconds: since its first frame came.
@@ -18,7 +18,7 @@ def remaining_ttl(ttl_ms: int, elapsed_seconds: float) -> int | None:
 
 
 def seconds_left(expiry_ms: int, wall_clock: float) -> float:
-    """How long a message may live by its absolute-expiry-time (§3.2.4); not above 0: it has expired.
+    """Return the time that a message has left by its absolute-expiry-time (§3.2.4); not above 0: it has expired.
 
     Args: expiry_ms: milliseconds since 1970. 0 lives for ever: clients write it where they mean none.
         wall_clock: seconds since 1970.

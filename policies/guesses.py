@@ -1,11 +1,11 @@
-"""How long the next answer to a login waits, after wrong passwords."""
+"""The delay of the next answer to a login, after wrong passwords."""
 
 from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Final
 
 FORGOTTEN: Final = 900.0
-"""Seconds after the last wrong password in which nothing is remembered of it any more."""
+"""Seconds after which a wrong password is forgotten."""
 
 
 @dataclass(slots=True)
@@ -31,11 +31,11 @@ class Guesses:
         self._failures: OrderedDict[tuple[str, str], _Failures] = OrderedDict()
 
     def __len__(self) -> int:
-        """How many pairs of host and user are remembered."""
+        """Return the number of pairs of host and user that are remembered."""
         return len(self._failures)
 
     def wait(self, host: str, user: str, now: float) -> float:
-        """Seconds that the next answer waits.
+        """Return the seconds that the next answer waits.
 
         Args: host: the client's address. user: prepared with SASLprep; it need not exist. now: seconds of any
             monotonic clock.
@@ -46,7 +46,7 @@ class Guesses:
         return min(self._longest, 2.0 ** min(failures.count - self._free, 32))
 
     def failed(self, host: str, user: str, now: float) -> None:
-        """A password was wrong. Args: as of `wait`."""
+        """Note a wrong password. Args: as of `wait`."""
         failures = self._failures.pop((host, user), None)
         if failures is None or now - failures.last > FORGOTTEN:
             failures = _Failures(0, now)
@@ -57,5 +57,5 @@ class Guesses:
             self._failures.popitem(last=False)
 
     def succeeded(self, host: str, user: str) -> None:
-        """A password was right."""
+        """Note a right password."""
         self._failures.pop((host, user), None)

@@ -1,4 +1,4 @@
-"""`*` and `#`: which pattern an address falls under.
+"""Patterns of addresses with `*` and `#`, and the most specific one that matches.
 
 An address is a row of tokens parted at `/` and `.`; a token may be empty. In a pattern the token `*` stands for
 exactly one token and `#` for any number of them, none included; any other token stands for itself, also one that
@@ -29,13 +29,13 @@ _ANY_BEFORE = ("", "/", ".")
 
 
 def steps(text: str) -> list[Step]:
-    """An address or a pattern, taken apart; its steps joined give the text again."""
+    """Split an address or a pattern into steps; the steps joined give the text again."""
     first, *rest = _SEPARATOR.split(text, _MAX_SEPARATORS)
     return [("", first), *zip(rest[::2], rest[1::2], strict=True)]
 
 
 class _Node(Generic[T]):
-    """The patterns that begin alike."""
+    """Patterns that begin alike."""
 
     __slots__ = ("hashes", "here", "literals", "stars")
 
@@ -44,11 +44,11 @@ class _Node(Generic[T]):
         """The pattern that ends here, and its value."""
         self.literals: dict[Step, _Node[T]] = {}
         self.stars: dict[str, _Node[T]] = {}
-        """By the separator before the `*`; `hashes` likewise."""
+        """The next nodes, by the separator before the `*`; `hashes` likewise."""
         self.hashes: dict[str, _Node[T]] = {}
 
     def child(self, step: Step) -> "_Node[T]":
-        """Where a pattern goes on, made if it is not there."""
+        """Return the node that a step leads to, and make it if there is none."""
         separator, word = step
         if word == "*":
             return self.stars.setdefault(separator, _Node())
@@ -58,15 +58,15 @@ class _Node(Generic[T]):
 
 
 class _Positions:
-    """Where in an address its steps stand. A set of positions is a number: bit p for "p tokens are taken"."""
+    """The positions of an address' steps. A set of positions is a number: bit p means "p tokens are matched"."""
 
     __slots__ = ("after", "all", "of")
 
     def __init__(self, address: str) -> None:
         self.of: dict[Step, int] = {}
-        """Before which positions a literal step stands."""
+        """By literal step: the positions that the step comes directly after."""
         self.after: dict[str, int] = dict.fromkeys(_ANY_BEFORE, 1)
-        """Before which positions a separator stands, whatever the token."""
+        """By separator: the positions that it comes directly after, with any token."""
         row = steps(address)
         for position, (separator, token) in enumerate(row):
             # A pattern comes to the first token with a separator in hand only after a `#` that stands for nothing.
@@ -101,12 +101,12 @@ class PatternTable(Generic[T]):
             self._literal[pattern] = value
 
     def lookup(self, address: str) -> T | None:
-        """The value of the most specific pattern that the address falls under, None if there is none."""
+        """Return the value of the most specific pattern that matches the address; None: no pattern matches."""
         found = self.find(address)
         return None if found is None else found[1]
 
     def find(self, address: str) -> tuple[str, T] | None:
-        """The most specific pattern that the address falls under, and its value.
+        """Return the most specific pattern that matches the address, and its value.
 
         Every node of the table is visited at most once, with all the positions that it can be reached at, so that an
         address made to be slow costs no more than a few operations on 257 bits for each, without recursion.

@@ -1,11 +1,12 @@
-"""Where instead: what an attach is answered with, or a whole connection, and where whoever is told so goes.
+"""Redirects: the answer to an attach or to a connection, and the rules of a client that follows it.
 
-The rule of an address is the redirect that its most specific pattern says. It holds for whoever names the address, as
-the target of what is sent, as the source of what is received, or in the `to` of one message (§2.8.16, §2.8.18).
+The redirect of an address is that of its most specific pattern. It applies to each peer that names the address: as
+target, as source, or in the `to` of a message (§2.8.16, §2.8.18).
 
-Whoever follows redirects is led by its peers. So it goes only to hosts that its user named, and no more often in a row
-than a limit; it never goes in circles, and never from TLS to a connection without. What it does not follow costs not
-one octet: neither a password nor a certificate is shown, and no connection is opened.
+Peers choose the way of a client that follows redirects. So the client goes only to hosts that its user named, follows
+a limited number of redirects in a row, never goes in circles, and never leaves TLS for a connection without it. A
+redirect that it does not follow costs no octet: the client shows no password and no certificate, and opens no
+connection.
 """
 
 import ipaddress
@@ -14,28 +15,28 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 MAX_REDIRECTS: Final = 5
-"""Redirects that are followed in a row. Whoever needs more is led around, or by somebody who does not know the way."""
+"""Redirects that are followed in a row. A longer row is a circle, or a peer that does not know the way."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Redirect:
-    """A place elsewhere. What is None is not said: for who follows it stays as it is."""
+    """The place that a redirect names. A field that is None does not change."""
 
     hostname: str | None = None
-    """What `open`, SASL and TLS are to name there."""
+    """The host to name in `open`, SASL and TLS."""
     network_host: str | None = None
-    """Where to connect: a name of DNS, or an IP address. None: to `hostname`."""
+    """The host to connect to: a DNS name or an IP address. None: `hostname`."""
     port: int | None = None
     address: str | None = None
-    """What to attach to there."""
+    """The address to attach to."""
 
     def for_address(self, name: str) -> "Redirect":
-        """The same, for who asked for `name`: that is its address there, too, unless another is said."""
+        """Return this redirect for a peer that asked for `name`: its address is `name`, unless the redirect has one."""
         return self if self.address is not None else replace(self, address=name)
 
 
 def comes_back(first: Redirect, rule: Callable[[str], Redirect | None], is_here: Callable[[Redirect], bool]) -> bool:
-    """Whether who follows a redirect, and those that it meets here, never arrives.
+    """Tell whether a peer that follows a redirect, and those that it meets here, never arrives.
 
     Args: rule: the redirect of an address here. is_here: whether a redirect leads to this router. What others do with
         who comes to them is theirs.
@@ -53,7 +54,7 @@ def comes_back(first: Redirect, rule: Callable[[str], Redirect | None], is_here:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where a connection goes, and what is named there."""
+    """The place that a connection goes to, and the hosts that it names there."""
 
     network_host: str
     port: int
@@ -66,12 +67,12 @@ class Place:
 
     @classmethod
     def named(cls, host: str, port: int, *, secure: bool, hostname: str | None = None) -> "Place":
-        """A place that the user named. Args: hostname: which host is wanted there; None: that one."""
+        """Make the place that a user named. Args: hostname: the host to ask for there; None: `host`."""
         wanted = host if hostname is None else hostname
         return cls(network_host=host, port=port, secure=secure, hostname=wanted, certified=host)
 
     def moved(self, redirect: Redirect) -> "Place":
-        """Where a redirect leads from here. What it does not say stays as it is."""
+        """Return the place that a redirect leads to from here. Fields that the redirect does not set stay."""
         return Place(
             network_host=redirect.network_host or redirect.hostname or self.network_host,
             port=redirect.port or self.port,
@@ -81,24 +82,24 @@ class Place:
         )
 
     def is_same(self, other: "Place") -> bool:
-        """Whether connections to both end at the same peer, as far as redirects say where."""
+        """Tell whether connections to both places end at the same peer, as far as redirects can tell."""
         return self.secure == other.secure and _key(self, None) == _key(other, None)
 
     def __str__(self) -> str:
-        """The URL, with its port."""
+        """Return the URL, with its port."""
         host = f"[{self.network_host}]" if ":" in self.network_host else self.network_host
         return f"{'amqps' if self.secure else 'amqp'}://{host}:{self.port}"
 
     @property
     def described(self) -> str:
-        """The URL, and which host is wanted there if it is another one, for people."""
+        """Return the URL for people, and the host to ask for there if it is another one."""
         wants_other = _canonical(self.hostname) != _canonical(self.network_host)
         return f"{self} as {self.hostname}" if wants_other else str(self)
 
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """Where who follows redirects is now, and where it came by: `Stop(place)` is where a row of them begins."""
+    """The place of a client that follows redirects, and the places before it; a row starts with `Stop(place)`."""
 
     place: Place
     #: What it attaches to there; None: it is a whole connection that is redirected.
@@ -107,17 +108,17 @@ class Stop:
 
     @property
     def is_redirected(self) -> bool:
-        """Whether a redirect led here."""
+        """Tell whether a redirect led here."""
         return bool(self.before)
 
 
 class NotFollowedError(Exception):
-    """A redirect is not followed; the message says why, for people."""
+    """A redirect that is not followed; the message gives the reason for people."""
 
 
 @dataclass(frozen=True, slots=True)
 class Following:
-    """Which redirects are followed.
+    """The rules for redirects to follow.
 
     Args: own: hosts that the user named for connecting: they are allowed. allowed: further ones: `b.example`,
         `*.example` for all names that end so, `*` for any; IP addresses without brackets. limit: of them in a row.
@@ -128,7 +129,7 @@ class Following:
     limit: int = MAX_REDIRECTS
 
     def allows(self, host: str) -> bool:
-        """Whether to connect to a host, or to name it, and to show it who we are."""
+        """Tell whether the client may connect to a host, name it, and show it credentials."""
         if not _is_host(host):
             return False
         canonical = _canonical(host)
@@ -137,7 +138,7 @@ class Following:
         )
 
     def follow(self, stop: Stop, redirect: Redirect) -> Stop:
-        """Where to go from `stop`.
+        """Return the next stop after `stop`.
 
         Raises: NotFollowedError: a host is not allowed, the same place was met before in this row, or it is too long.
         """
@@ -157,7 +158,7 @@ class Following:
 
 
 def pattern_refusal(patterns: Iterable[str]) -> str | None:
-    """Why these are no patterns of hosts, as `Following` takes them; None: they are."""
+    """Return the reason why these are no patterns of hosts as `Following` takes them; None: they are."""
     for pattern in patterns:
         host = pattern.removeprefix("*.")
         if pattern != "*" and not (_is_host(host) and "*" not in host):
@@ -174,7 +175,7 @@ def _falls_under(canonical: str, pattern: str) -> bool:
 
 
 def _is_host(host: str) -> bool:
-    """Whether it may be the name of a host, or an IP address: nothing that is read as more than one by anybody."""
+    """Tell whether a text can be a host name or an IP address, and every program reads it as the same one."""
     if ":" in host:
         try:
             ipaddress.IPv6Address(host)
@@ -185,7 +186,7 @@ def _is_host(host: str) -> bool:
 
 
 def _canonical(host: str) -> str:
-    """One spelling of a host."""
+    """Return the normal spelling of a host."""
     try:
         return str(ipaddress.ip_address(host))
     except ValueError:
@@ -197,6 +198,6 @@ def _key(place: Place, address: str | None) -> tuple[str, str, int, str | None]:
 
 
 def _shown(host: str) -> str:
-    """A host that a peer named: cut, as it can be of any length."""
+    """Return a host that a peer named, cut, since it can be of any length."""
     text = repr(host)
     return text if len(text) <= 80 else f"{text[:77]}..."
