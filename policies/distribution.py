@@ -58,7 +58,7 @@ def choose(distribution: Distribution, candidates: Sequence[C]) -> Sequence[C]:
     """Choose the receivers of the next delivery, of those that can take one now.
 
     `balanced` compares (busy, outstanding), `closest` (cost, busy); of equals the one that has waited longest is
-    taken, so that equals get equal shares, whoever else comes and goes.
+    taken, so that equals get equal shares, while others come and go.
 
     Args: candidates: the eligible ones that have credit.
     Returns: one of them, all of them for `multicast`, or none.

@@ -44,7 +44,7 @@ def comes_back(first: Redirect, rule: Callable[[str], Redirect | None], is_here:
     met: set[str] = set()
     redirect: Redirect | None = first
     while redirect is not None and is_here(redirect):
-        # Without an address of its own it sends whoever comes to the address that it was asked for.
+        # Without an address of its own it sends each peer to the address that the peer asked for.
         if redirect.address is None or redirect.address in met:
             return True
         met.add(redirect.address)
