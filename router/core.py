@@ -21,7 +21,7 @@ from amqpmesh.router.batch import finish_batch
 from amqpmesh.router.containers.container_links import Containers
 from amqpmesh.router.containers.on_demand import Places
 from amqpmesh.router.containers.remote_nodes import Elsewhere
-from amqpmesh.router.credit.sinks import FixedWindow
+from amqpmesh.router.credit.sinks import FixedCredit
 from amqpmesh.router.delivery.fast_routes import catch_up, close, expanded, reopen
 from amqpmesh.router.delivery.left_unsettled import Leftovers
 from amqpmesh.router.delivery.link_loss import connection_gone
@@ -147,7 +147,7 @@ class Core:
         #: Where deliveries were relayed without a decision, until something changed.
         self.closed: dict[Address, None] = {}
         self.touched_outgoing: dict[OutgoingLink, None] = {}
-        self.touched_windows: dict[FixedWindow, None] = {}
+        self.touched_windows: dict[FixedCredit, None] = {}
         #: Where more could be sent on than there was time for.
         self.postponed: dict[Address, None] = {}
 
@@ -569,7 +569,7 @@ class Core:
         """An incoming link may be due credit."""
         if incoming.address is not None:
             self.touch(incoming.address)
-        if isinstance(incoming.pool, FixedWindow):
+        if isinstance(incoming.pool, FixedCredit):
             self.touched_windows[incoming.pool] = None
 
     # --------------------------------------------------------------------------------------------------------- the mesh

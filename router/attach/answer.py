@@ -39,7 +39,7 @@ from amqpmesh.router.amqp.terminus import Terminus
 from amqpmesh.router.attach.reattaching import bring, end_undecided, in_common, states
 from amqpmesh.router.attach.stealing import Claim, Claims
 from amqpmesh.router.credit.anonymous_window import SharedWindow
-from amqpmesh.router.credit.sinks import FixedWindow
+from amqpmesh.router.credit.sinks import FixedCredit
 from amqpmesh.router.delivery.link_loss import fail_link, suspend
 from amqpmesh.router.endpoint_setup import LARGE, REDIRECT
 from amqpmesh.router.kernel import ACCEPTED, is_terminal, state_kind
@@ -236,7 +236,7 @@ class Attaching:
             address = core.lookup.target(record, attach, place)
             if address is None:
                 to, container = place.address if place.name else None, place.container
-        pool: Pool | FixedWindow
+        pool: Pool | FixedCredit
         if address is None:
             pool = SharedWindow(record.limits.anonymous_window)
         else:
@@ -259,7 +259,7 @@ class Attaching:
             record, link, address, pool, number=self.next_number(), now=core.now, to=to, container=container
         )
         bring(core, both, incoming)
-        if isinstance(pool, FixedWindow):
+        if isinstance(pool, FixedCredit):
             pool.set_suspended(core.draining or core.lookup.is_cut_off(incoming))
         record.incoming[incoming] = None
         if address is not None:
@@ -395,9 +395,9 @@ class Attaching:
         """Answer a neighbour's attach of a lane. Args: way: where what it carries goes; None: each to its own place."""
         core = self._core
         large = LARGE in attach.desired_capabilities
-        pool: Pool | FixedWindow
+        pool: Pool | FixedCredit
         if way is None or lane.kind is LaneKind.TRANSIT:
-            pool = FixedWindow(record.limits.anonymous_window)
+            pool = FixedCredit(record.limits.anonymous_window)
             pool.set_suspended(core.draining)
         else:
             pool = way.pool

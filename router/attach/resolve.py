@@ -14,7 +14,7 @@ from amqpmesh.policies.distribution import Distribution
 from amqpmesh.router.address_syntax import as_known_at, refusal, split
 from amqpmesh.router.amqp.standard.definitions import AmqpCondition
 from amqpmesh.router.attach.answer import check_here, follows
-from amqpmesh.router.credit.sinks import FixedWindow
+from amqpmesh.router.credit.sinks import FixedCredit
 from amqpmesh.router.model.refusal import RefusedError
 
 if TYPE_CHECKING:
@@ -280,6 +280,6 @@ def limit_windows(core: Core) -> None:
     """Suspend the windows of senders while the router drains or the address is cut off; resume the others."""
     for record in core.connections:
         for incoming in record.incoming:
-            if isinstance(incoming.pool, FixedWindow):
+            if isinstance(incoming.pool, FixedCredit):
                 incoming.pool.set_suspended(core.draining or core.lookup.is_cut_off(incoming))
                 core.touch_input(incoming)

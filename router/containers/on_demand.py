@@ -17,7 +17,7 @@ from amqpmesh.router.amqp.errors import ConfigError
 from amqpmesh.router.config.connector import ConnectorConfig
 from amqpmesh.router.config.consistency import free_name
 from amqpmesh.router.config.urls import DEFAULT_PORTS, Endpoint
-from amqpmesh.router.containers.remote_nodes import FarNode
+from amqpmesh.router.containers.remote_nodes import RemoteNode
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(slots=True)
-class Occupied:
+class OnDemandConnection:
     """A place that something needs, or has needed a moment ago."""
 
     config: ConnectorConfig
@@ -53,7 +53,7 @@ class Places:
     def __init__(self, core: Core) -> None:
         self._core = core
         self._config = core.config.elsewhere
-        self._there: dict[str, Occupied] = {}
+        self._there: dict[str, OnDemandConnection] = {}
         #: Set by the owner: have a connector at work, with what certificates there have to name; have it end.
         self.on_connect: Callable[[ConnectorConfig, str | None], None] = lambda *_: None
         self.on_disconnect: Callable[[str], None] = lambda _: None
@@ -86,7 +86,7 @@ class Places:
         policy = config.following if origin is None else origin.following
         allowed = replace(policy, own=(*policy.own, *hosts))
         shown_as = origin.name if origin is not None else None
-        wanted = Occupied(config, allowed, place.certified, place, shown_as, redirected=home is not None)
+        wanted = OnDemandConnection(config, allowed, place.certified, place, shown_as, redirected=home is not None)
         return self._occupy(wanted, user)
 
     def use_domain(self, domain: str, user: object) -> str:
@@ -100,7 +100,7 @@ class Places:
             config = self._config_of(None, urls, self._name(f"@{domain}"), None)
         except ConfigError as error:
             raise NotFollowedError(f"{domain} is no domain: {error.reason}") from None
-        return self._occupy(Occupied(config, config.following, None, None), user)
+        return self._occupy(OnDemandConnection(config, config.following, None, None), user)
 
     def is_redirected(self, name: str) -> bool:
         """Whether peers alone have named the place of a connector. Args: name: the connector's."""
@@ -127,7 +127,7 @@ class Places:
             policy = next(each for each in self._connectors() if each.name == home).following
         return policy.follow(stop or Stop(self._place_of(record), node), redirect)
 
-    def _occupy(self, wanted: Occupied, user: object) -> str:
+    def _occupy(self, wanted: OnDemandConnection, user: object) -> str:
         name = wanted.config.name
         there = self._there.get(name)
         if there is None:
@@ -142,7 +142,7 @@ class Places:
         there.left_at = None
         return name
 
-    def _part(self, name: str, there: Occupied, at: float) -> None:
+    def _part(self, name: str, there: OnDemandConnection, at: float) -> None:
         """Nobody has needed it for a while: close the connection."""
         if there.left_at != at or self._there.get(name) is not there:
             return
@@ -198,13 +198,13 @@ class Places:
         return Place(network_host=record.host, port=port, secure=secure, hostname=hostname, certified=found.host)
 
 
-def _make_room(there: Occupied, user: object) -> bool:
+def _make_room(there: OnDemandConnection, user: object) -> bool:
     """Let go of the node that nobody has needed for longest: whoever made up names keeps nobody from a place.
 
     Args: user: who wants the room; a link that is led there does not cost its own node.
     Returns: whether there was one.
     """
-    nodes = [each for each in there.users if isinstance(each, FarNode) and not each.has(user)]
+    nodes = [each for each in there.users if isinstance(each, RemoteNode) and not each.has(user)]
     idle = [(since, each) for each in nodes if (since := each.idle_since()) is not None]
     return any(each.let_go() for _, each in sorted(idle, key=itemgetter(0)))
 

@@ -40,7 +40,7 @@ BUSY_TIME: Final = 1.0
 WILDCARDS: Final = frozenset({"*", "#"})
 
 
-class FarNode:
+class RemoteNode:
     """What stands here for a node elsewhere.
 
     Attributes: `address`: where its consumers are attached. `connector`, `node`: where it is.
@@ -245,7 +245,7 @@ class Elsewhere:
         address = core.addresses.use(tenant, name)
         core.touch(address)
         if address.far is None:
-            far = FarNode(core, address, node)
+            far = RemoteNode(core, address, node)
             try:
                 if isinstance(there, str):
                     far.connector = core.places.use_domain(there, far)

@@ -8,7 +8,7 @@ nothing of the window, and one whose receivers are slow a part at most. So those
 from collections.abc import Hashable
 
 from amqpmesh.router.amqp.errors import CommandError
-from amqpmesh.router.credit.sinks import FixedWindow, Input
+from amqpmesh.router.credit.sinks import FixedCredit, Input
 
 PARTS = 4
 """Of so many parts of a window, an address whose receivers are slow holds one while messages for others leave."""
@@ -36,7 +36,7 @@ class Portion:
         return max(0, self.waiting - self.most)
 
 
-class SharedWindow(FixedWindow):
+class SharedWindow(FixedCredit):
     """The window of one anonymous sender.
 
     A portion may hold all of the window. Once a part of the window's size has left for other addresses and nothing for
@@ -58,7 +58,7 @@ class SharedWindow(FixedWindow):
         self._excess = 0  # messages that wait and hold nothing
 
     def held(self, i: Input) -> int:
-        """As `FixedWindow.held`: what waits beyond what its address may hold is left out."""
+        """As `FixedCredit.held`: what waits beyond what its address may hold is left out."""
         return i.waiting - self._excess
 
     def passed(self, i: Input, to: str | None) -> None:

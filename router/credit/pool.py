@@ -28,12 +28,12 @@ from typing import Final, NamedTuple
 
 from amqpmesh.policies.distribution import Distribution
 from amqpmesh.router.amqp.errors import CommandError
-from amqpmesh.router.credit.sinks import SERIAL, FixedWindow, Grant, Input, ahead
+from amqpmesh.router.credit.sinks import SERIAL, FixedCredit, Grant, Input, ahead
 from amqpmesh.router.credit.sources import Branch, Demand
 from amqpmesh.router.credit.waiters import Lines
 from amqpmesh.router.small_set import Few, excluding, first, including, preceding
 
-__all__ = ["Branch", "FixedWindow", "Grant", "Input", "Pool"]
+__all__ = ["Branch", "FixedCredit", "Grant", "Input", "Pool"]
 
 
 PLENTY: Final = 32

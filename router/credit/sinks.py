@@ -102,7 +102,7 @@ def ahead(delivery_count: int, of: int) -> int:
     return distance if distance < _HALF else 0
 
 
-class FixedWindow:
+class FixedCredit:
     """A window of deliveries for each input, whatever leaves: for links without an address of their own.
 
     What an anonymous sender sends goes where each message says, so that no consumer's credit is its own. It has the

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from amqpmesh.policies.distribution import Distribution
-from amqpmesh.router.credit.sinks import FixedWindow
+from amqpmesh.router.credit.sinks import FixedCredit
 from amqpmesh.router.statistics.common import Reason
 
 if TYPE_CHECKING:
@@ -126,6 +126,6 @@ def why_incoming(incoming: IncomingLink, of_address: Reason | None, *, draining:
         return Reason.DETACHED
     if link.credit:
         return Reason.HELD if link.session.flow_state.incoming_window <= 0 else None
-    if incoming.address is not None and not isinstance(incoming.pool, FixedWindow):
+    if incoming.address is not None and not isinstance(incoming.pool, FixedCredit):
         return of_address or Reason.OTHERS
     return Reason.DRAINING if draining else Reason.HELD

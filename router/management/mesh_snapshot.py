@@ -38,7 +38,7 @@ class Seen(TypedDict, total=False):
     disagreements: tuple[DisagreementStatistics, ...]
 
 
-class Compass:
+class Reachability:
     """Where consumers of addresses are; made for one survey."""
 
     def __init__(self, mesh: Mesh | None) -> None:
@@ -81,7 +81,7 @@ def why_unasked(core: Core, address: Address) -> Reason:
         reason = why_node(address, draining=core.draining)
     else:
         seen = seen_as(core, address)
-        whereabouts = Compass(core.mesh).of(seen.tenant, seen.name)
+        whereabouts = Reachability(core.mesh).of(seen.tenant, seen.name)
         reason = why_address(seen, draining=core.draining, whereabouts=whereabouts)
     return reason or Reason.NO_RECEIVER
 

@@ -18,7 +18,7 @@ from amqpmesh.router.amqp.standard.messaging import (
 from amqpmesh.router.delivery.fast_routes import catch_up
 from amqpmesh.router.delivery.lifetime import seen_as
 from amqpmesh.router.management.blocked import Whereabouts, why_address, why_incoming, why_node, why_outgoing
-from amqpmesh.router.management.mesh_snapshot import Compass, look_around
+from amqpmesh.router.management.mesh_snapshot import Reachability, look_around
 from amqpmesh.router.model.links import IncomingLink, OutgoingLink
 from amqpmesh.router.statistics.common import ConnectionDirection, Direction, Reason
 from amqpmesh.router.statistics.mesh_statistics import LaneStatistics
@@ -59,7 +59,7 @@ def survey(core: Core) -> Steps[Statistics]:
     by_address: dict[Address, Tally] = {}
     why: dict[Address, Reason | None] = {}
     where: dict[Address, Whereabouts] = {}
-    compass = Compass(core.mesh)
+    compass = Reachability(core.mesh)
     for address in list(core.addresses.values()):
         by_address[address] = address.past.copy()
         where[address] = compass.of(address.tenant, address.name)

@@ -29,7 +29,7 @@ RETRY_TIME: Final = 0.1
 NO_LIMIT: Final = 2**31 - 1
 
 
-class LanesOut:
+class LaneLinks:
     """The links that deliveries leave by to other routers."""
 
     def __init__(self, core: Core, again: Callable[[Lane], None]) -> None:

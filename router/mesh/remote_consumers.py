@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from amqpmesh.router.model.node import Address
 
 
-class Outposts:
+class RemoteConsumers:
     """The lanes to them, by address."""
 
     def __init__(self, core: Core, mesh: Mesh, ways: Ways) -> None:

@@ -21,11 +21,11 @@ from amqpmesh.router.config.address import AddressConfig
 from amqpmesh.router.delivery.link_loss import send_back
 from amqpmesh.router.mesh.distribution_mismatch import Disagreements
 from amqpmesh.router.mesh.ingress import Ingresses, to_all, to_one
-from amqpmesh.router.mesh.lane_links import LOCAL_COST, LanesOut
+from amqpmesh.router.mesh.lane_links import LOCAL_COST, LaneLinks
 from amqpmesh.router.mesh.neighbour import BULK_SESSIONS, Neighbour
 from amqpmesh.router.mesh.next_hops import Hops
 from amqpmesh.router.mesh.outages import PATIENCE, Outages
-from amqpmesh.router.mesh.remote_consumers import Outposts
+from amqpmesh.router.mesh.remote_consumers import RemoteConsumers
 from amqpmesh.router.mesh.tree_history import Hearing
 from amqpmesh.router.model.credit_share import Share
 from amqpmesh.router.model.lane import EXTRA_HOPS, MAX_HOPS, Keys, Lane, LaneKind
@@ -66,13 +66,13 @@ class Ways:
         self._by_address: dict[tuple[str, str], Few[Address]] = {}
         self.hearing = Hearing()
         self.hops = Hops(core.id, mesh)
-        self.lanes_out = LanesOut(core, self._lead_again)
+        self.lanes_out = LaneLinks(core, self._lead_again)
         self._outages = Outages(core, self._topology, self._give_up)
         #: Nodes that no lane leads to or from, since the graph has changed, and whose turn has not come.
         self._leaderless: dict[Address, None] = {}
         self._is_leading = False
         self.ingresses = Ingresses(core, self, mesh.members)
-        self.outposts = Outposts(core, mesh, self)
+        self.outposts = RemoteConsumers(core, mesh, self)
         self.disagreements = Disagreements(core, mesh.topology)
 
     def __len__(self) -> int:

@@ -13,7 +13,7 @@ from amqpmesh.router.small_set import excluding, including, sharing
 if TYPE_CHECKING:
     from amqpmesh.router.amqp.link import Receiver, Sender
     from amqpmesh.router.credit.pool import Pool
-    from amqpmesh.router.credit.sinks import FixedWindow, Input
+    from amqpmesh.router.credit.sinks import FixedCredit, Input
     from amqpmesh.router.credit.sources import Branch
     from amqpmesh.router.model.connections import ConnectionRecord
     from amqpmesh.router.model.lane import Lane
@@ -60,7 +60,7 @@ class IncomingLink:
         connection: ConnectionRecord,
         link: Receiver,
         address: Address | None,
-        pool: Pool | FixedWindow,
+        pool: Pool | FixedCredit,
         *,
         number: int,
         now: float,

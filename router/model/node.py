@@ -19,7 +19,7 @@ from amqpmesh.router.small_set import Few
 
 if TYPE_CHECKING:
     from amqpmesh.policies.patterns import PatternTable
-    from amqpmesh.router.containers.remote_nodes import FarNode
+    from amqpmesh.router.containers.remote_nodes import RemoteNode
     from amqpmesh.router.kernel import FastRoute, Relay
     from amqpmesh.router.model.connections import ConnectionRecord
     from amqpmesh.router.model.credit_share import Share
@@ -187,7 +187,7 @@ class Address:
         #: It is such a node.
         self.is_ingress = False
         #: What comes here or leaves from here does so by links to a node elsewhere.
-        self.far: FarNode | None = None
+        self.far: RemoteNode | None = None
         #: The mesh knows of its consumers.
         self.is_advertised = False
         #: An ingress' ways out, and what each of them lends it.
