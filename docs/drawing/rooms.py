@@ -2,6 +2,7 @@
 
 import tomllib
 from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 from itertools import cycle
 from pathlib import Path
 from typing import NamedTuple
@@ -69,14 +70,20 @@ def router() -> Rooms:
         path = module.split(".")
         return path[2] if path[:2] == ["amqpmesh", "router"] and len(path) > 2 else ""
 
-    present = {room_of(module) for module in grimp.build_graph("amqpmesh").modules}
+    present = {room_of(module) for module in _imports().modules}
     rows = (tuple(room for each in layer.split("|") if (room := each.strip(" ()")) in present) for layer in layers)
     return Rooms(tuple(row for row in rows if row), _arrows(room_of))
 
 
+@cache
+def _imports() -> grimp.ImportGraph:
+    """Return the imports of all modules, those under TYPE_CHECKING too: read once for both pictures."""
+    return grimp.build_graph("amqpmesh")
+
+
 def _arrows(room_of: Callable[[str], str]) -> frozenset[tuple[str, str]]:
     """Return the imports between rooms, those under TYPE_CHECKING too. A module without a room has the room ""."""
-    graph = grimp.build_graph("amqpmesh")
+    graph = _imports()
     pairs = (
         (room_of(module), room_of(target))
         for module in graph.modules
