@@ -105,7 +105,7 @@ class TransferReceived:
 
 @dataclass(slots=True)
 class DeliveriesGathered:
-    """Whole deliveries came on a link that was entrusted to the kernel, and their octets, in order (§2.7.5)."""
+    """Whole deliveries came on a link with the fast path enabled, and their octets, in order (§2.7.5)."""
 
     link: Receiver
     deliveries: list[Delivery]

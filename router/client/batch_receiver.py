@@ -176,7 +176,7 @@ class BulkEnd(RedirectedLink):
         assert isinstance(attach.source, Source)
         self.address = attach.source.address
         self._came.link = self._link
-        self._entrust()
+        self._enable_fast_path()
         self._replenish()
 
     def _lost(self, error: AmqpMeshError, *, final: bool) -> None:  # noqa: ARG002 - nobody waits for a delivery here
@@ -274,8 +274,8 @@ class BulkEnd(RedirectedLink):
 
     # ----------------------------------------------------------------------------------------------------------- inside
 
-    def _entrust(self) -> None:
-        """Have the kernel take what needs nothing but to be kept."""
+    def _enable_fast_path(self) -> None:
+        """Have the kernel receive whole deliveries in batches, without an event for each."""
         link, client_connection = self._link, self._client_connection
         assert link is not None, "both have attached"
         assert link.input_handle is not None, "both have attached"

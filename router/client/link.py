@@ -237,7 +237,7 @@ class ClientLink(ABC):
 
     def gathered(self, event: DeliveriesGathered) -> None:  # noqa: ARG002 - of those who have
         """Whole deliveries came: only to those who have asked the kernel for it."""
-        raise AssertionError("nothing was entrusted")
+        raise AssertionError("the fast path is not enabled")
 
     @abstractmethod
     def disposed(self, delivery: KernelDelivery, state: bytes | None, settled: bool) -> None:

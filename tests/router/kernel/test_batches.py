@@ -131,7 +131,7 @@ def test_what_goes_on_with_a_delivery_is_for_others() -> None:
     assert gathered(bound, transfer(0), at)[0] == 0
 
 
-def test_where_nothing_was_entrusted_nothing_is_looked_at() -> None:
+def test_where_no_fast_path_is_enabled_nothing_is_looked_at() -> None:
     at = client(bound)
     at.wire.batch = None
     assert bound.relay_frames(at.wire, WHOLE, 0, len(WHOLE)) == 0

@@ -312,7 +312,7 @@ STAGES = {
 
 @pytest.mark.parametrize("stage", ["sent", "answered", "settled"])
 @pytest.mark.parametrize("from_link", ["incoming", "outgoing", "neither"])
-def test_what_is_unfolded_is_the_delivery_at_the_stage_where_it_is(stage: str, from_link: str) -> None:
+def test_what_is_expanded_is_the_delivery_at_the_stage_where_it_is(stage: str, from_link: str) -> None:
     router = Router(bound, second=True)
     expanded: list[object] = []
     router.flow.on_expand = expanded.append
