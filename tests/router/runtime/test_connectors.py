@@ -21,6 +21,7 @@ from amqpmesh.router.amqp.errors import ConfigError
 from amqpmesh.router.amqp.events import ConnectionOpened, Event
 from amqpmesh.router.amqp.negotiation import Negotiation
 from amqpmesh.router.amqp.sasl.exchange import SaslServer
+from amqpmesh.router.amqp.sasl.mechanisms import MIN_ITERATIONS
 from amqpmesh.router.amqp.standard.definitions import AmqpCondition, Error
 from amqpmesh.router.config.file import (
     ConnectorConfig,
@@ -442,7 +443,7 @@ async def test_a_peer_that_does_not_answer_the_close_holds_nobody_up(
 async def test_a_user_is_shown_by_its_password(
     nursery: trio.Nursery, autojump_clock: MockClock, tmp_path: Path
 ) -> None:
-    add_user(tmp_path / "users.toml", "alice", "secret")
+    add_user(tmp_path / "users.toml", "alice", "secret", MIN_ITERATIONS)
     (tmp_path / "password").write_text("wrong\nthe second line\n")
     listener = ListenerConfig(
         url="amqp://127.0.0.1:5672", name="in", sasl=("SCRAM-SHA-256",), users=tmp_path / "users.toml"
@@ -478,7 +479,7 @@ async def test_a_password_comes_from_the_environment(
     nursery: trio.Nursery, autojump_clock: MockClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("BROKER_PASSWORD", "secret")
-    add_user(tmp_path / "users.toml", "alice", "secret")
+    add_user(tmp_path / "users.toml", "alice", "secret", MIN_ITERATIONS)
     listener = ListenerConfig(url="amqp://127.0.0.1:1", sasl=("SCRAM-SHA-1",), users=tmp_path / "users.toml")
     roads = Roads(nursery)
     connector = container(user="alice", password=PasswordConfig(env="BROKER_PASSWORD"))

@@ -13,6 +13,7 @@ from trio.testing import MockClock
 from amqpmesh.router.amqp.codec.composite import encode_composite
 from amqpmesh.router.amqp.codec.types import Symbol
 from amqpmesh.router.amqp.sasl.exchange import SaslInit
+from amqpmesh.router.amqp.sasl.mechanisms import MIN_ITERATIONS
 from amqpmesh.router.amqp.standard.definitions import Role
 from amqpmesh.router.amqp.standard.performatives import Close, Open, Transfer
 from amqpmesh.router.config.file import ListenerConfig, TlsConfig
@@ -82,7 +83,7 @@ async def test_no_password_is_in_the_log(
     tmp_path: Path, nursery: trio.Nursery, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     users = tmp_path / "users.toml"
-    add_user(users, "ada", "sesame")
+    add_user(users, "ada", "sesame", MIN_ITERATIONS)
     listener = replace(OPEN_LISTENER, sasl=("PLAIN",), users=users, insecure=True)
     async with Router(id="A") as router:
         peer = connected(nursery, router, listener)
