@@ -1,25 +1,27 @@
-# make run    a virtual environment with the base package only, and a router at amqp://127.0.0.1:5672
-# make demo   five routers, one of which is killed while messages cross their mesh
-# make test   everything set up, then all checks but the slow ones; make check is its first part, without clients
-# make spark  what runs on Spark, in one session; a part of make test
-# make slow   loads and soaks, minutes each, and a Spark cluster
-# make uncompiled  unit tests and clients once more, with the kernel in plain Python, but for rooms without a kernel
-# make bench  what a router costs, beside byte forwarders; make bench-mesh: what a mesh takes
-# make wheel  what people install, with the kernel compiled, in dist/
+# make run    install the base package in .venv, and run a router at amqp://127.0.0.1:5672
+# make demo   run a mesh of five routers, and kill one of them while it carries messages
+# make check  lint, types, import contracts, unit tests
+# make test   make check, tests on Spark, and tests with other AMQP clients
+# make spark  tests on Spark, in one session; a part of make test
+# make slow   load tests and soak tests (minutes each), and tests on a Spark cluster
+# make uncompiled  unit and client tests with the kernel in plain Python, except for rooms that use no kernel
+# make bench  benchmarks of one router beside byte forwarders; make bench-mesh: benchmarks of a mesh
+# make wheel  build the wheel in dist/, with the kernel compiled
 PYTHON ?= python3
 BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest -q
-# As many processes as there are cores, but few enough for tests that start programs of their own.
+# One process per core, four at most: some tests start programs of their own.
 PARALLEL := -n auto --maxprocesses 4 --dist worksteal
-# A path, not an import hook: type checkers follow the one and do not see the other.
+# A .pth file, not an import hook: type checkers follow a .pth file, but not a hook.
 EDITABLE := --config-settings editable_mode=compat
 STAGE := .ci/stage
-# Where there is a C compiler, with Python's headers, the tests are those of the compiled kernel, or fail.
+# With a C compiler and Python's headers, the tests use the compiled kernel, or fail.
 HEADERS = $(shell $(PYTHON) -c 'import sysconfig; print(sysconfig.get_path("include"))')/Python.h
 TESTED = AMQPMESH_KERNEL=$(if $(shell command -v $(CC)),$(if $(wildcard $(HEADERS)),compiled))
 PURE := AMQPMESH_KERNEL=pure
-# Tests of the kernel and of its callers: they run with both kernels in `make test`.
+# Tests that use no kernel.
 KERNELLESS := --ignore=tests/ci --ignore=tests/policies --ignore=tests/benchmarks --ignore-glob="tests/topology/test_*" --ignore-glob="tests/pipeline/test_*"
+# Tests of the kernel and of its callers: `make test` runs them with both kernels.
 REACHING := tests/router/kernel tests/router/amqp tests/router/delivery tests/router/telemetry tests/hostile
 
 .PHONY: run demo test check slow uncompiled lint format types imports unit spark pure interop bench bench-mesh docs picture wheel clean begin
@@ -64,7 +66,7 @@ imports: .venv/test
 unit: .venv/test .venv/kernel
 	@$(TESTED) $(STAGE) unit $(PYTEST) $(PARALLEL) --junit-xml=build/unit.xml
 
-# One process, since a session takes some seconds and a gigabyte.
+# One process, because a Spark session takes some seconds to start and a gigabyte of memory.
 spark: .venv/test .venv/kernel
 	@$(TESTED) $(STAGE) spark $(PYTEST) -m "spark and not slow" --junit-xml=build/spark.xml
 
@@ -83,14 +85,14 @@ bench-mesh: .venv/test .venv/kernel build/loadgen
 build/loadgen: benchmarks/loadgen.c | .venv/test
 	$(BIN)/python -m benchmarks.generator
 
-docs: .venv/test .venv/kernel # the pages in build/docs; then what they say is compared with the code, and run
+docs: .venv/test .venv/kernel # build the pages in build/docs, then run the tests that compare them with the code
 	$(BIN)/python -m sphinx -q -W --keep-going -n -d build/doctrees docs build/docs
 	$(PYTEST) tests/docs tests/examples -m "not slow"
 
-picture: .venv/test .venv/kernel # docs/pictures, the rooms from the imports; prints how many arrows lead upward
+picture: .venv/test .venv/kernel # draw docs/pictures from the imports and the tables of states; print the number of upward arrows
 	$(BIN)/python -m docs.drawing
 
-wheel: .venv/test # the source distribution, the wheel that is built from it, and whether that one runs
+wheel: .venv/test # build the source distribution, build the wheel from it, and try the wheel
 	rm -rf dist build/wheel
 	$(BIN)/python -m build -o dist .
 	$(PYTHON) -m venv build/wheel
@@ -107,7 +109,7 @@ clean:
 	$(BIN)/python -m pip install -q $(EDITABLE) -e .
 	touch $@
 
-# Proton's wheel has no SASL library, so its client knows no SCRAM: built here, it takes the one whose headers are here.
+# Proton's wheel has no SASL library, so its client has no SCRAM. A build from source uses the SASL library of this system.
 .venv/test: pyproject.toml | .venv/bin/python
 	$(BIN)/python -m pip install -q $(EDITABLE) -e '.[test]'
 	[ ! -e /usr/include/sasl/sasl.h ] || $(BIN)/python -m pip install -q --no-cache-dir --no-deps --force-reinstall \
@@ -118,7 +120,7 @@ clean:
 	$(BIN)/python -m pip install -q $(EDITABLE) -e '.[bench]'
 	touch $@
 
-# What is installed above is compiled, too; but not again by that, when its source has changed.
+# The installation above compiles the kernel once. This rule compiles it again when its source has changed.
 .venv/kernel: setup.py $(wildcard router/kernel/*.py router/kernel/*.pxd) | .venv/base
 	@AMQPMESH_KERNEL=compiled $(BIN)/python -c 'import amqpmesh.router.kernel' 2>/dev/null || $(BIN)/python -m pip install -q \
 		--no-deps $$($(BIN)/python -c 'import Cython, setuptools; print("--no-build-isolation")' 2>/dev/null) $(EDITABLE) -e .

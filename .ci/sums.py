@@ -1,6 +1,6 @@
-"""Adds up pytest's JUnit files and prints one line, `N passed, N failed`.
+"""Sum of the results in pytest's JUnit files, printed as one line: `N passed, N failed`.
 
-FastRoute 1 if anything failed or nothing passed.
+The exit status is 1 if a test failed or none passed.
 """
 
 import sys
@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 
 sums = dict.fromkeys(("tests", "failures", "errors", "skipped"), 0)
 for path in map(Path, sys.argv[1:]):
-    # With no file the shell hands over its pattern. S314: pytest wrote these files, a minute ago.
+    # If no file matches, the shell passes the pattern itself. S314: pytest has just written these files.
     for suite in ElementTree.parse(path).iter("testsuite") if path.exists() else ():  # noqa: S314
         for key in sums:
             sums[key] += int(suite.get(key, "0"))
