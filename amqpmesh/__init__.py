@@ -71,7 +71,7 @@ if TYPE_CHECKING:
         TlsConfig,
         Watch,
     )
-    from amqpmesh.router.io.backoff import Backoff
+    from amqpmesh.router.io.dialing import Backoff
     from amqpmesh.router.message.content import Message
     from amqpmesh.router.message.outcomes import ModifiedError, Outcome, OutcomeError, RejectedError, ReleasedError
     from amqpmesh.router.runtime.router import Router
@@ -262,7 +262,7 @@ if not TYPE_CHECKING:  # a type checker that saw `__getattr__` would believe in 
                 "TlsConfig",
                 "Watch",
             ),
-            "amqpmesh.router.io.backoff": ("Backoff",),
+            "amqpmesh.router.io.dialing": ("Backoff",),
             "amqpmesh.router.client.connect": ("Connection", "connect"),
             "amqpmesh.router.client.delivery": ("Delivery", "DeliveryAbortedError"),
             "amqpmesh.router.client.receiver": ("Receiver",),

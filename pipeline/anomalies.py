@@ -12,8 +12,7 @@ import pyarrow as pa
 from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812 - everybody calls it so
 
-from amqpmesh.pipeline.addresses import of_applications, summed_up
-from amqpmesh.pipeline.deliveries import between
+from amqpmesh.pipeline.deliveries import between, with_grouped_addresses, without_management
 from amqpmesh.pipeline.events import Column, arrow_schema, spark_schema, table
 from amqpmesh.pipeline.outliers import MEASURES, SEASON, Episode, Judged, episodes, judge
 from amqpmesh.pipeline.work import Done, Table, Work
@@ -123,7 +122,7 @@ def series(
 def _of_addresses(attempts: DataFrame, window: int) -> DataFrame:
     failed = "if(settled or outcome is null, null, double(outcome <> 'accepted'))"
     told = (
-        of_applications(summed_up(attempts))
+        without_management(with_grouped_addresses(attempts))
         .where("not coalesce(copy, false)")
         .selectExpr(
             "address",
@@ -169,7 +168,9 @@ def _of_links(counts: DataFrame, routers: DataFrame, window: int) -> DataFrame:
 
 def _of_waits(events: DataFrame, window: int) -> DataFrame:
     waits = events.where("happening = 'credit' and direction = 'outgoing' and waited > 0")
-    by_window = summed_up(waits).groupBy("router", "address", "tenant", F.expr(f"time div {window}").alias("at"))
+    by_window = with_grouped_addresses(waits).groupBy(
+        "router", "address", "tenant", F.expr(f"time div {window}").alias("at")
+    )
     return by_window.agg(F.sum(F.col("waited").cast("double")).alias("value"), F.count("*").alias("weight")).withColumn(
         "measure", F.lit("waits")
     )

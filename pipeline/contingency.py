@@ -19,8 +19,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from amqpmesh.pipeline.addresses import DYNAMIC, of_applications
-from amqpmesh.pipeline.deliveries import between
+from amqpmesh.pipeline.deliveries import DYNAMIC, between, without_management
 from amqpmesh.pipeline.events import Column, spark_schema, table
 from amqpmesh.pipeline.graphs import Graph, recorded
 from amqpmesh.pipeline.routing import Amounts, Network, Numbers, Traffic
@@ -319,7 +318,7 @@ def flows(traffic: DataFrame) -> list[Flow]:
     known = traffic.where(F.col("ingress").isNotNull() & F.col("egress").isNotNull() & F.col("address").isNotNull())
     tenant = F.coalesce("tenant", F.lit("")) if "tenant" in traffic.columns else F.lit("")
     summed = (
-        of_applications(known)
+        without_management(known)
         .groupBy(tenant.alias("tenant"), "address", "ingress", "egress")
         .agg(F.sum("messages").cast("double").alias("messages"), F.sum("bytes").cast("double").alias("bytes"))
     )

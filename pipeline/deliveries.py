@@ -91,6 +91,12 @@ CONTRADICTIONS: Final = (
     Column("sentence", pa.string(), "what cannot be true"),
 )
 
+DYNAMIC: Final = "$dynamic"
+"""Stands for all addresses of dynamic nodes (§3.5.3), which begin with it: there is one for each request."""
+
+MANAGEMENT: Final = "$management"
+"""The address of a router's management node, which `amqpmesh status` and other tools query."""
+
 _SCHEMA: Final = arrow_schema(ATTEMPTS)
 
 _WHOLE: Final = (
@@ -300,3 +306,26 @@ def _rows(found: Chains) -> pa.Table:
         "contradictions": found.contradictions,
     }
     return pa.table([columns[each.name] for each in _SCHEMA], schema=_SCHEMA)
+
+
+def with_grouped_addresses(rows: DataFrame) -> DataFrame:
+    """Replace the addresses of all dynamic nodes by `DYNAMIC`, and those of the routers' own answers by `MANAGEMENT`.
+
+    A router is both `sender` and `ingress` of its own answers.
+    """
+    from pyspark.sql import functions as F  # noqa: N812 - everybody calls it so
+
+    shown = F.when(F.col("address").startswith(f"{DYNAMIC}/"), DYNAMIC).otherwise(F.col("address"))
+    if {"sender", "ingress"} <= {*rows.columns}:
+        shown = F.when(F.col("sender") == F.col("ingress"), MANAGEMENT).otherwise(shown)
+    return rows.withColumn("address", shown)
+
+
+def without_management(rows: DataFrame) -> DataFrame:
+    """Return the rows without those of management traffic.
+
+    Args: rows: what `with_grouped_addresses` returned, or a table made from it.
+    """
+    from pyspark.sql import functions as F  # noqa: N812
+
+    return rows.where(~F.coalesce(F.col("address").startswith(MANAGEMENT), F.lit(False)))

@@ -9,7 +9,6 @@ import pyarrow as pa
 from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812 - everybody calls it so
 
-from amqpmesh.pipeline.addresses import of_applications, summed_up
 from amqpmesh.pipeline.clocks import (
     CLOCKS,
     DRIFT,
@@ -24,6 +23,7 @@ from amqpmesh.pipeline.clocks import (
     running,
     window_for,
 )
+from amqpmesh.pipeline.deliveries import with_grouped_addresses, without_management
 from amqpmesh.pipeline.events import Column
 from amqpmesh.pipeline.work import Done, Table, Work
 
@@ -138,7 +138,7 @@ def _ordered(table: DataFrame, name: str) -> DataFrame:
 def addresses(attempts: DataFrame) -> DataFrame:
     """The table `latency/addresses`. Args: attempts: as `corrected` returns them."""
     shown = (
-        summed_up(attempts)
+        with_grouped_addresses(attempts)
         .where("latency_ns is not null")
         .selectExpr("address", "tenant", "latency_ns", "outcome_after_ns", *clocks_of("ingress", "egress"))
     )
@@ -247,7 +247,7 @@ def shares(attempts: DataFrame) -> DataFrame:
     left the mesh by the clocks of both. Args: attempts: as `corrected` returns them.
     """
     last = "element_at(hops, -1)"
-    timed = summed_up(attempts).where(
+    timed = with_grouped_addresses(attempts).where(
         f"""complete and forall(slice(hops, 1, size(hops) - 1), hop -> hop.in_router_ns is not null)
         and if(egress is null, {last}.outcome_after_ns, {last}.in_router_ns) is not null"""
     )
@@ -340,7 +340,7 @@ def job(work: Work) -> Done:
 
 def _tables(work: Work) -> Iterable[Table]:
     slow = (
-        of_applications(work.read("latency/addresses"))
+        without_management(work.read("latency/addresses"))
         .orderBy(F.desc_nulls_last("p99_ns"), "address", "tenant")
         .limit(TOP)
     )
@@ -353,7 +353,7 @@ def _tables(work: Work) -> Iterable[Table]:
         ),
     )
     where = (
-        of_applications(work.read("latency/shares"))
+        without_management(work.read("latency/shares"))
         .groupBy("part", "from_router", "to_router")
         .agg(F.sum(F.col("total_ns").cast("double")).alias("ns"))
     )

@@ -13,8 +13,7 @@ import pyarrow as pa
 from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812 - everybody calls it so
 
-from amqpmesh.pipeline.addresses import summed_up
-from amqpmesh.pipeline.deliveries import between
+from amqpmesh.pipeline.deliveries import between, with_grouped_addresses
 from amqpmesh.pipeline.events import Column, spark_schema, table
 from amqpmesh.pipeline.work import Done, Table, Work
 
@@ -262,7 +261,7 @@ def _of_deliveries(attempts: DataFrame) -> DataFrame:
         Loss.STORM: "tries > 1",
     }
     tried = (
-        summed_up(attempts)
+        with_grouped_addresses(attempts)
         .where("ingress is not null and not coalesce(copy, false)")
         .selectExpr(
             "address",
@@ -296,7 +295,7 @@ def _of_deliveries(attempts: DataFrame) -> DataFrame:
 
 def _ended(attempts: DataFrame) -> DataFrame:
     """Deliveries that were not accepted, nor tried again: by receiver if one said so, else by ingress router."""
-    counted = summed_up(attempts).where("not settled and not coalesce(copy, false)")
+    counted = with_grouped_addresses(attempts).where("not settled and not coalesce(copy, false)")
     again = attempts.where("attempt > 1").selectExpr("first_key as tried", "attempt as later")
     said = counted.withColumn("ended", F.expr(_ENDED)).selectExpr(
         "*", "egress is not null and ended in ('rejected', 'released', 'modified') as by_receiver"

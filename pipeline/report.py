@@ -11,7 +11,7 @@ from uuid import uuid4
 from matplotlib.figure import Figure
 
 from amqpmesh.pipeline import mesh_picture, pictures, summaries
-from amqpmesh.pipeline.addresses import MANAGEMENT
+from amqpmesh.pipeline.deliveries import MANAGEMENT
 from amqpmesh.pipeline.drawing import octets, png, printable, seconds
 from amqpmesh.pipeline.files import ordinary
 from amqpmesh.pipeline.jobs import Account

@@ -96,6 +96,19 @@ def explained(doing: str) -> Iterator[None]:
         raise SparkError(f"{doing}: {_reason(error)}") from error
 
 
+class Tasks:
+    """Progress of Spark: the tasks of the stages that run now."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._tracker = spark.sparkContext.statusTracker()
+
+    def __call__(self) -> tuple[int, int]:
+        """Return the number of completed tasks and of all tasks; zeros while Spark is idle or has not reported yet."""
+        stages = [self._tracker.getStageInfo(stage) for stage in self._tracker.getActiveStageIds()]
+        known = [stage for stage in stages if stage is not None]
+        return sum(stage.numCompletedTasks for stage in known), sum(stage.numTasks for stage in known)
+
+
 def _reason(error: Exception) -> str:
     """Return the reason of a Spark error, without the stacks of two languages."""
     java = getattr(error, "java_exception", None)

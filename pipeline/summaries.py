@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as F  # noqa: N812 - everybody calls it so
 
-from amqpmesh.pipeline.addresses import of_applications
 from amqpmesh.pipeline.anomalies import WINDOW
-from amqpmesh.pipeline.deliveries import between
+from amqpmesh.pipeline.deliveries import between, without_management
 from amqpmesh.pipeline.events import table
 from amqpmesh.pipeline.graphs import recorded
 from amqpmesh.pipeline.losses import ALL, Loss
@@ -168,7 +167,7 @@ NOWHERE: Final = "(nowhere, or unknown)"
 
 def over_time(work: Work) -> tuple[list[float], dict[str, list[float]]]:
     """Messages in a second, by address: the edges of the windows in seconds since 1970, and the rates."""
-    told = of_applications(work.read("traffic/matrix")).select(
+    told = without_management(work.read("traffic/matrix")).select(
         F.unix_seconds("window_start").alias("at"), _address().alias("address"), "messages"
     )
     (ends,) = told.agg(F.min("at"), F.max("at")).collect()
@@ -206,7 +205,7 @@ def _address() -> Expression:
 
 def percentiles(work: Work) -> list[Percentiles]:
     """Of the latency of addresses, the slowest first."""
-    told = of_applications(work.read("latency/addresses")).where("p50_ns is not null").withColumn("name", _address())
+    told = without_management(work.read("latency/addresses")).where("p50_ns is not null").withColumn("name", _address())
     rows = told.orderBy(F.desc("deliveries"), "name").limit(ADDRESSES).collect()
     found = [
         Percentiles(row["name"], row["p50_ns"], row["p90_ns"], row["p99_ns"], row["max_ns"], row["error_ns"])
@@ -217,7 +216,7 @@ def percentiles(work: Work) -> list[Percentiles]:
 
 def shares(work: Work) -> dict[str, dict[str, float]]:
     """Of addresses, the share of each part, whose time is most in all; the longest first."""
-    told = of_applications(work.read("latency/shares")).where("total_ns is not null").withColumn("name", _address())
+    told = without_management(work.read("latency/shares")).where("total_ns is not null").withColumn("name", _address())
     spent = told.groupBy("name", "part").agg(F.sum(F.col("total_ns").cast("double")).alias("ns"))
     summed = spent.groupBy("name").agg(F.sum("ns").alias("ns")).where("ns > 0")
     whole: dict[str, float] = dict(summed.orderBy(F.desc("ns"), "name").limit(ADDRESSES).collect())

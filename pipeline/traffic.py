@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
-from amqpmesh.pipeline.addresses import of_applications, summed_up
-from amqpmesh.pipeline.deliveries import between, ns
+from amqpmesh.pipeline.deliveries import between, ns, with_grouped_addresses, without_management
 from amqpmesh.pipeline.events import Column, table
 from amqpmesh.pipeline.hop_records import LARGEST
 from amqpmesh.pipeline.work import Done, Table, Work
@@ -105,7 +104,7 @@ def weighted(attempts: DataFrame, counts: DataFrame, segments: DataFrame, window
     from pyspark.sql import functions as F  # noqa: N812
 
     start = _start(F.unix_micros("sent_at") * 1_000, windows)
-    rows = summed_up(attempts).withColumn("window_start", start)
+    rows = with_grouped_addresses(attempts).withColumn("window_start", start)
     # What entered once may be attempted several times, and go several ways.
     entering = F.when(F.col("attempt") == 1, 1.0 / F.col("legs")).otherwise(0.0)
     recorded = (
@@ -267,7 +266,7 @@ def job(work: Work) -> Done:
     work.write("traffic/links", links(hops, counts, segments, windows))
     told = work.read("traffic/matrix")
     total = told.agg(F.sum("messages"), F.sum("bytes"), F.sum(F.expr("int(basis != 'recorded')"))).collect()[0]
-    own = (total[0] or 0) - (of_applications(told).agg(F.sum("messages")).collect()[0][0] or 0)
+    own = (total[0] or 0) - (without_management(told).agg(F.sum("messages")).collect()[0][0] or 0)
     figures = {
         "messages": round(total[0] or 0),
         "bytes": round(total[1] or 0),
@@ -282,7 +281,7 @@ def _top_talkers(work: Work) -> list[Table]:
 
     tables = []
     for role in ("sender", "receiver"):
-        talking = of_applications(work.read("traffic/talkers")).where(F.col("role") == role)
+        talking = without_management(work.read("traffic/talkers")).where(F.col("role") == role)
         shown = talking.orderBy(F.desc("bytes"), "peer").limit(TOP)
         rows = [
             (row["peer"], row["router"], row["address"], round(row["messages"]), round(row["bytes"]))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from amqpmesh.router.amqp.errors import CommandError
 from amqpmesh.router.client.connect import connect
-from amqpmesh.router.io.backoff import Backoff
+from amqpmesh.router.io.dialing import Backoff
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -5,8 +5,6 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from amqpmesh.router.cli.process.allocator import take_from_c_library
-
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command. Args: arguments: without the program's name; None: those of the process.
@@ -14,7 +12,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns: the exit status. Raises: SystemExit: 2 for arguments that make no sense, 0 after `--help`, `--version`.
     """
     if arguments is None and sys.argv[1:2] == ["run"]:
-        take_from_c_library()  # before anything that takes time is read
+        from amqpmesh.router.cli.process.system import use_c_allocator
+
+        use_c_allocator()  # before slow imports
     try:
         with _ended_by_sigint():
             from amqpmesh.router.cli.registry import parser, run  # here: reading them takes a while

@@ -16,8 +16,7 @@ from amqpmesh.router.client.identity import ClientIdentity
 from amqpmesh.router.client.link_manager import ANONYMOUS_RELAY
 from amqpmesh.router.config.urls import Endpoint
 from amqpmesh.router.endpoint_setup import REDIRECT
-from amqpmesh.router.io.backoff import Backoff
-from amqpmesh.router.io.dialing import Opener, open_tcp
+from amqpmesh.router.io.dialing import Backoff, Opener, open_tcp
 from amqpmesh.router.io.environment import surroundings
 from amqpmesh.router.io.tls import client_context
 

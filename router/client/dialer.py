@@ -22,8 +22,7 @@ from amqpmesh.router.client.identity import ClientIdentity
 from amqpmesh.router.client.link import ClientLink, again
 from amqpmesh.router.client.link_manager import LinkManager
 from amqpmesh.router.client.session_task import CLOSE_TIME, Served
-from amqpmesh.router.io.backoff import LASTING, Backoff
-from amqpmesh.router.io.dialing import FinalError, reason
+from amqpmesh.router.io.dialing import LASTING, Backoff, FinalError, reason
 from amqpmesh.router.logs import event_log
 from amqpmesh.router.model.redirects import redirect_of
 

@@ -19,7 +19,7 @@ from amqpmesh.router.amqp.errors import (
 from amqpmesh.router.amqp.standard.definitions import AmqpCondition, Error, LinkCondition
 from amqpmesh.router.amqp.states import LinkEndpointState
 from amqpmesh.router.client.arguments import text
-from amqpmesh.router.io.backoff import LASTING
+from amqpmesh.router.io.dialing import LASTING
 
 if TYPE_CHECKING:
     from amqpmesh.router.amqp.events import DeliveriesGathered, LinkDetached, TransferReceived

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 import trio
 
 from amqpmesh.router.client.client_connection import ClientConnection
-from amqpmesh.router.io.farewell import take_leave
+from amqpmesh.router.io.secured_stream import close_gracefully
 from amqpmesh.router.io.streams import READ_SIZE
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ class Served:
                         await self._written.wait()
                 nursery.cancel_scope.cancel()
             with trio.move_on_after(CLOSE_TIME):
-                await take_leave(self._stream)
+                await close_gracefully(self._stream)
         except Exception as fault:
             client_connection.lost(f"a fault of this library: {fault!r}")
             raise

@@ -1,16 +1,18 @@
-"""How a stream to a peer comes about, and why it did not."""
+"""Streams to peers: opening them, pauses between attempts, and reasons of failures."""
 
 from __future__ import annotations
 
 import os
 import ssl
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import trio
 
 from amqpmesh.router.amqp.errors import ConnectionClosedError
 from amqpmesh.router.config.urls import Endpoint
+from amqpmesh.router.io.environment import surroundings
 
 if TYPE_CHECKING:
     from amqpmesh.policies.redirect import Place
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
 Opener = Callable[[Endpoint], Awaitable[trio.abc.Stream]]
 """Opens the stream that TLS and AMQP run over."""
 
+LASTING: Final = 5.0
+"""Seconds after which a connection or a link counts as working: the next failure is the first in a row again."""
 
 NOT_TLS: Final = ("WRONG_VERSION_NUMBER", "PACKET_LENGTH_TOO_LONG", "RECORD_LAYER_FAILURE")
 """What OpenSSL calls it, in one version or another, if what comes is no TLS at all."""
@@ -30,6 +34,23 @@ class FinalError(Exception):
     def __init__(self, error: AmqpMeshError) -> None:
         super().__init__(error)
         self.error = error
+
+
+@dataclass(frozen=True, slots=True)
+class Backoff:
+    """Pauses between attempts to connect: each twice as long as the one before, shortened by a random part.
+
+    Args: first, longest: seconds.
+    """
+
+    first: float = 0.1
+    longest: float = 10.0
+
+    def pause(self, row: int) -> float:
+        """Return the seconds to wait after the `row`-th failure in a row, counted from 1."""
+        longest = min(self.longest, self.first * 2.0 ** min(row - 1, 30))
+        # Many clients of a restarted router must not connect all at once.
+        return longest * surroundings().chance.uniform(0.5, 1.0)
 
 
 async def open_tcp(endpoint: Endpoint) -> trio.abc.Stream:

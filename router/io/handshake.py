@@ -7,8 +7,7 @@ from typing import Any, Self
 
 import trio
 
-from amqpmesh.router.io.farewell import LINGER, take_leave
-from amqpmesh.router.io.secured_stream import TlsStream
+from amqpmesh.router.io.secured_stream import LINGER, TlsStream, close_gracefully
 from amqpmesh.router.io.streams import PutBack, TcpStream
 from amqpmesh.router.io.tls import certificate_user, not_believed
 from amqpmesh.router.logins import Logins
@@ -67,7 +66,7 @@ async def secure(
             return secured, Identity.of(secured)
     logins.not_secured(host, reason)
     with trio.move_on_after(LINGER):
-        await take_leave(stream)
+        await close_gracefully(stream)
     return None
 
 

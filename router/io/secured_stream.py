@@ -22,6 +22,11 @@ FETCHED: Final = 2 * RECORD
 PIECE: Final = 8 * RECORD
 """Octets that are encrypted before the system is asked whether it takes them."""
 
+LINGER: Final = 1.0
+"""Seconds to wait for the peer's end of the stream after ours. A socket that is closed with bytes unread is reset, and
+the reason in our `close` would be lost.
+"""
+
 
 class TlsStream(DirectStream):
     """TLS within a `TcpStream`, by memory: what `trio.SSLStream` does with a task that waits, without one.
@@ -181,3 +186,21 @@ class TlsStream(DirectStream):
         if self._outgoing.pending and not self._unsent:
             self._unsent = memoryview(self._outgoing.read())
             self._unsent = self._unsent[self.transport_stream.send_nowait(self._unsent) :]
+
+
+async def close_gracefully(stream: trio.abc.Stream) -> None:
+    """End our direction of a stream, then read on until the peer has ended its own (§2.2, §5.1).
+
+    A socket that is closed with bytes unread is reset, and the bytes written last would be lost. The peer may never end
+    its direction: callers limit the wait by `LINGER`.
+    """
+    with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
+        if isinstance(stream, TlsStream):
+            await stream.unwrap()
+            stream = stream.transport_stream
+        elif isinstance(stream, trio.SSLStream):
+            stream, _ = await stream.unwrap()
+        if isinstance(stream, trio.abc.HalfCloseableStream):
+            await stream.send_eof()
+            while await stream.receive_some(READ_SIZE):
+                pass

@@ -15,8 +15,7 @@ from amqpmesh.policies.redirect import NotFollowedError, Place, Stop
 from amqpmesh.router.amqp.standard.definitions import ConnectionCondition
 from amqpmesh.router.client.client_connection import of_foreigner
 from amqpmesh.router.config.urls import Endpoint, Service, is_loopback
-from amqpmesh.router.io.backoff import LASTING, Backoff
-from amqpmesh.router.io.dialing import Opener, reason
+from amqpmesh.router.io.dialing import LASTING, Backoff, Opener, reason
 from amqpmesh.router.io.dns import LookUp, NoServerError, endpoints
 from amqpmesh.router.io.handshake import Identity, SecuredStream
 from amqpmesh.router.io.secured_stream import TlsStream

@@ -23,8 +23,7 @@ from amqpmesh.router.config.file import ConnectorConfig, LinkConfig, ListenerCon
 from amqpmesh.router.config.tables import differing
 from amqpmesh.router.core import Core
 from amqpmesh.router.incremental import Steps, at_once
-from amqpmesh.router.io.backoff import Backoff
-from amqpmesh.router.io.dialing import Opener
+from amqpmesh.router.io.dialing import Backoff, Opener
 from amqpmesh.router.io.dns import LookUp, look_up
 from amqpmesh.router.io.environment import surroundings
 from amqpmesh.router.io.handshake import Identity, secure

@@ -6,9 +6,8 @@ from abc import ABC, abstractmethod
 import trio
 
 from amqpmesh.router.io.environment import surroundings
-from amqpmesh.router.io.farewell import LINGER, take_leave
 from amqpmesh.router.io.handshake import secure
-from amqpmesh.router.io.secured_stream import TlsStream
+from amqpmesh.router.io.secured_stream import LINGER, TlsStream, close_gracefully
 from amqpmesh.router.io.streams import BATCH_TIME, TcpStream
 from amqpmesh.router.logs import event_log
 from amqpmesh.router.logs.frame_trace import FrameTracer
@@ -83,7 +82,7 @@ class Transport(ABC):
                 with self._reading:
                     await self._read()
                 if self._record.engine.finished:
-                    await self._take_leave()
+                    await self._close_gracefully()
         except Exception as error:
             self._fault(error)
         finally:
@@ -289,7 +288,7 @@ class Transport(ABC):
         self._broken = True
         self._everything.cancel()
 
-    async def _take_leave(self) -> None:
+    async def _close_gracefully(self) -> None:
         """The connection has ended by the standard: see to it that the peer hears so."""
         if (
             self._is_writing and not self._record.cut
@@ -299,4 +298,4 @@ class Transport(ABC):
         if self._is_writing or self._held or self._broken:
             return
         with trio.move_on_after(LINGER):
-            await take_leave(self._stream)
+            await close_gracefully(self._stream)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import networkx
 import pytest
 
-from amqpmesh.pipeline.addresses import DYNAMIC
 from amqpmesh.pipeline.contingency import Case, Failure, Flow
+from amqpmesh.pipeline.deliveries import DYNAMIC
 from amqpmesh.pipeline.events import TABLES, spark_schema
 from amqpmesh.pipeline.graphs import Graph, Record, deciding, graph
 from tests.pipeline.test_routing import grid

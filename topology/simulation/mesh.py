@@ -18,7 +18,7 @@ from trio.testing import MockClock
 from amqpmesh.router.amqp.errors import CommandError
 from amqpmesh.router.client.connect import Connection, connect
 from amqpmesh.router.config.file import ConnectorConfig, ListenerConfig, MeshConfig, RouterConfig
-from amqpmesh.router.io.backoff import Backoff
+from amqpmesh.router.io.dialing import Backoff
 from amqpmesh.topology.simulation.certificates import Papers
 from amqpmesh.topology.simulation.convergence import LONG_STEP, STEP, disagreement, leftovers, none_left
 from amqpmesh.topology.simulation.links import Conditions

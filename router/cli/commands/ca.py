@@ -14,7 +14,7 @@ from amqpmesh.router.amqp.errors import CommandError
 from amqpmesh.router.cli import arguments, passwords
 from amqpmesh.router.cli.exit_status import EPILOG, Exit
 from amqpmesh.router.cli.folder import NAME, Folder, write_certificate, write_key
-from amqpmesh.router.cli.output import table
+from amqpmesh.router.cli.output.terminal import table
 from amqpmesh.topology.authority import AUTHORITY_DAYS, MAX_DAYS, ROUTER_DAYS, Authority, key_pem
 from amqpmesh.topology.certificates import CertificateError, RouterCertificate, mesh_refusal
 from amqpmesh.topology.records import MAX_ID, ROUTER_ID, UnreadableError
@@ -212,7 +212,7 @@ def show_all(given: argparse.Namespace) -> int:
         for each in sorted(issued, key=lambda each: (each.router, each.not_after))
     ]
     if rows:
-        print("\n".join(table.table(_HEADINGS, rows, _WIDE, ())))
+        print("\n".join(table(_HEADINGS, rows, _WIDE, ())))
     return Exit.DONE
 
 

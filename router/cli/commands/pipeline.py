@@ -16,11 +16,10 @@ from amqpmesh.pipeline.work import Done, Work
 from amqpmesh.router.amqp.errors import CommandError
 from amqpmesh.router.cli import arguments
 from amqpmesh.router.cli.exit_status import EPILOG, Exit
-from amqpmesh.router.cli.output import table
 from amqpmesh.router.cli.output.bodies import dump
 from amqpmesh.router.cli.output.progress import Progress
 from amqpmesh.router.cli.output.summary import duration
-from amqpmesh.router.cli.output.terminal import printable
+from amqpmesh.router.cli.output.terminal import printable, table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -149,7 +148,7 @@ def _watched(spark: "SparkSession", progress: Progress, verb: str) -> Iterator[N
     if not progress.is_shown:
         yield
         return
-    from amqpmesh.pipeline.progress import Tasks
+    from amqpmesh.pipeline.session import Tasks
 
     tasks, over = Tasks(spark), threading.Event()
 
@@ -173,13 +172,13 @@ def _lines(accounts: Sequence[Account], width: int) -> Iterator[str]:
     rows = [
         (each.job.name, each.done.rows, duration(each.seconds), _figures(each.done), each.place) for each in accounts
     ]
-    yield from table.table(("JOB", "ROWS", "TIME", "FIGURES", "RESULT"), rows, width, ("FIGURES", "RESULT"))
+    yield from table(("JOB", "ROWS", "TIME", "FIGURES", "RESULT"), rows, width, ("FIGURES", "RESULT"))
     for each in accounts:
         for shown in each.done.tables:
             yield ""
             yield f"{each.job.name}: {shown.title}"
             headings = [heading.upper() for heading in shown.headings]
-            yield from table.table(headings, shown.rows, width, headings)
+            yield from table(headings, shown.rows, width, headings)
 
 
 def _figures(done: Done) -> str:

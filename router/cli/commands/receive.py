@@ -12,8 +12,7 @@ from amqpmesh.router.amqp.errors import AmqpMeshError
 from amqpmesh.router.cli import arguments, client_peer
 from amqpmesh.router.cli.exit_status import EPILOG, Exit, StoppedError
 from amqpmesh.router.cli.output import bodies
-from amqpmesh.router.cli.output.progress import Progress
-from amqpmesh.router.cli.output.reconnects import losses_told
+from amqpmesh.router.cli.output.progress import Progress, reconnects_reported
 from amqpmesh.router.cli.output.summary import Summary
 from amqpmesh.router.cli.process.interruptible import Patience, attempt
 from amqpmesh.router.cli.process.stdio import Output
@@ -89,7 +88,7 @@ class _Receiving:
     async def run(self, connection: Connection) -> int:
         """Receive, and print the summary. Returns, Raises: as `receive`."""
         try:
-            with losses_told(self._progress.say, wanted=self._given.reconnect):
+            with reconnects_reported(self._progress.say, wanted=self._given.reconnect):
                 await attempt(lambda: self._receive_all(connection), self._patience)
         except StoppedError:
             self._tell()

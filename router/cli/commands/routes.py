@@ -15,9 +15,8 @@ from amqpmesh.router.cli import arguments, client_peer
 from amqpmesh.router.cli.commands.status import TIME_OUT, width
 from amqpmesh.router.cli.exit_status import EPILOG, Exit, RefusedError
 from amqpmesh.router.cli.managed import Managed
-from amqpmesh.router.cli.output import table
 from amqpmesh.router.cli.output.bodies import dump
-from amqpmesh.router.cli.output.terminal import printable
+from amqpmesh.router.cli.output.terminal import printable, table
 from amqpmesh.router.cli.process.interruptible import Patience, attempt
 from amqpmesh.router.cli.process.stdio import lines
 from amqpmesh.router.client.connect import Connection
@@ -266,7 +265,7 @@ def _head(plan: Plan, found: Sequence[Standing], *, back: bool) -> Iterator[str]
         (each.change.router, each.change.neighbour, each.cost, each.change.after, "in force" if each.is_done else "")
         for each in found
     ]
-    yield from table.table(headings, rows, width(), ("ROUTER", "NEIGHBOUR"))
+    yield from table(headings, rows, width(), ("ROUTER", "NEIGHBOUR"))
 
 
 def _used(use: Use) -> str:
@@ -296,4 +295,4 @@ def _lasting(found: Sequence[Standing], *, back: bool) -> Iterator[str]:
         )
         for each in found
     ]
-    yield from table.table(("ROUTER", "HOLDS UNTIL", "WRITE", "IN"), rows, width(), ("ROUTER",))
+    yield from table(("ROUTER", "HOLDS UNTIL", "WRITE", "IN"), rows, width(), ("ROUTER",))

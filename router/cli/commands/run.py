@@ -18,7 +18,7 @@ from amqpmesh.router.amqp.errors import ConfigError
 from amqpmesh.router.cli import configuration, registry
 from amqpmesh.router.cli.exit_status import EPILOG, Exit
 from amqpmesh.router.cli.output.hints import first_steps
-from amqpmesh.router.cli.process import service
+from amqpmesh.router.cli.process import system
 from amqpmesh.router.config.file import DEFAULT_URL, ListenerConfig, RouterConfig
 from amqpmesh.router.kernel import BOUND
 from amqpmesh.router.logs import event_log
@@ -68,8 +68,8 @@ def run(given: argparse.Namespace) -> int:
     """
     config = configuration.effective(given)
     event_log.configure(config.log.level, config.log.format, sys.stderr)
-    service.take_name()
-    service.raise_file_limit()
+    system.set_process_name()
+    system.raise_file_limit()
     if given.workers is not None:
         from amqpmesh.router.cli.process.supervisor import supervise  # here: one process needs none of it
 
@@ -77,10 +77,10 @@ def run(given: argparse.Namespace) -> int:
     stage = Stage(
         read_again=partial(configuration.effective, given),
         begun=lambda router: _tell(config, [(each.url, each.config) for each in router.listeners]),
-        ending=lambda: service.notify("STOPPING=1"),
+        ending=lambda: system.notify("STOPPING=1"),
         ended=lambda _: None,
     )
-    service.look_for_garbage_less()
+    system.collect_garbage_less_often()
     return trio.run(serve, config, stage)
 
 
@@ -89,7 +89,7 @@ def _work(given: argparse.Namespace, worker: "Worker") -> int:
     from amqpmesh.router.cli.process.supervisor import DRAINED, HURRY, READY
 
     config = worker.config
-    service.look_for_garbage_less()
+    system.collect_garbage_less_often()
     event_log.configure(config.log.level, config.log.format, sys.stderr, worker=config.id)
     stage = Stage(
         read_again=lambda: worker.part_of(configuration.effective(given)),
@@ -108,7 +108,7 @@ def _tell(config: RouterConfig, listeners: Sequence[tuple[str, ListenerConfig]],
         log.info("listening", url=url, name=listener.name)
     if sys.stderr.isatty() and config.log.format == "text" and config.log.level in ("debug", "info"):
         print(*first_steps(listeners), sep="\n", file=sys.stderr)
-    service.notify("READY=1")
+    system.notify("READY=1")
 
 
 async def serve(config: RouterConfig, stage: Stage) -> int:

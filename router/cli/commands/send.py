@@ -4,19 +4,18 @@ import argparse
 import os
 import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import aclosing, closing, suppress
 from typing import Final
 
 import trio
 
+from amqpmesh.router.amqp.connection import OURS, PRODUCT
 from amqpmesh.router.amqp.errors import AmqpMeshError, CommandError, InDoubtError
 from amqpmesh.router.cli import arguments, client_peer
 from amqpmesh.router.cli.exit_status import EPILOG, Exit
-from amqpmesh.router.cli.explaining import why_no_credit
 from amqpmesh.router.cli.output.bodies import from_octets
-from amqpmesh.router.cli.output.progress import Progress
-from amqpmesh.router.cli.output.reconnects import losses_told
+from amqpmesh.router.cli.output.progress import Progress, reconnects_reported
 from amqpmesh.router.cli.output.summary import Summary, duration
 from amqpmesh.router.cli.process import stdio
 from amqpmesh.router.cli.process.interruptible import Patience, accompanied, attempt
@@ -25,6 +24,9 @@ from amqpmesh.router.client.connect import Connection
 from amqpmesh.router.client.outgoing import Outgoing
 from amqpmesh.router.client.sender import Sender, end_of
 from amqpmesh.router.client.sender_link import SenderLink
+from amqpmesh.router.management.entities import PREFIX
+from amqpmesh.router.management.queries import body_of
+from amqpmesh.router.management.service import ADDRESS
 from amqpmesh.router.message.content import Message, encode_message
 from amqpmesh.router.message.outcomes import OutcomeError
 
@@ -35,7 +37,13 @@ BATCH_TIME: Final = 0.001
 """Seconds in which what is sent is gathered, to be written at once."""
 
 EXPLAINED_AFTER: Final = 1.0
-"""Seconds without credit before it is said what that means."""
+"""Seconds without credit before the command prints the reason."""
+
+ANSWER_TIME: Final = 2.0
+"""Seconds that the router has to answer; the sender waits for credit meanwhile anyway."""
+
+UNKNOWN: Final = "the peer gives none, and does not say why"
+"""The reason printed for other peers, and for routers that do not answer."""
 
 
 def declare(command: argparse.ArgumentParser) -> None:
@@ -113,7 +121,7 @@ class _Sending:
     async def run(self, connection: Connection) -> int:
         """Send, and print the summary. Returns, Raises: as `send`."""
         try:
-            with losses_told(self._progress.say, wanted=self._given.reconnect):
+            with reconnects_reported(self._progress.say, wanted=self._given.reconnect):
                 await attempt(lambda: self._send_all(connection), self._patience)
         except (AmqpMeshError, OSError):
             if self._summary.count:
@@ -275,3 +283,18 @@ class _Sending:
             if summary.first_failure is not None:
                 self._progress.say(f"the first that was not accepted: {summary.first_failure}")
             self._progress.say(summary.text())
+
+
+async def why_no_credit(connection: Connection, link: str) -> str:
+    """Ask the peer's `$management` why a sender has no credit. Args: link: the name of the sender's link."""
+    try:
+        if (connection.peer.properties or {}).get(PRODUCT) == OURS:
+            with trio.move_on_after(ANSWER_TIME):
+                async with connection.requester(ADDRESS) as requester:
+                    asked = {"operation": "READ", "type": f"{PREFIX}link", "name": link}
+                    told = body_of(await requester.request(Message(application_properties=asked)))
+                if isinstance(told, Mapping) and isinstance(reason := told.get("reason"), str):
+                    return reason
+    except AmqpMeshError:
+        pass  # peers need not answer
+    return UNKNOWN

@@ -8,8 +8,7 @@ from amqpmesh.router.amqp.errors import CommandError
 from amqpmesh.router.amqp.sasl.mechanisms import MAX_ITERATIONS, MIN_ITERATIONS, SCRAM_ITERATIONS
 from amqpmesh.router.cli import arguments, passwords
 from amqpmesh.router.cli.exit_status import EPILOG, Exit
-from amqpmesh.router.cli.output import table
-from amqpmesh.router.cli.output.terminal import printable
+from amqpmesh.router.cli.output.terminal import printable, table
 from amqpmesh.router.config.users import Users, add_user, remove_user
 
 _HEADINGS = ("USER", "ITERATIONS", "MECHANISMS")
@@ -75,7 +74,7 @@ def list_all(given: argparse.Namespace) -> int:
         verifiers = users.verifiers(name)
         rows.append((printable(name), min(each.iterations for each in verifiers.values()), ", ".join(verifiers)))
     if rows:
-        print("\n".join(table.table(_HEADINGS, rows, _WIDE, ())))
+        print("\n".join(table(_HEADINGS, rows, _WIDE, ())))
     return Exit.DONE
 
 

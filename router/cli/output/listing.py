@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from amqpmesh.router.cli.output.table import Cell, table
+from amqpmesh.router.cli.output.terminal import Cell, table
 
 OWN: Final = "this command"
 """The text in place of the container-id of our own connection."""

@@ -1,12 +1,18 @@
-"""Progress of a client, on standard error: standard output holds bodies only."""
+"""Progress and reconnects of a client, on standard error: standard output holds bodies only."""
 
+import logging
 import sys
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
 
 from amqpmesh.router.cli.output.terminal import printable
+from amqpmesh.router.logs.event_log import RepeatFilter
 
 if TYPE_CHECKING:
     from tqdm import tqdm
+
+LOGGER: Final = "amqpmesh.client"
 
 
 class Progress:
@@ -52,3 +58,32 @@ def _bar(verb: str, total: int | None) -> "tqdm[Any]":
 
     tqdm.monitor_interval = 0  # it would start a thread, to redraw what does not move
     return tqdm(desc=verb, total=total, leave=False, dynamic_ncols=True, unit="", file=sys.stderr)
+
+
+class _Reporter(logging.Handler):
+    def __init__(self, say: Callable[[str], None]) -> None:
+        super().__init__()
+        self._say = say
+        self.addFilter(RepeatFilter())
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._say(record.getMessage())
+
+
+@contextmanager
+def reconnects_reported(say: Callable[[str], None], *, wanted: bool) -> Iterator[None]:
+    """Print what the client logs: lost and failed connections, with their reasons. A repeated line is printed once in
+    ten seconds. Args: wanted: False: do nothing.
+    """
+    if not wanted:
+        yield
+        return
+    logger, handler = logging.getLogger(LOGGER), _Reporter(say)
+    level = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+        logger.removeHandler(handler)

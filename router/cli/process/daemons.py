@@ -14,7 +14,7 @@ from typing import Final
 import trio
 
 from amqpmesh.router.amqp.errors import AmqpMeshError
-from amqpmesh.router.cli.process.children import ends_with_us
+from amqpmesh.router.cli.process.system import signal_at_parent_death
 
 CLIENTS: Final = "clients"
 """The listener that clients connect to."""
@@ -67,7 +67,7 @@ class Daemon:
                 stdout=subprocess.DEVNULL,
                 stderr=log,
                 start_new_session=True,  # Ctrl-C is for the command alone, which ends them in good order
-                preexec_fn=ends_with_us(signal.SIGKILL),
+                preexec_fn=signal_at_parent_death(signal.SIGKILL),
             )
 
     @property

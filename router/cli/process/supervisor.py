@@ -23,10 +23,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from amqpmesh.router.cli.exit_status import Exit
-from amqpmesh.router.cli.process import service
-from amqpmesh.router.cli.process.children import ends_with_us
+from amqpmesh.router.cli.process import system
+from amqpmesh.router.cli.process.system import signal_at_parent_death
 from amqpmesh.router.config.workers import worker_config
-from amqpmesh.router.io.backoff import LASTING, Backoff
+from amqpmesh.router.io.dialing import LASTING, Backoff
 from amqpmesh.router.io.environment import REAL
 from amqpmesh.router.logs import event_log
 from amqpmesh.router.runtime.listeners import at_port, reserved
@@ -110,7 +110,7 @@ class Supervisor:
         self._begun = begun
         self._processes = [Process(number, worker_of(config.id, number)) for number in range(1, count + 1)]
         self._backoff = Backoff()
-        self._end_with_us = ends_with_us(signal.SIGTERM)
+        self._set_death_signal = signal_at_parent_death(signal.SIGTERM)
         self._all_began = False
         self._ending = False
         self._kill_at: float | None = None
@@ -197,8 +197,8 @@ class Supervisor:
             # When it takes them no longer, it has as good as ended. To ignore them would lose those that wait already.
             signal.signal(each, _let_pass)
         os.setsid()  # Ctrl-C is for the supervisor
-        if self._end_with_us is not None:
-            self._end_with_us()
+        if self._set_death_signal is not None:
+            self._set_death_signal()
         REAL.chance.seed()  # else all would take the same turns
         config, count, folder = self._config, self._count, self._folder
 
@@ -288,7 +288,7 @@ class Supervisor:
             self._kill_at = at if self._kill_at is None else min(at, self._kill_at)
         elif number in TOLD:
             log.info("draining", signal=signal.Signals(number).name, seconds=self._config.drain)
-            service.notify("STOPPING=1")
+            system.notify("STOPPING=1")
             self._end()
 
     def _end(self) -> None:

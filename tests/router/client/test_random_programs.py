@@ -16,7 +16,7 @@ from amqpmesh.router.amqp.errors import AmqpMeshError, CommandError, InDoubtErro
 from amqpmesh.router.amqp.standard.definitions import ReceiverSettleMode, SenderSettleMode
 from amqpmesh.router.amqp.standard.delivery_states import Accepted, Modified, Rejected, Released
 from amqpmesh.router.client.delivery import DeliveryAbortedError
-from amqpmesh.router.io.backoff import Backoff
+from amqpmesh.router.io.dialing import Backoff
 from amqpmesh.router.io.environment import REAL
 from amqpmesh.router.message.content import Message
 from amqpmesh.router.runtime.router import Router

@@ -18,7 +18,7 @@ from amqpmesh.router.amqp.errors import (
 from amqpmesh.router.amqp.standard.definitions import AmqpCondition, Error, LinkCondition, Role, SessionCondition
 from amqpmesh.router.amqp.standard.messaging import Data, Source
 from amqpmesh.router.amqp.standard.performatives import Disposition, Flow, Transfer
-from amqpmesh.router.io.backoff import Backoff
+from amqpmesh.router.io.dialing import Backoff
 from amqpmesh.router.message.content import Message
 from tests.support.peers.scripted_server import Counterpart
 from tests.support.tasks.calls import Call

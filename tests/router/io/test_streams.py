@@ -12,8 +12,8 @@ from amqpmesh.router.config.file import RouterConfig
 from amqpmesh.router.config.urls import Endpoint
 from amqpmesh.router.core import Core
 from amqpmesh.router.io.dialing import open_tcp
-from amqpmesh.router.io.farewell import LINGER, take_leave
 from amqpmesh.router.io.handshake import secure
+from amqpmesh.router.io.secured_stream import LINGER, close_gracefully
 from amqpmesh.router.io.streams import RECEIVE_BUFFER, UNSENT, TcpStream
 
 
@@ -48,7 +48,7 @@ async def test_a_stream_is_ended_outwards_then_read_to_its_end() -> None:
     ours, theirs = memory_stream_pair()
     recorded = Recorded(ours)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(take_leave, recorded)
+        nursery.start_soon(close_gracefully, recorded)
         assert await theirs.receive_some() == b""
         await theirs.send_all(b"still on its way")
         await theirs.send_eof()
@@ -73,7 +73,7 @@ async def test_below_tls_it_is_so_too(authority: trustme.CA) -> None:
         nursery.start_soon(secured.do_handshake)
         await peer.do_handshake()
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(take_leave, secured)
+        nursery.start_soon(close_gracefully, secured)
         rest, _ = await peer.unwrap()
         assert recorded.done == []
         assert await rest.receive_some() == b""

@@ -35,7 +35,7 @@ from amqpmesh.router.config.file import (
 )
 from amqpmesh.router.config.urls import Endpoint
 from amqpmesh.router.config.users import Users, add_user
-from amqpmesh.router.io.backoff import Backoff
+from amqpmesh.router.io.dialing import Backoff
 from amqpmesh.router.io.dns import NoServerError, Server
 from amqpmesh.router.io.tls import mesh_contexts
 from amqpmesh.router.logs.event_log import event_of, fields_of

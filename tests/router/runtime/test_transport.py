@@ -16,7 +16,7 @@ from amqpmesh.router.amqp.standard.performatives import Attach, Begin, Close, De
 from amqpmesh.router.config.file import ListenerConfig
 from amqpmesh.router.core import Core
 from amqpmesh.router.io import streams
-from amqpmesh.router.io.farewell import LINGER
+from amqpmesh.router.io.secured_stream import LINGER
 from amqpmesh.router.model.connections import ConnectionRecord
 from amqpmesh.router.runtime import transport
 from amqpmesh.router.runtime.router import Router

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from amqpmesh.router.config.file import ConnectorConfig
-from amqpmesh.router.io.backoff import Backoff
+from amqpmesh.router.io.dialing import Backoff
 from amqpmesh.router.runtime.router import Router
 from amqpmesh.router.statistics.router_statistics import ConnectorStatistics
 from tests.support.peers.library_client import URL, Roads

@@ -5,7 +5,7 @@ import unicodedata
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amqpmesh.router.cli.output.table import NARROWEST, table
+from amqpmesh.router.cli.output.terminal import NARROWEST, table
 
 words = st.text(st.characters(categories=["Lu", "Ll", "Lo"]), max_size=40)
 rows = st.lists(st.tuples(words, st.one_of(st.none(), st.integers(0, 10**9)), words), max_size=5)

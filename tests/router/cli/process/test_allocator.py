@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from amqpmesh.router.cli.main import main
-from amqpmesh.router.cli.process import allocator
+from amqpmesh.router.cli.process import system
 from tests.support.processes.daemon import PATIENCE, Daemon
 
 ORDER = ("run", "--listen", "amqp://127.0.0.1:0")
@@ -39,7 +39,7 @@ def begun(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Sequence[str], Map
         found.append((path, arguments, environment))
         raise Begun
 
-    monkeypatch.delenv(allocator.NAME, raising=False)
+    monkeypatch.delenv(system.ALLOCATOR, raising=False)
     monkeypatch.setattr(sys, "argv", ["amqpmesh", *ORDER])
     monkeypatch.setattr(sys, "orig_argv", ARGUMENTS)
     monkeypatch.setattr(os, "confstr", {"CS_GNU_LIBC_VERSION": "glibc 2.36"}.get)
@@ -58,7 +58,7 @@ def test_what_the_environment_says_goes_before(
     said: str, begun: list[tuple[str, Sequence[str], Mapping[str, str]]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PYTHONMALLOC", said)
-    allocator.take_from_c_library()
+    system.use_c_allocator()
     assert not begun
 
 
@@ -71,9 +71,9 @@ def test_where_the_c_library_keeps_what_is_free_there_is_nothing_to_gain(
             raise error(name)
 
         monkeypatch.setattr(os, "confstr", unknown)
-        allocator.take_from_c_library()
+        system.use_c_allocator()
     monkeypatch.setattr(os, "confstr", {"CS_GNU_LIBC_VERSION": None}.get)
-    allocator.take_from_c_library()
+    system.use_c_allocator()
     assert not begun
 
 
@@ -84,10 +84,10 @@ def test_where_it_cannot_begin_anew_it_goes_on(monkeypatch: pytest.MonkeyPatch) 
         tried.append(path)
         raise PermissionError(path)
 
-    monkeypatch.delenv(allocator.NAME, raising=False)
+    monkeypatch.delenv(system.ALLOCATOR, raising=False)
     monkeypatch.setattr(os, "confstr", {"CS_GNU_LIBC_VERSION": "glibc 2.36"}.get)
     monkeypatch.setattr(os, "execve", refused)
-    allocator.take_from_c_library()
+    system.use_c_allocator()
     assert tried == ["/proc/self/exe"]
 
 
@@ -105,7 +105,7 @@ def test_other_commands_and_other_programs_do_not_begin_anew(
     assert capsys.readouterr().out.count("usage: ") == 2
 
 
-@pytest.mark.skipif(not allocator._trims(), reason="the C library is not GNU's")
+@pytest.mark.skipif(not system._trims(), reason="the C library is not GNU's")
 @pytest.mark.parametrize(
     ("environment", "is_there"), [({}, b"malloc"), ({"PYTHONMALLOC": "pymalloc"}, b"pymalloc")], ids=["default", "said"]
 )
@@ -124,7 +124,7 @@ def test_the_process_is_the_one_that_was_started(
         assert router.ended() == 0
 
 
-@pytest.mark.skipif(not allocator._trims(), reason="the C library is not GNU's")
+@pytest.mark.skipif(not system._trims(), reason="the C library is not GNU's")
 def test_it_is_the_same_program_whatever_that_was_called(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A service manager may name it as it likes, and a program of that name may lie in the path."""
     monkeypatch.delenv("PYTHONMALLOC", raising=False)
@@ -148,5 +148,5 @@ def test_what_was_read_from_standard_input_is_not_read_again(
     begun: list[tuple[str, Sequence[str], Mapping[str, str]]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["-", *ORDER])
-    allocator.take_from_c_library()
+    system.use_c_allocator()
     assert not begun

@@ -9,7 +9,7 @@ from trio.testing import MockClock
 from amqpmesh.router.amqp.connection import OURS, PRODUCT
 from amqpmesh.router.amqp.standard.definitions import AmqpCondition, Error, Role
 from amqpmesh.router.amqp.standard.performatives import Attach
-from amqpmesh.router.cli.explaining import ANSWER_TIME, UNKNOWN, why_no_credit
+from amqpmesh.router.cli.commands.send import ANSWER_TIME, UNKNOWN, why_no_credit
 from amqpmesh.router.runtime.management_node import SURVEY_TIME
 from amqpmesh.router.runtime.router import Router
 from tests.support.peers.library_client import joined

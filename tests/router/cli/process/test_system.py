@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from amqpmesh.router.cli.process import service
+from amqpmesh.router.cli.process import system
 
 
 def listening_at(address: str) -> socket.socket:
@@ -21,21 +21,21 @@ def listening_at(address: str) -> socket.socket:
 def test_the_service_manager_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with listening_at(str(tmp_path / "notify")) as manager:
         monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
-        service.notify("READY=1")
+        system.notify("READY=1")
         assert manager.recv(100) == b"READY=1"
 
 
 def test_the_service_manager_may_have_a_name_without_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
     with listening_at("\0amqpmesh-test-notify") as manager:
         monkeypatch.setenv("NOTIFY_SOCKET", "@amqpmesh-test-notify")
-        service.notify("STOPPING=1")
+        system.notify("STOPPING=1")
         assert manager.recv(100) == b"STOPPING=1"
 
 
 def test_a_service_manager_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NOTIFY_SOCKET", "/nonexistent/manager")
     with pytest.raises(FileNotFoundError, match=r"NOTIFY_SOCKET: No such file or directory: '/nonexistent/manager'"):
-        service.notify("READY=1")
+        system.notify("READY=1")
 
 
 def test_without_a_service_manager_no_socket_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -44,14 +44,14 @@ def test_without_a_service_manager_no_socket_is_made(monkeypatch: pytest.MonkeyP
 
     monkeypatch.delenv("NOTIFY_SOCKET", raising=False)
     monkeypatch.setattr(socket, "socket", refuse)
-    service.notify("READY=1")
+    system.notify("READY=1")
 
 
 def test_the_soft_limit_of_files_becomes_the_hard_one() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, 256), hard))
     try:
-        service.raise_file_limit()
+        system.raise_file_limit()
         assert resource.getrlimit(resource.RLIMIT_NOFILE) == (hard, hard)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
@@ -60,10 +60,10 @@ def test_the_soft_limit_of_files_becomes_the_hard_one() -> None:
 def test_what_is_there_when_a_daemon_begins_is_not_looked_at_for_garbage_again() -> None:
     program = """
 import gc
-from amqpmesh.router.cli.process import service
+from amqpmesh.router.cli.process import system
 before = gc.get_threshold()
 kept = [[] for _ in range(100)]
-service.look_for_garbage_less()
+system.collect_garbage_less_often()
 assert not any(each is kept[0] for each in gc.get_objects())
 assert gc.get_threshold()[0] > before[0]
 begun = []
