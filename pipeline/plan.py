@@ -83,7 +83,7 @@ class Proposed:
     """What is proposed.
 
     Args: changes: in the order in which they are made. case, changed: before and after. use: of the most used link
-        before, after, and while changes are made. failures: rows of the table of that name. left_out: changes that the
+        before, after, and while changes are made. failures: rows of the table of that name. skipped: changes that the
         search proposed and that made a failure worse. least, evaluations, is_exhausted: of the search.
     """
 
@@ -92,7 +92,7 @@ class Proposed:
     changed: Case
     use: tuple[float, float, float]
     failures: tuple[Row, ...]
-    left_out: int
+    skipped: int
     least: float
     evaluations: int
     is_exhausted: bool
@@ -102,7 +102,7 @@ class Proposed:
         """What the failures say."""
         if not self.changes:
             reason = "there is nothing to gain"
-            return Verdict(None, "all changes that gain enough make a failure worse" if self.left_out else reason)
+            return Verdict(None, "all changes that gain enough make a failure worse" if self.skipped else reason)
         before, after = (max(self.failures, key=lambda row: row[name]) for name in ("use_before", "use_after"))
         worse = [row for row in self.failures if row["worse"]]
         sentence = (
@@ -137,7 +137,7 @@ def proposed(
     singles = case.failures(loaded=0, pairs=0)
     before = _by_name(check(case, singles))
     most = float((case.traffic.load / can).max(initial=0.0))
-    left_out = evaluations = 0
+    skipped = evaluations = 0
     is_exhausted = False
     for attempt in range(TRIES):
         found = search(case.traffic, can, replace(effort, seed=effort.seed + attempt))
@@ -153,16 +153,16 @@ def proposed(
             if not any(row["worse"] for row in rows):
                 made = tuple(Change(*edge, graph.edges[edge], cost) for edge, cost in changes.items())
                 use = most, after, on_the_way
-                return Proposed(made, case, changed, use, tuple(rows), left_out, found.least, evaluations, is_exhausted)
+                return Proposed(made, case, changed, use, tuple(rows), skipped, found.least, evaluations, is_exhausted)
             worse = {(row["kind"], row["failure"]) for row in rows if row["worse"]}
             changes = _without_one(graph, flows, changes, can, before, most, harm, [
                 each for each in singles if (each.kind, each.name) in worse
             ])  # fmt: skip
-            left_out += 1
+            skipped += 1
         if not found.changes:
             break
     rows = _compared(before, before, most, harm)
-    return Proposed((), case, case, (most, most, most), tuple(rows), left_out, found.least, evaluations, is_exhausted)
+    return Proposed((), case, case, (most, most, most), tuple(rows), skipped, found.least, evaluations, is_exhausted)
 
 
 def _with(graph: Graph, flows: Sequence[Flow], changes: Mapping[Edge, int], capacity: Amounts) -> Case:
@@ -326,7 +326,7 @@ def _figures(found: Proposed) -> dict[str, int | float]:
         "on the way": found.use[2],
         "at least": found.least,
         "single failures": len(found.failures),
-        "left out for a failure": found.left_out,
+        "left out for a failure": found.skipped,
         "costs tried": found.evaluations,
         "search cut short": int(found.is_exhausted),
     }

@@ -87,7 +87,7 @@ def _relieve(core: Core) -> None:
 
 def _update_branch(core: Core, outgoing: OutgoingLink) -> None:
     if outgoing.retired and core.mesh is not None:
-        core.mesh.ways.lanes_out.end_if_done(outgoing)
+        core.mesh.routes.lane_links.end_if_done(outgoing)
     recount(core, outgoing)
     branch = outgoing.branch
     if branch is not None and not outgoing.gone:
@@ -99,7 +99,7 @@ def _update_branch(core: Core, outgoing: OutgoingLink) -> None:
             count_output(core, outgoing.connection)
         withdrawn = flow_state.lowered and flow_state.link_credit == 0
         usable = outgoing.usable
-        if outgoing.left_out and usable:
+        if outgoing.skipped and usable:
             take_back(core, outgoing, branch)
         elif outgoing.address.is_multicast and not usable:
             watch(core, outgoing)
@@ -114,8 +114,8 @@ def _drop_if_idle(core: Core, address: Address) -> bool:
     """Forget an address that nobody uses any more; whether it was."""
     if address.far is not None:
         return address.far.look()
-    if core.mesh is not None and core.mesh.ways.owns(address):
-        return core.mesh.ways.drop_if_idle(address)
+    if core.mesh is not None and core.mesh.routes.is_internal(address):
+        return core.mesh.routes.drop_if_idle(address)
     return core.addresses.drop_if_idle(address)
 
 

@@ -578,17 +578,17 @@ class Core:
         """Where producers of an address are attached: there, or at a node that leads to others, too."""
         if address.far is not None:
             return address.far.ingress()
-        return address if self.mesh is None else self.mesh.ways.ingresses.of(address)
+        return address if self.mesh is None else self.mesh.routes.ingresses.of(address)
 
     def consumers_changed(self, address: Address) -> None:
         """A consumer of an address has come: the mesh is told of it."""
         if self.mesh is not None and address.far is None:
-            self.mesh.ways.consumers_changed(address)
+            self.mesh.routes.consumers_changed(address)
 
     def need_bulk(self, way: Address) -> None:
         """Something large is to leave by a lane."""
         assert self.mesh is not None
-        self.mesh.ways.need_bulk(way)
+        self.mesh.routes.need_bulk(way)
 
     def cost_of(self, config: ListenerConfig | ConnectorConfig) -> int:
         """What sending costs now on the connections of a listener or connector."""
@@ -603,14 +603,14 @@ class Core:
     def is_new(self, incoming: IncomingLink, tag: bytes) -> bool:
         """Whether a delivery by a tree is one that this router has not had."""
         assert self.mesh is not None
-        return self.mesh.ways.hearing.is_new(incoming, tag)
+        return self.mesh.routes.tree_histories.is_new(incoming, tag)
 
     def hops_to(self, lane: Lane) -> int:
         """How many hops deliveries may make that begin their way by `lane` here."""
         assert self.mesh is not None
-        return self.mesh.ways.hops_to(lane)
+        return self.mesh.routes.hop_limit(lane)
 
     def new_key(self, lane: Lane) -> bytes:
         """The delivery-tag of a delivery that begins its way by `lane` here."""
         assert self.mesh is not None
-        return self.mesh.ways.new_key(lane)
+        return self.mesh.routes.new_key(lane)

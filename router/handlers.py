@@ -178,7 +178,7 @@ def _take(core: Core, record: ConnectionRecord, event: events.LinkAttached) -> N
     taken = event.link.context
     if isinstance(taken, ContainerLink):
         core.containers.attached(taken, event)
-    elif isinstance(taken, Neighbour) or (core.mesh is not None and core.mesh.takes(record, event)):
+    elif isinstance(taken, Neighbour) or (core.mesh is not None and core.mesh.is_neighbours_attach(record, event)):
         assert core.mesh is not None
         core.mesh.attached(record, event)
     elif core.mesh is not None and record in core.mesh.neighbours:
@@ -196,7 +196,7 @@ def _detached(core: Core, record: ConnectionRecord, event: events.LinkDetached) 
         core.mesh.detached(taken)
     if isinstance(taken, OutgoingLink) and taken.lane is not None and not taken.gone:
         assert core.mesh is not None
-        core.mesh.ways.refused(taken)
+        core.mesh.routes.lane_refused(taken)
     if isinstance(taken, IncomingLink | OutgoingLink):
         if event.by_peer and not event.closed:
             suspend(core, record, taken)

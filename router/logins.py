@@ -23,7 +23,7 @@ class _Host:
     """What came from one host in this second."""
 
     lines: int = 0
-    left_out: int = 0
+    skipped: int = 0
     refused: int = 0
     #: Of those left out, each once.
     users: dict[str, None] = field(default_factory=dict)
@@ -74,13 +74,13 @@ class Logins:
         """The second is over: log what had no line of its own."""
         hosts, self._hosts = self._hosts, {}
         for name, host in hosts.items():
-            if host.left_out:
+            if host.skipped:
                 users = list(host.users)
                 more = ["..."] if len(users) > NAMES else []
                 self._log.warning(
                     "logins suppressed",
                     peer=name,
-                    count=host.left_out,
+                    count=host.skipped,
                     refused=host.refused,
                     users=", ".join([*users[:NAMES], *more]) or None,
                 )
@@ -92,7 +92,7 @@ class Logins:
         if host.lines < LINES:
             host.lines += 1
             return True
-        host.left_out += 1
+        host.skipped += 1
         host.refused += refused
         if user is not None and len(host.users) <= NAMES:
             host.users[user] = None

@@ -150,7 +150,7 @@ def _everyone(core: Core, address: Address) -> list[OutgoingLink]:
     awaited = address.awaited
     while awaited:
         last = awaited[-1]
-        if last in address.outgoing and not (last.is_over or last.left_out or last.is_ready):
+        if last in address.outgoing and not (last.is_over or last.skipped or last.is_ready):
             last.stall()
             return []
         awaited.pop()
@@ -163,7 +163,7 @@ def _everyone(core: Core, address: Address) -> list[OutgoingLink]:
             return []
     if len(ready) == len(address.outgoing):
         return ready + here
-    address.awaited = [each for each in address.outgoing if not (each.is_over or each.left_out or each.is_ready)]
+    address.awaited = [each for each in address.outgoing if not (each.is_over or each.skipped or each.is_ready)]
     if address.awaited:
         for each in address.outgoing:
             each.stall()

@@ -35,7 +35,7 @@ def end_lane(core: Core, leg: Leg) -> None:
     outgoing = leg.branch
     assert isinstance(outgoing, OutgoingLink)
     if outgoing.retired and core.mesh is not None:
-        core.mesh.ways.lanes_out.end_if_done(outgoing)
+        core.mesh.routes.lane_links.end_if_done(outgoing)
 
 
 def uncount(core: Core, leg: Leg) -> None:
@@ -172,6 +172,6 @@ def count_undelivered(core: Core, address: Address | None) -> None:
 
 def seen_as(core: Core, address: Address) -> Address:
     """The address as clients see it that a node belongs to; the node itself, where there is none."""
-    if address.is_ingress or (address.name and core.mesh is not None and core.mesh.ways.owns(address)):
+    if address.is_ingress or (address.name and core.mesh is not None and core.mesh.routes.is_internal(address)):
         return core.addresses.find(address.tenant, address.name) or address
     return address

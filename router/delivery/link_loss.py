@@ -62,7 +62,7 @@ def session_over(core: Core, record: ConnectionRecord, session: Session) -> None
     for each in links:
         if isinstance(each, OutgoingLink) and each.lane is not None:
             assert core.mesh is not None
-            core.mesh.ways.refused(each)
+            core.mesh.routes.lane_refused(each)
     core.chores.do(_end(core, _over(core, links)))
 
 
@@ -161,7 +161,7 @@ def _withdraw(core: Core, taken: IncomingLink | OutgoingLink) -> bool:
 def nobody_left(core: Core, address: Address) -> None:
     """The last receiver is gone, or the last lane: what waits goes back (§3.4.4), or another way."""
     if core.mesh is not None:
-        core.mesh.ways.nobody_left(address)
+        core.mesh.routes.lost_last_link(address)
     if not address.outgoing:
         send_back(core, address)
 

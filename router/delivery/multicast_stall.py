@@ -18,12 +18,12 @@ HOP_PATIENCE: Final = 0.25
 
 def watch(core: Core, outgoing: OutgoingLink) -> None:
     """A receiver of a multicast can take nothing: see whether it has changed its mind after a while."""
-    if outgoing.stalled_since is None and not outgoing.left_out:
+    if outgoing.stalled_since is None and not outgoing.skipped:
         since = outgoing.stalled_since = core.now
         patience = outgoing.address.config.overflow_time
         if outgoing.address.lane is not None and core.mesh is not None:
             # Who stalls there is left out there, and first: others behind that lane are to miss nothing.
-            patience += HOP_PATIENCE * core.mesh.ways.hops.hops_behind(outgoing)
+            patience += HOP_PATIENCE * core.mesh.routes.next_hops.hops_behind(outgoing)
         core.schedule(since + patience, partial(_lose_patience, core, outgoing, since))
 
 
@@ -47,13 +47,13 @@ def _lose_patience(core: Core, outgoing: OutgoingLink, since: float) -> None:
 
 def _leave_out(core: Core, outgoing: OutgoingLink) -> None:
     """A receiver that stalls sets the pace of a multicast no longer."""
-    if not outgoing.left_out and outgoing.branch is not None:
-        outgoing.left_out = True
+    if not outgoing.skipped and outgoing.branch is not None:
+        outgoing.skipped = True
         outgoing.address.pool.change_branch(outgoing.branch, 0, outgoing.cost, False, core.now)
 
 
 def take_back(core: Core, outgoing: OutgoingLink, branch: Branch) -> None:
     """A receiver that was left out gives credit again. Args: branch: its place in the pool."""
-    outgoing.left_out = False
+    outgoing.skipped = False
     outgoing.stalled_since = None
     outgoing.address.pool.change_branch(branch, 0, outgoing.cost, True, core.now)

@@ -94,7 +94,7 @@ def why_node(node: Address, *, draining: bool) -> Reason | None:
         return None
     if node.far is not None and node.is_ingress and not node.outgoing:
         return Reason.ELSEWHERE
-    reasons = {_of_receivers(each) for each in node.outgoing if not each.left_out}
+    reasons = {_of_receivers(each) for each in node.outgoing if not each.skipped}
     ways = list(node.shares)
     if node.config.distribution is Distribution.CLOSEST:
         least = min((share.cost for share in ways), default=0)

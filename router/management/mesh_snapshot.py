@@ -121,7 +121,7 @@ def look_around(core: Core, lanes: Sequence[LaneStatistics]) -> Steps[Seen]:
                     )
                 )
             yield
-    disagreements = yield from mesh.ways.disagreements.survey(mesh.ways.nodes())
+    disagreements = yield from mesh.routes.mismatches.snapshot(mesh.routes.nodes())
     whole = _mesh(core, mesh, neighbours, routes, len(lanes))
     return Seen(
         mesh=whole,

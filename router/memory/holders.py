@@ -186,7 +186,7 @@ def nodes(core: Core) -> Iterator[Address]:
         if address.ingress is not None:
             yield address.ingress
     if core.mesh is not None:
-        yield from core.mesh.ways.nodes()
+        yield from core.mesh.routes.nodes()
 
 
 def _holders(core: Core) -> Iterator[Address | ConnectionRecord]:

@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     from amqpmesh.router.model.node import Address
     from amqpmesh.topology.linkstate import Topology
 
-#: Disagreements that are remembered, so that each is logged once.
+#: DistributionMismatches that are remembered, so that each is logged once.
 REMEMBERED: Final = 1000
 
 
-class Disagreement(NamedTuple):
-    """Two routers distribute one address in different ways."""
+class DistributionMismatch(NamedTuple):
+    """Two routers distribute one address in different routes."""
 
     tenant: str
     name: str
@@ -38,15 +38,15 @@ class Disagreement(NamedTuple):
     ours: Distribution
 
 
-class Disagreements:
+class DistributionMismatches:
     """Compares what the patterns of this router say with what others advertise, and with the trees that come here."""
 
     def __init__(self, core: Core, topology: Topology) -> None:
         self._core = core
         self._topology = topology
-        self._logged: OrderedDict[Disagreement, None] = OrderedDict()
+        self._logged: OrderedDict[DistributionMismatch, None] = OrderedDict()
 
-    def of(self, tenant: str, name: str) -> Iterator[Disagreement]:
+    def of(self, tenant: str, name: str) -> Iterator[DistributionMismatch]:
         """Those with routers that have receivers of an address."""
         local, only = split(name)
         told = self._topology.lookup(tenant, name if only is None else as_known_at(only, local))
@@ -56,13 +56,13 @@ class Disagreements:
         for router, advert in told.items():
             concerned = router != self._core.id and advert.consumers and only in (None, router)
             if concerned and advert.distribution != ours:
-                yield Disagreement(tenant, name, router, advert.distribution, ours)
+                yield DistributionMismatch(tenant, name, router, advert.distribution, ours)
 
-    def of_lane(self, lane: Lane) -> Iterator[Disagreement]:
+    def of_lane(self, lane: Lane) -> Iterator[DistributionMismatch]:
         """The one with the router where a tree begins: it has found that the address is a multicast."""
         ours = self._ours(lane.name) if lane.kind is LaneKind.TREE else None
         if ours not in (None, Distribution.MULTICAST):
-            yield Disagreement(lane.tenant, lane.name, lane.far, Distribution.MULTICAST, ours)
+            yield DistributionMismatch(lane.tenant, lane.name, lane.far, Distribution.MULTICAST, ours)
 
     def look(self, tenant: str, name: str) -> None:
         """An address is used here, or others tell of it: log what is new."""
@@ -72,9 +72,9 @@ class Disagreements:
         """A neighbour attaches a lane: log what is new."""
         self._log(self.of_lane(lane))
 
-    def survey(self, nodes: Iterable[Address]) -> Steps[tuple[DisagreementStatistics, ...]]:
+    def snapshot(self, nodes: Iterable[Address]) -> Steps[tuple[DisagreementStatistics, ...]]:
         """All that there are now, of addresses that are used here. Args: nodes: what leaves by lanes."""
-        found: dict[Disagreement, None] = {}
+        found: dict[DistributionMismatch, None] = {}
         for address in self._core.addresses.values():
             found.update(dict.fromkeys(self.of(address.tenant, address.name)))
             yield
@@ -102,7 +102,7 @@ class Disagreements:
             return None
         return config.distribution
 
-    def _log(self, found: Iterator[Disagreement]) -> None:
+    def _log(self, found: Iterator[DistributionMismatch]) -> None:
         for each in found:
             if each in self._logged:
                 continue

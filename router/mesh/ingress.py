@@ -19,7 +19,7 @@ from amqpmesh.topology.workers import name_of
 if TYPE_CHECKING:
     from amqpmesh.router.config.address import AddressConfig
     from amqpmesh.router.core import Core
-    from amqpmesh.router.mesh.routes import Ways
+    from amqpmesh.router.mesh.routes import Routes
     from amqpmesh.topology.workers import Members
 
 
@@ -42,9 +42,9 @@ def to_all(config: AddressConfig) -> AddressConfig:
 class Ingresses:
     """The ways out that each ingress has."""
 
-    def __init__(self, core: Core, ways: Ways, members: Members) -> None:
+    def __init__(self, core: Core, routes: Routes, members: Members) -> None:
         self._core = core
-        self._ways = ways
+        self._routes = routes
         self._members = members
         #: What has producers here and is another router's, by the (tenant, name) that it has there.
         self._routed: dict[tuple[str, str], dict[Address, None]] = {}
@@ -70,7 +70,7 @@ class Ingresses:
             address.ingress = ingress
             core.touch(ingress)
             self.supply(address)
-            self._ways.disagreements.look(address.tenant, address.name)
+            self._routes.mismatches.look(address.tenant, address.name)
         return address.ingress
 
     def supply(self, address: Address) -> None:
@@ -80,7 +80,7 @@ class Ingresses:
         if address.far is not None:
             return
         if ingress.is_multicast:
-            self._ways.lead(ingress)
+            self._routes.lead(ingress)
             return
         wanted = self._wanted(address)
         gone = []
@@ -104,24 +104,24 @@ class Ingresses:
 
     def _wanted(self, address: Address) -> dict[Address, int]:
         """The ways out that an ingress is to have, and what reaching consumers by each costs."""
-        core, ways, tenant = self._core, self._ways, address.tenant
+        core, routes, tenant = self._core, self._routes, address.tenant
         name, only = split(address.name)
         if only is None:
             wanted = {address: LOCAL_COST} if address.outgoing else {}
-            leading = [(router, name, cost) for router, cost in ways.hops.egresses(tenant, name).items()]
+            leading = [(router, name, cost) for router, cost in routes.next_hops.egresses(tenant, name).items()]
         else:
             # What has this name here are consumers of it: they wait at that router, among its own.
             wanted, leading = {}, []
             for router in self._members.of(only):
                 there = as_known_at(router, name)
-                cost = ways.hops.egresses(tenant, there).get(router)
+                cost = routes.next_hops.egresses(tenant, there).get(router)
                 if cost is not None:
                     leading.append((router, there, cost))
                 elif router == core.id != only:  # one of those that are this one
                     here = core.addresses.find(tenant, there)
                     wanted |= {here: LOCAL_COST} if here is not None and here.outgoing else {}
         for router, there, cost in leading:
-            node = ways.leading(Lane(LaneKind.ANYCAST, router, tenant, there))
+            node = routes.leading(Lane(LaneKind.ANYCAST, router, tenant, there))
             if node is not None:
                 wanted[node] = LOCAL_COST + cost
         return wanted

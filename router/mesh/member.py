@@ -1,7 +1,7 @@
 """One router's part in the mesh: its neighbours, and what they tell each other.
 
 The topology decides what to say and what follows from what is heard; here it gets its connections, its clock, and
-somebody who does what it has found out: the ways.
+somebody who does what it has found out: the routes.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from amqpmesh.router.amqp.standard.messaging import Target
 from amqpmesh.router.config.mesh import MeshConfig
 from amqpmesh.router.config.urls import Endpoint
 from amqpmesh.router.mesh.neighbour import CONTROL, Neighbour
-from amqpmesh.router.mesh.routes import Ways
+from amqpmesh.router.mesh.routes import Routes
 from amqpmesh.router.model.lane import PREFIX, Lane
 from amqpmesh.topology import changes
 from amqpmesh.topology.address_book import Advert
@@ -38,7 +38,7 @@ def _origin(record: ConnectionRecord) -> tuple[type, str]:
     return type(config), config.name
 
 
-def is_within(record: ConnectionRecord) -> bool:
+def is_between_workers(record: ConnectionRecord) -> bool:
     """Whether it is a connection between two workers of one router."""
     if record.listener is not None:
         return record.listener.endpoint.is_unix
@@ -83,7 +83,7 @@ class Mesh:
         self.neighbours: dict[ConnectionRecord, Neighbour] = {}
         #: What sending costs on the connections of connectors and listeners, by kind and name: changed while running.
         self._costs: dict[tuple[type, str], int] = {}
-        self.ways = Ways(core, self)
+        self.routes = Routes(core, self)
         self._armed: float | None = None
         self._arm()
         self._watch_certificate()
@@ -98,7 +98,7 @@ class Mesh:
         if record.role != "mesh" or record in self.neighbours or not record.engine.can_send:
             return
         router = record.peer.container_id
-        refusal = self._doubt(record)
+        refusal = self._refusal(record)
         if refusal is not None:
             self._refuse(record, AmqpCondition.UNAUTHORIZED_ACCESS, refusal)
             return
@@ -110,12 +110,12 @@ class Mesh:
         self.neighbours[record] = neighbour
         record.cost = self._costs.get(_origin(record), record.cost)
         self._apply(self.topology.connected(neighbour, record.cost, self._core.now, expected=router))
-        self._stand_by(router)
+        self._judge_rivals(router)
 
-    def _doubt(self, record: ConnectionRecord) -> str | None:
+    def _refusal(self, record: ConnectionRecord) -> str | None:
         """Why a peer is not the router that it says it is; None: it is, as far as anybody can know."""
         router, worker = record.peer.container_id, self._core.config.worker
-        if is_within(record):
+        if is_between_workers(record):
             # Who has come so far is of this user: the system says so, and the folder's permissions.
             is_other = worker is not None and router != self._core.id and covers(worker.name, router)
             return None if is_other else "it is no worker of this router"
@@ -133,7 +133,7 @@ class Mesh:
         """Whether there is a connection to a router."""
         return any(each.router == router for each in self.neighbours.values())
 
-    def _stand_by(self, router: str) -> None:
+    def _judge_rivals(self, router: str) -> None:
         """Where two routers have connected to each other, one side's connections are enough.
 
         Those stay that have been there for a while; of new ones those that the lower id opened. Each side judges
@@ -158,9 +158,9 @@ class Mesh:
         """A connection is gone."""
         neighbour = self.neighbours.pop(record, None)
         if neighbour is not None and not self._apply(self.topology.disconnected(neighbour, self._core.now)):
-            self.ways.refresh()
+            self.routes.refresh()
 
-    def takes(self, record: ConnectionRecord, event: LinkAttached) -> bool:
+    def is_neighbours_attach(self, record: ConnectionRecord, event: LinkAttached) -> bool:
         """Whether an attach is one between neighbours."""
         target = event.attach.target
         return (
@@ -188,7 +188,7 @@ class Mesh:
         except ValueError as error:
             link.refuse(Error(condition=AmqpCondition.INVALID_FIELD, description=str(error)))
             return
-        self.ways.take(neighbour, link, event.attach, lane)
+        self.routes.attach_lane(neighbour, link, event.attach, lane)
 
     def refuse_client(self, record: ConnectionRecord) -> None:
         """A peer that came as a router attaches a client's link: nobody else but routers may come so."""
@@ -209,7 +209,7 @@ class Mesh:
     def ended(self, record: ConnectionRecord, session: Session) -> None:
         """A session is over, and with it the control link that may have been attached there."""
         neighbour = self.neighbours.get(record)
-        if neighbour is not None and neighbour.is_told_in(session):
+        if neighbour is not None and neighbour.has_control_link_in(session):
             self.detached(neighbour)
 
     def transferred(self, neighbour: Neighbour, event: TransferReceived) -> None:
@@ -251,7 +251,7 @@ class Mesh:
         """Part from neighbours who are not believed any more."""
         if self._recognizer is None:
             return
-        for neighbour in [each for each in self.neighbours.values() if not is_within(each.record)]:
+        for neighbour in [each for each in self.neighbours.values() if not is_between_workers(each.record)]:
             refusal = self._recognizer.parting(neighbour.record.certificate, neighbour.router)
             if refusal is not None:
                 self._refuse(neighbour.record, AmqpCondition.UNAUTHORIZED_ACCESS, refusal)
@@ -329,9 +329,9 @@ class Mesh:
         if graph_changed:
             if self._core.recording is not None:
                 self._core.recording.graph_changed()
-            self.ways.refresh(sorted(addresses))
+            self.routes.refresh(sorted(addresses))
         elif addresses:
-            self.ways.follow(sorted(addresses))
+            self.routes.follow(sorted(addresses))
         self._arm()
         return graph_changed
 

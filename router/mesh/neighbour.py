@@ -153,7 +153,7 @@ class Neighbour:
         sessions.append(begin())
         return sessions[-1]
 
-    def is_told_in(self, session: Session) -> bool:
+    def has_control_link_in(self, session: Session) -> bool:
         """Whether a control link, of either side, is attached in this session."""
         return session is self.session or (self._receiver is not None and session is self._receiver.session)
 

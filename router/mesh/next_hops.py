@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from amqpmesh.router.model.node import Address
 
 
-class Hops:
+class NextHops:
     """The next hop of a lane, and how far it leads."""
 
     def __init__(self, router: str, mesh: Mesh) -> None:

@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from amqpmesh.router.model.lane import Lane
     from amqpmesh.topology.linkstate import Topology
 
-PATIENCE: Final = 2.0
+WAIT_TIME: Final = 2.0
 """Seconds for which a lost router is waited for; and once it is back, for the credit of a lane that was kept."""
 
-LINES: Final = 20
+MAX_LINES: Final = 20
 """Lines of the log for routers that are lost, or found, at the same time; one more has the number of the others."""
 
 MAX_LOST: Final = 10_000
@@ -42,18 +42,18 @@ class Outages:
         #: Until when, seconds, by the router's id.
         self._until: dict[str, float] = {}
         #: Of those that were waited for long enough: which have no line in the log yet, and which have one.
-        self._untold: list[str] = []
+        self._unlogged: list[str] = []
         self._lost: OrderedDict[str, None] = OrderedDict()
 
     def update(self, within_reach: set[str]) -> bool:
         """A path leads to these routers now; whether they are others than before."""
         lost = self._within_reach - within_reach
-        self._tell_found(within_reach - self._within_reach)
+        self._log_found(within_reach - self._within_reach)
         changed = within_reach != self._within_reach
         self._within_reach = within_reach
         for router in within_reach:
             self._until.pop(router, None)
-        until = self._core.now + PATIENCE
+        until = self._core.now + WAIT_TIME
         for router in sorted(lost):
             self._until[router] = until
             self._core.schedule(until, partial(self._end, router, until))
@@ -69,29 +69,29 @@ class Outages:
     def _end(self, router: str, until: float) -> None:
         if self._until.get(router) == until:
             del self._until[router]
-            if not self._untold:
-                self._core.schedule(self._core.now, self._tell_lost)
-            self._untold.append(router)
+            if not self._unlogged:
+                self._core.schedule(self._core.now, self._log_lost)
+            self._unlogged.append(router)
             self._over(router)
 
-    def _tell_lost(self) -> None:
+    def _log_lost(self) -> None:
         """Log those for which waiting has ended at the same time."""
-        lost, self._untold = [each for each in self._untold if each not in self._within_reach], []
+        lost, self._unlogged = [each for each in self._unlogged if each not in self._within_reach], []
         for router in lost:
             self._lost[router] = None
         while len(self._lost) > MAX_LOST:
             self._lost.popitem(last=False)
-        for router in lost[:LINES]:
-            self._core.log.warning("route lost", router=router, seconds=PATIENCE)
-        if len(lost) > LINES:
-            self._core.log.warning("route lost", count=len(lost) - LINES, seconds=PATIENCE)
+        for router in lost[:MAX_LINES]:
+            self._core.log.warning("route lost", router=router, seconds=WAIT_TIME)
+        if len(lost) > MAX_LINES:
+            self._core.log.warning("route lost", count=len(lost) - MAX_LINES, seconds=WAIT_TIME)
 
-    def _tell_found(self, found: set[str]) -> None:
+    def _log_found(self, found: set[str]) -> None:
         """Log those that were lost, and to which a path leads again."""
         back = [router for router in sorted(found) if router in self._lost]
         for router in back:
             del self._lost[router]
-        for router in back[:LINES]:
+        for router in back[:MAX_LINES]:
             self._core.log.info("route found", router=router)
-        if len(back) > LINES:
-            self._core.log.info("route found", count=len(back) - LINES)
+        if len(back) > MAX_LINES:
+            self._core.log.info("route found", count=len(back) - MAX_LINES)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from amqpmesh.router.core import Core
     from amqpmesh.router.mesh.member import Mesh
-    from amqpmesh.router.mesh.routes import Ways
+    from amqpmesh.router.mesh.routes import Routes
     from amqpmesh.router.model.links import OutgoingLink
     from amqpmesh.router.model.node import Address
 
@@ -30,10 +30,10 @@ if TYPE_CHECKING:
 class RemoteConsumers:
     """The lanes to them, by address."""
 
-    def __init__(self, core: Core, mesh: Mesh, ways: Ways) -> None:
+    def __init__(self, core: Core, mesh: Mesh, routes: Routes) -> None:
         self._core = core
         self._mesh = mesh
-        self._ways = ways
+        self._routes = routes
         self._own = core.config.names
         #: By (tenant, `name@THIS-ROUTER`), the lane to each router that has consumers of it.
         self._lanes: dict[tuple[str, str], dict[Lane, OutgoingLink]] = {}
@@ -77,10 +77,10 @@ class RemoteConsumers:
         elif self._waiting:
             core.schedule(core.now, partial(self.follow, *next(iter(self._waiting))))
         over = [link for lane, link in had.items() if have.get(lane) is not link and not link.gone]
-        self._ways.lanes_out.retire(over)
+        self._routes.lane_links.retire(over)
         core.touch(node)
         if node.outgoing:
-            self._ways.consumers_changed(node)
+            self._routes.consumers_changed(node)
         else:
             nobody_left(core, node)
 
@@ -117,9 +117,9 @@ class RemoteConsumers:
         if not isinstance(hop, Neighbour) or hop.record not in neighbours:
             return None
         if had is None or hop is not kept:
-            return self._ways.lanes_out.attach(node, lane, hop, apart=True, cost=cost)
+            return self._routes.lane_links.attach(node, lane, hop, apart=True, cost=cost)
         if had.cost != cost and had.branch is not None:
             had.cost = cost
-            node.pool.change_branch(had.branch, 0, cost, not had.left_out, core.now)
+            node.pool.change_branch(had.branch, 0, cost, not had.skipped, core.now)
             core.touch_outgoing(had)
         return had

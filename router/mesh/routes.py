@@ -2,7 +2,7 @@
 
 Where producers of an address are, its *ingress* chooses among the consumers here and the routers that have some: each
 has a node of its own, and lends the ingress a share of its credit. Routers between only pass on what comes by a lane.
-Ways are made when something needs them, follow the topology, and end when they have been idle.
+Routes are made when something needs them, follow the topology, and end when they have been idle.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from amqpmesh.router.amqp.standard.definitions import AmqpCondition, Error
 from amqpmesh.router.attach.resolve import limit_windows
 from amqpmesh.router.config.address import AddressConfig
 from amqpmesh.router.delivery.link_loss import send_back
-from amqpmesh.router.mesh.distribution_mismatch import Disagreements
+from amqpmesh.router.mesh.distribution_mismatch import DistributionMismatches
 from amqpmesh.router.mesh.ingress import Ingresses, to_all, to_one
 from amqpmesh.router.mesh.lane_links import LOCAL_COST, LaneLinks
 from amqpmesh.router.mesh.neighbour import BULK_SESSIONS, Neighbour
-from amqpmesh.router.mesh.next_hops import Hops
-from amqpmesh.router.mesh.outages import PATIENCE, Outages
+from amqpmesh.router.mesh.next_hops import NextHops
+from amqpmesh.router.mesh.outages import WAIT_TIME, Outages
 from amqpmesh.router.mesh.remote_consumers import RemoteConsumers
-from amqpmesh.router.mesh.tree_history import Hearing
+from amqpmesh.router.mesh.tree_history import TreeHistories
 from amqpmesh.router.model.credit_share import Share
 from amqpmesh.router.model.lane import EXTRA_HOPS, MAX_HOPS, Keys, Lane, LaneKind
 from amqpmesh.router.model.node import Address
@@ -44,14 +44,14 @@ if TYPE_CHECKING:
     from amqpmesh.router.model.links import OutgoingLink
 
 #: Nodes that are looked at in one go after the graph has changed, and the seconds until others are.
-SLICE: Final = 100
+BATCH: Final = 100
 PAUSE: Final = 0.001
 
 #: Seconds for which it is remembered what came by a tree that nothing comes by any more.
 MEMORY_TIME: Final = 60.0
 
 
-class Ways:
+class Routes:
     """The nodes of a router that lead to other routers, and the links that leave them."""
 
     def __init__(self, core: Core, mesh: Mesh) -> None:
@@ -64,16 +64,16 @@ class Ways:
         self._nodes: dict[Lane, Address] = {}
         #: Those of an address.
         self._by_address: dict[tuple[str, str], Few[Address]] = {}
-        self.hearing = Hearing()
-        self.hops = Hops(core.id, mesh)
-        self.lanes_out = LaneLinks(core, self._lead_again)
-        self._outages = Outages(core, self._topology, self._give_up)
+        self.tree_histories = TreeHistories()
+        self.next_hops = NextHops(core.id, mesh)
+        self.lane_links = LaneLinks(core, self._retry)
+        self._outages = Outages(core, self._topology, self._outage_over)
         #: Nodes that no lane leads to or from, since the graph has changed, and whose turn has not come.
-        self._leaderless: dict[Address, None] = {}
-        self._is_leading = False
+        self._postponed: dict[Address, None] = {}
+        self._is_updating = False
         self.ingresses = Ingresses(core, self, mesh.members)
-        self.outposts = RemoteConsumers(core, mesh, self)
-        self.disagreements = Disagreements(core, mesh.topology)
+        self.remote_consumers = RemoteConsumers(core, mesh, self)
+        self.mismatches = DistributionMismatches(core, mesh.topology)
 
     def __len__(self) -> int:
         return len(self._nodes)
@@ -81,7 +81,7 @@ class Ways:
     @property
     def is_empty(self) -> bool:
         """Nothing leaves by lanes, and nobody here sends to other routers' names."""
-        return not (self._nodes or len(self.ingresses) or len(self.outposts))
+        return not (self._nodes or len(self.ingresses) or len(self.remote_consumers))
 
     def nodes(self) -> list[Address]:
         """Those that leave by lanes, now."""
@@ -95,7 +95,7 @@ class Ways:
             return None
         return self.leading(Lane(LaneKind.TRANSIT, router, tenant))
 
-    def way_to(self, tenant: str, name: str, container: str, config: AddressConfig) -> Address | None:
+    def route_to(self, tenant: str, name: str, container: str, config: AddressConfig) -> Address | None:
         """Where a message goes that is for a name at one container; None: there is no path, or nobody serves it."""
         members = self._mesh.members.of(container)
         is_one = members == (container,)
@@ -112,7 +112,7 @@ class Ways:
         ingress = self.ingresses.of(self._core.addresses.use(tenant, f"{name}@{container}"))
         return ingress if ingress.has_consumers else None
 
-    def way(self, tenant: str, name: str, config: AddressConfig) -> Address | None:
+    def route(self, tenant: str, name: str, config: AddressConfig) -> Address | None:
         """Where a message goes that no link brought to its address; None: nobody serves that."""
         core = self._core
         local = core.addresses.find(tenant, name)
@@ -123,7 +123,7 @@ class Ways:
             return self.ingresses.of(core.addresses.use(tenant, name))
         if local is not None and local.ingress is not None:
             return local.ingress
-        costs = self.hops.egresses(tenant, name)
+        costs = self.next_hops.egresses(tenant, name)
         if local is not None and local.outgoing:
             costs[core.id] = 0
         if not costs:
@@ -145,7 +145,7 @@ class Ways:
         # The epoch is what the mesh has found it to be: after a start with a clock that was set back that is higher.
         return self._keys.tag(self._topology.epoch, self._hops(lane))
 
-    def hops_to(self, lane: Lane) -> int:
+    def hop_limit(self, lane: Lane) -> int:
         """How many hops deliveries may make that begin their way by a lane here; keys of them may be asked for now."""
         self._keys.begin(self._topology.epoch)
         return self._hops(lane)
@@ -162,43 +162,43 @@ class Ways:
         within_reach = {router for router in self._topology.routers() if self._topology.distance(router) is not None}
         if self._outages.update(within_reach):
             limit_windows(self._core)
-        leaderless: list[Address] = []
+        postponed: list[Address] = []
         for node in self.nodes():
-            self._leave_strangers(node)
+            self._mark_old_parents(node)
             if node.outgoing or node.waiting.size or node.is_multicast:
                 self.lead(node)
             else:
-                leaderless.append(node)
+                postponed.append(node)
         # Who leads an ingress somewhere leads the nodes that it needs.
-        self._leaderless.clear()
+        self._postponed.clear()
         for address in self._core.addresses.values():
             ingress = address.ingress
             if ingress is not None:
-                is_led = any(not share.node.held for share in ingress.shares)
-                if is_led or ingress.waiting.size or address.is_multicast:
+                is_routed = any(not share.node.held for share in ingress.shares)
+                if is_routed or ingress.waiting.size or address.is_multicast:
                     self.ingresses.supply(address)
                 else:
-                    self._leaderless[address] = None
-        self._leaderless.update(dict.fromkeys(leaderless))
-        self.outposts.refresh(addresses)
+                    self._postponed[address] = None
+        self._postponed.update(dict.fromkeys(postponed))
+        self.remote_consumers.refresh(addresses)
         for tenant, name in addresses:
             self._compare(tenant, name)
-        if not self._is_leading:
-            self._lead_some()
+        if not self._is_updating:
+            self._update_postponed()
 
-    def _give_up(self, router: str) -> None:
+    def _outage_over(self, router: str) -> None:
         """A router was waited for long enough: what is kept for its sake leads nowhere."""
         for node in self.nodes():
             if node.held and node.lane is not None and node.lane.far == router:
-                self._leaderless[node] = None
-        if not self._is_leading:
-            self._lead_some()
+                self._postponed[node] = None
+        if not self._is_updating:
+            self._update_postponed()
 
-    def _lead_some(self) -> None:
+    def _update_postponed(self) -> None:
         """Look for ways of nodes that have none, a part of them at a time: there may be tens of thousands, and
         while those of one part are attached, neighbours can be about the part before."""
-        for node in list(islice(self._leaderless, SLICE)):
-            del self._leaderless[node]
+        for node in list(islice(self._postponed, BATCH)):
+            del self._postponed[node]
             if node.lane is None:
                 if node.ingress is not None:
                     self.ingresses.supply(node)
@@ -208,9 +208,9 @@ class Ways:
                 self.lead(node)
             else:  # it is led when somebody needs it again
                 self._hold(node, waits=False)
-        self._is_leading = bool(self._leaderless)
-        if self._is_leading:
-            self._core.schedule(self._core.now + PAUSE, self._lead_some)
+        self._is_updating = bool(self._postponed)
+        if self._is_updating:
+            self._core.schedule(self._core.now + PAUSE, self._update_postponed)
 
     def follow(self, addresses: Iterable[tuple[str, str]]) -> None:
         """Other routers have consumers of these now, or have none any more."""
@@ -219,19 +219,19 @@ class Ways:
             led = [node for node in self._by_address.get((tenant, name), ()) if node.outgoing or node.is_multicast]
             address = self._core.addresses.find(tenant, name)
             if address is not None and address.ingress is not None:
-                self._leaderless.pop(address, None)  # its turn is now
+                self._postponed.pop(address, None)  # its turn is now
                 self.ingresses.supply(address)
             self.ingresses.supply_routed(tenant, name)
             for node in list(self._by_address.get((tenant, name), ())):
                 if node in led or not node.outgoing:
                     self.lead(node)
-            self.outposts.follow(tenant, name)
+            self.remote_consumers.follow(tenant, name)
             self._compare(tenant, name)
 
     def _compare(self, tenant: str, name: str) -> None:
         """Others tell of an address: see whether they distribute it as this router does, if it is used here."""
         if self._core.addresses.find(tenant, name) is not None:
-            self.disagreements.look(tenant, name)
+            self.mismatches.look(tenant, name)
 
     def consumers_changed(self, address: Address) -> None:
         """A consumer of an address has come here, or is gone."""
@@ -241,7 +241,7 @@ class Ways:
         if address.is_advertised is not there_are:
             address.is_advertised = there_are
             if there_are:
-                self.disagreements.look(address.tenant, address.name)
+                self.mismatches.look(address.tenant, address.name)
             advert = Advert(address.config.distribution, consumers=1) if there_are else None
             self._mesh.advertise(address.tenant, address.name, advert)
         if address.ingress is not None:
@@ -251,7 +251,7 @@ class Ways:
             if node.is_multicast:
                 self.lead(node)
 
-    def nobody_left(self, node: Address) -> None:
+    def lost_last_link(self, node: Address) -> None:
         """A node has lost the last link that deliveries left by."""
         if node.is_ingress:
             return
@@ -260,14 +260,14 @@ class Ways:
         else:
             self.lead(node)
 
-    def refused(self, outgoing: OutgoingLink) -> None:
+    def lane_refused(self, outgoing: OutgoingLink) -> None:
         """A neighbour has detached a lane of ours, or ended its session, or never took it: it is tried again, not at
         once.
         """
         assert outgoing.lane is not None
-        self.lanes_out.try_later(outgoing.lane, outgoing.connection)
+        self.lane_links.try_later(outgoing.lane, outgoing.connection)
 
-    def owns(self, node: Address) -> bool:
+    def is_internal(self, node: Address) -> bool:
         """Whether it is no address as clients see it."""
         return node.lane is not None or node.is_ingress
 
@@ -297,25 +297,25 @@ class Ways:
             if core.now < node.idle_since + idle_time:
                 return False
             del self._nodes[lane]
-            if lane in self.hearing:
+            if lane in self.tree_histories:
                 until = core.now + MEMORY_TIME
-                self.hearing.keep(lane, until)
-                core.schedule(until, partial(self._forget_heard, lane))
+                self.tree_histories.keep(lane, until)
+                core.schedule(until, partial(self._forget_history, lane))
             left = excluding(self._by_address.pop((lane.tenant, lane.name)), node)
             if left:
                 self._by_address[lane.tenant, lane.name] = left
         for share in list(node.shares):
             self.ingresses.end_share(share)
-        self.lanes_out.retire(node.outgoing)
+        self.lane_links.retire(node.outgoing)
         return True
 
-    def _forget_heard(self, lane: Lane) -> None:
+    def _forget_history(self, lane: Lane) -> None:
         if lane not in self._nodes:
-            self.hearing.forget(lane, self._core.now)
+            self.tree_histories.forget(lane, self._core.now)
 
     # --------------------------------------------------------------------------------------------------------- lanes
 
-    def take(self, neighbour: Neighbour, link: Receiver, attach: Attach, lane: Lane) -> None:
+    def attach_lane(self, neighbour: Neighbour, link: Receiver, attach: Attach, lane: Lane) -> None:
         """A neighbour attaches a lane."""
         core = self._core
         if lane.kind is LaneKind.TREE and self._topology.parent(lane.far) != neighbour.router:
@@ -336,7 +336,7 @@ class Ways:
                 link.refuse(refusal.error)
                 return
         core.attaching.lane_in(neighbour.record, link, attach, lane, node)
-        self.disagreements.look_at_lane(lane)
+        self.mismatches.look_at_lane(lane)
         if node is not None and node.lane is not None:
             self.lead(node)
 
@@ -380,15 +380,15 @@ class Ways:
         if node.held and not node.outgoing and self._outages.concerns(lane):
             return
         if lane.kind is LaneKind.TREE:
-            self._lead_here(node, lane)
-            hops = self.hops.children(lane)
+            self._lead_tree_here(node, lane)
+            hops = self.next_hops.children(lane)
         else:
-            hops = self.hops.next_hop(node, lane)
+            hops = self.next_hops.next_hop(node, lane)
         present = {each.connection for each in node.outgoing if not each.bulk}
         for record, neighbour in hops.items():
             if record not in present:
                 self._attach(node, neighbour)
-        self.lanes_out.retire([each for each in node.outgoing if each.connection not in hops])
+        self.lane_links.retire([each for each in node.outgoing if each.connection not in hops])
         if not node.outgoing:
             self._hold(node, waits=lane.kind is LaneKind.ANYCAST and self._outages.concerns(lane))
             if node.held and node.borrowers:  # what was promised stays as it is, and somebody needs it
@@ -414,15 +414,15 @@ class Ways:
         assert lane is not None
         # All that a tree carries goes by one link: what is large there stops that tree alone.
         apart = lane.kind is LaneKind.TREE
-        outgoing = self.lanes_out.attach(node, lane, neighbour, apart=apart, bulk=bulk)
+        outgoing = self.lane_links.attach(node, lane, neighbour, apart=apart, bulk=bulk)
         if outgoing is not None:
             outgoing.bulk = bulk
             if lane.kind is LaneKind.ANYCAST and not bulk:
                 # What was promised for the sake of another link is kept until this one can have been given credit.
                 node.held = False
-                node.pool.hold(self._core.now + PATIENCE)
+                node.pool.hold(self._core.now + WAIT_TIME)
 
-    def _lead_again(self, lane: Lane) -> None:
+    def _retry(self, lane: Lane) -> None:
         # Whichever node is the lane's by now: who was left alone with it, was so for all of them.
         node = self._nodes.get(lane)
         if node is not None:
@@ -431,9 +431,9 @@ class Ways:
         if local is not None and local.ingress is not None:
             self.ingresses.supply(local)
         self.ingresses.supply_routed(lane.tenant, lane.name)
-        self.outposts.follow(lane.tenant, lane.name)
+        self.remote_consumers.follow(lane.tenant, lane.name)
 
-    def _lead_here(self, node: Address, lane: Lane) -> None:
+    def _lead_tree_here(self, node: Address, lane: Lane) -> None:
         """See to it that a tree leads to the consumers that are attached here, or where a redirect leads."""
         core = self._core
         here = core.addresses.find(lane.tenant, lane.name)
@@ -451,7 +451,7 @@ class Ways:
             Share(node, here, LOCAL_COST)
             core.touch(here)
 
-    def _leave_strangers(self, node: Address) -> None:
+    def _mark_old_parents(self, node: Address) -> None:
         """A tree has another parent now: what the one before still sends would come twice."""
         lane = node.lane
         if lane is None or lane.kind is not LaneKind.TREE:
@@ -459,4 +459,4 @@ class Ways:
         parent = self._topology.parent(lane.far)
         for incoming in node.incoming:
             # It is not detached, so that what came by it before has its outcome.
-            incoming.stranger = incoming.connection.peer.container_id != parent
+            incoming.from_old_parent = incoming.connection.peer.container_id != parent

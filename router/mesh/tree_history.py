@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from amqpmesh.router.model.links import IncomingLink
 
 
-class Heard:
+class TreeHistory:
     """What has come to this router by a tree: enough to know what a new parent sends again."""
 
     __slots__ = ("before", "latest", "parent", "until")
@@ -34,32 +34,32 @@ class Heard:
         return began > self.before
 
 
-class Hearing:
+class TreeHistories:
     """What has come by each tree."""
 
     def __init__(self) -> None:
-        self._heard: dict[Lane, Heard] = {}
+        self._histories: dict[Lane, TreeHistory] = {}
 
     def __contains__(self, lane: object) -> bool:
-        return lane in self._heard
+        return lane in self._histories
 
     def keep(self, lane: Lane, until: float) -> None:
         """Nothing comes by a tree any more: what came by it matters until then, seconds."""
-        self._heard[lane].until = until
+        self._histories[lane].until = until
 
     def forget(self, lane: Lane, now: float) -> None:
         """That time is over, if it was not put off meanwhile."""
-        heard = self._heard.get(lane)
-        if heard is not None and heard.until <= now:
-            del self._heard[lane]
+        history = self._histories.get(lane)
+        if history is not None and history.until <= now:
+            del self._histories[lane]
 
     def is_new(self, incoming: IncomingLink, tag: bytes) -> bool:
         """Whether a delivery by a tree is one that this router has not had, as it may when the tree changes."""
         lane, parent = incoming.lane, incoming.connection.peer.container_id
         assert lane is not None
-        if incoming.stranger:
+        if incoming.from_old_parent:
             return False
-        heard = self._heard.get(lane)
-        if heard is None:
-            heard = self._heard[lane] = Heard(parent)
-        return heard.is_new(parent, tag)
+        history = self._histories.get(lane)
+        if history is None:
+            history = self._histories[lane] = TreeHistory(parent)
+        return history.is_new(parent, tag)

@@ -42,6 +42,7 @@ class IncomingLink:
         "bulk",
         "connection",
         "container",
+        "from_old_parent",
         "input",
         "key",
         "lane",
@@ -49,7 +50,6 @@ class IncomingLink:
         "number",
         "pool",
         "remembered",
-        "stranger",
         "to",
         "waiting",
         "zero_credit_since",
@@ -95,7 +95,7 @@ class IncomingLink:
         #: To be read; see `begin_bulk`.
         self.bulk: dict[Address, kernel.Leg] = _NOTHING_LARGE
         #: A tree's lane of a neighbour that is not the parent any more: what still comes would come twice.
-        self.stranger = False
+        self.from_old_parent = False
         #: Of a transit lane: deliveries that wait here, and for which it was given credit again.
         self.waiting = 0
         self.key: LinkKey | None = None
@@ -171,12 +171,12 @@ class OutgoingLink:
         "gone",
         "key",
         "lane",
-        "left_out",
         "link",
         "missed",
         "number",
         "remembered",
         "retired",
+        "skipped",
         "stalled_since",
         "zero_credit_since",
     )
@@ -220,7 +220,7 @@ class OutgoingLink:
         #: A multicast waits for its credit since then.
         self.stalled_since: float | None = None
         #: A multicast goes on without it until it gives credit again.
-        self.left_out = False
+        self.skipped = False
         #: A lane that another has taken the place of: it is detached once nothing on it is unsettled.
         self.retired = False
         self.gone = False

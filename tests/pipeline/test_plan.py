@@ -63,7 +63,7 @@ def test_where_there_is_nothing_to_gain_nothing_is_proposed() -> None:
 def test_changes_that_make_a_failure_worse_are_left_out(seed: int) -> None:
     graph, flows, found = of(seed, harm=0.0)
     assert found.changes
-    assert found.left_out > 0
+    assert found.skipped > 0
     after = Graph({**graph.edges, **{(each.router, each.neighbour): each.after for each in found.changes}})
     before, case = Case.of(graph, flows), Case.of(after, flows)
     now = before.traffic.load.max()

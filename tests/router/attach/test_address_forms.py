@@ -503,5 +503,5 @@ def test_nothing_is_left_of_senders_to_other_routers_that_have_gone() -> None:
     mesh.advance(30.0)
     assert mesh["A"].core.statistics().addresses == ()
     assert mesh["A"].core.statistics().lanes == ()
-    assert mesh["A"].mesh.ways.is_empty
+    assert mesh["A"].mesh.routes.is_empty
     mesh.leave()

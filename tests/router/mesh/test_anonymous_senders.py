@@ -369,7 +369,7 @@ def test_what_is_for_a_router_that_no_path_leads_to_is_released_and_counted(rede
     mesh.advance(0.2)
     assert sent.said == [(Released(), True)]
     assert mesh["A"].core.no_path == 1
-    assert mesh["A"].mesh.ways.is_empty
+    assert mesh["A"].mesh.routes.is_empty
     mesh.leave()
 
 
@@ -429,9 +429,9 @@ def test_nothing_is_left_of_many_addresses_that_were_named_once(config: AddressC
         assert sent.said == [(Accepted() if served else Released(), True)]
     mesh.advance(1.0)
     assert len(mesh["A"].core.addresses) == 0
-    assert mesh["A"].mesh.ways.nodes() == [] or served
+    assert mesh["A"].mesh.routes.nodes() == [] or served
     mesh.advance(20.0)
-    assert mesh["A"].mesh.ways.is_empty
+    assert mesh["A"].mesh.routes.is_empty
     mesh.check_ledgers()
     mesh.leave()
 

@@ -23,7 +23,7 @@ DROPS = AddressConfig(pattern="news/#", distribution=Distribution.MULTICAST, ove
 def waiting(mesh: World, router: str) -> int:
     """How many deliveries a router has that nobody has been given."""
     node = mesh[router]
-    places = [*node.core.addresses.values(), *node.mesh.ways.nodes()]
+    places = [*node.core.addresses.values(), *node.mesh.routes.nodes()]
     places += [each.ingress for each in node.core.addresses.values() if each.ingress is not None]
     return sum(each.waiting.size for each in places)
 

@@ -10,7 +10,7 @@ from amqpmesh.router.amqp.standard.messaging import Source
 from amqpmesh.router.amqp.standard.performatives import Attach, Open
 from amqpmesh.router.config.file import AddressConfig
 from amqpmesh.router.mesh.neighbour import Neighbour
-from amqpmesh.router.mesh.routes import Ways
+from amqpmesh.router.mesh.routes import Routes
 from amqpmesh.router.model.lane import Lane
 from tests.support.peers.scripted import AMQP, frame
 from tests.support.worlds.meshes import LISTENER, World
@@ -238,15 +238,15 @@ def test_a_lane_that_was_refused_once_is_attached_later_and_its_producer_gets_cr
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     mesh = World("AB", [("A", "B")])
-    take, refusals = Ways.take, iter("two")
+    take, refusals = Routes.attach_lane, iter("two")
 
-    def refusing(ways: Ways, neighbour: Neighbour, link: Receiver, attach: Attach, lane: Lane) -> None:
+    def refusing(routes: Routes, neighbour: Neighbour, link: Receiver, attach: Attach, lane: Lane) -> None:
         if next(refusals, None) is None:
-            take(ways, neighbour, link, attach, lane)
+            take(routes, neighbour, link, attach, lane)
         else:
             link.refuse(Error(condition=AmqpCondition.RESOURCE_LIMIT_EXCEEDED, description="not now"))
 
-    monkeypatch.setattr(Ways, "take", refusing)
+    monkeypatch.setattr(Routes, "attach_lane", refusing)
     consumer, producer = mesh["B"].client(), mesh["A"].client()
     consumer.receiver("q", credit=5)
     mesh.advance(0.2)

@@ -14,7 +14,7 @@ from amqpmesh.router.amqp.standard.performatives import Flow
 from amqpmesh.router.config.file import AddressConfig
 from amqpmesh.router.delivery.link_loss import fail_link
 from amqpmesh.router.kernel import OUTGOING_WINDOW
-from amqpmesh.router.mesh.outages import PATIENCE
+from amqpmesh.router.mesh.outages import WAIT_TIME
 from tests.support.worlds import meshes
 from tests.support.worlds.meshes import World, records
 from tests.support.worlds.network import message
@@ -385,11 +385,11 @@ def test_lanes_that_come_and_go_need_no_more_sessions_than_they_needed_once(monk
             consumer.receiver(f"q{number}")
             producer.sender(f"q{number}")
         mesh.advance(0.2)
-        assert len(mesh["A"].mesh.ways) == 25
+        assert len(mesh["A"].mesh.routes) == 25
         needed.append(len(neighbour.record.engine.channels.sessions))
         mesh.close_clients()
         mesh.advance(30.0)
-        assert not len(mesh["A"].mesh.ways)
+        assert not len(mesh["A"].mesh.routes)
     assert needed[0] == needed[1] == needed[2]
 
 
@@ -495,7 +495,7 @@ def test_what_waits_for_its_way_is_not_lost_when_its_sender_leaves_and_ends_with
     assert mesh["A"].core.relays > 0
     if is_cut:
         mesh.cut(wire)
-        mesh.advance(PATIENCE)
+        mesh.advance(WAIT_TIME)
         assert mesh["A"].core.relays == 0
     else:
         wire.frozen = False

@@ -3,11 +3,11 @@
 from itertools import pairwise
 
 from amqpmesh.router.amqp.standard.delivery_states import Accepted
-from amqpmesh.router.mesh.routes import PAUSE, SLICE
+from amqpmesh.router.mesh.routes import BATCH, PAUSE
 from tests.support.worlds.meshes import World
 from tests.support.worlds.network import message
 
-COUNT = 2 * SLICE + SLICE // 2
+COUNT = 2 * BATCH + BATCH // 2
 
 
 def credited(mesh: World) -> int:
@@ -36,7 +36,7 @@ def test_lanes_come_back_a_part_at_a_time_and_those_that_something_waits_for_fir
         mesh.advance(PAUSE)
         seen.append(credited(mesh))
     steps = [later - earlier for earlier, later in pairwise(seen)]
-    assert max(steps) <= SLICE + 1, "no part is larger than that, but for the one that something waits for"
+    assert max(steps) <= BATCH + 1, "no part is larger than that, but for the one that something waits for"
     mesh.advance(0.1)
     assert sent.outcome == Accepted()
     assert all(link.credit for link in links[:-1])

@@ -6,7 +6,7 @@ from string import ascii_uppercase
 import pytest
 
 from amqpmesh.router.amqp.standard.delivery_states import Accepted, Released
-from amqpmesh.router.mesh.outages import LINES, PATIENCE
+from amqpmesh.router.mesh.outages import MAX_LINES, WAIT_TIME
 from tests.support.worlds.meshes import World
 from tests.support.worlds.network import message
 
@@ -24,10 +24,10 @@ def test_a_sender_keeps_its_credit_while_a_connection_is_lost_and_what_it_sends_
     mesh.advance(0.2)
     held = link.credit
     mesh.cut(*mesh.between(*ends))
-    mesh.advance(PATIENCE / 2)
+    mesh.advance(WAIT_TIME / 2)
     assert (link.credit, link.flow_state.drain) == (held, False)
     sents = [producer.send(link, message(number)) for number in range(held)]
-    mesh.advance(PATIENCE / 4)
+    mesh.advance(WAIT_TIME / 4)
     assert [sent.outcome for sent in sents] == [None] * held
     assert link.credit <= 1  # one more than can leave, as ever
     mesh.join(*ends)
@@ -48,7 +48,7 @@ def test_what_is_on_its_way_to_the_router_that_has_lost_the_next_one_waits_there
     mesh.advance(0.5)
     sent = producer.send(link)
     mesh.cut(*mesh.between("B", "C"))
-    mesh.advance(PATIENCE / 4)
+    mesh.advance(WAIT_TIME / 4)
     assert sent.outcome is None
     mesh.join("B", "C")
     mesh.advance(0.5)
@@ -68,9 +68,9 @@ def test_a_router_that_does_not_come_back_is_waited_for_so_long_only() -> None:
     mesh.advance(0.2)
     mesh.cut(*mesh.between("B", "C"))
     sent = producer.send(link, message("x"))
-    mesh.advance(PATIENCE * 0.9)
+    mesh.advance(WAIT_TIME * 0.9)
     assert (sent.outcome, link.flow_state.drain) == (None, False)
-    mesh.advance(PATIENCE * 0.2)
+    mesh.advance(WAIT_TIME * 0.2)
     assert (sent.outcome, link.flow_state.drain) == (Released(), True)
     mesh.join("B", "C")
     mesh.leave()
@@ -84,11 +84,11 @@ def test_what_waits_for_a_lost_router_goes_to_another_as_soon_as_one_has_consume
     mesh.advance(0.2)
     mesh.cut(*mesh.between("A", "B"))
     sent = producer.send(link, message("x"))
-    mesh.advance(PATIENCE / 4)
+    mesh.advance(WAIT_TIME / 4)
     assert sent.outcome is None
     consumer = mesh["C"].client()
     consumer.receiver("q", credit=10)
-    mesh.advance(PATIENCE / 4)
+    mesh.advance(WAIT_TIME / 4)
     (arrival,) = consumer.take(1)
     arrival.accept()
     mesh.advance(0.1)
@@ -134,10 +134,10 @@ def test_a_router_that_comes_back_without_consumers_is_not_waited_for() -> None:
     mesh.cut(*mesh.between("A", "B"))
     sent = producer.send(link, message("x"))
     consumer.close()
-    mesh.advance(PATIENCE / 4)
+    mesh.advance(WAIT_TIME / 4)
     assert sent.outcome is None
     mesh.join("A", "B")
-    mesh.advance(PATIENCE / 4)
+    mesh.advance(WAIT_TIME / 4)
     assert (sent.outcome, link.flow_state.drain) == (Released(), True)
     mesh.leave()
 
@@ -150,7 +150,7 @@ def test_a_way_that_another_link_has_led_already_is_not_the_only_one_for_those_w
     link = producer.sender("q")
     mesh.advance(0.2)
     mesh.cut(*mesh.between("A", "B"))
-    mesh.advance(PATIENCE / 4)
+    mesh.advance(WAIT_TIME / 4)
     # A hears of it before a path leads there.
     consumer = mesh["Y"].client()
     consumer.receiver("q", credit=10)
@@ -176,15 +176,15 @@ def test_every_router_logs_whom_no_path_leads_to_for_long_and_when_one_does_agai
     caplog.set_level(logging.INFO)
     mesh = World("ABC", LINE)
     mesh.cut(*mesh.between("B", "C"))
-    mesh.advance(PATIENCE / 2)
+    mesh.advance(WAIT_TIME / 2)
     mesh.join("B", "C")
-    mesh.advance(2 * PATIENCE)
+    mesh.advance(2 * WAIT_TIME)
     assert routes(caplog) == []  # it was away for a moment
     mesh.cut(*mesh.between("B", "C"))
-    mesh.advance(PATIENCE + 0.1)
+    mesh.advance(WAIT_TIME + 0.1)
     # A and B of C, and C of both of them.
     lost = ["route lost router=A", "route lost router=B", "route lost router=C", "route lost router=C"]
-    assert routes(caplog) == [f"{each} seconds={PATIENCE}" for each in lost]
+    assert routes(caplog) == [f"{each} seconds={WAIT_TIME}" for each in lost]
     mesh.join("B", "C")
     mesh.advance(0.5)
     assert routes(caplog) == [each.replace("lost", "found") for each in lost]
@@ -195,15 +195,15 @@ def test_of_many_routers_that_are_lost_at_once_some_have_a_line_and_the_others_a
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO)
-    names = ascii_uppercase[: LINES + 4]  # A, and beyond B all others
+    names = ascii_uppercase[: MAX_LINES + 4]  # A, and beyond B all others
     mesh = World(names, [("A", "B"), *(("B", each) for each in names[2:])])
     mesh.cut(*mesh.between("A", "B"))
-    mesh.advance(PATIENCE + 0.1)
+    mesh.advance(WAIT_TIME + 0.1)
     told = routes(caplog)
-    assert told.count(f"route lost router=A seconds={PATIENCE}") == LINES + 3  # by each of the others
+    assert told.count(f"route lost router=A seconds={WAIT_TIME}") == MAX_LINES + 3  # by each of the others
     assert [line for line in told if "router=A" not in line] == [
-        f"route lost count=3 seconds={PATIENCE}",
-        *(f"route lost router={each} seconds={PATIENCE}" for each in names[1 : LINES + 1]),
+        f"route lost count=3 seconds={WAIT_TIME}",
+        *(f"route lost router={each} seconds={WAIT_TIME}" for each in names[1 : MAX_LINES + 1]),
     ]
     mesh.join("A", "B")
     mesh.advance(0.5)

@@ -15,7 +15,7 @@ from amqpmesh.router.amqp.standard.performatives import Attach
 from amqpmesh.router.config.file import AddressConfig, MeshConfig, RedirectConfig
 from amqpmesh.router.mesh import routes as ways
 from amqpmesh.router.mesh.neighbour import Neighbour
-from amqpmesh.router.mesh.routes import Ways
+from amqpmesh.router.mesh.routes import Routes
 from amqpmesh.router.model.lane import Lane
 from tests.support.worlds.meshes import World, records
 from tests.support.worlds.network import Client, message
@@ -37,7 +37,7 @@ def send(mesh: World, client: Client, link: Sender, count: int) -> int:
 
 def has_no_lanes(mesh: World) -> bool:
     """No router has a way, or a lane, left."""
-    return all(node.mesh.ways.is_empty and not node.core.statistics().lanes for node in mesh.nodes.values())
+    return all(node.mesh.routes.is_empty and not node.core.statistics().lanes for node in mesh.nodes.values())
 
 
 @pytest.mark.parametrize("at", ["A", "B", "C"])
@@ -379,15 +379,15 @@ def test_nobody_elsewhere_receives_from_a_name_that_nobody_may_receive_from_here
 
 def test_a_lane_that_a_neighbour_does_not_take_at_first_is_attached_later(monkeypatch: pytest.MonkeyPatch) -> None:
     mesh = World("AB", LINE[:1])
-    take, refusals = Ways.take, iter("two")
+    take, refusals = Routes.attach_lane, iter("two")
 
-    def refusing(ways: Ways, neighbour: Neighbour, link: Receiver, attach: Attach, lane: Lane) -> None:
+    def refusing(routes: Routes, neighbour: Neighbour, link: Receiver, attach: Attach, lane: Lane) -> None:
         if next(refusals, None) is None:
-            take(ways, neighbour, link, attach, lane)
+            take(routes, neighbour, link, attach, lane)
         else:
             link.refuse(Error(condition=AmqpCondition.RESOURCE_LIMIT_EXCEEDED, description="not now"))
 
-    monkeypatch.setattr(Ways, "take", refusing)
+    monkeypatch.setattr(Routes, "attach_lane", refusing)
     mesh["A"].client().receiver("q@B", credit=5)
     link = mesh["B"].client().sender("q")
     mesh.advance(0.15)
@@ -492,4 +492,4 @@ def test_names_beyond_the_limit_are_given_nothing_until_there_are_fewer(caplog: 
     assert len(now) == 2, "one of those that waited has its place"
     assert fed[1] in now
     mesh.leave()
-    assert len(mesh["B"].mesh.ways.outposts) == 0
+    assert len(mesh["B"].mesh.routes.remote_consumers) == 0

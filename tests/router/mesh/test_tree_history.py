@@ -12,7 +12,7 @@ NEWS = AddressConfig(pattern="news/#", distribution=Distribution.MULTICAST)
 
 def test_what_came_by_a_tree_is_remembered_from_the_last_time_that_it_was_of_use() -> None:
     mesh = World("AB", [("A", "B")], NEWS)
-    hearing = mesh["B"].mesh.ways.hearing
+    histories = mesh["B"].mesh.routes.tree_histories
     consumer = mesh["B"].client()
     consumer.receiver("news/x", credit=10)
     for seconds in (MEMORY_TIME - 10, MEMORY_TIME - 10):
@@ -25,7 +25,7 @@ def test_what_came_by_a_tree_is_remembered_from_the_last_time_that_it_was_of_use
         producer.close()
         mesh.run()
         mesh.advance(seconds)
-        assert lane in hearing
+        assert lane in histories
     mesh.advance(11)
-    assert lane not in hearing
+    assert lane not in histories
     mesh.leave()

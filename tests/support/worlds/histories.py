@@ -207,7 +207,7 @@ class History(Correspondence):
         for node in self.mesh.nodes.values():
             here = [each for each in node.core.addresses.values() if split(each.name)[0] == name]
             ingresses = [each.ingress for each in here if each.ingress is not None]
-            ways = [each for each in node.mesh.ways.nodes() if split(each.name)[0] == name]
+            ways = [each for each in node.mesh.routes.nodes() if split(each.name)[0] == name]
             for each in (*here, *ingresses, *ways):
                 waiting += each.waiting.size
                 inputs += len(each.incoming) + len(each.borrowers)

@@ -300,7 +300,7 @@ class World:
         left = {
             "relays": node.core.relays,
             "addresses": [each.name for each in node.core.addresses.values()],
-            "ways": node.mesh.ways.nodes(),
+            "ways": node.mesh.routes.nodes(),
             "links": [
                 each
                 for record in records(self, router)
