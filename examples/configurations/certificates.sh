@@ -1,6 +1,6 @@
 #!/bin/sh
-# Makes, in the folder it is run in, an authority, if none is there, and certificates for a router and for a client.
-#   certificates.sh HOST... -- CLIENT     the names that clients call the router by, and the user that a client is
+# Make certificates for a router and for a client, in the current folder. If the folder has no authority, make one, too.
+#   certificates.sh HOST... -- CLIENT     the router's host names, and the client's user name
 set -eu
 
 hosts="" first="$1"
@@ -10,12 +10,12 @@ while [ "$1" != "--" ]; do
 done
 client="$2"
 
-new_key() { # NAME: no password protects it, since a daemon has nobody to ask
+new_key() { # NAME: the key has no passphrase, because a daemon cannot ask for one
     openssl genpkey -algorithm EC -pkeyopt ec_paramgen_curve:P-256 -out "$1.key"
     chmod 600 "$1.key"
 }
 
-sign() { # NAME: OpenSSL tells of success, too; only what fails is shown
+sign() { # NAME: OpenSSL also prints a line on success; show only failures
     said=$(openssl x509 -req -in "$1.csr" -CA ca.pem -CAkey ca.key -copy_extensions copy -days 365 \
         -out "$1.pem" 2>&1) || { echo "$said" >&2; exit 1; }
     rm "$1.csr"
