@@ -121,23 +121,16 @@ def uint_value(data: bytes, at: int, code: int) -> int:
     return 0 if code == 0x43 else -1
 
 
-#: A uint of five octets.
-_LARGE: Final = b"\x70\x00\x00\x00\x00"
+#: Room for a uint, by its number of octets.
+_ROOMS: Final = tuple(bytes(octets) for octets in range(6))
 
 
 def _append_uint(out: bytearray, value: int) -> None:
-    if value == 0:
-        out.append(0x43)
-    elif value < 256:
-        out.append(0x52)
-        out.append(value)
-    else:
-        at = len(out)
-        out += _LARGE
-        out[at + 1] = value >> 24 & 255
-        out[at + 2] = value >> 16 & 255
-        out[at + 3] = value >> 8 & 255
-        out[at + 4] = value & 255
+    """Append a uint, compact."""
+    at = len(out)
+    out += _ROOMS[_uint_octets(value)]
+    o = out
+    _put_uint(o, at, value)
 
 
 def _uint_octets(value: int) -> int:

@@ -22,7 +22,7 @@ from amqpmesh.router.kernel.frame_reading import (
     read_transfer,
 )
 from amqpmesh.router.kernel.frame_writing import _write_whole, write_transfer
-from amqpmesh.router.kernel.head_sections import _passes_as_it_is, read_header_info
+from amqpmesh.router.kernel.head_sections import _passes_as_it_is
 from amqpmesh.router.kernel.ledger import Delivery
 from amqpmesh.router.kernel.serial import _HALF, serial_distance
 from amqpmesh.router.kernel.transfer_accounting import (
@@ -140,7 +140,9 @@ def _relay_transfer(
         return False
     if out.max_message_size and size > out.max_message_size:
         return False
-    if frame.message_format <= 0 and not _passes_as_it_is(data, payload_at, end, route.drops, not frame.more):
+    if frame.message_format <= 0 and not _passes_as_it_is(
+        router.header, data, payload_at, end, route.drops, not frame.more
+    ):
         return False
     try:
         _check_first_transfer(session, link, frame, size)
@@ -225,7 +227,7 @@ def _relay_transfer(
         if recorder.takes(counter):
             sent_at = recorder.time()
             if frame.message_format <= 0:
-                header_info = read_header_info(data, payload_at, end)
+                header_info = router.header.info()
             if settled:
                 _record(
                     router,
@@ -316,7 +318,7 @@ def _relay_first(
     sent = Delivery(out, tag, received.message_format, received.settled, False)
     relay = _relay_by_one_leg(received, sent, router.now)
     if router.recorder is not None and frame.message_format <= 0:
-        relay.header_info = read_header_info(data, payload_at, end)
+        relay.header_info = router.header.info()
     if out.lane:
         if not received.second:
             # Lanes are of mode second, for those that need it (§2.7.5).

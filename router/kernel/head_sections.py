@@ -12,13 +12,96 @@ from amqpmesh.router.kernel.encoded_values import (
     descriptor_code,
     skip,
     uint32,
+    uint_end,
     uint_value,
-    uint_width,
 )
 from amqpmesh.router.kernel.violations import LINK, Incomplete, Violation
 
 #: What the keys of the mesh's own delivery annotations begin with.
 _OURS: Final = b"x-opt-mesh-"
+
+
+class HeaderFields:
+    """Fields of a message's header that the router reads, with their defaults where they are absent (§3.2.1)."""
+
+    __slots__ = ("delivery_count", "priority", "ttl", "ttl_at")
+
+    def __init__(self) -> None:
+        self.clear()
+
+    def clear(self) -> None:
+        """Set all fields to their defaults."""
+        #: 0..255.
+        self.priority = 4
+        #: Milliseconds; -1: absent.
+        self.ttl = -1
+        #: The offset of the ttl's format code; 0: absent.
+        self.ttl_at = 0
+        #: 0..2**32-1.
+        self.delivery_count = 0
+
+    def info(self) -> int:
+        """Return what hop records hold of a header: priority + 256 * delivery-count, the latter 65,535 at most."""
+        return self.priority | min(self.delivery_count, 0xFFFF) << 8
+
+
+def scan_header(fields: HeaderFields, data: bytes, at: int, end: int) -> bool:
+    """Read the list of a header, which begins at `at` and ends at `end`, into `fields` (§3.2.1).
+
+    Returns: whether priority and ttl are well-formed. Otherwise `fields` stays as it was. A delivery-count that cannot
+        be read does no harm: it is 0.
+    """
+    form = data[at]
+    if form == 0xC0 and end - at >= 3:
+        count = data[at + 2]
+        at += 3
+    elif form == 0xD0 and end - at >= 9:
+        count = uint32(data, at + 5)
+        at += 9
+    elif form == 0x45:
+        count = 0
+    else:
+        return False
+    priority = 4
+    ttl = -1
+    ttl_at = 0
+    delivery_count = 0
+    if count > 1:
+        at = _after_any(data, at, end)
+        if at < 0 or at >= end:
+            return False
+        if data[at] == 0x50 and end - at >= 2:
+            priority = data[at + 1]
+            at += 2
+        elif data[at] == 0x40:
+            at += 1
+        else:
+            return False
+    if count > 2:
+        ttl_at = at
+        at = uint_end(data, at, end)
+        if at < 0:
+            return False
+        ttl = uint_value(data, ttl_at, data[ttl_at])
+    if count > 4:
+        at = _after_any(data, at, end)
+        if at >= 0 and uint_end(data, at, end) >= 0:
+            delivery_count = max(0, uint_value(data, at, data[at]))
+    fields.priority = priority
+    fields.ttl = ttl
+    fields.ttl_at = ttl_at
+    fields.delivery_count = delivery_count
+    return True
+
+
+def _after_any(data: bytes, at: int, end: int) -> int:
+    """Return where the value at `at` ends; -1: it is malformed, or ends beyond `end`. Nearly always it is a boolean."""
+    if at < end and 0x40 <= data[at] <= 0x42:
+        return at + 1
+    try:
+        return skip(data, at, end)
+    except (Incomplete, Violation):
+        return -1
 
 
 class Head:
@@ -75,7 +158,11 @@ def read_head(data: bytes, complete: bool) -> Head | None:
                 break
             after = skip(data, value_at, end)
             if code == _HEADER:
-                _read_header(head, data, value_at, after)
+                fields = HeaderFields()
+                if not scan_header(fields, data, value_at, after):
+                    head.irregular = True
+                    break
+                head.priority, head.ttl, head.ttl_at = fields.priority, fields.ttl, fields.ttl_at
                 head.header = (at, after)
             elif code == _DELIVERY_ANNOTATIONS:
                 head.delivery_annotations = (at, after)
@@ -96,47 +183,6 @@ def read_head(data: bytes, complete: bool) -> Head | None:
             return None
     head.bare_at = at
     return head
-
-
-def _read_header(head: Head, data: bytes, at: int, end: int) -> None:
-    """Read priority and ttl of the header list at `at`, which ends at `end` (§3.2.1).
-
-    Raises: Violation: it is no well-formed header, as far as these two go.
-    """
-    priority = 4
-    ttl = -1
-    ttl_at = 0
-    form = data[at]
-    if form == 0xC0 and end - at >= 3:
-        count = data[at + 2]
-        at += 3
-    elif form == 0xD0 and end - at >= 9:
-        count = int.from_bytes(data[at + 5 : at + 9], "big")
-        at += 9
-    elif form == 0x45:
-        count = 0
-    else:
-        raise Violation(LINK, "amqp:decode-error", "the header is not a list")
-    try:
-        if count > 1:
-            at = skip(data, at, end)
-            after = skip(data, at, end)
-            if data[at] == 0x50:
-                priority = data[at + 1]
-            elif data[at] != 0x40:
-                raise Violation(LINK, "amqp:decode-error", "the priority is not a ubyte")
-            at = after
-        if count > 2:
-            skip(data, at, end)
-            ttl_at = at
-            if not uint_width(data[at]):
-                raise Violation(LINK, "amqp:decode-error", "the ttl is not a uint")
-            ttl = uint_value(data, at, data[at])
-    except Incomplete:
-        raise Violation(LINK, "amqp:decode-error", "the header is shorter than its fields") from None
-    head.priority = priority
-    head.ttl = ttl
-    head.ttl_at = ttl_at
 
 
 def patch_ttl(data: bytes, head: Head, ttl: int) -> bytes:
@@ -222,40 +268,21 @@ def read_expiry(data: bytes, at: int) -> int | None:
 
 
 def read_header_info(data: bytes, at: int, end: int) -> int:
-    """Read what records show of a message's header. Returns: its priority, plus 256 times its delivery-count."""
-    if end - at < 6 or data[at + 1] != 0x53 or data[at + 2] != _HEADER or data[at + 3] == 0x45:
-        return 4
-    if data[at + 3] == 0xC0:
-        count = data[at + 5]
-        at += 6
-    else:
-        if end - at < 12:
-            return 4
-        count = uint32(data, at + 8)
-        at += 12
-    priority = 4
-    tries = 0
-    # durable, priority, ttl, first-acquirer, delivery-count (§3.2.1)
-    for field in range(min(count, 5)):
-        if at >= end:
-            break
-        code = data[at]
-        if field == 1 and code == 0x50 and end - at >= 2:
-            priority = data[at + 1]
-        elif field == 4 and code == 0x52 and end - at >= 2:
-            tries = data[at + 1]
-        elif field == 4 and code == 0x70 and end - at >= 5:
-            tries = min(uint32(data, at + 1), 0xFFFF)
-        at += 5 if code == 0x70 else 2 if code == 0x50 or code == 0x52 or code == 0x56 else 1
-    return priority | tries << 8
+    """Return what hop records hold of the header section from `at` to `end`: see `HeaderFields.info`."""
+    fields = HeaderFields()
+    if at < end:
+        scan_header(fields, data, descriptor_code(data, at, end)[1], end)
+    return fields.info()
 
 
-def _passes_as_it_is(data: bytes, at: int, end: int, drops: bool, whole: bool) -> bool:
-    """Tell whether the head sections of a message of format 0 are usual, so that they leave unchanged.
+def _passes_as_it_is(fields: HeaderFields, data: bytes, at: int, end: int, drops: bool, whole: bool) -> bool:
+    """Return whether the head sections of a message of format 0 are regular and may leave unchanged.
 
     A ttl leaves unchanged, too: no time has passed.
-    Args: drops: delivery annotations do not pass. whole: nothing follows behind `end`.
+    Args: fields: is filled in from the header. drops: delivery annotations do not pass. whole: the message ends at
+        `end`.
     """
+    fields.clear()
     last = 0
     while end - at >= 4:
         if data[at] != 0 or data[at + 1] != 0x53:
@@ -282,42 +309,9 @@ def _passes_as_it_is(data: bytes, at: int, end: int, drops: bool, whole: bool) -
         if after > end:
             return False
         if code == _HEADER:
-            if form != 0x45 and not _is_plain_header(data, at + 4, after, form):
+            if not scan_header(fields, data, at + 3, after):
                 return False
         elif code == _DELIVERY_ANNOTATIONS and (drops or data.find(_OURS, at, after) >= 0):
             return False
         at = after
     return whole and at == end
-
-
-def _is_plain_header(data: bytes, at: int, end: int, form: int) -> bool:
-    """Tell whether a header's list has the usual fields. Args: at: where its size is."""
-    if form == 0xC0 and end - at >= 2:
-        count = data[at + 1]
-        at += 2
-    elif form == 0xD0 and end - at >= 8:
-        count = uint32(data, at + 4)
-        at += 8
-    else:
-        return False
-    if count > 0:
-        if at >= end or not 0x40 <= data[at] <= 0x42:
-            return False
-        at += 1
-    if count > 1:
-        if at >= end:
-            return False
-        if data[at] == 0x50:
-            at += 2
-        elif data[at] == 0x40:
-            at += 1
-        else:
-            return False
-    if count > 2:
-        if at >= end:
-            return False
-        code = data[at]
-        at += 5 if code == 0x70 else 2 if code == 0x52 else 1
-        if code not in (0x70, 0x52, 0x43, 0x40):
-            return False
-    return at <= end

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 from amqpmesh.router.kernel.delivery_keys import _KEY
 from amqpmesh.router.kernel.encoded_values import uint32
 from amqpmesh.router.kernel.frame_fields import DispositionFrame, FlowFrame, TransferFrame
+from amqpmesh.router.kernel.head_sections import HeaderFields
 
 if TYPE_CHECKING:
     from amqpmesh.router.kernel.hop_recorder import Recorder
@@ -26,6 +27,7 @@ class KernelRouter:
         "due",
         "flow",
         "generation",
+        "header",
         "incoming_frame",
         "key_count",
         "key_page",
@@ -74,6 +76,8 @@ class KernelRouter:
         self.outgoing_frame = TransferFrame(0)
         self.disposition = DispositionFrame(False, 0, 0, False, None)
         self.flow = FlowFrame()
+        #: The header of the message that is relayed now, if it is of format 0.
+        self.header = HeaderFields()
 
     def touch(self, link: KernelLink) -> None:
         """Something changed on a link that its record is to be told of."""

@@ -65,7 +65,7 @@ cdef long _KEPT_SLOTS
 cdef bytes _ACCEPTED_STATE
 cdef bytes _OURS
 cdef bytes _DIGITS
-cdef bytes _LARGE
+cdef tuple _ROOMS
 cdef tuple _HEADS
 cdef long _FRAME_HEAD
 cdef tuple _OCTETS
@@ -142,6 +142,7 @@ cdef class KernelRouter:
     cdef public TransferFrame incoming_frame, outgoing_frame
     cdef public DispositionFrame disposition
     cdef public FlowFrame flow
+    cdef public HeaderFields header
     cdef public object on_expand
     cpdef void touch(self, KernelLink link) except *
     @cython.locals(count=long, page=long, tails=tuple)
@@ -342,7 +343,16 @@ cdef bint _relay_transfer(KernelRouter router, KernelSession session, KernelLink
 @cython.locals(fast=FastDelivery)
 cdef FastDelivery _new_fast_delivery(KernelLink incoming, long incoming_id, bytes incoming_tag, bint second, double arrived, KernelLink outgoing,
                       long outgoing_id, bytes outgoing_tag)
-@cython.locals(count=long, priority=long, tries=long, field=long, code=long)
+@cython.final
+cdef class HeaderFields:
+    cdef public long priority, ttl, delivery_count
+    cdef public Py_ssize_t ttl_at
+    cpdef void clear(self) noexcept
+    cpdef long info(self) noexcept
+@cython.locals(form=long, count=long, priority=long, ttl=long, ttl_at=Py_ssize_t, delivery_count=long)
+cpdef bint scan_header(HeaderFields fields, bytes data, Py_ssize_t at, Py_ssize_t end) except -1
+cdef Py_ssize_t _after_any(bytes data, Py_ssize_t at, Py_ssize_t end) except? -2
+@cython.locals(fields=HeaderFields)
 cpdef long read_header_info(bytes data, Py_ssize_t at, Py_ssize_t end) except? -1
 @cython.locals(kind=long, outcome=long, flags=long, hops_left=long, condition=long, key=bytes)
 cdef bint _record(KernelRouter router, Recorder recorder, KernelLink link, KernelLink out, bytes incoming_tag, bytes outgoing_tag,
@@ -390,9 +400,7 @@ cdef KernelLink _link_for_large(FastRoute route, long octets)
 cdef bint _is_ready(KernelLink link) except -1
 cdef bint _is_free(KernelLink link) except -1
 @cython.locals(last=long, code=long, form=long, after=Py_ssize_t)
-cdef bint _passes_as_it_is(bytes data, Py_ssize_t at, Py_ssize_t end, bint drops, bint whole) except -1
-@cython.locals(count=long, code=long)
-cdef bint _is_plain_header(bytes data, Py_ssize_t at, Py_ssize_t end, long form) except -1
+cdef bint _passes_as_it_is(HeaderFields fields, bytes data, Py_ssize_t at, Py_ssize_t end, bint drops, bint whole) except -1
 @cython.locals(ledger=Ledger, found=list, undecided=list, at=Py_ssize_t, count=Py_ssize_t, delivery=Delivery)
 cdef bint _relay_disposition(KernelRouter router, KernelConnection wire, KernelSession session, DispositionFrame frame) except -1
 @cython.locals(credit=long, seen=long, in_flight=long, window=long, skipped=long, limit=long, effect=long)
@@ -445,7 +453,7 @@ cdef Py_ssize_t _fields_at(bytes data, Py_ssize_t at, Py_ssize_t end) except? -1
 @cython.locals(count=long, field=long, value=long, after=Py_ssize_t)
 cpdef bint read_flow(FlowFrame frame, bytes data, Py_ssize_t at, Py_ssize_t end) except -1
 
-@cython.locals(at=Py_ssize_t)
+@cython.locals(at=Py_ssize_t, o="unsigned char *")
 cdef void _append_uint(bytearray out, long value) except *
 @cython.locals(start=Py_ssize_t, written=Py_ssize_t, room=Py_ssize_t)
 cpdef Py_ssize_t write_transfer(bytearray out, long channel, TransferFrame frame, object payload, Py_ssize_t limit, bint in_full=*) except? -1

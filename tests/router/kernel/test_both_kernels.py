@@ -86,6 +86,7 @@ def test_memory_that_is_not_the_message_is_never_read(kernels: Kernels, data: by
 @given(hostile(), st.booleans())
 def test_heads_are_read(kernels: Kernels, data: bytes, complete: bool) -> None:
     agreed(kernels, lambda kernel: kernel.read_head(data, complete))
+    agreed(kernels, lambda kernel: kernel.read_header_info(data, *kernel.read_head(data, True).header))
     agreed(kernels, lambda kernel: kernel.read_to(data, 0))
 
 

@@ -11,7 +11,16 @@ from amqpmesh.router.amqp.codec.composite import decode_composite, encode_compos
 from amqpmesh.router.amqp.codec.types import Timestamp, ULong
 from amqpmesh.router.amqp.errors import ProtocolError
 from amqpmesh.router.amqp.standard.messaging import AmqpValue, Header, Properties
-from amqpmesh.router.kernel import Head, Incomplete, Violation, patch_ttl, read_expiry, read_head, read_to
+from amqpmesh.router.kernel import (
+    Head,
+    Incomplete,
+    Violation,
+    patch_ttl,
+    read_expiry,
+    read_head,
+    read_header_info,
+    read_to,
+)
 from tests.support.data import encodings as wire
 from tests.support.data.messages import (
     DELIVERY_ANNOTATIONS,
@@ -142,6 +151,29 @@ def test_a_header_that_the_decoder_takes_is_read_alike(data: bytes) -> None:
         return
     head = found(data[:end])
     assert (head.priority, head.ttl) == (header.priority, -1 if header.ttl is None else header.ttl)
+
+
+@given(messages())
+def test_hop_records_show_the_priority_and_the_delivery_count_of_any_header(message: Message) -> None:
+    assume(message.section(HEADER))
+    header = decode_composite(Header, message.section(HEADER))[0]
+    shown = header.priority | header.delivery_count << 8
+    assert read_header_info(message.data, *message.extent(HEADER)) == shown
+
+
+COUNTS = {
+    "no header": ("", 4),
+    "a delivery-count beyond 16 bits": ("005370 c00905 40404040 7000010001", 4 | 0xFFFF << 8),
+    "a delivery-count that is a string": ("005370 c00805 40 5007 4040 a10131", 7),
+    "a first-acquirer that is no boolean": ("005370 c00905 404040 a10131 5202", 4 | 2 << 8),
+    "a priority that is a uint": ("005370 c00402 41 5204", 4),
+}
+
+
+@pytest.mark.parametrize(("text", "shown"), COUNTS.values(), ids=COUNTS.keys())
+def test_a_field_that_cannot_be_read_is_shown_by_its_default(text: str, shown: int) -> None:
+    data = bytes.fromhex(text)
+    assert read_header_info(data, 0, len(data)) == shown
 
 
 # ------------------------------------------------------------------------------------------------------------- ttl
