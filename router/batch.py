@@ -13,7 +13,7 @@ from amqpmesh.router.memory.holders import check, check_node, count_output
 from amqpmesh.router.model.credit_share import Share
 from amqpmesh.router.model.links import IncomingLink
 from amqpmesh.router.model.node import NOBODY_AWAITED
-from amqpmesh.router.small_set import with_item, without_item
+from amqpmesh.router.small_set import excluding, including
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -127,7 +127,7 @@ def _grant(core: Core, grants: Iterable[Grant]) -> None:
             if incoming.draining:
                 ingress = incoming.ingress
                 if incoming not in ingress.lenders:
-                    ingress.lenders = with_item(ingress.lenders, incoming)
+                    ingress.lenders = including(ingress.lenders, incoming)
                     incoming.drain_by = core.now + ingress.config.drain_time
                     core.schedule(incoming.drain_by, partial(core.touch, ingress))
             core.touch(incoming.ingress)
@@ -143,7 +143,7 @@ def _answer_drains(core: Core, address: Address) -> None:
     over = address.pool.drained(core.now)
     for share in list(address.lenders):
         if over or core.now >= share.drain_by:
-            address.lenders = without_item(address.lenders, share)
+            address.lenders = excluding(address.lenders, share)
             share.drained(core.now)
             core.touch(share.node)
     answered = []
@@ -155,6 +155,6 @@ def _answer_drains(core: Core, address: Address) -> None:
         if outgoing.current is None or outgoing.current.started:
             answered.append(outgoing)
     for outgoing in answered:
-        address.draining = without_item(address.draining, outgoing)
+        address.draining = excluding(address.draining, outgoing)
         outgoing.link.drained()
         core.touch_outgoing(outgoing)

@@ -30,7 +30,7 @@ from amqpmesh.router.delivery.sending import go_on
 from amqpmesh.router.delivery.settlement import Settlement
 from amqpmesh.router.endpoint_setup import client_sasl, endpoint, server_sasl
 from amqpmesh.router.handlers import handle
-from amqpmesh.router.incremental import Chores, run_to_end
+from amqpmesh.router.incremental import Chores, at_once
 from amqpmesh.router.kernel import KernelRouter, serial_distance
 from amqpmesh.router.logins import Logins
 from amqpmesh.router.logs.event_log import EventLog
@@ -496,7 +496,7 @@ class Core:
 
     def statistics(self) -> Statistics:
         """How things stand now."""
-        return run_to_end(survey(self))
+        return at_once(survey(self))
 
     def passed(self) -> tuple[int, int]:
         """How many connections and links are gone, and how many there are.

@@ -18,7 +18,7 @@ from amqpmesh.router.amqp.errors import (
 from amqpmesh.router.amqp.sasl.exchange import SaslClient
 from amqpmesh.router.amqp.standard.definitions import AmqpCondition, Error
 from amqpmesh.router.amqp.states import LinkEndpointState
-from amqpmesh.router.io.environment import stopwatch_seconds
+from amqpmesh.router.io.environment import seconds_worked
 from amqpmesh.router.io.password_threads import do
 from amqpmesh.router.io.streams import BATCH_TIME
 from amqpmesh.router.logs import event_log
@@ -78,13 +78,13 @@ class ClientConnection:
 
     async def receive(self, data: bytes) -> None:
         """Take bytes of the peer. Gives the thread back now and then; raises nothing but `Cancelled`."""
-        began = stopwatch_seconds()
+        began = seconds_worked()
         while True:
             for event in self.engine.receive(data, trio.current_time()):
                 self._handle(event)
-                if stopwatch_seconds() - began > BATCH_TIME:
+                if seconds_worked() - began > BATCH_TIME:
                     await trio.lowlevel.checkpoint()
-                    began = stopwatch_seconds()
+                    began = seconds_worked()
             work, self._work = self._work, None
             if work is None:
                 break
@@ -304,7 +304,7 @@ class ClientConnection:
         """Tell those whose detach the peer has answered."""
         for end in [end for end in self._leaving if end.engine_state is LinkEndpointState.DETACHED]:
             self.give_up(end)
-            end.seen_off()
+            end.detach_answered()
 
     def _closed(self, error: ConnectionClosedError) -> None:
         if self.failure is not None:
@@ -313,7 +313,7 @@ class ClientConnection:
         self.is_open = False
         leaving, self._leaving = self._leaving, {}
         for end in leaving:
-            end.seen_off()
+            end.detach_answered()
         self._ends.clear()
         self._stalled.clear()
         self.over.set()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from enum import Enum, auto
 from typing import TYPE_CHECKING, ClassVar, Final, TypeVar
 
 import trio
@@ -16,9 +15,10 @@ from amqpmesh.router.amqp.errors import (
     link_detached,
     shown,
 )
-from amqpmesh.router.amqp.standard.definitions import AmqpCondition, Error, LinkCondition
+from amqpmesh.router.amqp.standard.definitions import AmqpCondition, Error
 from amqpmesh.router.amqp.states import LinkEndpointState
 from amqpmesh.router.client.arguments import text
+from amqpmesh.router.client.endings import AFTER, ENDINGS, Action, Ending, Stage, detach_ending
 from amqpmesh.router.io.dialing import LASTING
 
 if TYPE_CHECKING:
@@ -34,17 +34,6 @@ LEAVE_TIME: Final = 1.0
 """Seconds that the peer has to answer when a link is left."""
 
 E = TypeVar("E", bound=AmqpMeshError)
-
-
-class Stage(Enum):
-    """Where a link is in its life."""
-
-    NEW = auto()
-    #: It waits for a connection, or for the peer's attach.
-    COMING = auto()
-    ATTACHED = auto()
-    #: It failed for good, or was left.
-    OVER = auto()
 
 
 def again(error: E) -> E:
@@ -99,19 +88,19 @@ class ClientLink(ABC):
 
     async def leave(self, *, clean: bool) -> None:
         """Detach. Args: clean: nothing failed and nobody was cancelled: what is due before may take its time."""
-        if self._stage is Stage.OVER and self._link is None:
+        if self._stage is Stage.OVER:
             if clean:  # else there is an error that goes on from here, and Cancelled must not take its place
                 await trio.lowlevel.checkpoint()
             return
         try:
-            if self._stage in (Stage.ATTACHED, Stage.COMING):
+            if not self.is_over and self._stage is not Stage.NEW:
                 await self._finish(clean=clean)
         finally:
             self.stop()
             with trio.move_on_after(LEAVE_TIME, shield=True):
-                while self._link is not None:
+                while self._stage is Stage.LEAVING:
                     await self._change.wait()
-            self.give_up_detach()
+            self.detach_unanswered()
         if clean:
             await trio.lowlevel.checkpoint_if_cancelled()
 
@@ -122,7 +111,7 @@ class ClientLink(ABC):
         if self._stage is not Stage.NEW:
             raise CommandError(f"a {self.kind} is entered once")
         self._home.add(self)
-        self._stage = Stage.COMING
+        self._stage = Stage.DETACHED
         self._home.wake()
         self.attach_now()
 
@@ -134,20 +123,17 @@ class ClientLink(ABC):
 
     def attach_to(self, client_connection: ClientConnection) -> None:
         """Attach over this connection."""
-        if self._stage is not Stage.COMING or self._link is not None:
+        if self._stage is not Stage.DETACHED:
             return
         self._client_connection = client_connection
         try:
             self._session = self._choose_session(client_connection)
             self._link = self._attach(self._session)
         except CommandError as error:
-            # Nothing was sent of the link; a session that was begun for it is of no use.
-            session, self._session, self._client_connection = self._session, None, None
-            if session is not None:
-                client_connection.drop(self, session)
-            self._fail(CommandError(f"cannot be attached: {error}"))
+            self._end(Ending.UNATTACHABLE, CommandError(f"cannot be attached: {error}"))
             return
         self._link.context = self
+        self._stage = Stage.ATTACHING
 
     def check(self) -> None:
         """Raises: AmqpMeshError: it is over, and why; CommandError: it was not entered, or was left."""
@@ -155,8 +141,8 @@ class ClientLink(ABC):
             raise again(self._failure)
         if self._stage is Stage.NEW:
             raise CommandError(f"a {self.kind} is used inside `async with`")
-        if self._stage is Stage.OVER:
-            raise CommandError(f"the {self.kind} was left")
+        if self.is_over:
+            raise self._left()
 
     @property
     def is_attached(self) -> bool:
@@ -171,12 +157,12 @@ class ClientLink(ABC):
     @property
     def is_over(self) -> bool:
         """Whether it failed for good, or was left."""
-        return self._stage is Stage.OVER
+        return self._stage in (Stage.LEAVING, Stage.OVER)
 
     @property
     def was_left(self) -> bool:
         """Whether the program left it."""
-        return self._stage is Stage.OVER and self._failure is None
+        return self.is_over and self._failure is None
 
     @property
     def peer(self) -> str:
@@ -193,13 +179,13 @@ class ClientLink(ABC):
 
     def attached(self, attach: Attach) -> None:
         """The peer's attach came (§2.6.3)."""
-        if not self._accepts(attach):
-            return  # refused: its detach says why
+        if self._stage is not Stage.ATTACHING or not self._accepts(attach):
+            return  # left before this was handled; or refused: the peer's detach says why
         wanting = self._wanting(attach)
         if wanting is not None:
             assert self._link is not None
             self._link.detach(error=Error(condition=AmqpCondition.NOT_IMPLEMENTED, description=wanting))
-            self._lose(LinkDetachedError(wanting), final=True)
+            self._end(Ending.UNSUITABLE, LinkDetachedError(wanting))
             return
         self._stage = Stage.ATTACHED
         self._since = trio.current_time()
@@ -207,29 +193,40 @@ class ClientLink(ABC):
         self._changed()
 
     def detached(self, event: LinkDetached) -> None:
-        """The peer detached, or we did for what it did wrong; both sides know."""
+        """End the link endpoint: the peer has detached, or our engine has, for a fault of the peer."""
         error = link_detached("the link was detached", event.error)
-        if event.error is None and self._stage is Stage.COMING:
+        if event.error is None and self._stage is Stage.ATTACHING:
             error = LinkDetachedError("the peer refused the link and gave no reason")
-        gone_for_now = event.error is None and not event.closed
-        forced = event.error is not None and event.error.condition == LinkCondition.DETACH_FORCED
-        self._lose(error, final=not ((gone_for_now or forced) and event.by_peer))
+        self._end(detach_ending(event), error)
 
     def session_ended(self, error: SessionEndedError) -> None:
-        """Its session is over. One that ends with an error before the link was attached is a refusal of the link."""
-        if self._stage is Stage.COMING and error.error is not None:
-            self._lose(link_detached("the peer refused the link, and ended its session", error.error), final=True)
+        """End the link endpoint with its session. An error that comes before the peer's `attach` refuses the link."""
+        if error.error is None:
+            self._end(Ending.SESSION_ENDED, error)
+        elif self._stage is Stage.ATTACHING:
+            refusal = link_detached("the peer refused the link, and ended its session", error.error)
+            self._end(Ending.SESSION_FAILED, refusal)
         else:
-            self._lose(error, final=False)
+            self._end(Ending.SESSION_FAILED, error)
 
-    @abstractmethod
     def connection_lost(self, error: AmqpMeshError, *, final: bool) -> None:
-        """Its connection is over; `final`: and there will be no other."""
+        """End the link endpoint with its connection. Args: final: the manager makes no other connection."""
+        if not final:
+            self._end(Ending.CONNECTION_LOST, error)
+        else:
+            self._end(Ending.CONNECTION_OVER if self._is_home else Ending.REDIRECT_LOST, error)
 
-    def seen_off(self) -> None:
-        """The peer has answered our detach, or never will."""
-        self._link = None
-        self._changed()
+    def detach_answered(self) -> None:
+        """Forget the link endpoint: the peer has answered our `detach`, or cannot do so any more."""
+        self._end(Ending.ANSWERED, self._left())
+
+    def detach_unanswered(self) -> None:
+        """Stop waiting for the answer to our `detach`, if it has not come."""
+        self._end(Ending.UNANSWERED, self._left())
+
+    def stop(self) -> None:
+        """Detach, without waiting for the peer."""
+        self._end(Ending.LEFT, self._left())
 
     @abstractmethod
     def transferred(self, event: TransferReceived) -> None:
@@ -287,84 +284,123 @@ class ClientLink(ABC):
         change, self._change = self._change, trio.Event()
         change.set()
 
-    def _fail(self, error: AmqpMeshError) -> None:
-        """It is over for good."""
-        self._failure = error
-        self._stage = Stage.OVER
-        self._home.remove(self)
-        self._lost(error, final=True)
+    def _left(self) -> CommandError:
+        return CommandError(f"the {self.kind} was left")
+
+    # ---------------------------------------------------------------------------------------------------------- endings
+
+    def _end(self, ending: Ending, error: AmqpMeshError) -> None:
+        """Carry out the action that the table has for an ending in this stage.
+
+        Args: error: for those who use the link, and for the deliveries that are lost with it.
+        """
+        action = ENDINGS[self._stage].get(ending)
+        if action is Action.RETRY and not self._reconnects:
+            action = Action.FAIL
+        match action:
+            case Action.FAIL:
+                self._fail(error)
+            case Action.RETRY:
+                self._retry(error)
+            case Action.AWAIT:
+                self._await(error)
+            case Action.FOLLOW:
+                self._follow(error)
+            case Action.ACCOMPANY:
+                self._accompany(error)
+            case Action.CLOSE:
+                self._go_on(Action.CLOSE, error)
+            case Action.DETACH:
+                self._detach(error)
+            case Action.FINISH:
+                self._forget(Action.FINISH)
+            case Action.ABANDON:
+                assert self._leaving is not None, "our `detach` was sent"
+                self._leaving.give_up(self)
+                self._forget(Action.ABANDON)
+
+    def _go_on(self, action: Action, error: AmqpMeshError) -> None:
+        """Enter the stage after an action, and settle the fate of the deliveries."""
+        self._stage = AFTER[action]
+        if self.is_over:
+            self._home.remove(self)
+        self._lost(error, final=self.is_over)
         self._changed()
 
-    def _lose(self, error: AmqpMeshError, *, final: bool, again: bool = True) -> None:
-        """The link endpoint is gone. Args: final: for good. again: it is to be attached again, after a pause; else
-        somebody else sees to that.
-        """
-        if self._stage is Stage.OVER:
-            self.seen_off()
+    def _fail(self, error: AmqpMeshError) -> None:
+        self._drop_endpoint()
+        self._failure = error
+        self._go_on(Action.FAIL, error)
+
+    def _retry(self, error: AmqpMeshError) -> None:
+        self._losses = 1 if self._has_lasted else self._losses + 1
+        self._drop_endpoint()
+        self._go_on(Action.RETRY, error)
+        self._go_home()
+        if not self.is_over:
+            self._home.attach_later(self, self._losses)
+
+    def _detach(self, error: AmqpMeshError) -> None:
+        link, session, client_connection = self._link, self._session, self._client_connection
+        assert link is not None, "it is attached, or about to be"
+        assert session is not None, "it is attached, or about to be"
+        assert client_connection is not None, "it is attached, or about to be"
+        self._go_on(Action.DETACH, error)
+        self._session = self._client_connection = None
+        if client_connection.failure is not None or not session.can_send:
+            self.detach_answered()
             return
-        lasted = self._has_lasted
-        self._let_go()
-        if final or (again and not self._may_come_again):
-            self._fail(error)
+        try:
+            if link.state in (LinkEndpointState.ATTACHED, LinkEndpointState.ATTACH_SENT):
+                link.detach()
+        except CommandError:  # too much waits to be sent
+            self.detach_answered()
             return
-        self._come_again(error)
-        if again:
-            self._losses = 1 if lasted else self._losses + 1
-            self._go_home()
-            if not self.is_over:
-                self._home.attach_later(self, self._losses)
+        self._leaving = client_connection
+        client_connection.leave(self, session)
 
-    @property
-    @abstractmethod
-    def _may_come_again(self) -> bool:
-        """Whether it is attached again after a loss."""
+    def _forget(self, action: Action) -> None:
+        """Forget the link endpoint that our `detach` ends."""
+        self._link = None
+        self._stage = AFTER[action]
+        self._changed()
 
-    @abstractmethod
-    def _go_home(self) -> None:
-        """Begin again where the program said, wherever redirects had led."""
-
-    @property
-    def _has_lasted(self) -> bool:
-        """Whether it was attached, and for so long that what comes next is not the same try."""
-        return self._stage is Stage.ATTACHED and trio.current_time() - self._since >= LASTING
-
-    def _let_go(self) -> None:
-        """The link endpoint is gone, and its session of no use."""
+    def _drop_endpoint(self) -> None:
+        """Drop the link endpoint, and its session if no other link is on it."""
         session, client_connection = self._session, self._client_connection
         self._link = self._session = self._client_connection = None
         if client_connection is not None and session is not None:
             client_connection.drop(self, session)
 
-    def _come_again(self, error: AmqpMeshError) -> None:
-        """It waits to be attached once more."""
-        self._stage = Stage.COMING
-        self._lost(error, final=False)
-        self._changed()
+    @property
+    def _has_lasted(self) -> bool:
+        """Whether it was attached for so long that a loss begins a new row of attempts."""
+        return self._stage is Stage.ATTACHED and trio.current_time() - self._since >= LASTING
 
-    def give_up_detach(self) -> None:
-        """The peer need not answer the detach any more: the session is ended, and the link with it (§2.5.2)."""
-        if self._link is not None and self._leaving is not None:
-            self._leaving.give_up(self)
-            self._link = None
+    # -------------------------------------------------------------------------------------------------- of redirections
 
-    def stop(self) -> None:
-        """Detach, without waiting for the peer."""
-        if self._stage is not Stage.OVER:
-            self._stage = Stage.OVER
-            self._home.remove(self)
-            self._lost(CommandError(f"the {self.kind} was left"), final=True)
-        link, session, client_connection = self._link, self._session, self._client_connection
-        if link is None or session is None or client_connection is None:
-            return
-        self._session = self._client_connection = None
-        if client_connection.failure is not None or not session.can_send:
-            self._link = None
-            return
-        try:
-            if link.state in (LinkEndpointState.ATTACHED, LinkEndpointState.ATTACH_SENT):
-                link.detach()
-        except CommandError:
-            self._link = None
-            return
-        self._leaving = client_connection
-        client_connection.leave(self, session)
+    @property
+    @abstractmethod
+    def _reconnects(self) -> bool:
+        """Whether it is attached again after a loss."""
+
+    @property
+    @abstractmethod
+    def _is_home(self) -> bool:
+        """Whether it is attached by the manager that the program asked."""
+
+    @abstractmethod
+    def _go_home(self) -> None:
+        """Return to the manager and the address that the program asked for."""
+
+    @abstractmethod
+    def _await(self, error: AmqpMeshError) -> None:
+        """Wait for the next connection."""
+
+    @abstractmethod
+    def _follow(self, error: AmqpMeshError) -> None:
+        """Attach where the peer has redirected it, or fail (§2.8.18)."""
+
+    @abstractmethod
+    def _accompany(self, error: AmqpMeshError) -> None:
+        """Detach, and attach where its companion is."""

@@ -12,7 +12,7 @@ from amqpmesh.router.amqp.errors import CommandError, LinkDetachedError
 from amqpmesh.router.client.arguments import text
 from amqpmesh.router.client.link import again
 from amqpmesh.router.client.sender_link import SenderLink
-from amqpmesh.router.io.environment import environment
+from amqpmesh.router.io.environment import surroundings
 
 if TYPE_CHECKING:
     from amqpmesh.policies.redirect import Redirect, Stop
@@ -37,7 +37,7 @@ class LinkManager(ABC):
         self.client_connection: ClientConnection | None = None
         self._ends: dict[ClientLink, None] = {}
         self._names = count(1)
-        self._prefix = environment().token(6)
+        self._prefix = surroundings().token(6)
         self._reply_senders: OrderedDict[str | None, SenderLink] = OrderedDict()
 
     @property
@@ -114,7 +114,7 @@ class LinkManager(ABC):
             if sender.waiting == sender.unsettled == 0:
                 del self._reply_senders[key]
                 sender.stop()
-                sender.give_up_detach()  # nobody waits for it
+                sender.detach_unanswered()  # nobody waits for it
 
     def opened(self, client_connection: ClientConnection) -> None:
         """There is a connection: attach all that wait for one."""

@@ -16,7 +16,6 @@ from amqpmesh.router.kernel import ACCEPTED_STATE
 from amqpmesh.router.message.content import Message
 
 if TYPE_CHECKING:
-    from amqpmesh.router.amqp.errors import LinkRedirectError
     from amqpmesh.router.amqp.standard.performatives import Attach
     from amqpmesh.router.client.incoming import Incoming
     from amqpmesh.router.client.link_manager import LinkManager
@@ -88,9 +87,9 @@ class Replies(ReceiverLink):
         if self.requests is not None:
             self.requests.can_go_on()
 
-    def _redirected(self, told: LinkRedirectError) -> None:
-        # Elsewhere it would be of no use: who is asked here answers here.
-        self._lose(told, final=True)
+    def _follow(self, error: AmqpMeshError) -> None:
+        # A node for the answers is of use only where the requests go.
+        self._fail(error)
 
     def _lost(self, error: AmqpMeshError, *, final: bool) -> None:
         super()._lost(error, final=final)

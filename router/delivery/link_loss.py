@@ -11,7 +11,7 @@ from amqpmesh.router.delivery.queueing import unqueue
 from amqpmesh.router.delivery.sending import abort
 from amqpmesh.router.kernel import disable_fast_path, end_link
 from amqpmesh.router.model.links import OutgoingLink
-from amqpmesh.router.small_set import without_item
+from amqpmesh.router.small_set import excluding
 
 if TYPE_CHECKING:
     from amqpmesh.router.amqp.session import Session
@@ -125,10 +125,10 @@ def _withdraw(core: Core, taken: IncomingLink | OutgoingLink) -> bool:
         if core.recording is not None:
             core.recording.down(taken)
         address = taken.address
-        address.copies = without_item(address.copies, taken)
-        address.outgoing = without_item(address.outgoing, taken)
-        address.draining = without_item(address.draining, taken)
-        address.creditors = without_item(address.creditors, taken)
+        address.copies = excluding(address.copies, taken)
+        address.outgoing = excluding(address.outgoing, taken)
+        address.draining = excluding(address.draining, taken)
+        address.creditors = excluding(address.creditors, taken)
         if taken.branch is not None:
             address.pool.remove_branch(taken.branch, core.now)
         current, taken.current = taken.current, None
@@ -149,7 +149,7 @@ def _withdraw(core: Core, taken: IncomingLink | OutgoingLink) -> bool:
             abort(core, relay)
         taken.pool.remove_input(taken.input, core.now)
         if taken.address is not None:
-            taken.address.incoming = without_item(taken.address.incoming, taken)
+            taken.address.incoming = excluding(taken.address.incoming, taken)
         address = taken.address  # type: ignore[assignment]  # None for an anonymous terminus
     if address is not None:
         core.touch(address)

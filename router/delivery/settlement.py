@@ -30,7 +30,7 @@ from amqpmesh.router.delivery.queueing import decided_there, forwarded, requeue,
 from amqpmesh.router.delivery.redelivery import dead_letter
 from amqpmesh.router.delivery.sending import abort_leg, may_pass, uncount_or_abort
 from amqpmesh.router.delivery.verdict import answer, pass_up, settle_orphan, tell
-from amqpmesh.router.incremental import LEGS_A_TURN
+from amqpmesh.router.incremental import LEGS
 from amqpmesh.router.kernel import (
     ACCEPTED_STATE,
     DECLARED,
@@ -85,7 +85,7 @@ class Settlement:
             elif delivery.relay is not None:
                 self._sender_said(delivery.relay, delivery, state, settled)
             done += 1
-            if self._core.legs_seen >= LEGS_A_TURN:
+            if self._core.legs_seen >= LEGS:
                 break
         del event.deliveries[:done]
 

@@ -13,7 +13,7 @@ from amqpmesh.router.client.in_process import InProcess
 from amqpmesh.router.client.link_manager import LinkManager
 from amqpmesh.router.config.file import ListenerConfig
 from amqpmesh.router.incremental import Steps
-from amqpmesh.router.io.environment import stopwatch_seconds
+from amqpmesh.router.io.environment import seconds_worked
 from amqpmesh.router.logs import event_log
 from amqpmesh.router.management import service
 from amqpmesh.router.mesh.costs import Costly
@@ -163,15 +163,15 @@ class ManagementNode(LinkFactory):
 
     async def _in_turns(self, steps: Steps[T]) -> T:
         """The result; in between, and before the next work, there are pauses for whatever else there is to do."""
-        began = stopwatch_seconds() - self._worked
+        began = seconds_worked() - self._worked
         while True:
             try:
                 next(steps)
             except StopIteration as end:
-                self._worked = stopwatch_seconds() - began
+                self._worked = seconds_worked() - began
                 result: T = end.value
                 return result
-            worked = stopwatch_seconds() - began
+            worked = seconds_worked() - began
             if worked > TURN_TIME:
                 await trio.sleep(worked * PAUSE)
-                began = stopwatch_seconds()
+                began = seconds_worked()
