@@ -42,7 +42,7 @@ def filled(page: str) -> str:
 
 def _schema(form: type[Body]) -> str:
     rows = [
-        f"| `{key}` | {name.replace('_', ' ')} | {kind.described()} | {words} | {_default(default)} |"
+        f"| `{key}` | {name.replace('_', ' ')} | {kind.describe()} | {words} | {_default(default)} |"
         for name, key, kind, words, default in form.ITEMS
     ]
     sentence = form.WORDS[0].upper() + form.WORDS[1:]

@@ -25,67 +25,67 @@ class Advert(NamedTuple):
 
 
 #: Addresses of one router that are looked at in one go, while others have some as well.
-SHARE: Final = 64
+SLICE: Final = 64
 
-_NOBODY: Final[Mapping[str, Advert]] = MappingProxyType({})
+_NONE: Final[Mapping[str, Advert]] = MappingProxyType({})
 
 
 @lru_cache(maxsize=1024)
-def _alike(*served: tuple[str, Advert]) -> Mapping[str, Advert]:
+def _shared(*served: tuple[str, Advert]) -> Mapping[str, Advert]:
     """What is told of an address. Of thousands of addresses that the same routers serve, it is one object."""
     return MappingProxyType(dict(served))
 
 
-class Book:
+class AddressBook:
     """What all routers advertise, and what of it can be reached.
 
-    What is told is taken in at once, and `lookup` follows in parts: `settle`. What a router out of reach advertises is
+    What is told is taken in at once, and `lookup` follows in parts: `update`. What a router out of reach advertises is
     kept aside, and counts again when it comes back.
     """
 
     def __init__(self) -> None:
-        self._told: dict[str, dict[Name, Advert]] = {}
+        self._advertised: dict[str, dict[Name, Advert]] = {}
         self._reachable: set[str] = set()
-        self._unsettled: OrderedDict[str, dict[Name, Advert]] = OrderedDict()  # only the names count
+        self._pending: OrderedDict[str, dict[Name, Advert]] = OrderedDict()  # only the names count
         self._entries: dict[tuple[str, str], Mapping[str, Advert]] = {}  # by (tenant, name)
 
     def __len__(self) -> int:
         return len(self._entries)
 
     @property
-    def unsettled(self) -> bool:
+    def has_pending(self) -> bool:
         """Whether there is something that `lookup` has yet to follow."""
-        return bool(self._unsettled)
+        return bool(self._pending)
 
     def lookup(self, tenant: str, name: str) -> Mapping[str, Advert]:
         """The routers within reach that have consumers or producers of an address."""
-        return self._entries.get((tenant, name), _NOBODY)
+        return self._entries.get((tenant, name), _NONE)
 
     def addresses(self) -> list[tuple[str, str]]:
         """The (tenant, name) of each address that a router within reach advertises, in order."""
         return sorted(self._entries)
 
-    def told_by(self, router: str) -> Mapping[Name, Advert]:
+    def advertised_by(self, router: str) -> Mapping[Name, Advert]:
         """All that a router advertises, within reach or not; a view."""
-        return MappingProxyType(self._told.get(router, {}))
+        return MappingProxyType(self._advertised.get(router, {}))
 
     def replace(self, router: str, entries: Mapping[Name, Advert]) -> None:
         """Take a router's full state in place of all that it said before."""
-        former = self._told.pop(router, {})
+        former = self._advertised.pop(router, {})
         if entries:
-            self._told[router] = dict(entries)
-        self._touch(router, former)
-        self._touch(router, entries)
+            self._advertised[router] = dict(entries)
+        self._queue(router, former)
+        self._queue(router, entries)
 
-    def change(self, router: str, entries: Mapping[Name, Advert], removed: Collection[Name] = ()) -> None:
+    def apply_delta(self, router: str, entries: Mapping[Name, Advert], removed: Collection[Name] = ()) -> None:
         """Take in what a router changed: entries that are new or other than before, and those that it withdraws."""
-        told = self._told.setdefault(router, {})
-        gone = {key: told.pop(key) for key in removed if key in told and key not in entries}
-        told.update(entries)
-        if not told:
-            del self._told[router]
-        self._touch(router, entries)
-        self._touch(router, gone)
+        adverts = self._advertised.setdefault(router, {})
+        gone = {key: adverts.pop(key) for key in removed if key in adverts and key not in entries}
+        adverts.update(entries)
+        if not adverts:
+            del self._advertised[router]
+        self._queue(router, entries)
+        self._queue(router, gone)
 
     def forget(self, router: str) -> None:
         """A router's advertisements are no longer valid: it is gone, or its records were too old."""
@@ -96,10 +96,10 @@ class Book:
         reachable = set(routers)
         former, self._reachable = self._reachable, self._reachable | reachable
         for router in sorted(reachable ^ former):  # it is the order in which `lookup` names them
-            self._touch(router, self._told.get(router, {}))
+            self._queue(router, self._advertised.get(router, {}))
         self._reachable = reachable
 
-    def settle(self, most: int) -> frozenset[Name]:
+    def update(self, most: int) -> frozenset[Name]:
         """Let `lookup` follow what has been told of so many addresses; the others have to wait.
 
         All routers' go on side by side, so that one that tells of a million keeps nobody else waiting.
@@ -107,26 +107,26 @@ class Book:
         Returns: the addresses whose `lookup` changed by it.
         """
         changed: set[Name] = set()
-        while self._unsettled and most > 0:
-            router, names = self._unsettled.popitem(last=False)
-            told = self._told.get(router, {}) if router in self._reachable else {}
-            some = min(most, len(names), SHARE)
+        while self._pending and most > 0:
+            router, names = self._pending.popitem(last=False)
+            adverts = self._advertised.get(router, {}) if router in self._reachable else {}
+            some = min(most, len(names), SLICE)
             for _ in range(some):
                 name, _ = names.popitem()
-                if self._enter(router, name, told.get(name)):
+                if self._set_entry(router, name, adverts.get(name)):
                     changed.add(name)
             most -= some
             if names:
-                self._unsettled[router] = names
+                self._pending[router] = names
         return frozenset(changed)
 
-    def _touch(self, router: str, names: Mapping[Name, Advert]) -> None:
-        """Let `settle` look at these. Of a router that is out of reach there is nothing to be seen that is new."""
+    def _queue(self, router: str, names: Mapping[Name, Advert]) -> None:
+        """Let `update` look at these. Of a router that is out of reach there is nothing to be seen that is new."""
         if names and router in self._reachable:
-            self._unsettled.setdefault(router, {}).update(names)
+            self._pending.setdefault(router, {}).update(names)
 
-    def _enter(self, router: str, key: Name, advert: Advert | None) -> bool:
-        former = self._entries.get(key, _NOBODY)
+    def _set_entry(self, router: str, key: Name, advert: Advert | None) -> bool:
+        former = self._entries.get(key, _NONE)
         if former.get(router) == advert:
             return False
         served = dict(former)
@@ -135,7 +135,7 @@ class Book:
         else:
             del served[router]
         if served:
-            self._entries[key] = _alike(*served.items())
+            self._entries[key] = _shared(*served.items())
         else:
             del self._entries[key]
         return True

@@ -3,7 +3,7 @@
 from collections.abc import Hashable
 from math import log2
 
-from amqpmesh.topology.messages import Hello, Seen
+from amqpmesh.topology.messages import Hello, SeenRouter
 
 
 class Adjacency:
@@ -20,24 +20,24 @@ class Adjacency:
         "epoch",
         "expected",
         "hold",
-        "is_heard",
+        "is_two_way",
         "name",
+        "number",
         "refused",
         "router",
-        "turn",
         "up",
     )
 
-    def __init__(self, name: Hashable, cost: int, expected: str | None, turn: int) -> None:
-        """Args: expected: the router that it must be. turn: adjacencies are numbered as they come."""
+    def __init__(self, name: Hashable, cost: int, expected: str | None, number: int) -> None:
+        """Args: expected: the router that it must be. number: adjacencies are numbered as they come."""
         self.name = name
         self.cost = cost
         self.expected = expected
-        self.turn = turn
+        self.number = number
         self.router = ""
         self.epoch = 0
         self.hold = 0.0  # seconds for which nothing may be heard of it
-        self.is_heard = False  # by the other one, as its last HELLO says
+        self.is_two_way = False  # by the other one, as its last HELLO says
         self.up = False
         self.refused = False
         self.contested_at: float | None = None
@@ -49,9 +49,9 @@ class Adjacency:
         return self.up and self.damped_until is None
 
     @property
-    def seen(self) -> Seen | None:
+    def seen(self) -> SeenRouter | None:
         """Whom it hears, for the HELLO; while it is contested, it hears nobody."""
-        return Seen(self.router, self.epoch) if self.router and self.contested_at is None else None
+        return SeenRouter(self.router, self.epoch) if self.router and self.contested_at is None else None
 
     def refusal(self, hello: Hello, router: str, epoch: int) -> str | None:
         """Why it cannot be an adjacency of this router, if so."""

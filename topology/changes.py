@@ -55,7 +55,7 @@ class GraphChanged:
 
 @dataclass(frozen=True, slots=True)
 class AddressesChanged:
-    """`Book.lookup` answers anew for these."""
+    """`AddressBook.lookup` answers anew for these."""
 
     addresses: frozenset[Name]
 

@@ -9,8 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from enum import Enum
 from typing import Final, NamedTuple
 
-from amqpmesh.topology.addresslog import AddressLog, Effect, Stored, Taken
-from amqpmesh.topology.rate_limit import NEVER
+from amqpmesh.topology.address_log import AddressLog, Effect, LogVerdict, StoredRecord
 from amqpmesh.topology.records import (
     CERTIFICATE,
     LINK_STATE,
@@ -28,6 +27,7 @@ from amqpmesh.topology.records import (
 )
 from amqpmesh.topology.settings import Settings
 from amqpmesh.topology.signing import UntrustedError, Verifier
+from amqpmesh.topology.throttling import NEVER
 
 LATE_TIME: Final = 10.0
 """Seconds after a newer record was made in which an older one is not yet worth a word: it may have been resent."""
@@ -40,18 +40,18 @@ class Outcome(Enum):
     """What became of a record."""
 
     NEW = "new"
-    """Taken in; to be flooded."""
-    HELD = "held"
+    """LogVerdict in; to be flooded."""
+    KNOWN = "known"
     """It was here before."""
     OWN = "own"
     """This router's, and newer than what it has said in this life: to be jumped above."""
     EARLY = "early"
     """Of an epoch whose link state has not come yet: to be sent again."""
-    WAITING = "waiting"
+    UNCERTIFIED = "waiting"
     """Its certificate is not known."""
     LATE = "late"
     """Replaced a moment ago: it has crossed with what replaced it, as happens in every flood."""
-    PACED = "paced"
+    RATE_LIMITED = "paced"
     """There are too many newer ones of its origin: to be sent again."""
     DROPPED = "dropped"
 
@@ -76,11 +76,11 @@ class Origin:
 
     __slots__ = ("addresses_spent", "link", "links_spent", "log")
 
-    def __init__(self, link: Stored, log: AddressLog) -> None:
+    def __init__(self, link: StoredRecord, log: AddressLog) -> None:
         self.link = link
         self.log = log
         self.links_spent = NEVER
-        """What has been taken of it, in all its lives: see `Rate`."""
+        """What has been taken of it, in all its lives: see `TokenBucket`."""
         self.addresses_spent = NEVER
 
     @property
@@ -114,8 +114,8 @@ class Database:
     ) -> None:
         """Args: reader: opens records; many routers in one process may share one that remembers."""
         self.origins: dict[str, Origin] = {}
-        self.certificates: dict[bytes, Stored] = {}
-        self.lists: dict[bytes, Stored] = {}
+        self.certificates: dict[bytes, StoredRecord] = {}
+        self.lists: dict[bytes, StoredRecord] = {}
         self.dead: dict[str, Pair] = {}
         self._router = router
         self._settings = settings
@@ -127,7 +127,7 @@ class Database:
         """What all records take."""
         self._keys: dict[bytes, Key] = {}  # by body, so that what comes a second time is not even read
 
-    def get(self, key: Key) -> Stored | None:
+    def get(self, key: Key) -> StoredRecord | None:
         """The record of a key, if it still holds."""
         kind = key.kind
         if kind is CERTIFICATE:
@@ -154,7 +154,7 @@ class Database:
         found = (self.certificates.get(key_id) for key_id in sorted(origin.key_ids()))
         return [stored.key for stored in found if stored is not None]
 
-    def held(self, body: bytes) -> Key | None:
+    def key_of(self, body: bytes) -> Key | None:
         """The key of the record that has this very body; None: there is none."""
         return self._keys.get(body)
 
@@ -163,9 +163,9 @@ class Database:
 
         Args: age: seconds, as told by who sent it.
         """
-        held = self.held(signed.body)
-        if held is not None:
-            return Verdict(Outcome.HELD, held)
+        known_key = self.key_of(signed.body)
+        if known_key is not None:
+            return Verdict(Outcome.KNOWN, known_key)
         if signed.kind == CERTIFICATE:
             return self._accept_certificate(signed, now)
         if signed.kind == REVOCATION:
@@ -181,24 +181,24 @@ class Database:
         if refusal is not None:
             return refusal
         is_known = isinstance(record, LinkState) and origin in self.origins
-        paced = self._pace(record, len(signed.body), now)
-        if paced is not None:
-            return paced
+        rate_limited = self._rate_refusal(record, len(signed.body), now)
+        if rate_limited is not None:
+            return rate_limited
         if self.octets + len(signed.body) > self._settings.max_octets and not is_known and origin != self._router:
             return _dropped(origin, "full", f"{self.octets:,} octets of records are kept")
         try:
             self._verifier.verify(origin, *signed)
         except UntrustedError as error:
             if error.unknown_key:
-                return Verdict(Outcome.WAITING, None, origin)
+                return Verdict(Outcome.UNCERTIFIED, None, origin)
             return _dropped(origin, "untrusted", error.reason)
         if origin == self._router:
             return Verdict(Outcome.OWN, record.key, origin, record=record)
-        verdict = self.store(Stored(record.key, signed, now - age, record))
-        self._spend(record, len(signed.body), now)
+        verdict = self.store(StoredRecord(record.key, signed, now - age, record))
+        self._charge(record, len(signed.body), now)
         return verdict
 
-    def store(self, stored: Stored) -> Verdict:
+    def store(self, stored: StoredRecord) -> Verdict:
         """Take in a record that is fresh and verified, or this router's own."""
         record = stored.record
         if isinstance(record, LinkState):
@@ -206,7 +206,7 @@ class Database:
         assert record is not None
         origin = self.origins[record.origin]
         taken, effects, replaced = origin.log.take(stored)
-        if taken is not Taken.NEW:
+        if taken is not LogVerdict.NEW:
             return _dropped(record.origin, taken.value, "no room for its addresses")
         self._keep(stored)
         self._release(replaced)
@@ -224,20 +224,20 @@ class Database:
             del self.dead[next(iter(self.dead))]
         self._release((origin.link, *origin.log))
 
-    def bury(self, name: str) -> None:
+    def forget_pair(self, name: str) -> None:
         """Forget the pair of one that is gone as well; one that came back is ignored."""
         self.dead.pop(name, None)
 
-    def _keep(self, stored: Stored) -> None:
+    def _keep(self, stored: StoredRecord) -> None:
         self._keys[stored.signed.body] = stored.key
         self.octets += stored.octets
 
-    def _release(self, records: Iterable[Stored]) -> None:
+    def _release(self, records: Iterable[StoredRecord]) -> None:
         for stored in records:
             self._keys.pop(stored.signed.body, None)
             self.octets -= stored.octets
 
-    def _store_links(self, stored: Stored, record: LinkState) -> Verdict:
+    def _store_links(self, stored: StoredRecord, record: LinkState) -> Verdict:
         origin = self.origins.get(record.origin)
         effects: tuple[Effect, ...] = ()
         # This router keeps what it says itself, however much that is.
@@ -283,20 +283,20 @@ class Database:
                 return self._old(name, "stale", f"{_shown(pair)}, but it is at {_shown(origin.pair)}", origin.link, now)
         else:
             assert isinstance(record, Addresses | AddressDelta)
-            wanted = origin.log.wants(record)
-            if wanted is Taken.HELD:
-                return Verdict(Outcome.HELD, record.key)
-            if wanted is Taken.FULL:
+            wanted = origin.log.judge(record)
+            if wanted is LogVerdict.HELD:
+                return Verdict(Outcome.KNOWN, record.key)
+            if wanted is LogVerdict.FULL:
                 return _dropped(name, "full", "too many deltas wait for one before them")
-            if wanted is Taken.STALE or (name == self._router and record.sequence <= origin.log.sequence):
+            if wanted is LogVerdict.STALE or (name == self._router and record.sequence <= origin.log.sequence):
                 reason = f"addresses {pair.sequence}, but they are at {origin.log.sequence}"
                 return self._old(name, "stale", reason, origin.log.latest or origin.link, now)
         if is_links and age >= self._settings.max_age:
             return _dropped(name, "stale", f"{age:.0f} s old")
         return None
 
-    def _pace(self, record: Record, octets: int, now: float) -> Verdict | None:
-        """Why a newer record is not taken yet, if so. It costs nothing that is not believed in the end: `_spend`."""
+    def _rate_refusal(self, record: Record, octets: int, now: float) -> Verdict | None:
+        """Why a newer record is not taken yet, if so. It costs nothing that is not believed in the end: `_charge`."""
         name = record.origin
         origin = self.origins.get(name)
         if origin is None or name == self._router:
@@ -309,9 +309,9 @@ class Database:
             if self._addresses.when(origin.addresses_spent, self.weight(octets)) <= now:
                 return None
             detail = f"more than {self._addresses.a_second:,.0f} octets of newer addresses in a second"
-        return Verdict(Outcome.PACED, None, name, (), "paced", detail)
+        return Verdict(Outcome.RATE_LIMITED, None, name, (), "paced", detail)
 
-    def _spend(self, record: Record, octets: int, now: float) -> None:
+    def _charge(self, record: Record, octets: int, now: float) -> None:
         origin = self.origins[record.origin]
         if isinstance(record, LinkState):
             origin.links_spent = self._links.used(origin.links_spent, 1, now)
@@ -322,7 +322,7 @@ class Database:
         """What a record of addresses counts."""
         return max(octets, self._settings.address_least)
 
-    def _old(self, name: str, reason: str, detail: str, newer: Stored, now: float) -> Verdict:
+    def _old(self, name: str, reason: str, detail: str, newer: StoredRecord, now: float) -> Verdict:
         if now - newer.signed_at < LATE_TIME:
             return Verdict(Outcome.LATE, None, name)
         return _dropped(name, reason, detail)
@@ -335,7 +335,7 @@ class Database:
         except UntrustedError as error:
             return _dropped("", "untrusted", error.reason)
         # What is not signed is not carried on.
-        stored = Stored(
+        stored = StoredRecord(
             Key(CERTIFICATE, key_id.hex(), 0, 0, 0), signed._replace(key_id=key_id, signature=b""), now, None
         )
         self.certificates[key_id] = stored
@@ -354,7 +354,7 @@ class Database:
                     Outcome.DROPPED, reason="stale", detail=f"list {number}, but {known.key.sequence} is known"
                 )
             self._release((known,))
-        stored = Stored(
+        stored = StoredRecord(
             Key(REVOCATION, authority.hex(), 0, number, 0),
             signed._replace(key_id=authority, signature=b""),
             now,

@@ -1,172 +1,404 @@
-"""Records on their way to one neighbour: each until it is acknowledged, whatever adjacency it takes."""
+"""Databases made equal, and kept so: summaries when a sender comes, then floods, requests for what is missing."""
 
-from collections import OrderedDict
-from collections.abc import Callable, Iterable
-from typing import Final, NamedTuple
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final
 
-from amqpmesh.topology.addresslog import Stored
 from amqpmesh.topology.adjacency import Adjacency
-from amqpmesh.topology.messages import MAX_MESSAGE, Acknowledgement, Carried, Held, Message, Records
-from amqpmesh.topology.records import ADDRESS_DELTA, ADDRESSES, Key
+from amqpmesh.topology.database import NEW, Database, Outcome, Verdict
+from amqpmesh.topology.messages import (
+    MAX_CERTIFICATES,
+    AgedRecord,
+    ListVersion,
+    Records,
+    Request,
+    RequestEntry,
+    Summary,
+    SummaryEntry,
+)
+from amqpmesh.topology.neighbour_state import MAX_RECORDS, ROOM, NeighbourState
+from amqpmesh.topology.outbox import Outbox
+from amqpmesh.topology.records import CERTIFICATE, Key, Kind, Record
 
-MAX_RECORDS: Final = 512
-"""Records in a message, and acknowledgements."""
+CERTIFICATE_TIME: Final = 10.0
+"""Seconds that a record waits for its certificate; by then it has been sent again."""
 
-MAX_ACKNOWLEDGED: Final = 128
-ROOM: Final = MAX_MESSAGE - 2048
-"""For records in a message: the rest is for its other items."""
+ENTRY_OCTETS: Final = 40
+"""What a row of a summary takes besides the id and the key ids, at most."""
 
-OVERHEAD: Final = 24
-"""What msgpack adds to a record's octets, at most."""
+MAX_ENTRIES: Final = 1024
+"""Origins in one summary message."""
 
-MAX_BACK_OFF: Final = 8
-
-SMALL: Final = 1024
-"""Records in a queue that need not be looked through."""
+MAX_GAP_FACTOR: Final = 16
+"""How many times longer than at first a gap waits before it is asked about again."""
 
 
-class Sent(NamedTuple):
-    """A message that has not been acknowledged."""
+@dataclass(slots=True)
+class UncertifiedRecords:
+    """Records that name a certificate that is not known, and who has sent them."""
 
-    keys: tuple[Key, ...]
-    octets: int
-    at: float
+    records: list[tuple[AgedRecord, float, str]]
+    asked_at: float
 
 
-class Conversation:
-    """What is said with one neighbour, as long as it has an adjacency that is up.
+class Flooding:
+    """The neighbours with all neighbours, and the database that they keep.
 
-    What is queued is the key: what has been replaced in the meantime is not sent. Addresses wait for everything else,
-    so a neighbour that is told of a million addresses still hears of each link at once.
+    `took` is called for each record that was taken in, `own` for each of this router's that it has not said in this
+    life, `complete` when a sender's database has come.
     """
 
-    def __init__(self, router: str, epoch: int) -> None:
-        self.router = router
-        self.epoch = epoch
-        self.adjacencies: list[Adjacency] = []
-        """Those that are up; the first one carries what is said."""
-        self.to_acknowledge: list[int] = []
-        self.introduced = False
-        """Whether it has been sent a summary."""
-        self.heard_all = False
-        """Whether the whole of its summary has come."""
-        self.missing: dict[str, Held] = {}
-        """What it has and this router did not have yet; `full` waits for that."""
-        self.full = False
-        """Whether the neighbour is advertised: its database has come, or has had its time."""
-        self.flushed_at = float("-inf")
-        # Ordered ones: a plain dictionary takes longer and longer to find its first key as those before it are deleted.
-        self._first: OrderedDict[Key, None] = OrderedDict()
-        self._later: OrderedDict[Key, None] = OrderedDict()
-        self._sent: dict[int, Sent] = {}
-        self._octets = 0
-        self._back_off = 1
-        self._most_queued = SMALL
+    def __init__(
+        self,
+        outbox: Outbox,
+        database: Database,
+        took: Callable[[Verdict, float], None],
+        own: Callable[[Record, float], None],
+        complete: Callable[[float], None],
+    ) -> None:
+        self.neighbours: dict[str, NeighbourState] = {}
+        self._outbox = outbox
+        self._settings = outbox.settings
+        self._timers = outbox.timers
+        self._database = database
+        self._took = took
+        self._own = own
+        self._complete = complete
+        self._uncertified: dict[bytes, UncertifiedRecords] = {}
+        self._gaps: dict[str, int] = {}  # by origin, how often it was asked
+        self._dirty: dict[NeighbourState, None] = {}  # something is queued, or may be sent now
 
-    @property
-    def queued(self) -> int:
-        """Records that wait to be sent."""
-        return len(self._first) + len(self._later)
+    # Neighbours come and go
 
-    @property
-    def unacknowledged(self) -> int:
-        """Messages that have been sent and not been acknowledged."""
-        return len(self._sent)
-
-    def offer(self, key: Key) -> None:
-        """Queue a record."""
-        kind = key.kind
-        if kind is ADDRESS_DELTA or kind is ADDRESSES:
-            self._later[key] = None
+    def adjacency_up(self, adjacency: Adjacency, now: float) -> None:
+        """An adjacency is up."""
+        neighbour = self.neighbours.get(adjacency.router)
+        if neighbour is None:
+            neighbour = self.neighbours[adjacency.router] = NeighbourState(adjacency.router, adjacency.epoch)
+            neighbour.adjacencies.append(adjacency)
+            if any(each.exchange_started and not each.full for each in self.neighbours.values()):
+                self._timers.set(("exchange", adjacency.router), now + self._settings.introduce_time)
+            else:
+                self.start_exchange(neighbour, now)
         else:
-            self._first[key] = None
+            neighbour.adjacencies.append(adjacency)
 
-    def has(self, key: Key) -> None:
-        """The neighbour has sent it itself."""
-        self._first.pop(key, None)
-        self._later.pop(key, None)
+    def start_exchange(self, neighbour: NeighbourState, now: float) -> None:
+        """Tell a sender what is here, so that it sends the rest."""
+        neighbour.exchange_started = True
+        self._send_summary(neighbour, answer=True)
+        self._timers.cancel(("exchange", neighbour.router))
+        self._timers.set(("load", neighbour.router), now + self._settings.load_time)
 
-    def prune(self, get: Callable[[Key], Stored | None]) -> None:
-        """Forget what has been replaced while it was queued, or a neighbour that does not acknowledge costs ever more.
+    def _start_other_exchanges(self, now: float) -> None:
+        for neighbour in list(self.neighbours.values()):
+            if not neighbour.exchange_started:
+                self.start_exchange(neighbour, now)
 
-        It is looked for each time that the queue has grown to twice its size.
-        """
-        if self.queued > self._most_queued:
-            for queue in (self._first, self._later):
-                for key in [key for key in queue if get(key) is None]:
-                    del queue[key]
-            self._most_queued = 2 * self.queued + SMALL
+    def adjacency_down(self, adjacency: Adjacency, now: float) -> None:
+        """An adjacency is not up any more; what was not acknowledged on it goes by another, if there is one."""
+        neighbour = self.neighbours[adjacency.router]
+        neighbour.adjacencies.remove(adjacency)
+        if neighbour.adjacencies:
+            neighbour.resend_all()
+            self._dirty[neighbour] = None
+            return
+        del self.neighbours[adjacency.router]
+        for name in ("exchange", "load", "flood", "resend", "acknowledge"):
+            self._timers.cancel((name, adjacency.router))
+        if not neighbour.full:
+            self._start_other_exchanges(now)
 
-    def wants_to_send(self, window: int) -> bool:
-        """Whether there is something queued that may be sent now."""
-        return self.queued > 0 and (self._octets < window or not self._sent)
+    def loading_over(self, neighbour: NeighbourState, now: float) -> None:
+        """The time for the sender's database is over."""
+        if not neighbour.summary_complete:
+            self._send_summary(neighbour, answer=True)
+            self._timers.set(("load", neighbour.router), now + self._settings.load_time)
+        self._set_full(neighbour, now)
 
-    def next_message(self, get: Callable[[Key], Stored | None], number: int, area: str, now: float) -> Records | None:
-        """The next queued records, as many as a message holds; None: none of them holds any more."""
-        carried: list[Carried] = []
-        keys: list[Key] = []
-        room = ROOM
-        while len(carried) < MAX_RECORDS and (queue := self._first or self._later):
-            key = next(iter(queue))
-            stored = get(key)
-            if stored is not None:
-                octets = stored.octets + OVERHEAD
-                if octets > room and carried:
-                    break
-                room -= octets
-                age = int((now - stored.signed_at) * 1000) + 1  # rounded up: ages never get less on their way
-                carried.append(Carried(age, *stored.signed))
-                keys.append(key)
-            del queue[key]
-        if not carried:
-            return None
-        self._sent[number] = Sent(tuple(keys), ROOM - room, now)
-        self._octets += ROOM - room
-        return Records(number, tuple(carried), self._take_acknowledgements(), area)
+    def _set_full(self, neighbour: NeighbourState, now: float) -> None:
+        if neighbour.summary_complete:
+            self._timers.cancel(("load", neighbour.router))
+        if not neighbour.full:
+            neighbour.full = True
+            neighbour.missing.clear()
+            self._complete(now)
+            self._start_other_exchanges(now)
 
-    def acknowledgement(self, area: str) -> Message | None:
-        """What is owed, by itself."""
-        return Acknowledgement(self._take_acknowledgements(), area) if self.to_acknowledge else None
+    # Summaries
 
-    def acknowledged(self, numbers: Iterable[int]) -> None:
-        """The neighbour has dealt with these; what it does not owe is ignored."""
-        for number in numbers:
-            sent = self._sent.pop(number, None)
-            if sent is not None:
-                self._octets -= sent.octets
-                self._back_off = 1
+    def _send_summary(self, neighbour: NeighbourState, *, answer: bool) -> None:
+        for summary in self._summaries(answer=answer):
+            self._outbox.send(neighbour.adjacencies[0], summary)
 
-    def resend_at(self, patience: float) -> float | None:
-        """When what is not acknowledged is to be sent again; None: all is."""
-        first = next(iter(self._sent.values()), None)
-        return None if first is None else first.at + patience * self._back_off
+    def _summaries(self, *, answer: bool) -> Iterator[Summary]:
+        database, area = self._database, self._settings.area
+        lists = tuple(ListVersion(authority, stored.key.sequence) for authority, stored in database.lists.items())
+        rows: list[SummaryEntry] = []
+        after, room = "", ROOM - 4096
+        for name in sorted(database.origins):
+            origin = database.origins[name]
+            certificates = tuple(sorted(origin.key_ids())[:MAX_CERTIFICATES])
+            row = SummaryEntry(name, *origin.pair, origin.log.sequence, certificates)
+            octets = ENTRY_OCTETS + len(name) + sum(len(key_id) + 2 for key_id in certificates)
+            if octets > room or len(rows) == MAX_ENTRIES:
+                yield Summary(after, rows[-1].origin, tuple(rows), lists, answer, area)
+                after, rows, room = rows[-1].origin, [], ROOM - 4096
+            rows.append(row)
+            room -= octets
+        yield Summary(after, None, tuple(rows), lists, answer, area)
 
-    def resend_overdue(self, patience: float, now: float) -> None:
-        """Queue again what has not been acknowledged in time; more time is given from now on."""
-        wait = patience * self._back_off
-        if self._requeue([number for number, sent in self._sent.items() if sent.at + wait <= now]):
-            self._back_off = min(2 * self._back_off, MAX_BACK_OFF)
+    def receive_summary(self, neighbour: NeighbourState, summary: Summary, now: float) -> None:
+        """Send what the sender lacks of a range of origins, and note what it has that is not here yet."""
+        database = self._database
+        theirs = {held.origin: held for held in summary.held}
+        lists = dict(summary.lists)
+        newer = (
+            stored for authority, stored in database.lists.items() if stored.key.sequence > lists.get(authority, -1)
+        )
+        self._queue(neighbour, [stored.key for stored in newer])
+        for name in sorted(database.origins):
+            if name > summary.after and (summary.through is None or name <= summary.through):
+                self._queue(neighbour, self._lacking(name, theirs.get(name)))
+        if not neighbour.full:
+            for held in summary.held:
+                # What it has of this router's life before is answered by a jump above that, and not waited for.
+                if held.origin == self._outbox.router or not self._lacks(held):
+                    continue
+                if len(neighbour.missing) < self._settings.max_origins:  # no more would be taken
+                    neighbour.missing[held.origin] = held
+        if summary.through is not None:
+            return
+        if summary.answer and neighbour.summary_complete:
+            self._send_summary(neighbour, answer=False)  # the one that was sent first has been forgotten there
+        neighbour.summary_complete = True
+        if not neighbour.exchange_started and not neighbour.missing:
+            self.start_exchange(neighbour, now)
+        self._set_full_if_loaded(neighbour, now)
 
-    def resend_all(self) -> None:
-        """Queue again all that has not been acknowledged."""
-        self._requeue(list(self._sent))
+    def _lacking(self, name: str, held: SummaryEntry | None) -> list[Key]:
+        """What somebody lacks of an origin."""
+        database = self._database
+        origin = database.origins[name]
+        if held is None or held.epoch < origin.pair.epoch:
+            return list(database.keys_of(origin))
+        if held.epoch > origin.pair.epoch:
+            return []
+        keys = [key for key in database.certificate_keys(origin) if bytes.fromhex(key.origin) not in held.key_ids]
+        if held.links < origin.pair.sequence:
+            keys.append(origin.link.key)
+        if held.addresses < origin.log.sequence:
+            keys += origin.log.since(held.addresses)
+        return keys
 
-    def _requeue(self, numbers: list[int]) -> bool:
-        lost: list[Key] = []
-        for number in numbers:
-            sent = self._sent.pop(number)
-            self._octets -= sent.octets
-            lost += sent.keys
-        # Before what is queued already: link states are to come before the addresses of their epoch.
-        first, later = self._first, self._later
-        self._first, self._later = OrderedDict(), OrderedDict()
-        for key in lost:
-            self.offer(key)
-        self._first.update(first)
-        self._later.update(later)
-        return bool(lost)
+    def _lacks(self, held: SummaryEntry) -> bool:
+        """Whether somebody has what is not here."""
+        origin = self._database.origins.get(held.origin)
+        if origin is None:
+            dead = self._database.dead.get(held.origin)
+            return dead is None or (held.epoch, held.links) > dead
+        here = origin.link.key
+        if held.epoch != here.epoch:
+            return held.epoch > here.epoch
+        return held.links > here.sequence or held.addresses > origin.log.sequence
 
-    def _take_acknowledgements(self) -> tuple[int, ...]:
-        taken = tuple(self.to_acknowledge[:MAX_ACKNOWLEDGED])
-        del self.to_acknowledge[:MAX_ACKNOWLEDGED]
-        return taken
+    # Records
+
+    def receive_records(self, neighbour: NeighbourState, records: Records, now: float) -> None:
+        """Take in records; they are acknowledged unless one of them is to be sent again."""
+        if records.acknowledged:
+            self.receive_acknowledgement(neighbour, records.acknowledged)
+        settled = True
+        key_of = self._database.key_of
+        for carried in records.records:
+            key = key_of(carried.body)  # most of what comes in a flood has come before
+            if key is not None:
+                neighbour.has(key)
+            elif not self._receive(carried, now, neighbour.router):
+                settled = False
+        if settled:
+            neighbour.to_acknowledge.append(records.number)
+            if len(neighbour.to_acknowledge) >= MAX_RECORDS:
+                self.acknowledge(neighbour)
+            else:
+                self._timers.set_earlier(("acknowledge", neighbour.router), now + self._settings.acknowledge_time)
+
+    def acknowledge(self, neighbour: NeighbourState) -> None:
+        """Send the acknowledgements that nothing has taken along."""
+        while (message := neighbour.acknowledgement(self._settings.area)) is not None:
+            self._outbox.send(neighbour.adjacencies[0], message)
+
+    def _receive(self, carried: AgedRecord, now: float, sender: str) -> bool:
+        """Take in a record; whether it has been dealt with."""
+        verdict = self._database.accept(carried.signed, carried.age_ms / 1000, now)
+        if verdict.outcome is NEW:
+            self.flood(verdict, now, sender)
+            return True
+        neighbour = self.neighbours.get(sender)
+        match verdict.outcome:
+            case Outcome.KNOWN:
+                assert verdict.key is not None
+                if neighbour is not None:
+                    neighbour.has(verdict.key)
+            case Outcome.OWN:
+                assert verdict.record is not None
+                self._own(verdict.record, now)
+            case Outcome.UNCERTIFIED:
+                self._await_certificate(carried, now, sender, verdict.origin)
+                return False
+            case Outcome.EARLY:
+                return False
+            case Outcome.RATE_LIMITED:
+                self._outbox.drop(verdict.origin, sender, verdict.reason, verdict.detail)
+                return False
+            case Outcome.LATE:
+                self._outbox.dropped["late"] += 1
+            case Outcome.DROPPED:
+                self._outbox.drop(verdict.origin, sender, verdict.reason, verdict.detail)
+                if neighbour is not None and verdict.origin in neighbour.missing:
+                    del neighbour.missing[verdict.origin]
+                    self._set_full_if_loaded(neighbour, now)
+        return True
+
+    def _set_full_if_loaded(self, neighbour: NeighbourState, now: float) -> None:
+        if neighbour.summary_complete and not neighbour.missing:
+            self._set_full(neighbour, now)
+
+    def flood(self, verdict: Verdict, now: float, sender: str | None = None) -> None:
+        """A record was taken in: everybody gets it but the sender that it came from, and those who have it."""
+        key, origin = verdict.key, verdict.origin
+        assert key is not None
+        complete = []
+        for router, neighbour in self.neighbours.items():
+            held = neighbour.missing.get(origin) if neighbour.missing else None
+            if router != sender and not (held is not None and _covers_record(held, key)):
+                neighbour.queue(key)
+                self._dirty[neighbour] = None
+            if held is not None and not self._lacks(held):
+                del neighbour.missing[origin]
+                complete.append(neighbour)
+        self._took(verdict, now)
+        for neighbour in complete:
+            self._set_full_if_loaded(neighbour, now)
+        if key.kind is CERTIFICATE:
+            self._certificate_arrived(bytes.fromhex(key.origin), now)
+        elif origin:
+            self._check_gap(origin, now)
+
+    def _queue(self, neighbour: NeighbourState, keys: Iterable[Key]) -> None:
+        for key in keys:
+            neighbour.queue(key)
+        self._dirty[neighbour] = None
+
+    def schedule_sending(self, now: float) -> None:
+        """See to it that what is queued leaves, and leaves again if it is lost."""
+        settings = self._settings
+        for neighbour in self._dirty:
+            neighbour.prune(self._database.get)
+            if neighbour.adjacencies and neighbour.wants_to_send(settings.window):
+                at = max(now, neighbour.flushed_at + settings.flood_time)
+                self._timers.set_earlier(("flood", neighbour.router), at)
+        self._dirty.clear()
+
+    def send_queued(self, neighbour: NeighbourState, now: float) -> None:
+        """Send what the window allows."""
+        settings, outbox = self._settings, self._outbox
+        neighbour.flushed_at = now
+        while neighbour.wants_to_send(settings.window):
+            message = neighbour.next_message(self._database.get, outbox.number + 1, settings.area, now)
+            if message is None:
+                break
+            outbox.number += 1
+            outbox.send(neighbour.adjacencies[0], message)
+        if not neighbour.to_acknowledge:
+            self._timers.cancel(("acknowledge", neighbour.router))
+        self._set_resend_timer(neighbour)
+
+    def resend(self, neighbour: NeighbourState, now: float) -> None:
+        """What was not acknowledged in time leaves again."""
+        neighbour.resend_overdue(self._settings.retransmit_time, now)
+        self._dirty[neighbour] = None
+        self._set_resend_timer(neighbour)
+
+    def _set_resend_timer(self, neighbour: NeighbourState) -> None:
+        at = neighbour.resend_at(self._settings.retransmit_time)
+        if at is None:
+            self._timers.cancel(("resend", neighbour.router))
+        else:
+            self._timers.set(("resend", neighbour.router), at)
+
+    def receive_acknowledgement(self, neighbour: NeighbourState, numbers: Iterable[int]) -> None:
+        """Records have arrived."""
+        neighbour.acknowledged(numbers)
+        self._dirty[neighbour] = None
+        self._set_resend_timer(neighbour)
+
+    # What is missing
+
+    def receive_request(self, neighbour: NeighbourState, request: Request) -> None:
+        """Send what was asked for, as far as it is here."""
+        database = self._database
+        for wanted in request.wanted:
+            if wanted.kind == Kind.CERTIFICATE:
+                certificate = database.certificates.get(wanted.key_id)
+                self._queue(neighbour, () if certificate is None else (certificate.key,))
+            elif wanted.kind == Kind.ADDRESSES and (origin := database.origins.get(wanted.origin)) is not None:
+                self._queue(neighbour, database.keys_of(origin))
+
+    def _await_certificate(self, carried: AgedRecord, now: float, sender: str, origin: str) -> None:
+        if sum(len(each.records) for each in self._uncertified.values()) >= self._settings.max_waiting:
+            self._outbox.drop(origin, sender, "full", "too many records wait for their certificates")
+            return
+        waiting = self._uncertified.get(carried.key_id)
+        if waiting is None:
+            waiting = self._uncertified[carried.key_id] = UncertifiedRecords([], float("-inf"))
+        waiting.records.append((carried, now, sender))
+        self._timers.set_earlier(("waiting",), now + CERTIFICATE_TIME)
+        if now - waiting.asked_at >= self._settings.retransmit_time:
+            waiting.asked_at = now
+            self._request(sender, RequestEntry(Kind.CERTIFICATE, "", carried.key_id))
+
+    def _certificate_arrived(self, key_id: bytes, now: float) -> None:
+        waiting = self._uncertified.pop(key_id, None)
+        for carried, since, sender in () if waiting is None else waiting.records:
+            self._receive(carried._replace(age_ms=carried.age_ms + round((now - since) * 1000)), now, sender)
+
+    def forget_uncertified(self) -> None:
+        """Forget what waits: what is still wanted will come again."""
+        self._uncertified.clear()
+
+    def _check_gap(self, name: str, now: float) -> None:
+        """An origin's link state says how far its addresses are: who has less waits a little, then asks."""
+        if not self._is_behind(name):
+            if self._gaps.pop(name, None) is not None:
+                self._timers.cancel(("gap", name))
+        elif name not in self._gaps:
+            self._gaps[name] = 0
+            self._timers.set(("gap", name), now + self._settings.gap_time)
+
+    def _is_behind(self, name: str) -> bool:
+        origin = self._database.origins.get(name)
+        return origin is not None and origin.log.is_behind(origin.state.addresses)
+
+    def request_missing(self, name: str, now: float) -> None:
+        """Ask one sender after the other, more and more seldom."""
+        if not self._is_behind(name) or not self.neighbours:
+            del self._gaps[name]
+            return
+        self._gaps[name] += 1
+        asked = self._gaps[name]
+        routers = sorted(self.neighbours)
+        self._request(routers[asked % len(routers)], RequestEntry(Kind.ADDRESSES, name, b""))
+        self._timers.set(("gap", name), now + self._settings.gap_time * min(2**asked, MAX_GAP_FACTOR))
+
+    def _request(self, sender: str, wanted: RequestEntry) -> None:
+        neighbour = self.neighbours.get(sender)
+        if neighbour is not None:
+            self._outbox.send(neighbour.adjacencies[0], Request((wanted,), self._settings.area))
+
+
+def _covers_record(held: SummaryEntry, key: Key) -> bool:
+    """Whether somebody who has that of an origin has a record of it."""
+    if key.kind is Kind.CERTIFICATE:
+        return bytes.fromhex(key.origin) in held.key_ids
+    return held.epoch == key.epoch and key.sequence <= (held.links if key.kind is Kind.LINK_STATE else held.addresses)

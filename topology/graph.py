@@ -15,9 +15,9 @@ Edge = tuple[str, str]
 #: Changed edges that are remembered for those who look seldom: so many, and one more for each of some routers. Who
 #: missed more computes from nothing, which is not dearer by then.
 JOURNAL: Final = 64
-JOURNAL_PART: Final = 4
+JOURNAL_SHARE: Final = 4
 
-_NOTHING: Final[Mapping[str, int]] = MappingProxyType({})
+_NO_LINKS: Final[Mapping[str, int]] = MappingProxyType({})
 
 
 class Graph:
@@ -72,11 +72,11 @@ class Graph:
 
     def neighbours(self, router: str) -> dict[str, int]:
         """Whom it has an edge to, and what sending there costs."""
-        return dict(self.successors.get(router, _NOTHING))
+        return dict(self.successors.get(router, _NO_LINKS))
 
     def cost(self, sender: str, receiver: str) -> int | None:
         """What sending from a router to its neighbour costs; None: there is no edge."""
-        return self.successors.get(sender, _NOTHING).get(receiver)
+        return self.successors.get(sender, _NO_LINKS).get(receiver)
 
     def is_transit(self, router: str) -> bool:
         """Whether paths may lead through it."""
@@ -93,7 +93,7 @@ class Graph:
         if links and min(links.values()) < 1:
             raise ValueError(f"{origin} advertises a cost of {min(links.values())}: costs are at least 1")
         told = self._links
-        before = told.get(origin, _NOTHING)
+        before = told.get(origin, _NO_LINKS)
         told[origin] = links
         changed = []
         for neighbour in (
@@ -104,22 +104,22 @@ class Graph:
                 changed.append((origin, neighbour))
                 if known is None:
                     changed.append((neighbour, origin))
-                    self.successors[neighbour] = self._standing(neighbour)
+                    self.successors[neighbour] = self._two_way_links(neighbour)
         if not before.keys() <= links.keys():
             for neighbour in before.keys() & told.keys() - links.keys():
                 if origin in told[neighbour]:
                     changed += [(origin, neighbour), (neighbour, origin)]
-                    self.successors[neighbour] = self._standing(neighbour)
-        self.successors[origin] = self._standing(origin)
+                    self.successors[neighbour] = self._two_way_links(neighbour)
+        self.successors[origin] = self._two_way_links(origin)
         if transit == (origin in self.no_transit):
             changed += self._set_transit(origin, transit=transit)
-        return self._note(changed)
+        return self._record(changed)
 
     def remove(self, origin: str) -> bool:
         """Forget an origin; whether that can matter to any path."""
         if origin not in self._links:
             return False
-        matters = self.update(origin, _NOTHING)
+        matters = self.update(origin, _NO_LINKS)
         del self._links[origin], self.successors[origin]
         return matters
 
@@ -134,12 +134,12 @@ class Graph:
             changed.add(edge)
         return changed
 
-    def _standing(self, router: str) -> Mapping[str, int]:
+    def _two_way_links(self, router: str) -> Mapping[str, int]:
         """Of what a router advertises, what the others advertise as well: the very same mapping if that is all."""
         told = self._links
         links = told[router]
         for neighbour in links:
-            if router not in told.get(neighbour, _NOTHING):
+            if router not in told.get(neighbour, _NO_LINKS):
                 return {each: links[each] for each in sorted(links.keys() & told.keys()) if router in told[each]}
         return links
 
@@ -150,11 +150,11 @@ class Graph:
             self.no_transit.add(origin)
         return [(origin, neighbour) for neighbour in self.successors[origin]]
 
-    def _note(self, changed: list[Edge]) -> bool:
+    def _record(self, changed: list[Edge]) -> bool:
         if not changed:
             return False
         self.generation += 1
         self._journal += [(self.generation, edge) for edge in changed]
-        for _ in range(len(self._journal) - JOURNAL - len(self._links) // JOURNAL_PART):
+        for _ in range(len(self._journal) - JOURNAL - len(self._links) // JOURNAL_SHARE):
             self._forgotten, _ = self._journal.popleft()
         return True

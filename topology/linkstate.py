@@ -8,7 +8,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from random import Random
 from typing import NamedTuple
 
-from amqpmesh.topology.address_book import Advert, Book
+from amqpmesh.topology.address_book import AddressBook, Advert
 from amqpmesh.topology.adjacency import Adjacency
 from amqpmesh.topology.changes import (
     AddressesChanged,
@@ -25,15 +25,14 @@ from amqpmesh.topology.changes import (
 )
 from amqpmesh.topology.database import Database, Verdict
 from amqpmesh.topology.ecmp import preferred
-from amqpmesh.topology.exchange import Exchange
+from amqpmesh.topology.flooding import Flooding
 from amqpmesh.topology.graph import Graph
+from amqpmesh.topology.hello_protocol import HelloProtocol
 from amqpmesh.topology.messages import Acknowledgement, Hello, Records, Request, Summary, read_message
-from amqpmesh.topology.neighbourhood import Neighbourhood
-from amqpmesh.topology.origination import Voice
+from amqpmesh.topology.origination import Originator
 from amqpmesh.topology.outbox import Outbox
-from amqpmesh.topology.own_records import Speaker
-from amqpmesh.topology.pace import Pace
 from amqpmesh.topology.paths import Paths
+from amqpmesh.topology.record_builder import RecordBuilder
 from amqpmesh.topology.records import (
     REVOCATION,
     LinkState,
@@ -47,6 +46,7 @@ from amqpmesh.topology.records import (
 from amqpmesh.topology.schema import UnreadableError
 from amqpmesh.topology.settings import Settings
 from amqpmesh.topology.signing import Signer, Verifier
+from amqpmesh.topology.throttling import Backoff
 
 __all__ = [
     "AddressesChanged",
@@ -107,52 +107,52 @@ class Topology:
         self.settings = settings
         self.graph = Graph()
         self.paths = Paths(self.graph, router)
-        self.book = Book()
+        self.book = AddressBook()
         self.database = Database(router, settings, verifier, reader)
         self._outbox = Outbox(router, settings)
         self._timers = self._outbox.timers
         # Seeded, so that the same calls give the same steps, and routers that start together do not speak together.
         seeded = jitter if jitter is not None else Random(f"{router} {epoch}")  # noqa: S311 - it is for spreading HELLOs
-        self._neighbourhood = Neighbourhood(
-            self._outbox, epoch, seeded, self._came_up, self._went_down, self._links_changed
+        self._hello_protocol = HelloProtocol(
+            self._outbox, epoch, seeded, self._adjacency_up, self._adjacency_down, self._links_changed
         )
-        self._exchange = Exchange(
+        self._flooding = Flooding(
             self._outbox,
             self.database,
-            self._took,
-            lambda record, now: self._voice.saw_own(record, now),
+            self._record_stored,
+            lambda record, now: self._originator.received_own(record, now),
             self._links_changed,
         )
-        speaker = Speaker(router, epoch, settings.area, signer)
-        self._voice = Voice(self._outbox, speaker, self.database, self._exchange, self._links)
-        self._path_pace = Pace(settings.path_time)
-        self._names: Mapping[str, Callable[..., None]] = {
-            "hello": self._neighbourhood.say_hello,
-            "hold": self._neighbourhood.hold_over,
-            "damped": self._neighbourhood.undamp,
-            "introduce": self._on_conversation(self._exchange.introduce),
-            "load": self._on_conversation(self._exchange.loaded),
-            "flood": self._on_conversation(self._exchange.send_queued),
-            "resend": self._on_conversation(self._exchange.resend),
-            "acknowledge": self._on_conversation(lambda conversation, _: self._exchange.acknowledge(conversation)),
-            "gap": self._exchange.ask_for_gap,
-            "waiting": lambda _: self._exchange.wait_no_longer(),
-            "links": self._voice.say_links,
-            "refresh": lambda now: self._voice.say_links(now, refresh=True),
-            "addresses": self._voice.say_addresses,
-            "jump": self._voice.jump,
+        builder = RecordBuilder(router, epoch, settings.area, signer)
+        self._originator = Originator(self._outbox, builder, self.database, self._flooding, self._links)
+        self._path_backoff = Backoff(settings.path_time)
+        self._handlers: Mapping[str, Callable[..., None]] = {
+            "hello": self._hello_protocol.send_hello,
+            "hold": self._hello_protocol.hold_time_over,
+            "damped": self._hello_protocol.undamp,
+            "exchange": self._on_neighbour(self._flooding.start_exchange),
+            "load": self._on_neighbour(self._flooding.loading_over),
+            "flood": self._on_neighbour(self._flooding.send_queued),
+            "resend": self._on_neighbour(self._flooding.resend),
+            "acknowledge": self._on_neighbour(lambda neighbour, _: self._flooding.acknowledge(neighbour)),
+            "gap": self._flooding.request_missing,
+            "waiting": lambda _: self._flooding.forget_uncertified(),
+            "links": self._originator.originate_links,
+            "refresh": lambda now: self._originator.originate_links(now, refresh=True),
+            "addresses": self._originator.originate_addresses,
+            "jump": self._originator.raise_epoch,
             "paths": self._find_paths,
-            "age": self._forget_silent,
-            "book": self._settle,
-            "dead": lambda origin, _: self.database.bury(origin),
+            "age": self._forget_expired,
+            "book": self._update_book,
+            "dead": lambda origin, _: self.database.forget_pair(origin),
             "sweep": self._sweep,
         }
         for signed in signer.records():
             self.database.accept(signed, 0.0, now)
-        self._voice.say_links(now, refresh=True)
+        self._originator.originate_links(now, refresh=True)
         self._find_paths(now)
         self._sweep(now)
-        self._outbox.take()  # nobody is there to be told
+        self._outbox.finish_step()  # nobody is there to be told
 
     # What happens
 
@@ -163,12 +163,12 @@ class Topology:
             authenticated at its other end; None: whoever it says it is.
         Raises: ValueError: a cost below 1, or there is an adjacency of that name.
         """
-        self._neighbourhood.connected(adjacency, _cost(cost), now, expected)
+        self._hello_protocol.connected(adjacency, _cost(cost), now, expected)
         return self._finish(now)
 
     def disconnected(self, adjacency: Hashable, now: float) -> Step:
         """A connection is gone; one that is not known is ignored."""
-        self._neighbourhood.disconnected(adjacency, now)
+        self._hello_protocol.disconnected(adjacency, now)
         return self._finish(now)
 
     def set_cost(self, adjacency: Hashable, cost: int, now: float) -> Step:
@@ -176,7 +176,7 @@ class Topology:
 
         Raises: ValueError: a cost below 1.
         """
-        known = self._neighbourhood.adjacencies.get(adjacency)
+        known = self._hello_protocol.adjacencies.get(adjacency)
         if known is not None and known.cost != _cost(cost):
             known.cost = cost
             self._links_changed(now)
@@ -184,42 +184,42 @@ class Topology:
 
     def received(self, adjacency: Hashable, data: bytes, now: float) -> Step:
         """A message has come. Whatever it is, no error: what cannot be taken is dropped, counted and told."""
-        known = self._neighbourhood.adjacencies.get(adjacency)
+        known = self._hello_protocol.adjacencies.get(adjacency)
         if known is None or known.refused:
-            return self._outbox.take()
+            return self._outbox.finish_step()
         try:
-            self._hear(known, data, now)
+            self._receive(known, data, now)
         except UnreadableError as error:
             self._outbox.drop("", known.router, error.reason, str(error))
         return self._finish(now)
 
-    def lives(self, adjacency: Hashable, at: float) -> None:
+    def note_traffic(self, adjacency: Hashable, at: float) -> None:
         """Something has come on a connection, latest at that time: its hold time counts from then.
 
         To be told before `handle_timer`, as often as somebody likes, at times that do not fall. What is not known is
         ignored.
         """
-        known = self._neighbourhood.adjacencies.get(adjacency)
+        known = self._hello_protocol.adjacencies.get(adjacency)
         if known is not None:
-            self._neighbourhood.hear_anything(known, at)
+            self._hello_protocol.note_traffic(known, at)
 
     def advertise(self, tenant: str, name: str, advert: Advert | None, now: float) -> Step:
         """Tell the mesh what is here of an address; None: nothing any more.
 
         What cannot be told is `Dropped`, with this router as its origin. While it drains, nothing new is told.
         """
-        self._voice.advertise(Name(tenant, name), advert, now)
+        self._originator.advertise(Name(tenant, name), advert, now)
         return self._finish(now)
 
     def drain(self, now: float) -> Step:
         """Withdraw all addresses, and be no way through for others any more."""
-        self._voice.drain(now)
+        self._originator.drain(now)
         self._links_changed(now)
         return self._finish(now)
 
     def renew(self, signer: Signer, now: float) -> Step:
         """Sign with another certificate from now on; what has been said is said again, signed anew."""
-        self._voice.renew(signer, now)
+        self._originator.renew(signer, now)
         return self._finish(now)
 
     def handle_timer(self, now: float) -> Step:
@@ -235,7 +235,7 @@ class Topology:
     @property
     def epoch(self) -> int:
         """The epoch of what this router says now."""
-        return self._voice.epoch
+        return self._originator.epoch
 
     @property
     def dropped(self) -> Mapping[str, int]:
@@ -249,14 +249,14 @@ class Topology:
 
     def neighbours(self) -> list[Link]:
         """All adjacencies, as they came."""
-        return [self._link(adjacency) for adjacency in self._neighbourhood.adjacencies.values()]
+        return [self._link(adjacency) for adjacency in self._hello_protocol.adjacencies.values()]
 
     def routers(self) -> list[str]:
         """All routers that are known, reachable or not, in order."""
         return self.graph.routers()
 
     def lookup(self, tenant: str, name: str) -> Mapping[str, Advert]:
-        """The routers within reach that tell of an address; see `Book.lookup`."""
+        """The routers within reach that tell of an address; see `AddressBook.lookup`."""
         return self.book.lookup(tenant, name)
 
     def distance(self, router: str) -> int | None:
@@ -282,7 +282,7 @@ class Topology:
             cheapest, whatever else has appeared.
         """
         hops = self.paths.next_hops(destination)
-        held = self._neighbourhood.adjacencies.get(kept) if kept is not None else None
+        held = self._hello_protocol.adjacencies.get(kept) if kept is not None else None
         if held is not None and held.router in hops and held in self._cheapest(held.router):
             return kept
         hop = preferred(flow, destination, hops, seed=self.router)
@@ -293,24 +293,24 @@ class Topology:
         cheapest = self._cheapest(router)
         if len(cheapest) == 1:
             return cheapest[0].name
-        by_turn = {str(adjacency.turn): adjacency for adjacency in cheapest}
+        by_turn = {str(adjacency.number): adjacency for adjacency in cheapest}
         turn = preferred(flow, router, by_turn, seed=self.router)
         return None if turn is None else by_turn[turn].name
 
     # Adjacencies
 
     def _cheapest(self, router: str) -> Sequence[Adjacency]:
-        conversation = self._exchange.conversations.get(router)
-        if conversation is None:
+        neighbour = self._flooding.neighbours.get(router)
+        if neighbour is None:
             return ()
-        advertised = [each for each in conversation.adjacencies if each.advertised]
+        advertised = [each for each in neighbour.adjacencies if each.advertised]
         if len(advertised) < 2:
             return advertised
         least = min(each.cost for each in advertised)
         return [each for each in advertised if each.cost == least]
 
     def _link(self, adjacency: Adjacency) -> Link:
-        conversation = self._exchange.conversations.get(adjacency.router)
+        neighbour = self._flooding.neighbours.get(adjacency.router)
         reason = ""
         if adjacency.refused:
             reason = "refused"
@@ -320,122 +320,122 @@ class Topology:
             reason = "not heard from both sides yet"
         elif adjacency.damped_until is not None:
             reason = "lost too often of late"
-        elif conversation is not None and not conversation.full:
+        elif neighbour is not None and not neighbour.full:
             reason = "the neighbour's database is on its way"
         return Link(adjacency.name, adjacency.router, adjacency.cost, adjacency.up, not reason, reason)
 
-    def _came_up(self, adjacency: Adjacency, now: float) -> None:
-        self._exchange.came_up(adjacency, now)
+    def _adjacency_up(self, adjacency: Adjacency, now: float) -> None:
+        self._flooding.adjacency_up(adjacency, now)
         self._links_changed(now)
 
-    def _went_down(self, adjacency: Adjacency, now: float) -> None:
-        self._exchange.went_down(adjacency, now)
+    def _adjacency_down(self, adjacency: Adjacency, now: float) -> None:
+        self._flooding.adjacency_down(adjacency, now)
         self._links_changed(now)
 
     def _links(self) -> tuple[Neighbour, ...]:
         links = []
-        for router, conversation in self._exchange.conversations.items():
-            advertised = [each.cost for each in conversation.adjacencies if each.advertised]
-            if advertised and conversation.full:
+        for router, neighbour in self._flooding.neighbours.items():
+            advertised = [each.cost for each in neighbour.adjacencies if each.advertised]
+            if advertised and neighbour.full:
                 links.append(Neighbour(router, min(advertised), len(advertised)))
         return tuple(sorted(links))
 
     def _links_changed(self, now: float) -> None:
         """Follow at once what this router's own links are; tell the others as soon as it may."""
         links = self._links()
-        self._voice.links_changed(links, now)
-        self._follow(self.router, costs(self.router, links), self._voice.transit, now)
+        self._originator.links_changed(links, now)
+        self._update_graph(self.router, costs(self.router, links), self._originator.transit, now)
 
     # Messages
 
-    def _hear(self, adjacency: Adjacency, data: bytes, now: float) -> None:
+    def _receive(self, adjacency: Adjacency, data: bytes, now: float) -> None:
         message = read_message(data)
         if message.area != self.settings.area:
             raise UnreadableError("area", f"of the area {message.area!r}")
         if isinstance(message, Hello):
-            self._neighbourhood.hear_hello(adjacency, message, now)
+            self._hello_protocol.receive_hello(adjacency, message, now)
             return
-        conversation = self._exchange.conversations.get(adjacency.router) if adjacency.up else None
-        if conversation is None:
+        neighbour = self._flooding.neighbours.get(adjacency.router) if adjacency.up else None
+        if neighbour is None:
             return  # said to somebody who has been given up here: it is said again once both hear each other
         match message:
             case Summary():
-                self._exchange.hear_summary(conversation, message, now)
+                self._flooding.receive_summary(neighbour, message, now)
             case Request():
-                self._exchange.hear_request(conversation, message)
+                self._flooding.receive_request(neighbour, message)
             case Records():
-                self._exchange.hear_records(conversation, message, now)
+                self._flooding.receive_records(neighbour, message, now)
             case Acknowledgement():
-                self._exchange.hear_acknowledgement(conversation, message.acknowledged)
+                self._flooding.receive_acknowledgement(neighbour, message.acknowledged)
 
     # Timers
 
-    def _on_conversation(self, call: Callable[..., None]) -> Callable[[str, float], None]:
+    def _on_neighbour(self, call: Callable[..., None]) -> Callable[[str, float], None]:
         def found(router: str, now: float) -> None:
-            conversation = self._exchange.conversations.get(router)
-            if conversation is not None:
-                call(conversation, now)
+            neighbour = self._flooding.neighbours.get(router)
+            if neighbour is not None:
+                call(neighbour, now)
 
         return found
 
     def _finish(self, now: float) -> Step:
         """Do all that is due, what becomes due by it included."""
         while True:
-            self._exchange.pace(now)
+            self._flooding.schedule_sending(now)
             due = list(self._timers.due(now))
             if not due:
                 break
             for name in due:
-                self._names[name[0]](*name[1:], now)
-        if self.book.unsettled and ("book",) not in self._timers:
-            self._settle(now)
-        return self._outbox.take()
+                self._handlers[name[0]](*name[1:], now)
+        if self.book.has_pending and ("book",) not in self._timers:
+            self._update_book(now)
+        return self._outbox.finish_step()
 
-    def _settle(self, now: float) -> None:
+    def _update_book(self, now: float) -> None:
         """Let the book follow what was told, a part at a time: what comes meanwhile is not kept waiting."""
-        self._outbox.addresses_changed(self.book.settle(self.settings.part))
-        if self.book.unsettled:
+        self._outbox.addresses_changed(self.book.update(self.settings.part))
+        if self.book.has_pending:
             self._timers.set(("book",), now + self.settings.part_time)
 
     def _sweep(self, now: float) -> None:
         self.database.forget_certificates(now - self.settings.max_age)
-        self._neighbourhood.sweep(now)
+        self._hello_protocol.sweep(now)
         self._timers.set(("sweep",), now + self.settings.max_age)
 
     # What others say
 
-    def _took(self, verdict: Verdict, now: float) -> None:
+    def _record_stored(self, verdict: Verdict, now: float) -> None:
         """A record was taken in, of this router or another."""
         record = verdict.record
         for effect in verdict.effects:
             if effect.all:
                 self.book.replace(verdict.origin, effect.entries)
             else:
-                self.book.change(verdict.origin, effect.entries, effect.removed)
+                self.book.apply_delta(verdict.origin, effect.entries, effect.removed)
         if isinstance(record, LinkState):
             if record.origin != self.router:
                 self._timers.cancel(("dead", record.origin))
                 signed_at = self.database.origins[record.origin].link.signed_at
                 self._timers.set_earlier(("age",), signed_at + self.settings.max_age)
-            self._follow(record.origin, record.costs, record.transit, now)
+            self._update_graph(record.origin, record.costs, record.transit, now)
         elif verdict.key is not None and verdict.key.kind is REVOCATION:
             for origin in self.database.distrusted():
                 self._outbox.drop(origin, origin, "untrusted", "its certificate is revoked")
                 self._forget(origin, now)
-            self._outbox.tell(RevocationsChanged(bytes.fromhex(verdict.key.origin), verdict.key.sequence))
+            self._outbox.report(RevocationsChanged(bytes.fromhex(verdict.key.origin), verdict.key.sequence))
 
-    def _follow(self, origin: str, links: Mapping[str, int], transit: bool, now: float) -> None:
+    def _update_graph(self, origin: str, links: Mapping[str, int], transit: bool, now: float) -> None:
         if self.graph.update(origin, links, transit=transit):
-            self._timers.set_earlier(("paths",), self._path_pace.next(now))
+            self._timers.set_earlier(("paths",), self._path_backoff.next(now))
 
     def _find_paths(self, now: float) -> None:
-        self._path_pace.done(now, self.settings.pace_time * len(self.graph))
+        self._path_backoff.done(now, self.settings.pace_time * len(self.graph))
         changed = self.paths.refresh()
         self.book.set_reachable(self.paths.reachable())
         # Though no way from here has changed, this router's place in the tree of another may have.
-        self._outbox.tell(GraphChanged(changed))
+        self._outbox.report(GraphChanged(changed))
 
-    def _forget_silent(self, now: float) -> None:
+    def _forget_expired(self, now: float) -> None:
         """Forget who has not renewed its link state in time; one look for all, since nearly all have."""
         for origin, signed_at in self.database.signed_at().items():
             if signed_at + self.settings.max_age <= now:
@@ -449,7 +449,7 @@ class Topology:
         self.database.forget(origin)
         self.book.forget(origin)
         if self.graph.remove(origin):
-            self._timers.set_earlier(("paths",), self._path_pace.next(now))
+            self._timers.set_earlier(("paths",), self._path_backoff.next(now))
 
 
 def _cost(cost: int) -> int:

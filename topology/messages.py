@@ -9,44 +9,44 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 from amqpmesh.topology.records import AREA, EPOCH, MAX_BODY, MAX_ID, ROUTER_ID, SEQUENCE, SignedRecord
 from amqpmesh.topology.schema import (
+    Array,
+    Binary,
     Body,
-    Flag,
-    Many,
-    Maybe,
-    Octets,
+    Boolean,
+    Integer,
+    Nullable,
     Row,
     Text,
     UnreadableError,
-    Whole,
     body,
     item,
-    packed,
+    pack,
     read,
-    unpacked,
-    written,
+    to_map,
+    unpack,
 )
 
 MAX_MESSAGE: Final = 64 * 1024
 """The most octets of a message; more are not read."""
 
-KEY_ID: Final = Octets(64)
-KIND: Final = Whole(0, 255)
-SIGNATURE: Final = Octets(512)
-NUMBER: Final = Whole(0, 2**62 - 1)
-AGE_MS: Final = Whole(0, 2**53 - 1)
+KEY_ID: Final = Binary(64)
+KIND: Final = Integer(0, 255)
+SIGNATURE: Final = Binary(512)
+NUMBER: Final = Integer(0, 2**62 - 1)
+AGE_MS: Final = Integer(0, 2**53 - 1)
 ANY_ID: Final = Text(MAX_ID, words="router id or empty")
 MAX_CERTIFICATES: Final = 8
 """Certificates of one origin that are told of: one in use, one that follows it, and those that overlap."""
 
 
-class Seen(NamedTuple):
+class SeenRouter(NamedTuple):
     """Whom a router hears."""
 
     router: str
     epoch: int
 
 
-class Held(NamedTuple):
+class SummaryEntry(NamedTuple):
     """What a router has of an origin."""
 
     origin: str
@@ -56,14 +56,14 @@ class Held(NamedTuple):
     key_ids: tuple[bytes, ...]
 
 
-class Listed(NamedTuple):
+class ListVersion(NamedTuple):
     """Which list of revocations a router has of an authority."""
 
     authority: bytes
     number: int
 
 
-class Wanted(NamedTuple):
+class RequestEntry(NamedTuple):
     """What a router asks for."""
 
     kind: int
@@ -71,7 +71,7 @@ class Wanted(NamedTuple):
     key_id: bytes
 
 
-class Carried(NamedTuple):
+class AgedRecord(NamedTuple):
     """A signed record on its way, and its age, which is outside the signature."""
 
     age_ms: int
@@ -87,22 +87,22 @@ class Carried(NamedTuple):
 
 
 HELD: Final = Row(
-    Held,
+    SummaryEntry,
     (
         ("origin", ROUTER_ID),
         ("epoch", EPOCH),
         ("link state's sequence", SEQUENCE),
         ("addresses' sequence", SEQUENCE),
-        ("its certificates' key ids", Many(KEY_ID, MAX_CERTIFICATES)),
+        ("its certificates' key ids", Array(KEY_ID, MAX_CERTIFICATES)),
     ),
 )
 
 
-class _CarriedRow(Row):
+class _AgedRecordRow(Row):
     """In a flood nearly all that is read is this, so it is looked at in one go."""
 
-    def read(self, value: Any) -> Carried:
-        """See `Form`."""
+    def read(self, value: Any) -> AgedRecord:
+        """See `ValueType`."""
         if type(value) is list and len(value) == len(self.places):
             age_ms, kind, key_id, body, signature = value
             if (
@@ -114,22 +114,22 @@ class _CarriedRow(Row):
                 and len(body) <= MAX_BODY
                 and len(signature) <= SIGNATURE.longest
             ):
-                return Carried._make(value)
-        carried: Carried = super().read(value)  # there is more in it, or something is wrong
+                return AgedRecord._make(value)
+        carried: AgedRecord = super().read(value)  # there is more in it, or something is wrong
         return carried
 
-    def read_all(self, values: Sequence[Any]) -> Sequence[Carried]:
-        """See `Form`; most messages hold a few."""
+    def read_all(self, values: Sequence[Any]) -> Sequence[AgedRecord]:
+        """See `ValueType`; most messages hold a few."""
         return [self.read(value) for value in values]
 
 
-CARRIED: Final = _CarriedRow(
-    Carried,
+AGED_RECORD: Final = _AgedRecordRow(
+    AgedRecord,
     (
         ("age, milliseconds", AGE_MS),
         ("kind", KIND),
         ("key id", KEY_ID),
-        ("body", Octets(MAX_BODY)),
+        ("body", Binary(MAX_BODY)),
         ("signature", SIGNATURE),
     ),
 )
@@ -141,10 +141,10 @@ class Hello(Body):
 
     router: str = item("r", ROUTER_ID, "who speaks")
     epoch: int = item("e", EPOCH, "the epoch it started with; other than in records, it never changes in a life")
-    hold_ms: int = item("h", Whole(1, 2**32 - 1), "the silence, milliseconds, after which it is to be taken as gone")
-    seen: Seen | None = item(
+    hold_ms: int = item("h", Integer(1, 2**32 - 1), "the silence, milliseconds, after which it is to be taken as gone")
+    seen: SeenRouter | None = item(
         "n",
-        Maybe(Row(Seen, (("router", ROUTER_ID), ("epoch", EPOCH)))),
+        Nullable(Row(SeenRouter, (("router", ROUTER_ID), ("epoch", EPOCH)))),
         "whom it hears on this connection, and takes as a neighbour",
         default=None,
     )
@@ -156,15 +156,17 @@ class Summary(Body):
     """Type 2; several of them together tell of all origins, each of a range of their ids."""
 
     after: str = item("f", ANY_ID, "of origins whose ids sort after this one; empty: from the first", default="")
-    through: str | None = item("l", Maybe(ROUTER_ID), "to this one; nil: to the last", default=None)
-    held: tuple[Held, ...] = item("n", Many(HELD, 4096), "what it has of each origin in that range", default=())
-    lists: tuple[Listed, ...] = item(
+    through: str | None = item("l", Nullable(ROUTER_ID), "to this one; nil: to the last", default=None)
+    held: tuple[SummaryEntry, ...] = item(
+        "n", Array(HELD, 4096), "what it has of each origin in that range", default=()
+    )
+    lists: tuple[ListVersion, ...] = item(
         "x",
-        Many(Row(Listed, (("authority's key id", KEY_ID), ("number", SEQUENCE))), 64),
+        Array(Row(ListVersion, (("authority's key id", KEY_ID), ("number", SEQUENCE))), 64),
         "the lists of revocations that it has",
         default=(),
     )
-    answer: bool = item("q", Flag(), "whether the other one's summary is asked for", default=False)
+    answer: bool = item("q", Boolean(), "whether the other one's summary is asked for", default=False)
     area: str = item("a", AREA, "as in Hello", default="")
 
 
@@ -172,9 +174,9 @@ class Summary(Body):
 class Request(Body):
     """Type 3."""
 
-    wanted: tuple[Wanted, ...] = item(
+    wanted: tuple[RequestEntry, ...] = item(
         "n",
-        Many(Row(Wanted, (("kind", KIND), ("origin", ANY_ID), ("key id, of a certificate", KEY_ID))), 256),
+        Array(Row(RequestEntry, (("kind", KIND), ("origin", ANY_ID), ("key id, of a certificate", KEY_ID))), 256),
         "kind 2: an origin's addresses, full state and deltas; kind 4: a certificate",
     )
     area: str = item("a", AREA, "as in Hello", default="")
@@ -185,8 +187,8 @@ class Records(Body):
     """Type 4."""
 
     number: int = item("s", NUMBER, "to be acknowledged once all its records are dealt with")
-    records: tuple[Carried, ...] = item("n", Many(CARRIED, 1024), "the records", default=())
-    acknowledged: tuple[int, ...] = item("k", Many(NUMBER, 1024), "as in Acknowledgement", default=())
+    records: tuple[AgedRecord, ...] = item("n", Array(AGED_RECORD, 1024), "the records", default=())
+    acknowledged: tuple[int, ...] = item("k", Array(NUMBER, 1024), "as in Acknowledgement", default=())
     area: str = item("a", AREA, "as in Hello", default="")
 
 
@@ -194,7 +196,7 @@ class Records(Body):
 class Acknowledgement(Body):
     """Type 5."""
 
-    acknowledged: tuple[int, ...] = item("k", Many(NUMBER, 1024), "their numbers")
+    acknowledged: tuple[int, ...] = item("k", Array(NUMBER, 1024), "their numbers")
     area: str = item("a", AREA, "as in Hello", default="")
 
 
@@ -208,7 +210,7 @@ _NUMBERS: Final = {form: number for number, form in TYPES.items()}
 
 def write_message(message: Message) -> bytes:
     """The bytes of a message."""
-    return packed({"t": _NUMBERS[type(message)], **written(message)})
+    return pack({"t": _NUMBERS[type(message)], **to_map(message)})
 
 
 def read_message(data: bytes) -> Message:
@@ -216,7 +218,7 @@ def read_message(data: bytes) -> Message:
 
     Raises: UnreadableError: they are none, too many, or of a type or version that is not known.
     """
-    value: dict[str, Any] = unpacked(data, MAX_MESSAGE)
+    value: dict[str, Any] = unpack(data, MAX_MESSAGE)
     number = value.get("t")
     form = TYPES.get(number) if type(number) is int else None
     if form is None:

@@ -4,16 +4,15 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from amqpmesh.topology.address_book import Advert
-from amqpmesh.topology.addresslog import Stored
+from amqpmesh.topology.address_log import StoredRecord
 from amqpmesh.topology.changes import IdentityConflict
 from amqpmesh.topology.database import Database, Outcome
-from amqpmesh.topology.exchange import Exchange
+from amqpmesh.topology.flooding import Flooding
 from amqpmesh.topology.outbox import Outbox
-from amqpmesh.topology.own_records import MAX_DELTAS, Speaker, refusal
-from amqpmesh.topology.pace import Pace
-from amqpmesh.topology.rate_limit import NEVER
+from amqpmesh.topology.record_builder import MAX_DELTAS, RecordBuilder, refusal
 from amqpmesh.topology.records import LinkState, Name, Neighbour, Record
 from amqpmesh.topology.signing import Signer
+from amqpmesh.topology.throttling import NEVER, Backoff
 
 CONFLICT: Final = 3
 """Jumps within `CONFLICT_TIME` that show another live router with this id: a restart takes one, two at the most."""
@@ -31,32 +30,32 @@ LINK_BURST_PART: Final = 0.25
 ADDRESS_BURST_PART: Final = 0.75
 
 
-class Voice:
+class Originator:
     """Paces what is said, renews it, and begins another life where that is needed."""
 
     def __init__(
         self,
         outbox: Outbox,
-        speaker: Speaker,
+        builder: RecordBuilder,
         database: Database,
-        exchange: Exchange,
+        flooding: Flooding,
         links: Callable[[], tuple[Neighbour, ...]],
     ) -> None:
         """Args: links: what this router has to say of its neighbours now."""
         self._outbox = outbox
         self._settings = outbox.settings
         self._timers = outbox.timers
-        self._speaker = speaker
+        self._builder = builder
         self._database = database
-        self._exchange = exchange
+        self._flooding = flooding
         self._links = links
         self._draining = False
-        self._said: tuple[tuple[Neighbour, ...], bool] = ((), True)
-        self._link_pace = Pace(outbox.settings.link_time)
+        self._last_links: tuple[tuple[Neighbour, ...], bool] = ((), True)
+        self._link_backoff = Backoff(outbox.settings.link_time)
         self._link_rate = outbox.settings.links.part(RATE_PART, LINK_BURST_PART)
         self._address_rate = outbox.settings.addresses.part(RATE_PART, ADDRESS_BURST_PART)
         self._links_spent = self._addresses_spent = NEVER
-        self._spoke_addresses_at = NEVER
+        self._addresses_at = NEVER
         self._jumps: list[float] = []
         self._rival_epoch = 0
         self._rival_neighbours: tuple[str, ...] = ()
@@ -64,19 +63,19 @@ class Voice:
     @property
     def epoch(self) -> int:
         """That of what is said now."""
-        return self._speaker.epoch
+        return self._builder.epoch
 
     @property
     def transit(self) -> bool:
         """Whether paths may lead through this router."""
-        return self._speaker.transit
+        return self._builder.transit
 
     def links_changed(self, links: tuple[Neighbour, ...], now: float) -> None:
         """Tell of them as soon as may be, if that is other than what was said."""
-        if (links, self.transit) == self._said:
+        if (links, self.transit) == self._last_links:
             self._timers.cancel(("links",))
         else:
-            at = max(self._link_pace.next(now), self._link_rate.when(self._links_spent, 1))
+            at = max(self._link_backoff.next(now), self._link_rate.when(self._links_spent, 1))
             self._timers.set_earlier(("links",), at)
 
     def advertise(self, key: Name, advert: Advert | None, now: float) -> None:
@@ -85,12 +84,12 @@ class Voice:
         if reason is not None:
             self._outbox.drop(self._outbox.router, self._outbox.router, "oversized", reason)
         elif advert is None or not self._draining:
-            self._speaker.pending[key] = advert
-            self._tell_addresses(now)
+            self._builder.pending[key] = advert
+            self._schedule_addresses(now)
 
-    def _tell_addresses(self, now: float) -> None:
+    def _schedule_addresses(self, now: float) -> None:
         at = max(
-            self._spoke_addresses_at + self._settings.delta_time,
+            self._addresses_at + self._settings.delta_time,
             self._address_rate.when(self._addresses_spent, self._settings.address_least),
         )
         self._timers.set_earlier(("addresses",), max(now, at))
@@ -98,44 +97,44 @@ class Voice:
     def drain(self, now: float) -> None:
         """Withdraw all addresses, and be no way through any more."""
         self._draining = True
-        self._speaker.transit = False
-        self._speaker.pending = dict.fromkeys(self._speaker.entries)
+        self._builder.transit = False
+        self._builder.pending = dict.fromkeys(self._builder.entries)
         self._timers.set_earlier(("addresses",), now)
 
     def renew(self, signer: Signer, now: float) -> None:
         """Say everything again, signed with another certificate."""
-        self._speaker.signer = signer
+        self._builder.signer = signer
         for signed in signer.records():
             verdict = self._database.accept(signed, 0.0, now)
             if verdict.outcome is Outcome.NEW:
-                self._exchange.flood(verdict, now)
-        self.say_links(now, refresh=True)
-        if self._speaker.entries:
-            self._say(self._speaker.state(now, anew=True), now)
+                self._flooding.flood(verdict, now)
+        self.originate_links(now, refresh=True)
+        if self._builder.entries:
+            self._flood(self._builder.state(now, new_sequence=True), now)
 
-    def say_links(self, now: float, *, refresh: bool = False) -> None:
+    def originate_links(self, now: float, *, refresh: bool = False) -> None:
         """A new link state, if there is something new, or it is time."""
         links = self._links()
-        if refresh or (links, self.transit) != self._said:
-            self._said = links, self.transit
-            self._link_pace.done(now, self._settings.pace_time * len(self._database.origins))
+        if refresh or (links, self.transit) != self._last_links:
+            self._last_links = links, self.transit
+            self._link_backoff.done(now, self._settings.pace_time * len(self._database.origins))
             self._timers.cancel(("links",))
             self._timers.set(("refresh",), now + self._settings.max_age / 3)
-            self._say([self._speaker.link_state(links, now)], now)
+            self._flood([self._builder.link_state(links, now)], now)
 
-    def say_addresses(self, now: float) -> None:
+    def originate_addresses(self, now: float) -> None:
         """What has gathered, a part at a time; and all of it, once that is shorter."""
-        self._spoke_addresses_at = now
-        self._say(self._speaker.deltas(now, self._settings.part), now)
+        self._addresses_at = now
+        self._flood(self._builder.deltas(now, self._settings.part), now)
         log = self._database.origins[self._outbox.router].log
-        if self._speaker.pending:
-            self._tell_addresses(now)
+        if self._builder.pending:
+            self._schedule_addresses(now)
             if log.deltas < MAX_DELTAS:
                 return
         if log.deltas >= MAX_DELTAS or log.delta_octets > max(log.state_octets, self._settings.compact):
-            self._say(self._speaker.state(now), now)
+            self._flood(self._builder.state(now), now)
 
-    def saw_own(self, record: Record, now: float) -> None:
+    def received_own(self, record: Record, now: float) -> None:
         """Somebody has records of this router that are newer than its own: of another life, or of another router."""
         self._rival_epoch = max(self._rival_epoch, record.epoch)
         if isinstance(record, LinkState):
@@ -147,21 +146,21 @@ class Voice:
         delay = 0.0
         if excess >= 0:
             delay = min(2.0**excess, MAX_JUMP_DELAY)
-            self._outbox.tell(IdentityConflict(self._outbox.router, self._rival_neighbours))
+            self._outbox.report(IdentityConflict(self._outbox.router, self._rival_neighbours))
         self._timers.set(("jump",), now + delay)
 
-    def jump(self, now: float) -> None:
+    def raise_epoch(self, now: float) -> None:
         """Begin another life, above the one that was seen."""
-        self._speaker.jump(self._rival_epoch)
-        addresses = self._speaker.state(now, anew=True) if self._speaker.entries else []
-        self.say_links(now, refresh=True)
-        self._say(addresses, now)
+        self._builder.raise_epoch(self._rival_epoch)
+        addresses = self._builder.state(now, new_sequence=True) if self._builder.entries else []
+        self.originate_links(now, refresh=True)
+        self._flood(addresses, now)
 
-    def _say(self, records: Iterable[Stored], now: float) -> None:
+    def _flood(self, records: Iterable[StoredRecord], now: float) -> None:
         for stored in records:
             if isinstance(stored.record, LinkState):
                 self._links_spent = self._link_rate.used(self._links_spent, 1, now)
             else:
                 octets = self._database.weight(len(stored.signed.body))
                 self._addresses_spent = self._address_rate.used(self._addresses_spent, octets, now)
-            self._exchange.flood(self._database.store(stored), now)
+            self._flooding.flood(self._database.store(stored), now)

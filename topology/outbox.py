@@ -38,7 +38,7 @@ class Outbox:
         self.sent[type(message).__name__] += 1
         self._messages.append((adjacency.name, write_message(message)))
 
-    def tell(self, change: Change) -> None:
+    def report(self, change: Change) -> None:
         """The router has to know."""
         self._changes.append(change)
 
@@ -53,7 +53,7 @@ class Outbox:
         if report in self._reports or len(self._reports) < MAX_REPORTS:
             self._reports[report] += 1
 
-    def take(self) -> Step:
+    def finish_step(self) -> Step:
         """All of it; the next step begins empty."""
         if self._addresses:
             self._changes.append(AddressesChanged(frozenset(self._addresses)))

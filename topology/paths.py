@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 TREES: Final = 128
 
 
-class Way(NamedTuple):
+class Route(NamedTuple):
     """How a router is reached."""
 
     distance: int
@@ -42,7 +42,7 @@ class Paths:
         self.router = router
         self._graph = graph
         self._own = ShortestPathTree(graph, router)
-        self._ways: dict[str, Way] = {}
+        self._routes: dict[str, Route] = {}
         self._trees: dict[str, ShortestPathTree] = {}  # the one asked for longest ago comes first
         self._most_trees = trees
         self.refresh()
@@ -53,33 +53,33 @@ class Paths:
         Returns: the routers whose way changed, came or went. Where there are none, this router's place in the tree of
             another may have changed all the same: the ways back cost what the other directions cost.
         """
-        touched = self._own.follow()
-        return self._find_all_ways() if touched is None else self._update_ways(touched)
+        touched = self._own.update()
+        return self._find_all_routes() if touched is None else self._update_routes(touched)
 
-    # Ways
+    # Routes
 
-    def way(self, destination: str) -> Way | None:
+    def route(self, destination: str) -> Route | None:
         """How a router is reached; None: it cannot be."""
-        return self._ways.get(destination)
+        return self._routes.get(destination)
 
     def distance(self, destination: str) -> int | None:
         """The cost of the cheapest path to a router, 0 for this one; None: it cannot be reached."""
-        way = self._ways.get(destination)
-        return None if way is None else way.distance
+        route = self._routes.get(destination)
+        return None if route is None else route.distance
 
     def next_hops(self, destination: str) -> tuple[str, ...]:
         """The neighbours that are first on a cheapest path, in order; empty for this router and the unreachable."""
-        way = self._ways.get(destination)
-        return () if way is None else way.next_hops
+        route = self._routes.get(destination)
+        return () if route is None else route.next_hops
 
     def length(self, destination: str) -> int | None:
         """The most edges on a cheapest path to a router, 0 for this one; None: it cannot be reached."""
-        way = self._ways.get(destination)
-        return None if way is None else way.length
+        route = self._routes.get(destination)
+        return None if route is None else route.length
 
     def reachable(self) -> KeysView[str]:
         """Every router that can be reached now, this one included; a view."""
-        return self._ways.keys()
+        return self._routes.keys()
 
     def path(self, destination: str, ingress: str | None = None) -> list[str]:
         """One cheapest path, the one of the tree: from this router or an ingress router; empty if there is none."""
@@ -127,35 +127,35 @@ class Paths:
             if len(self._trees) >= self._most_trees:
                 del self._trees[next(iter(self._trees))]
         self._trees[ingress] = tree
-        tree.follow()
+        tree.update()
         return tree
 
-    def _find_all_ways(self) -> frozenset[str]:
-        former, self._ways = self._ways, {}
+    def _find_all_routes(self) -> frozenset[str]:
+        former, self._routes = self._routes, {}
         changed = set(former.keys() - self._own.distances.keys())
         for router, distance in sorted(self._own.distances.items(), key=itemgetter(1)):
-            way = self._way(router, distance)
+            route = self._route(router, distance)
             known = former.get(router)
-            if way != known:
+            if route != known:
                 changed.add(router)
-            self._ways[router] = way
+            self._routes[router] = route
         return frozenset(changed)
 
-    def _update_ways(self, touched: set[str]) -> frozenset[str]:
+    def _update_routes(self, touched: set[str]) -> frozenset[str]:
         distances = self._own.distances
-        changed = {router for router in touched if router in self._ways and router not in distances}
+        changed = {router for router in touched if router in self._routes and router not in distances}
         for router in changed:
-            del self._ways[router]
+            del self._routes[router]
         # Nearer routers first: the ways to the others are made of theirs.
         heap = [(distances[router], router) for router in touched if router in distances]
         heapify(heap)
         queued = set(touched)
         while heap:
             distance, router = heappop(heap)
-            way = self._way(router, distance)
-            if way == self._ways.get(router):
+            route = self._route(router, distance)
+            if route == self._routes.get(router):
                 continue
-            self._ways[router] = way
+            self._routes[router] = route
             changed.add(router)
             for head, cost in self._graph.successors.get(router, {}).items():
                 if head not in queued and distances.get(head) == distance + cost:
@@ -163,12 +163,12 @@ class Paths:
                     heappush(heap, (distances[head], head))
         return frozenset(changed)
 
-    def _way(self, router: str, distance: int) -> Way:
-        before = self._own.before.get(router, ())
+    def _route(self, router: str, distance: int) -> Route:
+        before = self._own.predecessors.get(router, ())
         if len(before) == 1 and before[0] != self.router:  # nearly all are reached so
-            _, hops, length = self._ways[before[0]]
-            return Way(distance, hops, length + 1)
-        found = {hop for each in before for hop in self._ways[each].next_hops}
+            _, hops, length = self._routes[before[0]]
+            return Route(distance, hops, length + 1)
+        found = {hop for each in before for hop in self._routes[each].next_hops}
         if self.router in before:  # it is our neighbour, reached over its own edge
             found.add(router)
-        return Way(distance, tuple(sorted(found)), max((self._ways[each].length + 1 for each in before), default=0))
+        return Route(distance, tuple(sorted(found)), max((self._routes[each].length + 1 for each in before), default=0))

@@ -13,13 +13,13 @@ from typing import Final, NamedTuple, TypeAlias
 
 from amqpmesh.topology.address_book import Advert
 from amqpmesh.topology.schema import (
+    Array,
     Body,
-    Flag,
-    Many,
+    Boolean,
+    Integer,
     Row,
     Text,
     UnreadableError,
-    Whole,
     body,
     decode,
     derived,
@@ -71,10 +71,10 @@ MAX_PARTS: Final = 4096
 # An address splits at its last @; * and # are patterns; / parts tokens.
 ROUTER_ID: Final = Text(MAX_ID, re.compile(r'[!"$-)+-.0-?A-~]+'), "router id")
 AREA: Final = Text(64, words="area")
-EPOCH: Final = Whole(0, MAX_EPOCH)
-SEQUENCE: Final = Whole(0, MAX_EPOCH)
-COST: Final = Whole(1, MAX_COST)
-COUNT: Final = Whole(0, MAX_CONSUMERS)
+EPOCH: Final = Integer(0, MAX_EPOCH)
+SEQUENCE: Final = Integer(0, MAX_EPOCH)
+COST: Final = Integer(1, MAX_COST)
+COUNT: Final = Integer(0, MAX_CONSUMERS)
 TENANT: Final = Text(MAX_ID, words="tenant")
 ADDRESS: Final = Text(MAX_ADDRESS, words="address")
 
@@ -183,7 +183,7 @@ def adverts(entries: Iterable[Entry]) -> dict[Name, Advert]:
 
 
 NAME: Final = Row(Name, (("tenant", TENANT), ("name", ADDRESS)))
-NEIGHBOUR: Final = Row(Neighbour, (("router", ROUTER_ID), ("cost", COST), ("adjacencies", Whole(1, 2**16 - 1))))
+NEIGHBOUR: Final = Row(Neighbour, (("router", ROUTER_ID), ("cost", COST), ("adjacencies", Integer(1, 2**16 - 1))))
 ENTRY: Final = Row(
     Entry,
     (
@@ -204,11 +204,11 @@ class LinkState(Body):
     epoch: int = item("e", EPOCH, "the life of the origin that this is of")
     sequence: int = item("s", SEQUENCE, "how new within the epoch; link states count for themselves")
     neighbours: tuple[Neighbour, ...] = item(
-        "n", Many(NEIGHBOUR, MAX_NEIGHBOURS), "its neighbours, the least cost of sending to each", default=()
+        "n", Array(NEIGHBOUR, MAX_NEIGHBOURS), "its neighbours, the least cost of sending to each", default=()
     )
     addresses: int = item("d", SEQUENCE, "the sequence of its addresses by then: who has less asks", default=0)
-    transit: bool = item("t", Flag(), "whether paths may lead through it; false while it drains", default=True)
-    capabilities: tuple[str, ...] = item("c", Many(Text(64), 32), "what it can do beyond version 1", default=())
+    transit: bool = item("t", Boolean(), "whether paths may lead through it; false while it drains", default=True)
+    capabilities: tuple[str, ...] = item("c", Array(Text(64), 32), "what it can do beyond version 1", default=())
     area: str = item("a", AREA, "for meshes of several areas, one day", default="")
 
     key: Key = derived()
@@ -229,9 +229,9 @@ class Addresses(Body):
     origin: str = item("o", ROUTER_ID, "who says this")
     epoch: int = item("e", EPOCH, "the life of the origin that this is of")
     sequence: int = item("s", SEQUENCE, "the state after the delta of this sequence, all parts of it")
-    part: int = item("p", Whole(0, MAX_PARTS - 1), "which part this is, from 0", default=0)
-    parts: int = item("q", Whole(1, MAX_PARTS), "how many parts there are", default=1)
-    entries: tuple[Entry, ...] = item("n", Many(ENTRY, 4096), "the addresses of this part", default=())
+    part: int = item("p", Integer(0, MAX_PARTS - 1), "which part this is, from 0", default=0)
+    parts: int = item("q", Integer(1, MAX_PARTS), "how many parts there are", default=1)
+    entries: tuple[Entry, ...] = item("n", Array(ENTRY, 4096), "the addresses of this part", default=())
     area: str = item("a", AREA, "for meshes of several areas, one day", default="")
 
     key: Key = derived()
@@ -249,8 +249,8 @@ class AddressDelta(Body):
     origin: str = item("o", ROUTER_ID, "who says this")
     epoch: int = item("e", EPOCH, "the life of the origin that this is of")
     sequence: int = item("s", SEQUENCE, "one more than that of the state that it changes")
-    set: tuple[Entry, ...] = item("n", Many(ENTRY, 4096), "addresses that are new or different", default=())
-    removed: tuple[Name, ...] = item("r", Many(NAME, 4096), "addresses that are gone", default=())
+    set: tuple[Entry, ...] = item("n", Array(ENTRY, 4096), "addresses that are new or different", default=())
+    removed: tuple[Name, ...] = item("r", Array(NAME, 4096), "addresses that are gone", default=())
     area: str = item("a", AREA, "for meshes of several areas, one day", default="")
 
     key: Key = derived()

@@ -3,7 +3,7 @@
     @body("Hello", "keeps an adjacency")
     class Hello:
         router: str = item("r", ROUTER_ID, "who speaks")
-        hold_ms: int = item("h", Whole(1, 2**32 - 1), "silence that ends the adjacency, milliseconds")
+        hold_ms: int = item("h", Integer(1, 2**32 - 1), "silence that ends the adjacency, milliseconds")
 
 On the wire a body is a map from the items' short keys; `v`, the version of the protocol, is in each. An item that has
 its default may be absent, and keys that a reader does not know are ignored, as are further elements of a row: so items
@@ -41,7 +41,7 @@ class UnreadableError(Exception):
         self.reason = reason
 
 
-class Form:
+class ValueType:
     """What a value may be: how it is read, and how that is described."""
 
     def read(self, value: Any) -> Any:
@@ -52,48 +52,48 @@ class Form:
         raise NotImplementedError
 
     def read_all(self, values: Sequence[Any]) -> Sequence[Any]:
-        """Many values, checked: forms that can look at all of them at once do so, which takes a fifth of the time.
+        """Array values, checked: forms that can look at all of them at once do so, which takes a fifth of the time.
 
         Raises: UnreadableError: one of them is something else, or out of bounds.
         """
         read = self.read
         return [read(value) for value in values]
 
-    def described(self) -> str:
+    def describe(self) -> str:
         """In words, for the documentation."""
         raise NotImplementedError
 
 
-def _malformed(form: Form) -> UnreadableError:
-    return UnreadableError("malformed", f"not {form.described()}")
+def _malformed(form: ValueType) -> UnreadableError:
+    return UnreadableError("malformed", f"not {form.describe()}")
 
 
 @dataclass(frozen=True, slots=True)
-class Whole(Form):
+class Integer(ValueType):
     """A whole number within bounds; both belong to it."""
 
     low: int
     high: int
 
     def read(self, value: Any) -> int:
-        """See `Form`; a boolean is no number here."""
+        """See `ValueType`; a boolean is no number here."""
         if type(value) is not int or not self.low <= value <= self.high:
             raise _malformed(self)
         return value
 
     def read_all(self, values: Sequence[Any]) -> Sequence[Any]:
-        """See `Form`."""
+        """See `ValueType`."""
         if values and (set(map(type, values)) != {int} or min(values) < self.low or max(values) > self.high):
             raise _malformed(self)
         return values
 
-    def described(self) -> str:
-        """See `Form`."""
+    def describe(self) -> str:
+        """See `ValueType`."""
         return f"integer, {_bound(self.low)} to {_bound(self.high)}"
 
 
 @dataclass(frozen=True, slots=True)
-class Text(Form):
+class Text(ValueType):
     """A string of at most so many characters, of a certain pattern if one is given."""
 
     longest: int
@@ -101,7 +101,7 @@ class Text(Form):
     words: str = "string"
 
     def read(self, value: Any) -> str:
-        """See `Form`."""
+        """See `ValueType`."""
         if type(value) is not str or len(value) > self.longest:
             raise _malformed(self)
         if self.pattern is not None and self.pattern.fullmatch(value) is None:
@@ -109,99 +109,99 @@ class Text(Form):
         return value
 
     def read_all(self, values: Sequence[Any]) -> Sequence[Any]:
-        """See `Form`."""
+        """See `ValueType`."""
         if values and (set(map(type, values)) != {str} or max(map(len, values)) > self.longest):
             raise _malformed(self)
         if self.pattern is not None and not all(map(self.pattern.fullmatch, values)):
             raise _malformed(self)
         return values
 
-    def described(self) -> str:
-        """See `Form`."""
+    def describe(self) -> str:
+        """See `ValueType`."""
         return f"{self.words}, at most {self.longest:,} characters"
 
 
 @dataclass(frozen=True, slots=True)
-class Octets(Form):
+class Binary(ValueType):
     """At most so many octets."""
 
     longest: int
 
     def read(self, value: Any) -> bytes:
-        """See `Form`."""
+        """See `ValueType`."""
         if type(value) is not bytes or len(value) > self.longest:
             raise _malformed(self)
         return value
 
-    def described(self) -> str:
-        """See `Form`."""
+    def describe(self) -> str:
+        """See `ValueType`."""
         return f"binary, at most {self.longest:,} octets"
 
 
 @dataclass(frozen=True, slots=True)
-class Flag(Form):
+class Boolean(ValueType):
     """True or false."""
 
     def read(self, value: Any) -> bool:
-        """See `Form`."""
+        """See `ValueType`."""
         if type(value) is not bool:
             raise _malformed(self)
         return value
 
-    def described(self) -> str:
-        """See `Form`."""
+    def describe(self) -> str:
+        """See `ValueType`."""
         return "boolean"
 
 
 @dataclass(frozen=True, slots=True)
-class Maybe(Form):
+class Nullable(ValueType):
     """Something or nil, which reads as None."""
 
-    form: Form
+    form: ValueType
 
     def read(self, value: Any) -> Any:
-        """See `Form`."""
+        """See `ValueType`."""
         return None if value is None else self.form.read(value)
 
-    def described(self) -> str:
-        """See `Form`."""
-        return f"nil, or {self.form.described()}"
+    def describe(self) -> str:
+        """See `ValueType`."""
+        return f"nil, or {self.form.describe()}"
 
 
 @dataclass(frozen=True, slots=True)
-class Many(Form):
+class Array(ValueType):
     """An array of at most so many of the same form; it reads as a tuple."""
 
-    form: Form
+    form: ValueType
     most: int
 
     def read(self, value: Any) -> tuple[Any, ...]:
-        """See `Form`."""
+        """See `ValueType`."""
         if type(value) is not list or len(value) > self.most:
             raise _malformed(self)
         return tuple(self.form.read_all(value))
 
-    def described(self) -> str:
-        """See `Form`."""
-        return f"array of at most {self.most:,}: {self.form.described()}"
+    def describe(self) -> str:
+        """See `ValueType`."""
+        return f"array of at most {self.most:,}: {self.form.describe()}"
 
 
-class Row(Form):
+class Row(ValueType):
     """An array with a meaning for each place; it reads as the named tuple that declares them."""
 
-    def __init__(self, row: type[tuple[Any, ...]], places: tuple[tuple[str, Form], ...]) -> None:
+    def __init__(self, row: type[tuple[Any, ...]], places: tuple[tuple[str, ValueType], ...]) -> None:
         self.row = row
         self.places = places
         self._reads = tuple(form.read for _, form in places)
 
     def read(self, value: Any) -> Any:
-        """See `Form`; further elements are ignored."""
+        """See `ValueType`; further elements are ignored."""
         if type(value) is not list or len(value) < len(self._reads):
             raise _malformed(self)
         return tuple.__new__(self.row, [read(element) for read, element in zip(self._reads, value, strict=False)])
 
     def read_all(self, values: Sequence[Any]) -> Sequence[Any]:
-        """See `Form`: by columns."""
+        """See `ValueType`: by columns."""
         if not values:
             return values
         if set(map(type, values)) != {list} or min(map(len, values)) < len(self.places):
@@ -210,9 +210,9 @@ class Row(Form):
         read = [form.read_all(column) for (_, form), column in zip(self.places, columns, strict=False)]
         return list(map(partial(tuple.__new__, self.row), zip(*read, strict=True)))  # their __new__ is half the time
 
-    def described(self) -> str:
-        """See `Form`."""
-        return "[" + "; ".join(f"{name}: {form.described()}" for name, form in self.places) + "]"
+    def describe(self) -> str:
+        """See `ValueType`."""
+        return "[" + "; ".join(f"{name}: {form.describe()}" for name, form in self.places) + "]"
 
 
 class Item(NamedTuple):
@@ -220,12 +220,12 @@ class Item(NamedTuple):
 
     name: str
     key: str
-    form: Form
+    form: ValueType
     words: str
     default: Any
 
 
-def item(key: str, form: Form, words: str, *, default: Any = MISSING) -> Any:
+def item(key: str, form: ValueType, words: str, *, default: Any = MISSING) -> Any:
     """An item of a body; without a default it must be there.
 
     Args: key: its key on the wire. words: what it means, for the documentation.
@@ -266,7 +266,7 @@ def body(title: str, words: str) -> Callable[[type[T]], type[T]]:
     return declare
 
 
-def written(body: Body) -> dict[str, Any]:
+def to_map(body: Body) -> dict[str, Any]:
     """The map of a body; named tuples are arrays to msgpack, so the values go out as they are."""
     written: dict[str, Any] = {"v": VERSION}
     for each in body.ITEMS:
@@ -281,7 +281,7 @@ def encode(body: Body) -> bytes:
 
     Raises: UnicodeEncodeError: a string that UTF-8 cannot write.
     """
-    return packed(written(body))
+    return pack(to_map(body))
 
 
 def decode(form: type[B], data: bytes, longest: int) -> B:
@@ -289,7 +289,7 @@ def decode(form: type[B], data: bytes, longest: int) -> B:
 
     Raises: UnreadableError: they are none, or more than `longest` octets.
     """
-    return read(form, unpacked(data, longest))
+    return read(form, unpack(data, longest))
 
 
 def read(form: type[B], value: dict[str, Any]) -> B:
@@ -308,13 +308,13 @@ def read(form: type[B], value: dict[str, Any]) -> B:
     return form(*values)
 
 
-def packed(value: Any) -> bytes:
+def pack(value: Any) -> bytes:
     """A value in msgpack."""
     data: bytes = msgpack.packb(value, use_bin_type=True)
     return data
 
 
-def unpacked(data: bytes, longest: int) -> dict[str, Any]:
+def unpack(data: bytes, longest: int) -> dict[str, Any]:
     """The map that these bytes are, of a version that we read.
 
     Raises: UnreadableError: they are something else, or more than `longest` octets.

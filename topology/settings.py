@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from amqpmesh.topology.rate_limit import Rate
+from amqpmesh.topology.throttling import TokenBucket
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,14 +85,14 @@ class Settings:
     """Deltas give way to a full state when they have grown beyond that state, and beyond this."""
 
     @property
-    def links(self) -> Rate:
+    def links(self) -> TokenBucket:
         """Of newer link states, by number."""
-        return Rate(self.link_rate, self.link_burst)
+        return TokenBucket(self.link_rate, self.link_burst)
 
     @property
-    def addresses(self) -> Rate:
+    def addresses(self) -> TokenBucket:
         """Of newer addresses, by octets."""
-        return Rate(self.address_rate, self.address_burst)
+        return TokenBucket(self.address_rate, self.address_burst)
 
     def __post_init__(self) -> None:
         """Check what would let timers never rest.

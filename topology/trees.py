@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 PART: Final = 8
 SMALL: Final = 16
 
-NOWHERE: Final[Mapping[str, int]] = MappingProxyType({})
+_NO_EDGES: Final[Mapping[str, int]] = MappingProxyType({})
 
 
 class ShortestPathTree:
@@ -36,12 +36,12 @@ class ShortestPathTree:
         #: Router -> the cost of its cheapest path from the root; who cannot be reached is not in it.
         self.distances: dict[str, int] = {root: 0}
         #: Router -> those over which it is reached at that cost, in order; its parent first. The root has none.
-        self.before: dict[str, tuple[str, ...]] = {}
+        self.predecessors: dict[str, tuple[str, ...]] = {}
         self._graph = graph
         self._generation = -1  # nothing computed yet
         self._children: dict[str, list[str]] | None = None
 
-    def follow(self) -> set[str] | None:
+    def update(self) -> set[str] | None:
         """Catch up with the graph.
 
         Returns: the routers whose distance may have changed, or the set of those over which they are reached at that
@@ -54,7 +54,7 @@ class ShortestPathTree:
         self._generation = graph.generation
         self._children = None
         most = len(self.distances) // PART + SMALL
-        touched = self._absorb(edges, most) if edges is not None and len(edges) <= most else None
+        touched = self._update_incrementally(edges, most) if edges is not None and len(edges) <= most else None
         if touched is None:
             self._compute()
         return touched
@@ -79,19 +79,19 @@ class ShortestPathTree:
             return []
         path = [router]
         while path[-1] != self.root:
-            path.append(self.before[path[-1]][0])
+            path.append(self.predecessors[path[-1]][0])
         return path[::-1]
 
     def parent(self, router: str) -> str | None:
         """The one before a router on its path; None: it is the root, or cannot be reached."""
-        before = self.before.get(router)
+        before = self.predecessors.get(router)
         return before[0] if before else None
 
     def _by_parent(self) -> dict[str, list[str]]:
         if self._children is None:
             self._children = {}
-            for child in sorted(self.before):
-                self._children.setdefault(self.before[child][0], []).append(child)
+            for child in sorted(self.predecessors):
+                self._children.setdefault(self.predecessors[child][0], []).append(child)
         return self._children
 
     def _compute(self) -> None:
@@ -106,7 +106,7 @@ class ShortestPathTree:
             if distance > distances[router] or (router in blocked and router != root):
                 continue
             alone = (router,)
-            for head, cost in successors.get(router, NOWHERE).items():
+            for head, cost in successors.get(router, _NO_EDGES).items():
                 offered = distance + cost
                 known = distances.get(head)
                 if known is None or offered < known:
@@ -118,15 +118,15 @@ class ShortestPathTree:
                     tied.add(head)
         for router in tied:
             before[router] = tuple(sorted(before[router]))
-        self.distances, self.before = distances, before
+        self.distances, self.predecessors = distances, before
 
-    def _absorb(self, edges: set[Edge], most: int) -> set[str] | None:
+    def _update_incrementally(self, edges: set[Edge], most: int) -> set[str] | None:
         """Find again who was cut off, and who got nearer over the changed edges.
 
         Returns: as `follow`. None: they are more than `most`; what is left is of no use.
         """
-        former = self._cut(edges, most)
-        nearer = None if former is None else self._settle(self._offers(edges, former), most)
+        former = self._cut_off(edges, most)
+        nearer = None if former is None else self._relax(self._offered_distances(edges, former), most)
         if former is None or nearer is None:
             return None
         for router, distance in nearer.items():
@@ -135,19 +135,19 @@ class ShortestPathTree:
         for router, distance in former.items():
             if self.distances.get(router) != distance:
                 touched.update(self._graph.successors.get(router, ()))
-        self._adopt(touched)
+        self._find_predecessors(touched)
         return touched
 
-    def _cut(self, edges: Iterable[Edge], most: int) -> dict[str, int | None] | None:
+    def _cut_off(self, edges: Iterable[Edge], most: int) -> dict[str, int | None] | None:
         """Take out who is reached over an edge that went or got dearer.
 
         Returns: the distances that they had. None: they are more than `most`; what is left is of no use.
         """
-        successors, before, distances = self._graph.successors, self.before, self.distances
+        successors, before, distances = self._graph.successors, self.predecessors, self.distances
         lost = []
         for tail, head in edges:
             if self.parent(head) == tail:
-                over = self._over(tail, head)
+                over = self._distance_over(tail, head)
                 if over is None or over > distances[head]:
                     lost.append(head)
         cut: dict[str, int | None] = {}
@@ -157,30 +157,30 @@ class ShortestPathTree:
                     return None
                 cut[router] = distances.pop(router)
                 lost += [
-                    head for head in successors.get(router, NOWHERE) if head in before and before[head][0] == router
+                    head for head in successors.get(router, _NO_EDGES) if head in before and before[head][0] == router
                 ]
         for router in cut:
             del before[router]
         return cut
 
-    def _offers(self, edges: Iterable[Edge], cut: Iterable[str]) -> list[tuple[int, str]]:
+    def _offered_distances(self, edges: Iterable[Edge], cut: Iterable[str]) -> list[tuple[int, str]]:
         """The distances to go on from, a heap: over the edges into what was cut off, and over those that changed."""
         offers = []
         for tail, head in edges:
-            over = self._over(tail, head)
+            over = self._distance_over(tail, head)
             if over is not None:
                 offers.append((over, head))
         successors, distances, blocked = self._graph.successors, self.distances, self._graph.no_transit
         for router in cut:
             offers += [
                 (distances[tail] + successors[tail][router], router)
-                for tail in successors.get(router, NOWHERE)  # who is sent to sends back: edges stand both ways
+                for tail in successors.get(router, _NO_EDGES)  # who is sent to sends back: edges stand both ways
                 if tail in distances and (tail not in blocked or tail == self.root)
             ]
         heapify(offers)
         return offers
 
-    def _over(self, tail: str, head: str) -> int | None:
+    def _distance_over(self, tail: str, head: str) -> int | None:
         """The distance of the head of an edge over that edge; None: it does not lead there."""
         distance = self.distances.get(tail)
         cost = self._graph.cost(tail, head)
@@ -188,8 +188,8 @@ class ShortestPathTree:
             return None
         return distance + cost
 
-    def _settle(self, heap: list[tuple[int, str]], most: int) -> dict[str, int | None] | None:
-        """Go on from a heap of distances offered; the former distances of those that got nearer, None as `_cut`."""
+    def _relax(self, heap: list[tuple[int, str]], most: int) -> dict[str, int | None] | None:
+        """Go on from a heap of distances offered; the former distances of those that got nearer, None as `_cut_off`."""
         successors, blocked = self._graph.successors, self._graph.no_transit
         distances, root = self.distances, self.root
         former: dict[str, int | None] = {}
@@ -204,14 +204,14 @@ class ShortestPathTree:
             distances[router] = distance
             if router in blocked and router != root:
                 continue
-            for head, cost in successors.get(router, NOWHERE).items():
+            for head, cost in successors.get(router, _NO_EDGES).items():
                 offered = distance + cost
                 known = distances.get(head)
                 if known is None or offered < known:
                     heappush(heap, (offered, head))
         return former
 
-    def _adopt(self, routers: Iterable[str]) -> None:
+    def _find_predecessors(self, routers: Iterable[str]) -> None:
         """Find out over whom some are reached."""
         successors, blocked = self._graph.successors, self._graph.no_transit
         distances, root = self.distances, self.root
@@ -219,12 +219,12 @@ class ShortestPathTree:
             distance = distances.get(router)
             before = [
                 tail
-                for tail in successors.get(router, NOWHERE)
+                for tail in successors.get(router, _NO_EDGES)
                 if tail in distances
                 and distances[tail] + successors[tail][router] == distance
                 and (tail not in blocked or tail == root)
             ]
             if before:  # never the root, since costs are at least 1
-                self.before[router] = tuple(sorted(before))
+                self.predecessors[router] = tuple(sorted(before))
             else:
-                self.before.pop(router, None)
+                self.predecessors.pop(router, None)

@@ -51,7 +51,7 @@ class Reachability:
         for router in self._topology.routers():
             if self._topology.distance(router) is None:
                 self._split = True
-                for name, advert in self._topology.book.told_by(router).items():
+                for name, advert in self._topology.book.advertised_by(router).items():
                     if advert.consumers:
                         self._out_of_reach.setdefault(name, []).append(router)
 
@@ -109,7 +109,7 @@ def look_around(core: Core, lanes: Sequence[LaneStatistics]) -> Steps[Seen]:
             continue
         routes.append(_route(mesh, router))
         reachable = mesh.topology.distance(router) is not None
-        for name, advert in list(mesh.topology.book.told_by(router).items()):
+        for name, advert in list(mesh.topology.book.advertised_by(router).items()):
             if advert.consumers:
                 adverts.append(
                     AdvertStatistics(
@@ -185,11 +185,11 @@ def _neighbour(mesh: Mesh, neighbour: Neighbour, link: Link, lanes: int) -> Neig
 
 def _route(mesh: Mesh, router: str) -> RouteStatistics:
     topology = mesh.topology
-    way = topology.paths.way(router)
+    route = topology.paths.route(router)
     return RouteStatistics(
         router=router,
-        distance=way.distance if way is not None else None,
-        next_hops=way.next_hops if way is not None else (),
-        hops=way.length if way is not None else None,
+        distance=route.distance if route is not None else None,
+        next_hops=route.next_hops if route is not None else (),
+        hops=route.length if route is not None else None,
         transit=topology.graph.is_transit(router),
     )

@@ -347,7 +347,7 @@ class Mesh:
             late = self._core.now - self._armed
             self._armed = None
             for neighbour in self.neighbours.values():
-                self.topology.lives(neighbour, neighbour.record.engine.received_at + late)
+                self.topology.note_traffic(neighbour, neighbour.record.engine.received_at + late)
             self._apply(self.topology.handle_timer(self._core.now))
 
     def _log(self, change: changes.Change) -> None:

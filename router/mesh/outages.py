@@ -63,7 +63,7 @@ class Outages:
         """Whether a lane is to be kept: its router is waited for, and had consumers of the address."""
         if lane.far not in self._until:
             return False
-        advert = self._topology.book.told_by(lane.far).get(Name(lane.tenant, lane.name))
+        advert = self._topology.book.advertised_by(lane.far).get(Name(lane.tenant, lane.name))
         return advert is not None and advert.consumers > 0
 
     def _end(self, router: str, until: float) -> None:

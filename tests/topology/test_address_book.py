@@ -7,7 +7,7 @@ from typing import TypeAlias
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amqpmesh.topology.address_book import Advert, Book
+from amqpmesh.topology.address_book import AddressBook, Advert
 from amqpmesh.topology.records import Name
 
 ROUTERS = ["A", "B", "C"]
@@ -21,7 +21,7 @@ routers = st.sampled_from(ROUTERS)
 entries = st.dictionaries(st.sampled_from(KEYS), st.sampled_from([CONSUMER, PRODUCER]))
 changes = st.one_of(
     st.tuples(st.just("replace"), routers, entries),
-    st.tuples(st.just("change"), routers, entries, st.sets(st.sampled_from(KEYS))),
+    st.tuples(st.just("apply_delta"), routers, entries, st.sets(st.sampled_from(KEYS))),
     st.tuples(st.just("forget"), routers),
     st.tuples(st.just("set_reachable"), st.sets(routers)),
 )
@@ -37,7 +37,7 @@ def visible(told: dict[str, Entries], reachable: set[str]) -> dict[Name, dict[st
 
 @given(st.lists(changes, max_size=30))
 def test_lookups_follow_what_is_told_and_reached_and_every_change_of_them_is_reported(steps: list[tuple]) -> None:
-    book = Book()
+    book = AddressBook()
     told: dict[str, Entries] = {}
     reachable: set[str] = set()
     for name, *arguments in steps:
@@ -45,7 +45,7 @@ def test_lookups_follow_what_is_told_and_reached_and_every_change_of_them_is_rep
         match name, arguments:
             case "replace", [router, new]:
                 told[router] = new
-            case "change", [router, new, removed]:
+            case "apply_delta", [router, new, removed]:
                 kept = {key: advert for key, advert in told.get(router, {}).items() if key not in removed}
                 told[router] = kept | new
             case "forget", [router]:
@@ -53,78 +53,78 @@ def test_lookups_follow_what_is_told_and_reached_and_every_change_of_them_is_rep
             case "set_reachable", [now]:
                 reachable = now
         getattr(book, name)(*arguments)
-        changed = book.settle(100)
+        changed = book.update(100)
         after = visible(told, reachable)
         assert {key: dict(book.lookup(*key)) for key in KEYS} == {key: after.get(key, {}) for key in KEYS}
         assert changed == {key for key in KEYS if before.get(key) != after.get(key)}
         assert book.addresses() == sorted(after)
         assert len(book) == len(after)
-        assert all(dict(book.told_by(router)) == told.get(router, {}) for router in ROUTERS)
+        assert all(dict(book.advertised_by(router)) == told.get(router, {}) for router in ROUTERS)
 
 
-class Settled(Book):
+class UpdatedBook(AddressBook):
     """One that follows at once."""
 
     def after(self, name: str, *arguments: object) -> frozenset[Name]:
         """Do this; the addresses whose lookup changed."""
         getattr(self, name)(*arguments)
-        return self.settle(100)
+        return self.update(100)
 
 
 @given(st.lists(changes, max_size=30), st.integers(1, 3))
-def test_a_book_that_is_settled_in_parts_comes_to_the_same_and_reports_every_change(
+def test_a_book_that_is_updated_in_parts_comes_to_the_same_and_reports_every_change(
     steps: list[tuple], most: int
 ) -> None:
-    book, whole = Book(), Settled()
+    book, whole = AddressBook(), UpdatedBook()
     seen = {key: dict(book.lookup(*key)) for key in KEYS}
     for name, *arguments in steps:
         getattr(book, name)(*arguments)
         whole.after(name, *arguments)
-        changed = book.settle(most)
+        changed = book.update(most)
         after = {key: dict(book.lookup(*key)) for key in KEYS}
         assert changed == {key for key in KEYS if seen[key] != after[key]}
         assert len(changed) <= most
         seen = after
-    while book.unsettled:
-        book.settle(most)
+    while book.has_pending:
+        book.update(most)
     assert {key: dict(book.lookup(*key)) for key in KEYS} == {key: dict(whole.lookup(*key)) for key in KEYS}
     assert book.addresses() == whole.addresses()
 
 
 def test_a_router_with_a_million_addresses_keeps_nobody_waiting() -> None:
-    book = Book()
+    book = AddressBook()
     book.set_reachable({"A", "B"})
     book.replace("A", {Name("", str(number)): CONSUMER for number in range(10_000)})
-    assert len(book.settle(1000)) == 1000
-    book.change("B", {KEYS[0]: CONSUMER})
-    assert KEYS[0] in book.settle(1000)
-    assert book.unsettled
+    assert len(book.update(1000)) == 1000
+    book.apply_delta("B", {KEYS[0]: CONSUMER})
+    assert KEYS[0] in book.update(1000)
+    assert book.has_pending
 
 
 def test_what_a_router_out_of_reach_advertised_counts_again_when_it_is_back() -> None:
-    book = Settled()
+    book = UpdatedBook()
     book.after("set_reachable", {"A", "B"})
     key = Name("", "orders")
     assert book.after("replace", "B", {key: CONSUMER}) == {key}
     assert book.lookup("", "orders") == {"B": CONSUMER}
     assert book.after("set_reachable", {"A"}) == {key}
     assert book.lookup("", "orders") == {}
-    assert book.after("change", "B", {key: PRODUCER}) == frozenset()
+    assert book.after("apply_delta", "B", {key: PRODUCER}) == frozenset()
     assert book.after("set_reachable", {"A", "B"}) == {key}
     assert book.lookup("", "orders") == {"B": PRODUCER}
 
 
 def test_what_is_both_set_and_withdrawn_at_once_stays() -> None:
-    book = Settled()
+    book = UpdatedBook()
     book.after("set_reachable", {"A"})
     key = Name("", "orders")
-    assert book.after("change", "A", {key: CONSUMER}, {key}) == {key}
-    assert book.after("change", "A", {key: CONSUMER}, {key}) == frozenset()
+    assert book.after("apply_delta", "A", {key: CONSUMER}, {key}) == {key}
+    assert book.after("apply_delta", "A", {key: CONSUMER}, {key}) == frozenset()
     assert book.lookup("", "orders") == {"A": CONSUMER}
 
 
 def test_the_same_name_is_another_address_for_another_tenant() -> None:
-    book = Settled()
+    book = UpdatedBook()
     book.after("set_reachable", {"A"})
     book.after("replace", "A", {Name("acme", "orders"): CONSUMER})
     assert book.lookup("", "orders") == {}

@@ -12,22 +12,22 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from amqpmesh.topology.address_book import Advert
-from amqpmesh.topology.flooding import SMALL
 from amqpmesh.topology.linkstate import Dropped, RevocationsChanged, Settings, Topology
 from amqpmesh.topology.messages import (
     MAX_MESSAGE,
     Acknowledgement,
-    Carried,
-    Held,
+    AgedRecord,
     Hello,
     Message,
     Records,
     Request,
+    RequestEntry,
     Summary,
-    Wanted,
+    SummaryEntry,
     read_message,
     write_message,
 )
+from amqpmesh.topology.neighbour_state import SMALL_QUEUE
 from amqpmesh.topology.records import (
     MAX_BODY,
     MAX_EPOCH,
@@ -77,7 +77,7 @@ class Signed:
         self.identities[name] = self.world.identity(name, trust=trust)
         return self.identities[name], trust
 
-    def say(self, *records: Carried, number: int = 999_999) -> list[Dropped]:
+    def say(self, *records: AgedRecord, number: int = 999_999) -> list[Dropped]:
         """B says these to A; what A tells of dropping them."""
         self.mesh.inject("A", self.line, write_message(Records(number, records)))
         return self.mesh.told("A", Dropped)
@@ -103,9 +103,9 @@ def links(origin: str, epoch: int = EPOCH, sequence: int = 1000, **items: Any) -
     return encode(LinkState(origin, epoch, sequence, (Neighbour("C", 1, 1),), **items))
 
 
-def signed(signer: Signer, body: bytes, kind: int = Kind.LINK_STATE, age_ms: int = 0) -> Carried:
+def signed(signer: Signer, body: bytes, kind: int = Kind.LINK_STATE, age_ms: int = 0) -> AgedRecord:
     key_id, signature = signer.sign(kind, body)
-    return Carried(age_ms, kind, key_id, body, signature)
+    return AgedRecord(age_ms, kind, key_id, body, signature)
 
 
 # ------------------------------------------------------------------------------------------------- one record, one drop
@@ -117,73 +117,73 @@ def test_what_an_origin_has_signed_is_taken() -> None:
     assert signing.router.database.origins["C"].pair == (EPOCH, 1000)
 
 
-def forged(signing: Signed) -> Carried:
+def forged(signing: Signed) -> AgedRecord:
     carried = signed(signing.identities["C"], links("C"))
     return carried._replace(body=links("C", sequence=1001))
 
 
-def for_another_origin(signing: Signed) -> Carried:
+def for_another_origin(signing: Signed) -> AgedRecord:
     return signed(signing.identities["B"], links("C"))
 
 
-def of_another_kind(signing: Signed) -> Carried:
+def of_another_kind(signing: Signed) -> AgedRecord:
     _, signature = signing.identities["C"].sign(Kind.ADDRESS_DELTA, links("C"))
     return signed(signing.identities["C"], links("C"))._replace(signature=signature)
 
 
-def of_another_mesh(signing: Signed) -> Carried:
+def of_another_mesh(signing: Signed) -> AgedRecord:
     stranger = World(mesh="m2").identity("C")
     own = signing.identities["C"]
-    return Carried(0, Kind.LINK_STATE, own.certificate.key_id, links("C"), stranger.sign(1, links("C"))[1])
+    return AgedRecord(0, Kind.LINK_STATE, own.certificate.key_id, links("C"), stranger.sign(1, links("C"))[1])
 
 
-def without_signature(signing: Signed) -> Carried:
+def without_signature(signing: Signed) -> AgedRecord:
     return signed(signing.identities["C"], links("C"))._replace(signature=b"")
 
 
-def stale(signing: Signed) -> Carried:
+def stale(signing: Signed) -> AgedRecord:
     return signed(signing.identities["C"], links("C", sequence=1))
 
 
-def of_the_last_life(signing: Signed) -> Carried:
+def of_the_last_life(signing: Signed) -> AgedRecord:
     return signed(signing.identities["C"], links("C", EPOCH - 1))
 
 
-def too_old(signing: Signed) -> Carried:
+def too_old(signing: Signed) -> AgedRecord:
     return signed(signing.identities["C"], links("C"), age_ms=300_000)
 
 
-def stale_addresses(signing: Signed) -> Carried:
+def stale_addresses(signing: Signed) -> AgedRecord:
     return signed(signing.identities["C"], encode(AddressDelta("C", EPOCH - 1, 7)), Kind.ADDRESS_DELTA)
 
 
-def of_another_area(signing: Signed) -> Carried:
+def of_another_area(signing: Signed) -> AgedRecord:
     return signed(signing.identities["C"], links("C", area="elsewhere"))
 
 
-def of_an_unknown_kind(signing: Signed) -> Carried:
+def of_an_unknown_kind(signing: Signed) -> AgedRecord:
     return signed(signing.identities["C"], links("C"), kind=77)
 
 
-def of_another_version(signing: Signed) -> Carried:
+def of_another_version(signing: Signed) -> AgedRecord:
     body = msgpack.packb({**msgpack.unpackb(links("C")), "v": 2})
     return signed(signing.identities["C"], body)
 
 
-def nonsense(signing: Signed) -> Carried:
+def nonsense(signing: Signed) -> AgedRecord:
     return signed(signing.identities["C"], b"\xc1")
 
 
-def a_bad_certificate(signing: Signed) -> Carried:
-    return Carried(0, Kind.CERTIFICATE, b"", b"nonsense", b"")
+def a_bad_certificate(signing: Signed) -> AgedRecord:
+    return AgedRecord(0, Kind.CERTIFICATE, b"", b"nonsense", b"")
 
 
-def a_certificate_of_another_mesh(signing: Signed) -> Carried:
-    return Carried(0, Kind.CERTIFICATE, b"", World(mesh="m2").certificate("C").der, b"")
+def a_certificate_of_another_mesh(signing: Signed) -> AgedRecord:
+    return AgedRecord(0, Kind.CERTIFICATE, b"", World(mesh="m2").certificate("C").der, b"")
 
 
-def a_list_of_another_authority(signing: Signed) -> Carried:
-    return Carried(0, Kind.REVOCATION, b"", World().revoke().der, b"")
+def a_list_of_another_authority(signing: Signed) -> AgedRecord:
+    return AgedRecord(0, Kind.REVOCATION, b"", World().revoke().der, b"")
 
 
 @pytest.mark.parametrize(
@@ -208,7 +208,7 @@ def a_list_of_another_authority(signing: Signed) -> Carried:
     ],
 )
 def test_a_record_that_cannot_be_believed_is_dropped_counted_and_told(
-    make: Callable[[Signed], Carried], origin: str, reason: str
+    make: Callable[[Signed], AgedRecord], origin: str, reason: str
 ) -> None:
     signing = Signed()
     before = signing.held()
@@ -240,7 +240,7 @@ def test_the_dead_are_not_brought_back() -> None:
     mesh.cut(gone)
     mesh.run(25)
     assert mesh.routers["A"].routers() == ["A", "B"]
-    mesh.inject("A", line, write_message(Records(1, (Carried(0, *last),))))
+    mesh.inject("A", line, write_message(Records(1, (AgedRecord(0, *last),))))
     (dropped,) = mesh.told("A", Dropped)
     assert (dropped.origin, dropped.reason) == ("C", "replayed")
     assert mesh.routers["A"].routers() == ["A", "B"]
@@ -293,7 +293,7 @@ def test_a_record_waits_for_its_certificate_and_asks_for_it() -> None:
     assert signing.say(record, number=5) == []
     assert "D" not in signing.router.routers()
     signing.say(record, number=6)
-    certificate = Carried(0, Kind.CERTIFICATE, late.certificate.key_id, late.certificate.der, b"")
+    certificate = AgedRecord(0, Kind.CERTIFICATE, late.certificate.key_id, late.certificate.der, b"")
     assert signing.router.sent["Request"] == 1
     assert signing.say(certificate) == []
     assert "D" in signing.router.routers()
@@ -309,12 +309,12 @@ def test_a_record_waits_for_its_certificate_and_asks_for_it() -> None:
 def test_what_waits_for_certificates_is_bounded() -> None:
     signing = Signed()
     for number in range(1000):
-        signing.say(Carried(0, Kind.LINK_STATE, number.to_bytes(32), links("D", sequence=number), bytes(64)))
+        signing.say(AgedRecord(0, Kind.LINK_STATE, number.to_bytes(32), links("D", sequence=number), bytes(64)))
     assert signing.router.dropped["full"] == 1000 - signing.mesh.settings.max_waiting
     assert signing.router.sent["Request"] <= 1000
     signing.mesh.run(15)
     signing.mesh.forget_changes()
-    signing.say(Carried(0, Kind.LINK_STATE, bytes(32), links("D"), bytes(64)))
+    signing.say(AgedRecord(0, Kind.LINK_STATE, bytes(32), links("D"), bytes(64)))
     assert signing.mesh.told("A", Dropped) == []
 
 
@@ -362,7 +362,7 @@ def test_a_mesh_without_signatures_takes_none() -> None:
     identity = World().identity("C")
     mesh.inject("A", line, write_message(Records(1, (signed(identity, links("C")),))))
     mesh.inject(
-        "A", line, write_message(Records(2, (Carried(0, Kind.CERTIFICATE, b"", identity.certificate.der, b""),)))
+        "A", line, write_message(Records(2, (AgedRecord(0, Kind.CERTIFICATE, b"", identity.certificate.der, b""),)))
     )
     assert [dropped.reason for dropped in mesh.told("A", Dropped)] == ["untrusted"] * 2
 
@@ -422,13 +422,13 @@ def test_a_neighbour_that_tells_of_a_million_routers_that_are_not_there_is_waite
     mesh.run(0.5)
     for number in range(100):
         names = sorted(f"X{number}-{each}" for each in range(500))
-        held = tuple(Held(name, EPOCH, 1, 1, ()) for name in names)
+        held = tuple(SummaryEntry(name, EPOCH, 1, 1, ()) for name in names)
         mesh.inject("A", line, write_message(Summary("", names[-1], held)))
-    conversation = mesh.routers["A"]._exchange.conversations["B"]
-    assert len(conversation.missing) == 1000
+    neighbour = mesh.routers["A"]._flooding.neighbours["B"]
+    assert len(neighbour.missing) == 1000
     mesh.intercept = lambda line, sender, data: data
     mesh.run(20)
-    assert not conversation.missing
+    assert not neighbour.missing
     assert mesh.disagreement() == ""
 
 
@@ -440,16 +440,16 @@ def test_a_neighbour_that_acknowledges_nothing_costs_no_more_the_longer_it_lasts
         return None if sender == "B" and isinstance(message, Acknowledgement | Records) else data
 
     mesh.intercept = deaf
-    conversation = mesh.routers["A"]._exchange.conversations["B"]
+    neighbour = mesh.routers["A"]._flooding.neighbours["B"]
     for number in range(4500):
         mesh.advertise("A", "here", number % 2)
         mesh.run(0.021)
         # A thousand deltas at most hold at a time; as many may have been replaced since the queue was last looked at.
-        assert conversation.queued <= 3 * SMALL
+        assert neighbour.queued <= 3 * SMALL_QUEUE
     mesh.intercept = lambda line, sender, data: data
     mesh.run(20)
     assert mesh.disagreement() == ""
-    assert conversation.queued == 0
+    assert neighbour.queued == 0
 
 
 def test_one_that_gives_itself_the_highest_epoch_and_sequence_harms_itself_alone() -> None:
@@ -472,8 +472,8 @@ def test_one_that_gives_itself_the_highest_epoch_and_sequence_harms_itself_alone
 def test_what_waits_for_certificates_that_never_come_takes_no_more_than_that() -> None:
     signing = Signed()
     for number in range(2000):
-        signing.say(Carried(0, Kind.LINK_STATE, number.to_bytes(32), links("D", sequence=number), bytes(64)))
-    assert len(signing.router._exchange._waiting) == signing.mesh.settings.max_waiting
+        signing.say(AgedRecord(0, Kind.LINK_STATE, number.to_bytes(32), links("D", sequence=number), bytes(64)))
+    assert len(signing.router._flooding._uncertified) == signing.mesh.settings.max_waiting
 
 
 @pytest.mark.parametrize("days", [100, -100])
@@ -552,7 +552,7 @@ SHAPED = st.builds(
 NEAR: list[Message] = [
     Hello("B", EPOCH, 3000),
     Summary(),
-    Request((Wanted(2, "C", b""), Wanted(4, "", b"12"))),
+    Request((RequestEntry(2, "C", b""), RequestEntry(4, "", b"12"))),
     Records(7, (signed(Unsigned(), links("C")), signed(Unsigned(), links("A", EPOCH + 1)))),
     Records(8, (signed(Unsigned(), encode(AddressDelta("C", EPOCH, 9)), Kind.ADDRESS_DELTA),)),
     Acknowledgement((1, 2, 3)),

@@ -18,7 +18,7 @@ from amqpmesh.topology.linkstate import (
     Settings,
     Topology,
 )
-from amqpmesh.topology.messages import Acknowledgement, Carried, Records, read_message, write_message
+from amqpmesh.topology.messages import Acknowledgement, AgedRecord, Records, read_message, write_message
 from amqpmesh.topology.records import AddressDelta, Entry, Kind, LinkState, Neighbour, encode
 from amqpmesh.topology.signing import Unsigned
 from tests.support.worlds.topologies import EPOCH, Line, Mesh
@@ -81,7 +81,7 @@ def test_a_neighbour_whose_hellos_wait_behind_other_things_lives_as_long_as_thos
     for _ in range(10):
         mesh.run(1)
         for router in mesh.routers.values():
-            router.lives(line, mesh.now)
+            router.note_traffic(line, mesh.now)
     assert mesh.told("A", NeighbourDown) == []
     heard_at = mesh.now
     mesh.run_while(lambda: not mesh.told("A", NeighbourDown), 10)
@@ -396,8 +396,8 @@ def test_addresses_that_come_before_the_link_state_of_their_epoch_come_again() -
     mesh.run(5)
     early = encode(AddressDelta("Z", 7, 1, (Entry("", "early", "closest", 1, 0),)))
     links = encode(LinkState("Z", 7, 1, (Neighbour("A", 1, 1),), addresses=1))
-    taken = Carried(0, Kind.LINK_STATE, b"", links, b"")
-    for number, carried in ((1, Carried(0, Kind.ADDRESS_DELTA, b"", early, b"")), (2, taken)):
+    taken = AgedRecord(0, Kind.LINK_STATE, b"", links, b"")
+    for number, carried in ((1, AgedRecord(0, Kind.ADDRESS_DELTA, b"", early, b"")), (2, taken)):
         mesh.call(
             "A", lambda router, now, n=number, c=carried: router.received(line, write_message(Records(n, (c,))), now)
         )
@@ -445,7 +445,7 @@ def test_what_nobody_has_is_asked_for_more_and_more_seldom() -> None:
     mesh.run(5)
     epoch = mesh.routers["B"].epoch
     lie = encode(LinkState("B", epoch, 50, (Neighbour("A", 1, 1),), addresses=7))
-    mesh.inject("A", line, write_message(Records(1, (Carried(0, Kind.LINK_STATE, b"", lie, b""),))))
+    mesh.inject("A", line, write_message(Records(1, (AgedRecord(0, Kind.LINK_STATE, b"", lie, b""),))))
     mesh.run(60)
     assert 10 < mesh.routers["A"].sent["Request"] < 25
 

@@ -7,30 +7,41 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amqpmesh.topology.flooding import MAX_ACKNOWLEDGED
-from amqpmesh.topology.messages import MAX_MESSAGE, TYPES, Carried, Message, Records, read_message, write_message
+from amqpmesh.topology.messages import MAX_MESSAGE, TYPES, AgedRecord, Message, Records, read_message, write_message
+from amqpmesh.topology.neighbour_state import MAX_ACKNOWLEDGED
 from amqpmesh.topology.records import BODIES, MAX_BODY, Addresses, Kind, LinkState, Record, encode, read_record
-from amqpmesh.topology.schema import Body, Flag, Form, Many, Maybe, Octets, Row, Text, UnreadableError, Whole
+from amqpmesh.topology.schema import (
+    Array,
+    Binary,
+    Body,
+    Boolean,
+    Integer,
+    Nullable,
+    Row,
+    Text,
+    UnreadableError,
+    ValueType,
+)
 
 ID_CHARACTERS = "".join(chr(code) for code in range(33, 127) if chr(code) not in "@/#*")
 
 
-def values(form: Form) -> st.SearchStrategy[Any]:
+def values(form: ValueType) -> st.SearchStrategy[Any]:
     """Everything that a form takes."""
     match form:
-        case Whole(low, high):
+        case Integer(low, high):
             return st.integers(low, high)
         case Text(longest, None):
             return st.text(st.characters(exclude_categories=("Cs",)), max_size=min(longest, 20))
         case Text(longest):
             return st.text(ID_CHARACTERS, min_size=1, max_size=min(longest, 20))
-        case Octets(longest):
+        case Binary(longest):
             return st.binary(max_size=min(longest, 40))
-        case Flag():
+        case Boolean():
             return st.booleans()
-        case Maybe(inner):
+        case Nullable(inner):
             return st.none() | values(inner)
-        case Many(inner, most):
+        case Array(inner, most):
             return st.lists(values(inner), max_size=min(most, 4)).map(tuple)
         case Row():
             return st.tuples(*(values(inner) for _, inner in form.places)).map(lambda row: form.row(*row))
@@ -83,7 +94,7 @@ def test_keys_differ_and_say_what_they_are(form: type[Body]) -> None:
     assert len(set(keys)) == len(keys)
     assert not {"v", "t"} & set(keys) or form in BODIES.values()
     assert "v" not in keys
-    assert all(item.words and item.form.described() for item in form.ITEMS)
+    assert all(item.words and item.form.describe() for item in form.ITEMS)
     assert form.__name__ == form.TITLE
 
 
@@ -108,6 +119,6 @@ def test_a_part_is_one_of_its_parts() -> None:
 
 
 def test_the_longest_record_fits_a_message() -> None:
-    carried = Carried(2**53 - 1, 255, bytes(64), bytes(MAX_BODY), bytes(512))
+    carried = AgedRecord(2**53 - 1, 255, bytes(64), bytes(MAX_BODY), bytes(512))
     message = Records(2**62 - 1, (carried,), (2**62 - 1,) * MAX_ACKNOWLEDGED, "x" * 64)
     assert len(write_message(message)) <= MAX_MESSAGE

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from amqpmesh.topology.graph import Graph
-from amqpmesh.topology.paths import Paths, Way
+from amqpmesh.topology.paths import Paths, Route
 from amqpmesh.topology.records import Neighbour, costs
 from amqpmesh.topology.trees import ShortestPathTree
 
@@ -107,15 +107,15 @@ def seen_from(network: networkx.DiGraph, root: str, states: Iterable[LinkState])
     return seen
 
 
-def expected_ways(network: networkx.DiGraph, root: str, states: list[LinkState]) -> dict[str, Way]:
+def expected_ways(network: networkx.DiGraph, root: str, states: list[LinkState]) -> dict[str, Route]:
     """All cheapest paths, listed."""
     seen = seen_from(network, root, states)
-    ways = {root: Way(0, (), 0)}
+    ways = {root: Route(0, (), 0)}
     for destination, distance in networkx.single_source_dijkstra_path_length(seen, root, weight="cost").items():
         if destination != root:
             paths = list(networkx.all_shortest_paths(seen, root, destination, weight="cost"))
             hops = tuple(sorted({path[1] for path in paths}))
-            ways[destination] = Way(distance, hops, max(map(len, paths)) - 1)
+            ways[destination] = Route(distance, hops, max(map(len, paths)) - 1)
     return ways
 
 
@@ -134,13 +134,13 @@ CHANGES = st.one_of(link_changes(), st.lists(link_states(), max_size=25))
 def test_ways_equal_those_computed_from_nothing_after_any_changes(states: list[LinkState], data: st.DataObject) -> None:
     graph = Graph()
     paths = Paths(graph, "r0")
-    before: dict[str, Way] = expected_ways(expected_network([]), "r0", [])
+    before: dict[str, Route] = expected_ways(expected_network([]), "r0", [])
     for count, state in enumerate(states, 1):
         apply(graph, state)
         if count == len(states) or data.draw(st.booleans()):
             changed = paths.refresh()
             after = expected_ways(expected_network(states[:count]), "r0", states[:count])
-            assert {router: paths.way(router) for router in paths.reachable()} == after
+            assert {router: paths.route(router) for router in paths.reachable()} == after
             assert changed == {router for router in before | after if before.get(router) != after.get(router)}
             before = after
 
@@ -303,7 +303,7 @@ def test_equal_cost_next_hops_are_sorted_and_the_tree_takes_the_parent_that_sort
     graph.update("C", {"A": 1, "D": 1})
     graph.update("D", {"B": 1, "C": 1})
     paths = Paths(graph, "A")
-    assert paths.way("D") == Way(distance=2, next_hops=("B", "C"), length=2)
+    assert paths.route("D") == Route(distance=2, next_hops=("B", "C"), length=2)
     assert paths.path("D") == ["A", "B", "D"]
     assert paths.path("A", ingress="D") == ["D", "B", "A"]
     assert paths.subtree("A", "B") == {"B", "D"}
@@ -317,7 +317,7 @@ def test_a_length_is_that_of_the_longest_cheapest_path() -> None:
     graph.update("B", {"A": 1, "C": 1})
     graph.update("C", {"B": 1, "D": 1})
     graph.update("D", {"C": 1, "A": 3})
-    assert Paths(graph, "A").way("D") == Way(distance=3, next_hops=("B", "D"), length=3)
+    assert Paths(graph, "A").route("D") == Route(distance=3, next_hops=("B", "D"), length=3)
 
 
 def test_a_place_in_the_tree_of_another_may_change_while_no_way_does() -> None:

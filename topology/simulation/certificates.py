@@ -21,7 +21,7 @@ MESH: Final = "simulated"
 """The name of the mesh."""
 
 
-class Papers:
+class CertificateFiles:
     """An authority, and in a folder the certificate and the key of each router, and whom it believes."""
 
     def __init__(self, folder: Path, days: float, now: float) -> None:

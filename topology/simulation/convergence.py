@@ -88,7 +88,7 @@ def _of_neighbours(topology: Topology, expected: set[str]) -> str | None:
 
 
 def _of_addresses(node: Node) -> str | None:
-    consumed, told = node.router.consumed, set(node.router.mesh.topology.book.told_by(node.id))
+    consumed, told = node.router.consumed, set(node.router.mesh.topology.book.advertised_by(node.id))
     for tenant, name in sorted(consumed ^ told):
         return f"has not told that it has {'a' if (tenant, name) in consumed else 'no'} consumer of {name}"
     return None
@@ -102,7 +102,7 @@ def _of_others(topology: Topology, members: list[str], by_id: dict[str, Topology
         theirs = by_id[router]
         if topology.graph.neighbours(router) != theirs.graph.neighbours(router):
             return f"does not know the links of {router}"
-        if topology.book.told_by(router) != theirs.book.told_by(router):
+        if topology.book.advertised_by(router) != theirs.book.advertised_by(router):
             return f"does not know the addresses of {router}"
     if not topology.graph.no_transit:
         cheapest = networkx.single_source_dijkstra_path_length(topology.graph.network, topology.router, weight="cost")

@@ -20,7 +20,7 @@ _ROUTER: Final[ContextVar[str]] = ContextVar("amqpmesh simulation's router", def
 """The id of the router that the current task belongs to."""
 
 
-def speak_as(router: str) -> None:
+def log_as(router: str) -> None:
     """Mark this task, and all tasks that it starts later, as a router's: their log records are its own."""
     _ROUTER.set(router)
 
@@ -54,7 +54,7 @@ class Log:
         #: What routers logged as faults of this library.
         self.faults: list[BaseException] = []
         self._digest = blake2b(digest_size=4)
-        self._deaf_to: set[str] = set()
+        self._muted: set[str] = set()
 
     def __str__(self) -> str:
         return "".join(f"{event}\n" for event in self.events)
@@ -79,18 +79,18 @@ class Log:
         self._digest.update(b"%a %d %a %d " % (trio.current_time(), wire, receiver, len(data)) + data)
 
     @contextmanager
-    def deaf_to(self, router: str) -> Iterator[None]:
+    def muted(self, router: str) -> Iterator[None]:
         """Note nothing that a router says, for it is dead."""
-        self._deaf_to.add(router)
+        self._muted.add(router)
         try:
             yield
         finally:
-            self._deaf_to.remove(router)
+            self._muted.remove(router)
 
-    def heard(self, said: Said, fault: BaseException | None) -> None:
+    def record(self, said: Said, fault: BaseException | None) -> None:
         """Somebody has logged this. Args: fault: what failed, if it was a fault of this library."""
         router = _ROUTER.get()
-        if router in self._deaf_to:
+        if router in self._muted:
             return
         self._add(router, str(said))
         if fault is not None:
@@ -103,7 +103,7 @@ class Log:
     def listening(self) -> Iterator[None]:
         """Hear what the routers of this run log. As long as this lasts, `amqpmesh` logs what is of level `INFO`."""
         logger = logging.getLogger(ROOT)
-        handler = _Ear(self)
+        handler = _Handler(self)
         level = logger.level
         token = _MESH.set(self)
         logger.addHandler(handler)
@@ -116,7 +116,7 @@ class Log:
             _MESH.reset(token)
 
 
-class _Ear(logging.Handler):
+class _Handler(logging.Handler):
     def __init__(self, log: Log) -> None:
         super().__init__(logging.INFO)
         self._log = log
@@ -124,4 +124,4 @@ class _Ear(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         if not trio.lowlevel.in_trio_run() or _MESH.get() is not self._log or not isinstance(record.msg, Said):
             return
-        self._log.heard(record.msg, record.exc_info[1] if record.exc_info else None)
+        self._log.record(record.msg, record.exc_info[1] if record.exc_info else None)

@@ -19,7 +19,7 @@ from amqpmesh.router.amqp.errors import CommandError
 from amqpmesh.router.client.connect import Connection, connect
 from amqpmesh.router.config.file import ConnectorConfig, ListenerConfig, MeshConfig, RouterConfig
 from amqpmesh.router.io.dialing import Backoff
-from amqpmesh.topology.simulation.certificates import Papers
+from amqpmesh.topology.simulation.certificates import CertificateFiles
 from amqpmesh.topology.simulation.convergence import LONG_STEP, STEP, disagreement, leftovers, none_left
 from amqpmesh.topology.simulation.links import Conditions
 from amqpmesh.topology.simulation.log import Log
@@ -92,7 +92,7 @@ class Mesh:
         self._conditions = Conditions(latency=latency, jitter=jitter, bandwidth=bandwidth)
         self._membership = membership or MeshConfig(insecure=True)
         self._days = certificates
-        self._papers: Papers | None = None
+        self._certificate_files: CertificateFiles | None = None
         self._backoff = backoff
         self._settings = settings
         self._nodes: dict[str, Node] = {}
@@ -124,7 +124,7 @@ class Mesh:
             self._network = Network(chance, self.log)
             if self._days is not None:
                 folder = stack.enter_context(TemporaryDirectory(prefix="amqpmesh-"))
-                self._papers = Papers(Path(folder), self._days, true_time())
+                self._certificate_files = CertificateFiles(Path(folder), self._days, true_time())
             self._manager = trio.open_nursery()
             self._nursery = await self._manager.__aenter__()
             self._stack = stack.pop_all()
@@ -164,8 +164,8 @@ class Mesh:
         """
         if id in self._nodes:
             raise CommandError(f"there is a router {id} already")
-        if self._papers is not None and id not in self._papers:
-            self._papers.issue(id, true_time())
+        if self._certificate_files is not None and id not in self._certificate_files:
+            self._certificate_files.issue(id, true_time())
         node = Node(Host(id), partial(self._make, settings), self.connect, self._nursery.start_soon)
         self._nodes[id] = node
         await self._begin(node, "started")
@@ -336,7 +336,7 @@ class Mesh:
         self.log.note(id, "killed")
         node.host.servers.clear()
         self._network.kill(node.host)
-        with self.log.deaf_to(id):
+        with self.log.muted(id):
             node.host.thaw()
             await node.kill()
 
@@ -378,9 +378,9 @@ class Mesh:
 
         Raises: CommandError: the mesh has no certificates.
         """
-        papers = self._of_papers()
-        papers.revoke(ids, true_time())
-        papers.tell(told)
+        certificate_files = self._of_papers()
+        certificate_files.revoke(ids, true_time())
+        certificate_files.tell(told)
         self.log.note(told, "certificates revoked", routers=",".join(ids))
         self._reload(told)
 
@@ -425,7 +425,7 @@ class Mesh:
 
     @property
     def _scheme(self) -> str:
-        return "amqp" if self._papers is None and self._membership.insecure else "amqps"
+        return "amqp" if self._certificate_files is None and self._membership.insecure else "amqps"
 
     def _address(self, id: str) -> str:
         """Return the address of a router's host: one of loopback, which routers without certificates demand."""
@@ -445,10 +445,10 @@ class Mesh:
             raise CommandError(f"router {id} does not run")
         return node
 
-    def _of_papers(self) -> Papers:
-        if self._papers is None:
+    def _of_papers(self) -> CertificateFiles:
+        if self._certificate_files is None:
             raise CommandError("the routers of this mesh have no certificates: Mesh(certificates=30)")
-        return self._papers
+        return self._certificate_files
 
     def _reload(self, id: str) -> None:
         if self[id].is_running:
@@ -476,8 +476,8 @@ class Mesh:
 
     def _make(self, settings: dict[str, Any], node: Node) -> HostedRouter:
         membership = self._membership
-        if self._papers is not None:
-            membership = self._papers.membership(node.id, membership)
+        if self._certificate_files is not None:
+            membership = self._certificate_files.membership(node.id, membership)
         config = RouterConfig(id=node.id, mesh=membership, **{**self._settings, **settings})
         connectors = tuple(link.connector for link in self._links if link.near is node)
         return HostedRouter(

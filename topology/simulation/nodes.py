@@ -10,7 +10,7 @@ import trio
 
 from amqpmesh.router.amqp.errors import CommandError
 from amqpmesh.router.client.factory import LinkFactory
-from amqpmesh.topology.simulation.log import speak_as
+from amqpmesh.topology.simulation.log import log_as
 
 if TYPE_CHECKING:
     from amqpmesh.router.client.connect import Connection
@@ -109,7 +109,7 @@ class Node(LinkFactory):
 
     async def live(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Run the router until it is to leave, or is killed."""
-        speak_as(self.id)
+        log_as(self.id)
         self._over = trio.Event()
         self._leave = trio.Event()
         try:
@@ -141,7 +141,7 @@ class Node(LinkFactory):
 
     def _server(self, router: HostedRouter, listener: ListenerConfig | None) -> Serve:
         async def serve(stream: End, peer: Host) -> None:
-            speak_as(self.id)
+            log_as(self.id)
             await self.host.thawed()
             with suppress(CommandError):  # it is about to end
                 await router.serve_stream(stream, listener, host=peer.name)

@@ -12,7 +12,7 @@ from amqpmesh.router.runtime.credentials import ConnectorCredentials, membership
 from amqpmesh.router.runtime.driver import Driver
 from amqpmesh.router.runtime.membership import Membership
 from amqpmesh.router.runtime.router import Router
-from amqpmesh.topology.simulation.log import speak_as
+from amqpmesh.topology.simulation.log import log_as
 
 if TYPE_CHECKING:
     from amqpmesh.router.config.file import ConnectorConfig, ListenerConfig, RouterConfig
@@ -95,7 +95,7 @@ class HostedRouter(Router):
         self._nursery.start_soon(self._run_connector, connector)
 
     async def _run_connector(self, connector: Connector) -> None:
-        speak_as(self.id)
+        log_as(self.id)
         await connector.run()
 
     def remove_connector(self, name: str) -> None:

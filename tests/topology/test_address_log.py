@@ -6,23 +6,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from amqpmesh.topology.address_book import Advert
-from amqpmesh.topology.addresslog import AddressLog, Stored, Taken
-from amqpmesh.topology.own_records import Speaker
+from amqpmesh.topology.address_log import AddressLog, LogVerdict, StoredRecord
+from amqpmesh.topology.record_builder import RecordBuilder
 from amqpmesh.topology.records import AddressDelta, Name
 from amqpmesh.topology.signing import Unsigned
 
 ROOM = 10**9
 
 
-def spoken(random: Random, batches: int) -> tuple[list[list[Stored]], list[dict[Name, Advert]]]:
+def spoken(random: Random, batches: int) -> tuple[list[list[StoredRecord]], list[dict[Name, Advert]]]:
     """Records as a router makes them, a group for each thing said, and its state after each group."""
-    speaker = Speaker("A", 1, "", Unsigned())
-    groups: list[list[Stored]] = []
+    speaker = RecordBuilder("A", 1, "", Unsigned())
+    groups: list[list[StoredRecord]] = []
     states: list[dict[Name, Advert]] = []
     for _ in range(batches):
         if random.random() < 0.3 and groups and groups[-1]:
             is_delta = isinstance(groups[-1][0].record, AddressDelta)
-            groups.append(speaker.state(0.0, anew=not is_delta or random.random() < 0.3))
+            groups.append(speaker.state(0.0, new_sequence=not is_delta or random.random() < 0.3))
         else:
             for _ in range(random.randint(1, 4)):
                 advert = Advert("closest", random.randint(1, 9), 0) if random.random() < 0.7 else None
@@ -39,11 +39,11 @@ class Follower:
     def __init__(self) -> None:
         self.log = AddressLog(ROOM)
         self.state: dict[Name, Advert] = {}
-        self.records: dict[object, Stored] = {}
+        self.records: dict[object, StoredRecord] = {}
 
-    def hear(self, stored: Stored) -> Taken:
+    def hear(self, stored: StoredRecord) -> LogVerdict:
         taken, effects, replaced = self.log.take(stored)
-        if taken is Taken.NEW:
+        if taken is LogVerdict.NEW:
             self.records[stored.key] = stored
         for gone in replaced:
             del self.records[gone.key]
@@ -62,7 +62,7 @@ def test_in_order_the_state_is_the_origins_after_each_step(seed: int, batches: i
     follower = Follower()
     for group, state in zip(groups, states, strict=True):
         for stored in group:
-            assert follower.hear(stored) is Taken.NEW
+            assert follower.hear(stored) is LogVerdict.NEW
         assert follower.state == state
 
 
@@ -109,18 +109,18 @@ def test_what_replaces_more_than_it_adds_may_always_come() -> None:
 
 
 def test_a_full_state_that_takes_all_the_room_that_there_is_can_change_and_be_replaced() -> None:
-    speaker = Speaker("A", 1, "", Unsigned())
+    speaker = RecordBuilder("A", 1, "", Unsigned())
     speaker.pending = dict.fromkeys((Name("", f"address/{number}") for number in range(3000)), Advert("balanced", 1))
     speaker.deltas(0.0)
     most = sum(stored.octets for stored in speaker.state(0.0))
     log = AddressLog(most)
     for consumers in range(1, 4):
         speaker.pending = dict.fromkeys(speaker.entries, Advert("balanced", consumers))
-        for stored in (*speaker.deltas(0.0), *speaker.state(0.0, anew=consumers == 1)):
-            assert log.take(stored)[0] is Taken.NEW
+        for stored in (*speaker.deltas(0.0), *speaker.state(0.0, new_sequence=consumers == 1)):
+            assert log.take(stored)[0] is LogVerdict.NEW
             assert log.octets <= 3 * most
     assert log.sequence == log.base
     assert log.octets == most
     speaker.pending[Name("", "one/more")] = Advert("balanced", 1)
     speaker.deltas(0.0)
-    assert Taken.FULL in [log.take(stored)[0] for stored in speaker.state(0.0)]
+    assert LogVerdict.FULL in [log.take(stored)[0] for stored in speaker.state(0.0)]

@@ -5,7 +5,7 @@ from itertools import islice
 from typing import Final, TypeVar
 
 from amqpmesh.topology.address_book import Advert
-from amqpmesh.topology.addresslog import Stored
+from amqpmesh.topology.address_log import StoredRecord
 from amqpmesh.topology.records import (
     MAX_ADDRESS,
     MAX_BODY,
@@ -22,7 +22,7 @@ from amqpmesh.topology.records import (
     SignedRecord,
     encode,
 )
-from amqpmesh.topology.schema import packed
+from amqpmesh.topology.schema import pack
 from amqpmesh.topology.signing import Signer
 
 MAX_TENANT: Final = 255
@@ -40,7 +40,7 @@ MAX_DELTAS: Final = 1024
 T = TypeVar("T", Entry, Name)
 
 
-class Speaker:
+class RecordBuilder:
     """Makes this router's records."""
 
     def __init__(self, router: str, epoch: int, area: str, signer: Signer) -> None:
@@ -55,33 +55,33 @@ class Speaker:
         self._links = 0
         self._addresses = 0
 
-    def jump(self, epoch: int) -> None:
+    def raise_epoch(self, epoch: int) -> None:
         """Begin another life, above an epoch that somebody holds of this router."""
         self.epoch = max(self.epoch, epoch) + 1
         self._links = self._addresses = 0
 
-    def link_state(self, neighbours: Sequence[Neighbour], now: float) -> Stored:
+    def link_state(self, neighbours: Sequence[Neighbour], now: float) -> StoredRecord:
         """A new link state; of neighbours that it has no room for, the dearest are left out."""
         self._links += 1
         room = MAX_BODY - LINK_STATE_HEAD
-        told = []
+        kept = []
         for neighbour in sorted(neighbours, key=lambda each: (each.cost, each.router))[:MAX_NEIGHBOURS]:
-            room -= len(packed(neighbour))
+            room -= len(pack(neighbour))
             if room < 0:
                 break
-            told.append(neighbour)
+            kept.append(neighbour)
         record = LinkState(
             origin=self.router,
             epoch=self.epoch,
             sequence=self._links,
-            neighbours=tuple(told),
+            neighbours=tuple(kept),
             addresses=self._addresses,
             transit=self.transit,
             area=self._area,
         )
         return self._signed(Kind.LINK_STATE, record, now)
 
-    def deltas(self, now: float, most: int | None = None) -> list[Stored]:
+    def deltas(self, now: float, most: int | None = None) -> list[StoredRecord]:
         """What is pending, as one delta or more. Args: most: addresses; the others stay pending."""
         pending = {name: self.pending.pop(name) for name in list(islice(self.pending, most))}
         changed = {name: advert for name, advert in pending.items() if self.entries.get(name) != advert}
@@ -102,9 +102,9 @@ class Speaker:
             made.append(self._signed(Kind.ADDRESS_DELTA, record, now))
         return made
 
-    def state(self, now: float, *, anew: bool = False) -> list[Stored]:
+    def state(self, now: float, *, new_sequence: bool = False) -> list[StoredRecord]:
         """All addresses, in parts: the state of the sequence that the last delta had, or of a new one."""
-        if anew:
+        if new_sequence:
             self._addresses += 1
         parts = list(_parts([_entry(name, advert) for name, advert in self.entries.items()])) or [()]
         return [
@@ -116,10 +116,10 @@ class Speaker:
             for number, part in enumerate(parts)
         ]
 
-    def _signed(self, kind: Kind, record: Record, now: float) -> Stored:
+    def _signed(self, kind: Kind, record: Record, now: float) -> StoredRecord:
         body = encode(record)
         key_id, signature = self.signer.sign(kind, body)
-        return Stored(record.key, SignedRecord(kind, key_id, body, signature), now, record)
+        return StoredRecord(record.key, SignedRecord(kind, key_id, body, signature), now, record)
 
 
 def refusal(tenant: str, name: str, advert: Advert) -> str | None:
@@ -127,7 +127,7 @@ def refusal(tenant: str, name: str, advert: Advert) -> str | None:
     if len(tenant) > MAX_TENANT or len(name) > MAX_ADDRESS:
         return f"an address of {len(name):,} characters; {MAX_ADDRESS:,} are advertised at most"
     if not 0 <= advert.consumers <= MAX_CONSUMERS or not 0 <= advert.producers <= MAX_CONSUMERS:
-        return f"{advert.consumers} consumers and {advert.producers} producers cannot be told"
+        return f"{advert.consumers} consumers and {advert.producers} producers cannot be kept"
     if len(advert.distribution) > MAX_WORD:
         return f"a distribution of {len(advert.distribution):,} characters"
     try:
@@ -147,7 +147,7 @@ def _parts(rows: Sequence[T]) -> Iterator[tuple[T, ...]]:
     group: list[T] = []
     room = PART
     for row in rows:
-        octets = len(packed(row))
+        octets = len(pack(row))
         if octets > room or len(group) == MAX_ENTRIES:
             yield tuple(group)
             group, room = [], PART

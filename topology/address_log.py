@@ -17,7 +17,7 @@ MAX_EARLY: Final = 256
 """Deltas that wait for one before them; of more, a full state takes the place."""
 
 
-class Stored:
+class StoredRecord:
     """A record that is kept. There are some for each router of the mesh, and they come by the thousand."""
 
     __slots__ = ("key", "octets", "record", "signed", "signed_at")
@@ -32,10 +32,10 @@ class Stored:
         self.octets = len(signed.body) + len(signed.signature) + len(signed.key_id)
         """What it takes."""
 
-    def followed(self) -> "Stored":
+    def without_body(self) -> "StoredRecord":
         """The same without its body: what that says of thousands of addresses is the book's to keep, and neighbours
         are told it as it is signed."""
-        return Stored(self.key, self.signed, self.signed_at, None)
+        return StoredRecord(self.key, self.signed, self.signed_at, None)
 
 
 class Effect(NamedTuple):
@@ -46,7 +46,7 @@ class Effect(NamedTuple):
     all: bool
 
 
-class Taken(Enum):
+class LogVerdict(Enum):
     """What became of a record."""
 
     NEW = "new"
@@ -55,7 +55,7 @@ class Taken(Enum):
     FULL = "full"
 
 
-_NONE: Final[Mapping[int, Stored]] = MappingProxyType({})
+_NONE: Final[Mapping[int, StoredRecord]] = MappingProxyType({})
 _NO_PARTS: Final[Mapping[int, Mapping[Name, Advert]]] = MappingProxyType({})
 _NOTHING: Final = (0, 0)
 
@@ -64,12 +64,12 @@ class AddressLog:
     """What an origin says of its addresses in one epoch."""
 
     __slots__ = (
-        "_coming",
-        "_coming_adverts",
-        "_coming_of",
         "_deltas",
         "_early",
-        "_most",
+        "_max_octets",
+        "_next_adverts",
+        "_next_of",
+        "_next_parts",
         "_parts",
         "base",
         "octets",
@@ -85,19 +85,19 @@ class AddressLog:
         self.octets = 0
         self.state_octets = 0
         """What the full state takes, of `octets`."""
-        self._most = most_octets
+        self._max_octets = most_octets
         # There is one log for each router of the mesh, and most have a delta and nothing else: what is empty is shared.
-        self._parts: tuple[Stored, ...] = ()
-        self._deltas: tuple[Stored, ...] | list[Stored] = ()  # that of sequence `base` + 1 first
-        self._coming = _NONE  # the parts that have come of the next full state
-        self._coming_adverts = _NO_PARTS  # what they say: there may be too many to look at all when the last one comes
-        self._coming_of = _NOTHING  # its sequence, and how many parts it has
+        self._parts: tuple[StoredRecord, ...] = ()
+        self._deltas: tuple[StoredRecord, ...] | list[StoredRecord] = ()  # that of sequence `base` + 1 first
+        self._next_parts = _NONE  # the parts that have come of the next full state
+        self._next_adverts = _NO_PARTS  # what they say: there may be too many to look at all when the last one comes
+        self._next_of = _NOTHING  # its sequence, and how many parts it has
         self._early = _NONE  # by sequence
 
-    def __iter__(self) -> Iterator[Stored]:
+    def __iter__(self) -> Iterator[StoredRecord]:
         """All records, in the order that builds the state."""
         yield from self._parts
-        yield from (self._coming[part] for part in sorted(self._coming))
+        yield from (self._next_parts[part] for part in sorted(self._next_parts))
         yield from self._deltas
         yield from (self._early[sequence] for sequence in sorted(self._early))
 
@@ -108,7 +108,7 @@ class AddressLog:
         return [stored.key for stored in (*self._deltas, *self._early.values()) if stored.key.sequence > sequence]
 
     @property
-    def latest(self) -> Stored | None:
+    def latest(self) -> StoredRecord | None:
         """The record that the state was last built from; None: it is the empty state."""
         if self._deltas:
             return self._deltas[-1]
@@ -118,14 +118,14 @@ class AddressLog:
         """Whether something is missing of what there is by now: that sequence at least, or what came too early."""
         return self.sequence < sequence or bool(self._early)
 
-    def get(self, key: Key) -> Stored | None:
+    def get(self, key: Key) -> StoredRecord | None:
         """The record of that key, if it still holds."""
         if key.kind is ADDRESS_DELTA:
             after = key.sequence - self.base - 1
             return self._deltas[after] if 0 <= after < len(self._deltas) else self._early.get(key.sequence)
         if key.sequence == self.base and key.part < len(self._parts):
             return self._parts[key.part]
-        return self._coming.get(key.part) if key.sequence == self._coming_of[0] else None
+        return self._next_parts.get(key.part) if key.sequence == self._next_of[0] else None
 
     @property
     def delta_octets(self) -> int:
@@ -137,78 +137,78 @@ class AddressLog:
         """How many deltas there are since the full state."""
         return len(self._deltas)
 
-    def wants(self, record: Addresses | AddressDelta) -> Taken:
+    def judge(self, record: Addresses | AddressDelta) -> LogVerdict:
         """What would become of a record, before anybody has verified it."""
         if isinstance(record, Addresses):
             if record.sequence <= self.base:
-                return Taken.HELD if record.sequence == self.base and self._parts else Taken.STALE
-            coming, parts = self._coming_of
+                return LogVerdict.HELD if record.sequence == self.base and self._parts else LogVerdict.STALE
+            coming, parts = self._next_of
             if record.sequence < coming or (record.sequence == coming and record.parts != parts):
-                return Taken.STALE
-            return Taken.HELD if record.sequence == coming and record.part in self._coming else Taken.NEW
+                return LogVerdict.STALE
+            return LogVerdict.HELD if record.sequence == coming and record.part in self._next_parts else LogVerdict.NEW
         if record.sequence <= self.base:
-            return Taken.STALE
+            return LogVerdict.STALE
         if record.sequence <= self.sequence or record.sequence in self._early:
-            return Taken.HELD
+            return LogVerdict.HELD
         is_next = record.sequence == self.sequence + 1
-        return Taken.NEW if is_next or len(self._early) < MAX_EARLY else Taken.FULL
+        return LogVerdict.NEW if is_next or len(self._early) < MAX_EARLY else LogVerdict.FULL
 
-    def take(self, stored: Stored) -> tuple[Taken, list[Effect], list[Stored]]:
+    def take(self, stored: StoredRecord) -> tuple[LogVerdict, list[Effect], list[StoredRecord]]:
         """Take in a record that has been verified.
 
         Returns: what became of it, what that changes, in order, and the records that it replaces.
         """
         record = stored.record
         assert isinstance(record, Addresses | AddressDelta)
-        wanted = self.wants(record)
-        if wanted is Taken.NEW and self._beside(record) + stored.octets > self._most:
-            wanted = Taken.FULL
-        if wanted is not Taken.NEW:
+        wanted = self.judge(record)
+        if wanted is LogVerdict.NEW and self._quota_used(record) + stored.octets > self._max_octets:
+            wanted = LogVerdict.FULL
+        if wanted is not LogVerdict.NEW:
             return wanted, [], []
         self.octets += stored.octets
         effects: list[Effect] = []
-        dropped: list[Stored] = []
+        dropped: list[StoredRecord] = []
         if isinstance(record, AddressDelta):
             if record.sequence == self.sequence + 1:
                 effects.append(self._append(stored, record))
             else:
                 self._early = {**self._early, record.sequence: stored}
         else:
-            if self._coming_of[0] != record.sequence:
-                dropped += self._coming.values()
-                self._coming, self._coming_of = _NONE, (record.sequence, record.parts)
-                self._coming_adverts = {}
-            self._coming = {**self._coming, record.part: stored.followed()}
-            self._coming_adverts = {**self._coming_adverts, record.part: adverts(record.entries)}
-            if len(self._coming) == record.parts:
+            if self._next_of[0] != record.sequence:
+                dropped += self._next_parts.values()
+                self._next_parts, self._next_of = _NONE, (record.sequence, record.parts)
+                self._next_adverts = {}
+            self._next_parts = {**self._next_parts, record.part: stored.without_body()}
+            self._next_adverts = {**self._next_adverts, record.part: adverts(record.entries)}
+            if len(self._next_parts) == record.parts:
                 effects += self._install(dropped)
         while (delta := self._early.get(self.sequence + 1)) is not None:
             self._early = _above(self.sequence + 1, self._early)
             assert isinstance(delta.record, AddressDelta)
             effects.append(self._append(delta, delta.record))
         self.octets -= sum(each.octets for each in dropped)
-        return Taken.NEW, effects, dropped
+        return LogVerdict.NEW, effects, dropped
 
-    def _beside(self, record: Addresses | AddressDelta) -> int:
+    def _quota_used(self, record: Addresses | AddressDelta) -> int:
         """What a record shares its room with: the parts of the next full state, or all deltas.
 
         Each has as much as the full state that is there, or it could never be replaced once it takes half of all.
         """
-        coming = sum(each.octets for each in self._coming.values())
+        coming = sum(each.octets for each in self._next_parts.values())
         if isinstance(record, AddressDelta):
             return self.octets - self.state_octets - coming
-        return coming if record.sequence == self._coming_of[0] else 0
+        return coming if record.sequence == self._next_of[0] else 0
 
-    def _install(self, dropped: list[Stored]) -> list[Effect]:
-        sequence = self._coming_of[0]
+    def _install(self, dropped: list[StoredRecord]) -> list[Effect]:
+        sequence = self._next_of[0]
         dropped += self._parts
         dropped += self._deltas[: sequence - self.base]
         dropped += (delta for number, delta in self._early.items() if number <= sequence)
-        self._parts = tuple(self._coming[part] for part in sorted(self._coming))
+        self._parts = tuple(self._next_parts[part] for part in sorted(self._next_parts))
         self._deltas = self._deltas[sequence - self.base :]
         self._early = _above(sequence, self._early)
-        told, self._coming_adverts = self._coming_adverts, _NO_PARTS
-        self._coming, self._coming_of = _NONE, _NOTHING
+        told, self._next_adverts = self._next_adverts, _NO_PARTS
+        self._next_parts, self._next_of = _NONE, _NOTHING
         self.state_octets = sum(part.octets for part in self._parts)
         self.base = sequence
         if sequence <= self.sequence:
@@ -219,13 +219,13 @@ class AddressLog:
             entries.update(told[part])
         return [Effect(entries, (), all=True)]
 
-    def _append(self, stored: Stored, delta: AddressDelta) -> Effect:
+    def _append(self, stored: StoredRecord, delta: AddressDelta) -> Effect:
         if isinstance(self._deltas, tuple):
             self._deltas = []
-        self._deltas.append(stored.followed())
+        self._deltas.append(stored.without_body())
         self.sequence += 1
         return Effect(adverts(delta.set), delta.removed, all=False)
 
 
-def _above(sequence: int, deltas: Mapping[int, Stored]) -> Mapping[int, Stored]:
+def _above(sequence: int, deltas: Mapping[int, StoredRecord]) -> Mapping[int, StoredRecord]:
     return {number: delta for number, delta in deltas.items() if number > sequence} or _NONE

@@ -12,7 +12,7 @@ MAX_HOLD_MS = 300_000
 """However patient a neighbour asks us to be with it."""
 
 
-class Neighbourhood:
+class HelloProtocol:
     """The adjacencies of a router.
 
     `came_up` and `went_down` are called as adjacencies become usable and cease to be; `advertised` when what is to be
@@ -38,7 +38,7 @@ class Neighbourhood:
         self._came_up = came_up
         self._went_down = went_down
         self._advertised = advertised
-        self._turn = 0
+        self._number = 0
         settings = outbox.settings
         self._damping = Damping(settings.penalty_half_life, settings.penalty_most)
 
@@ -49,20 +49,20 @@ class Neighbourhood:
         """
         if name in self.adjacencies:
             raise ValueError(f"there is an adjacency {name!r} already")
-        self._turn += 1
-        adjacency = self.adjacencies[name] = Adjacency(name, cost, expected, self._turn)
-        self.say_hello(adjacency, now)
+        self._number += 1
+        adjacency = self.adjacencies[name] = Adjacency(name, cost, expected, self._number)
+        self.send_hello(adjacency, now)
 
     def disconnected(self, name: Hashable, now: float) -> None:
         """A connection is gone; one that is not known is ignored."""
         adjacency = self.adjacencies.pop(name, None)
         if adjacency is None:
             return
-        self._silence(adjacency)
+        self._stop_timers(adjacency)
         if adjacency.up:
             self._down(adjacency, "the connection is gone", now)
 
-    def say_hello(self, adjacency: Adjacency, now: float) -> None:
+    def send_hello(self, adjacency: Adjacency, now: float) -> None:
         """Send a HELLO; the next one is due within the interval."""
         settings = self._settings
         self._outbox.send(
@@ -71,7 +71,7 @@ class Neighbourhood:
         )
         self._timers.set(("hello", adjacency), now + settings.hello * self._jitter.uniform(0.75, 1.0))
 
-    def hear_hello(self, adjacency: Adjacency, hello: Hello, now: float) -> None:
+    def receive_hello(self, adjacency: Adjacency, hello: Hello, now: float) -> None:
         """A HELLO has come."""
         refusal = adjacency.refusal(hello, self._outbox.router, self._epoch)
         if refusal is not None:
@@ -83,7 +83,7 @@ class Neighbourhood:
         adjacency.router, adjacency.epoch = hello.router, hello.epoch
         adjacency.hold = min(hello.hold_ms, MAX_HOLD_MS) / 1000
         self._timers.set(("hold", adjacency), now + adjacency.hold)
-        adjacency.is_heard = hello.seen is not None and hello.seen == (self._outbox.router, self._epoch)
+        adjacency.is_two_way = hello.seen is not None and hello.seen == (self._outbox.router, self._epoch)
         self._judge_rivals(adjacency, now)
         if not adjacency.up and self._holder(adjacency) is not None:
             if adjacency not in self._contested:
@@ -92,18 +92,18 @@ class Neighbourhood:
             return
         self._uncontest(adjacency)
         if is_news:
-            self.say_hello(adjacency, now)
-        if adjacency.is_heard and not adjacency.up:
+            self.send_hello(adjacency, now)
+        if adjacency.is_two_way and not adjacency.up:
             self._up(adjacency, now)
-        elif adjacency.up and not adjacency.is_heard:
+        elif adjacency.up and not adjacency.is_two_way:
             self._down(adjacency, "the neighbour does not hear this router", now)
 
-    def hear_anything(self, adjacency: Adjacency, at: float) -> None:
+    def note_traffic(self, adjacency: Adjacency, at: float) -> None:
         """Something of it came at that time, if no HELLO: where much is said, a HELLO waits behind it, and it lives."""
         if adjacency.up:
             self._timers.set(("hold", adjacency), at + adjacency.hold)
 
-    def hold_over(self, adjacency: Adjacency, now: float) -> None:
+    def hold_time_over(self, adjacency: Adjacency, now: float) -> None:
         """Nothing has been heard for the hold time."""
         if adjacency.up:
             self._down(adjacency, "nothing was heard for the hold time", now)
@@ -131,7 +131,7 @@ class Neighbourhood:
         adjacency.contested_at = None
         self._contested.pop(adjacency, None)
 
-    def _silence(self, adjacency: Adjacency) -> None:
+    def _stop_timers(self, adjacency: Adjacency) -> None:
         self._uncontest(adjacency)
         self._timers.cancel(("hello", adjacency))
         self._timers.cancel(("hold", adjacency))
@@ -147,19 +147,19 @@ class Neighbourhood:
         self, adjacency: Adjacency, router: str, reason: str, now: float, other: Hashable | None = None
     ) -> None:
         adjacency.refused = True
-        self._silence(adjacency)
+        self._stop_timers(adjacency)
         if adjacency.up:
             self._down(adjacency, reason, now)
-        self._outbox.tell(Refused(adjacency.name, router, reason, other))
+        self._outbox.report(Refused(adjacency.name, router, reason, other))
 
     def _up(self, adjacency: Adjacency, now: float) -> None:
         adjacency.up = True
         settings = self._settings
-        self._outbox.tell(NeighbourUp(adjacency.name, adjacency.router))
+        self._outbox.report(NeighbourUp(adjacency.name, adjacency.router))
         if self._damping.penalty(adjacency.router, now) >= settings.penalty_suppress:
             adjacency.damped_until = self._damping.falls_to(adjacency.router, settings.penalty_reuse, now)
             self._timers.set(("damped", adjacency), adjacency.damped_until)
-            self._outbox.tell(Damped(adjacency.name, adjacency.router, adjacency.damped_until))
+            self._outbox.report(Damped(adjacency.name, adjacency.router, adjacency.damped_until))
         self._came_up(adjacency, now)
 
     def _down(self, adjacency: Adjacency, reason: str, now: float) -> None:
@@ -167,11 +167,11 @@ class Neighbourhood:
         adjacency.damped_until = None
         self._timers.cancel(("damped", adjacency))
         self._damping.add(adjacency.router, self._settings.penalty, now)
-        self._outbox.tell(NeighbourDown(adjacency.name, adjacency.router, reason))
+        self._outbox.report(NeighbourDown(adjacency.name, adjacency.router, reason))
         self._went_down(adjacency, now)
         for rival in self._rivals(adjacency.router):
             if self._holder(rival) is None:
                 self._uncontest(rival)
-                self.say_hello(rival, now)
-                if rival.is_heard:
+                self.send_hello(rival, now)
+                if rival.is_two_way:
                     self._up(rival, now)
