@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from amqpmesh.router import kernel
@@ -11,7 +12,6 @@ from amqpmesh.router.amqp.shortening import short_state
 from amqpmesh.router.amqp.standard.definitions import AmqpCondition, Error, ReceiverSettleMode, Role, SenderSettleMode
 from amqpmesh.router.amqp.standard.performatives import Attach, Detach, Flow
 from amqpmesh.router.amqp.states import LINK, LinkEndpointState, Step
-from amqpmesh.router.amqp.terminus import Terminus
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -31,6 +31,20 @@ TXN_ID: Final = Symbol("txn-id")
 
 #: Octets of a `transfer` beside its state and its payload, at most.
 _HEAD: Final = 80
+
+
+@dataclass(slots=True, eq=False)
+class Terminus:
+    """Our end of a link, with its unsettled map; it outlives the link endpoints that are attached to it (§2.6.13).
+
+    `name` and `role` (ours) identify it, together with the peer's container. Deliveries and their relays belong to the
+    terminus. Handles belong to the link endpoint, delivery-ids to the session.
+    """
+
+    name: str
+    role: Role
+    #: Unsettled deliveries by delivery-tag.
+    unsettled: dict[bytes, kernel.Delivery | kernel.FastDelivery] = field(default_factory=dict)
 
 
 class Link:

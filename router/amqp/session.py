@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from amqpmesh.router import kernel
+from amqpmesh.router.amqp.channels import LowestFree
 from amqpmesh.router.amqp.codec.types import Extension
 from amqpmesh.router.amqp.errors import CommandError, ProtocolError, Scope
 from amqpmesh.router.amqp.events import (
@@ -21,14 +22,12 @@ from amqpmesh.router.amqp.events import (
     TransferReceived,
     WindowOpened,
 )
-from amqpmesh.router.amqp.free_numbers import LowestFree
 from amqpmesh.router.amqp.hot_frames import flow_frame
-from amqpmesh.router.amqp.link import TXN_ID, Link, Receiver, Sender
+from amqpmesh.router.amqp.link import TXN_ID, Link, Receiver, Sender, Terminus
 from amqpmesh.router.amqp.shortening import short_state
 from amqpmesh.router.amqp.standard.definitions import AmqpCondition, ConnectionCondition, Error, Role, SessionCondition
 from amqpmesh.router.amqp.standard.performatives import Attach, Begin, Detach, End, Flow
 from amqpmesh.router.amqp.states import LINK, SESSION, LinkEndpointState, SessionState, Step
-from amqpmesh.router.amqp.terminus import Terminus
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -211,7 +210,7 @@ class Session:
     def free_handle(self, handle: int) -> None:
         """An output handle is free again."""
         del self.output_links[handle]
-        self._handles.give_back(handle)
+        self._handles.free(handle)
 
     def write_dispositions(self) -> None:
         """Write the dispositions that have gathered (§2.7.6)."""

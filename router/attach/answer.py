@@ -16,7 +16,7 @@ from amqpmesh.router.amqp.codec.composite import encode_composite
 from amqpmesh.router.amqp.codec.field_codecs import is_of_the_standard
 from amqpmesh.router.amqp.codec.types import Array, Described, Primitive, Symbol
 from amqpmesh.router.amqp.errors import ProtocolError, Scope
-from amqpmesh.router.amqp.link import Link, Receiver, Sender
+from amqpmesh.router.amqp.link import Link, Receiver, Sender, Terminus
 from amqpmesh.router.amqp.standard.definitions import (
     AmqpCondition,
     Error,
@@ -35,7 +35,6 @@ from amqpmesh.router.amqp.standard.messaging import (
     TerminusExpiryPolicy,
 )
 from amqpmesh.router.amqp.standard.transactions import Coordinator
-from amqpmesh.router.amqp.terminus import Terminus
 from amqpmesh.router.attach.reattaching import bring, end_undecided, in_common, states
 from amqpmesh.router.attach.stealing import Claim, Claims
 from amqpmesh.router.credit.anonymous_window import SharedWindow

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from amqpmesh.router.amqp.link import Terminus
 from amqpmesh.router.amqp.standard.definitions import ReceiverSettleMode, Role, SenderSettleMode
 from amqpmesh.router.amqp.standard.messaging import Source, Target
-from amqpmesh.router.amqp.terminus import Terminus
 from amqpmesh.router.client.arguments import whole
 
 if TYPE_CHECKING:

@@ -13,11 +13,11 @@ import trio
 from amqpmesh.router import kernel
 from amqpmesh.router.amqp.errors import AmqpMeshError, CommandError, InDoubtError
 from amqpmesh.router.amqp.link import Sender as EngineSender
+from amqpmesh.router.amqp.link import Terminus
 from amqpmesh.router.amqp.standard.definitions import ReceiverSettleMode, Role, SenderSettleMode
 from amqpmesh.router.amqp.standard.delivery_states import Accepted
 from amqpmesh.router.amqp.standard.messaging import Source, Target
 from amqpmesh.router.amqp.states import LinkEndpointState
-from amqpmesh.router.amqp.terminus import Terminus
 from amqpmesh.router.client.link import again
 from amqpmesh.router.client.outgoing import Outgoing, OutgoingStream
 from amqpmesh.router.client.redirected import RedirectedLink, moved

@@ -11,10 +11,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from amqpmesh.router.amqp.codec.types import Described, Symbol
-from amqpmesh.router.amqp.link import FORGIVEN, Receiver
+from amqpmesh.router.amqp.link import FORGIVEN, Receiver, Terminus
 from amqpmesh.router.amqp.standard.definitions import Role, SenderSettleMode
 from amqpmesh.router.amqp.standard.messaging import Source, Target, TerminusDurability, TerminusExpiryPolicy
-from amqpmesh.router.amqp.terminus import Terminus
 from amqpmesh.router.config.connector import Watch
 from amqpmesh.router.containers.watches import is_watched
 from amqpmesh.router.model.links import IncomingLink, OutgoingLink

@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Final
 from amqpmesh.router.amqp.codec.composite import decode_composite, encode_composite
 from amqpmesh.router.amqp.codec.types import Symbol
 from amqpmesh.router.amqp.errors import ProtocolError, Scope
-from amqpmesh.router.amqp.link import Receiver, Sender
+from amqpmesh.router.amqp.link import Receiver, Sender, Terminus
 from amqpmesh.router.amqp.standard.definitions import AmqpCondition, Role, SenderSettleMode
 from amqpmesh.router.amqp.standard.messaging import Data, Source, Target
-from amqpmesh.router.amqp.terminus import Terminus
 from amqpmesh.router.endpoint_setup import LARGE, WHOLE
 
 if TYPE_CHECKING:

@@ -8,12 +8,11 @@ from amqpmesh.router.amqp import events
 from amqpmesh.router.amqp.codec.composite import encode_composite
 from amqpmesh.router.amqp.connection import Connection
 from amqpmesh.router.amqp.errors import CommandError
-from amqpmesh.router.amqp.link import Receiver, Sender
+from amqpmesh.router.amqp.link import Receiver, Sender, Terminus
 from amqpmesh.router.amqp.negotiation import Negotiation
 from amqpmesh.router.amqp.standard.definitions import ReceiverSettleMode, Role, SenderSettleMode
 from amqpmesh.router.amqp.standard.delivery_states import Received
 from amqpmesh.router.amqp.standard.messaging import DistributionMode, Source, Target
-from amqpmesh.router.amqp.terminus import Terminus
 from amqpmesh.router.kernel import Delivery, dispose
 from tests.support.worlds.network import OUTCOMES, message
 

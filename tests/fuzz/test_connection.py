@@ -18,7 +18,7 @@ from amqpmesh.router.amqp import events
 from amqpmesh.router.amqp.codec.composite import encode_composite
 from amqpmesh.router.amqp.codec.types import Symbol
 from amqpmesh.router.amqp.frames import EMPTY_FRAME
-from amqpmesh.router.amqp.link import Receiver
+from amqpmesh.router.amqp.link import Receiver, Terminus
 from amqpmesh.router.amqp.sasl.exchange import SaslInit
 from amqpmesh.router.amqp.standard.definitions import Error, ReceiverSettleMode, Role, SenderSettleMode
 from amqpmesh.router.amqp.standard.delivery_states import (
@@ -43,7 +43,6 @@ from amqpmesh.router.amqp.standard.performatives import (
     Transfer,
 )
 from amqpmesh.router.amqp.standard.transactions import Coordinator
-from amqpmesh.router.amqp.terminus import Terminus
 from tests.fuzz.histories import History
 from tests.fuzz.players import Player, tampered
 from tests.support.data.encodings import mutated

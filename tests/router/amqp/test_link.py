@@ -5,7 +5,7 @@ import pytest
 from amqpmesh.router.amqp import events
 from amqpmesh.router.amqp.codec.types import Symbol
 from amqpmesh.router.amqp.errors import CommandError
-from amqpmesh.router.amqp.link import Receiver, Sender
+from amqpmesh.router.amqp.link import Receiver, Sender, Terminus
 from amqpmesh.router.amqp.standard.definitions import (
     AmqpCondition,
     Error,
@@ -17,7 +17,6 @@ from amqpmesh.router.amqp.standard.definitions import (
 from amqpmesh.router.amqp.standard.messaging import Source, Target
 from amqpmesh.router.amqp.standard.performatives import Attach, Begin, Detach, Disposition, End, Flow, Open
 from amqpmesh.router.amqp.states import LinkEndpointState
-from amqpmesh.router.amqp.terminus import Terminus
 from amqpmesh.router.kernel import ACCEPTED_STATE, dispose
 from tests.support.peers.engine_pair import Pair, Scripted
 from tests.support.peers.scripted import AMQP, attached, begun, flow, frame, transferred

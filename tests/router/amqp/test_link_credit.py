@@ -7,10 +7,9 @@ from hypothesis import strategies as st
 from amqpmesh.router.amqp import events
 from amqpmesh.router.amqp.codec.types import Symbol
 from amqpmesh.router.amqp.errors import CommandError
-from amqpmesh.router.amqp.link import Receiver, Sender
+from amqpmesh.router.amqp.link import Receiver, Sender, Terminus
 from amqpmesh.router.amqp.standard.definitions import AmqpCondition, LinkCondition, Role
 from amqpmesh.router.amqp.standard.performatives import Attach, Begin, Detach, Flow, Open, Transfer
-from amqpmesh.router.amqp.terminus import Terminus
 from amqpmesh.router.kernel import serial_add
 from tests.support.peers.engine_pair import Pair, Scripted
 from tests.support.peers.scripted import AMQP, attached, begun, flow, transferred

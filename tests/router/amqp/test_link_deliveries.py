@@ -8,7 +8,7 @@ from amqpmesh.router.amqp import events
 from amqpmesh.router.amqp.codec.composite import encode_composite
 from amqpmesh.router.amqp.codec.types import Symbol
 from amqpmesh.router.amqp.errors import CommandError
-from amqpmesh.router.amqp.link import Receiver, Sender
+from amqpmesh.router.amqp.link import Receiver, Sender, Terminus
 from amqpmesh.router.amqp.standard.definitions import (
     AmqpCondition,
     Error,
@@ -19,7 +19,6 @@ from amqpmesh.router.amqp.standard.definitions import (
 )
 from amqpmesh.router.amqp.standard.delivery_states import Accepted, Received, Rejected
 from amqpmesh.router.amqp.standard.performatives import Disposition, Open, Transfer
-from amqpmesh.router.amqp.terminus import Terminus
 from amqpmesh.router.kernel import ACCEPTED_STATE, Delivery, dispose
 from tests.support.peers.engine_pair import Pair, Scripted
 from tests.support.peers.scripted import AMQP, attached, begun, flow, frame, transferred

@@ -5,6 +5,7 @@ import pytest
 from amqpmesh.router.amqp import events
 from amqpmesh.router.amqp.codec.types import Symbol
 from amqpmesh.router.amqp.errors import CommandError
+from amqpmesh.router.amqp.link import Terminus
 from amqpmesh.router.amqp.standard.definitions import AmqpCondition, Error, Role, SessionCondition
 from amqpmesh.router.amqp.standard.performatives import (
     Attach,
@@ -17,7 +18,6 @@ from amqpmesh.router.amqp.standard.performatives import (
     Performative,
 )
 from amqpmesh.router.amqp.states import ConnectionState, SessionState
-from amqpmesh.router.amqp.terminus import Terminus
 from tests.support.peers.engine_pair import Pair, Scripted
 from tests.support.peers.scripted import AMQP, attached, begun, flow, frame, transferred
 from tests.support.peers.scripted_session import ended, mapped

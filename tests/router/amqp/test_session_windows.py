@@ -6,10 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from amqpmesh.router.amqp import events
-from amqpmesh.router.amqp.link import Receiver, Sender
+from amqpmesh.router.amqp.link import Receiver, Sender, Terminus
 from amqpmesh.router.amqp.standard.definitions import Role, SessionCondition
 from amqpmesh.router.amqp.standard.performatives import Begin, End, Flow, Open, Transfer
-from amqpmesh.router.amqp.terminus import Terminus
 from amqpmesh.router.kernel import ACCEPTED_STATE, Delivery, dispose, serial_add
 from tests.support.peers.engine_pair import Pair, Scripted, whole
 from tests.support.peers.scripted import AMQP, attached, begun, flow, transferred

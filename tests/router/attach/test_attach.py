@@ -8,7 +8,7 @@ from amqpmesh.policies.distribution import Distribution
 from amqpmesh.router.amqp import events
 from amqpmesh.router.amqp.codec.types import Array, Described, Primitive, Symbol, ULong
 from amqpmesh.router.amqp.connection import Connection
-from amqpmesh.router.amqp.link import Link, Sender
+from amqpmesh.router.amqp.link import Link, Sender, Terminus
 from amqpmesh.router.amqp.standard.definitions import ReceiverSettleMode, Role
 from amqpmesh.router.amqp.standard.delivery_states import Accepted, Received, Released, TransactionalState
 from amqpmesh.router.amqp.standard.messaging import (
@@ -23,7 +23,6 @@ from amqpmesh.router.amqp.standard.messaging import (
     TerminusExpiryPolicy,
 )
 from amqpmesh.router.amqp.standard.transactions import Coordinator
-from amqpmesh.router.amqp.terminus import Terminus
 from amqpmesh.router.config.file import AddressConfig
 from tests.support.worlds.network import Client, Network, message
 

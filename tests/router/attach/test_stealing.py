@@ -10,12 +10,11 @@ import pytest
 from amqpmesh.router.amqp import events
 from amqpmesh.router.amqp.codec.types import Described, Symbol
 from amqpmesh.router.amqp.frames import EMPTY_FRAME
-from amqpmesh.router.amqp.link import Receiver
+from amqpmesh.router.amqp.link import Receiver, Terminus
 from amqpmesh.router.amqp.standard.definitions import Role
 from amqpmesh.router.amqp.standard.delivery_states import Accepted
 from amqpmesh.router.amqp.standard.messaging import DeleteOnNoLinks, Source, Target
 from amqpmesh.router.amqp.standard.performatives import encode_performative
-from amqpmesh.router.amqp.terminus import Terminus
 from amqpmesh.router.attach.stealing import MOST_ASKED, Claim
 from amqpmesh.router.memory.retained import LIFETIME_POLICY
 from tests.support.worlds.network import Client, Network

@@ -10,11 +10,10 @@ import pytest
 
 from amqpmesh.policies.distribution import Distribution
 from amqpmesh.policies.redirect import Redirect
-from amqpmesh.router.amqp.link import Link, Sender
+from amqpmesh.router.amqp.link import Link, Sender, Terminus
 from amqpmesh.router.amqp.standard.definitions import AmqpCondition, Error, LinkCondition, Role
 from amqpmesh.router.amqp.standard.delivery_states import Accepted, Modified, Rejected, Released
 from amqpmesh.router.amqp.standard.messaging import Source, Target
-from amqpmesh.router.amqp.terminus import Terminus
 from amqpmesh.router.config.file import (
     AddressConfig,
     ConnectorConfig,

@@ -12,11 +12,10 @@ from amqpmesh.policies.distribution import Distribution
 from amqpmesh.router.amqp.codec.composite import encode_composite
 from amqpmesh.router.amqp.codec.types import Symbol
 from amqpmesh.router.amqp.events import DispositionReceived, Event, TransferReceived
-from amqpmesh.router.amqp.link import Sender
+from amqpmesh.router.amqp.link import Sender, Terminus
 from amqpmesh.router.amqp.standard.definitions import ReceiverSettleMode, Role, SenderSettleMode
 from amqpmesh.router.amqp.standard.delivery_states import Accepted, DeliveryState, Modified, Rejected, Released
 from amqpmesh.router.amqp.standard.messaging import AmqpValue, DeliveryAnnotations, MessageAnnotations, Source, Target
-from amqpmesh.router.amqp.terminus import Terminus
 from amqpmesh.router.config.file import AddressConfig, ListenerConfig
 from amqpmesh.router.mesh import routes
 from amqpmesh.router.model.connections import ConnectionRecord

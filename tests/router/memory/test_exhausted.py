@@ -11,11 +11,10 @@ from hypothesis import strategies as st
 from amqpmesh.policies.distribution import Distribution
 from amqpmesh.router.amqp.codec.composite import encode_composite
 from amqpmesh.router.amqp.codec.types import Symbol
-from amqpmesh.router.amqp.link import Receiver, Sender
+from amqpmesh.router.amqp.link import Receiver, Sender, Terminus
 from amqpmesh.router.amqp.standard.definitions import Role
 from amqpmesh.router.amqp.standard.delivery_states import Accepted, Modified, Released
 from amqpmesh.router.amqp.standard.messaging import MessageAnnotations, Source, Target
-from amqpmesh.router.amqp.terminus import Terminus
 from amqpmesh.router.config.file import AddressConfig, ListenerConfig
 from amqpmesh.router.core import Core
 from amqpmesh.router.kernel import OVERHEAD, Budget

@@ -9,13 +9,12 @@ from amqpmesh.router.amqp import events
 from amqpmesh.router.amqp.codec.composite import decode_composite, encode_composite
 from amqpmesh.router.amqp.codec.types import Symbol
 from amqpmesh.router.amqp.connection import Connection
-from amqpmesh.router.amqp.link import Link, Receiver, Sender
+from amqpmesh.router.amqp.link import Link, Receiver, Sender, Terminus
 from amqpmesh.router.amqp.negotiation import Negotiation
 from amqpmesh.router.amqp.session import Session
 from amqpmesh.router.amqp.standard.definitions import Error, ReceiverSettleMode, Role, SenderSettleMode
 from amqpmesh.router.amqp.standard.delivery_states import STATES, Accepted, DeliveryState, Modified, Rejected, Released
 from amqpmesh.router.amqp.standard.messaging import AmqpValue, DistributionMode, Header, Properties, Source, Target
-from amqpmesh.router.amqp.terminus import Terminus
 from amqpmesh.router.config.file import AddressConfig, ListenerConfig, RouterConfig
 from amqpmesh.router.core import Core
 from amqpmesh.router.kernel import Delivery, dispose

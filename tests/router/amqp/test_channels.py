@@ -3,16 +3,14 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amqpmesh.router.amqp.free_numbers import LowestFree
+from amqpmesh.router.amqp.channels import LowestFree
 
 
 @given(st.integers(0, 9), st.lists(st.integers(0, 9) | st.none(), max_size=60))
-def test_the_lowest_free_number_is_handed_out_and_none_above_the_maximum(
-    maximum: int, given_back: list[int | None]
-) -> None:
+def test_the_lowest_free_number_is_taken_and_none_above_the_maximum(maximum: int, freed: list[int | None]) -> None:
     numbers = LowestFree(maximum)
     used: set[int] = set()
-    for number in given_back:
+    for number in freed:
         if number is None:
             taken = numbers.take()
             free = set(range(maximum + 1)) - used
@@ -20,15 +18,15 @@ def test_the_lowest_free_number_is_handed_out_and_none_above_the_maximum(
             used |= {taken} - {None}
         elif number in used:
             used.remove(number)
-            numbers.give_back(number)
+            numbers.free(number)
         assert numbers.in_use == len(used)
 
 
-def test_a_maximum_that_is_lowered_holds_for_what_was_given_back_too() -> None:
+def test_a_maximum_that_is_lowered_holds_for_what_was_freed_too() -> None:
     numbers = LowestFree(9)
     assert [numbers.take() for _ in range(5)] == [0, 1, 2, 3, 4]
-    numbers.give_back(4)
-    numbers.give_back(1)
+    numbers.free(4)
+    numbers.free(1)
     numbers.maximum = 2
     assert numbers.take() == 1
     assert numbers.take() is None
