@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 from amqpmesh.router import kernel
 from amqpmesh.router.amqp.channels import LowestFree
 from amqpmesh.router.amqp.codec.types import Extension
+from amqpmesh.router.amqp.disposition_writing import write_dispositions
 from amqpmesh.router.amqp.errors import CommandError, ProtocolError, Scope
 from amqpmesh.router.amqp.events import (
     CreditChanged,
@@ -24,21 +25,18 @@ from amqpmesh.router.amqp.events import (
 )
 from amqpmesh.router.amqp.hot_frames import flow_frame
 from amqpmesh.router.amqp.link import TXN_ID, Link, Receiver, Sender, Terminus
-from amqpmesh.router.amqp.shortening import short_state
 from amqpmesh.router.amqp.standard.definitions import AmqpCondition, ConnectionCondition, Error, Role, SessionCondition
 from amqpmesh.router.amqp.standard.performatives import Attach, Begin, Detach, End, Flow
 from amqpmesh.router.amqp.states import LINK, SESSION, LinkEndpointState, SessionState, Step
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
 
     from amqpmesh.router.amqp.codec.types import Symbol
     from amqpmesh.router.amqp.connection import Connection
     from amqpmesh.router.amqp.standard.performatives import Performative
 
 S = SessionState
-
-#: We never wait for an outgoing window of our own: the peer's incoming window is what holds us back.
 
 #: Links that no longer look at their input: it is accounted and dropped until the peer's detach has come.
 _DEAF: Final = frozenset({LinkEndpointState.DETACH_SENT, LinkEndpointState.DISCARDING})
@@ -213,31 +211,8 @@ class Session:
         self._handles.free(handle)
 
     def write_dispositions(self) -> None:
-        """Write the dispositions that have gathered (§2.7.6)."""
-        flow_state = self.flow_state
-        if flow_state.channel != -1 and kernel.write_dispositions(flow_state):
-            return
-        if flow_state.progress:
-            if flow_state.channel != -1:
-                for run in _joined(flow_state.progress):
-                    self._write_disposition(run)
-            flow_state.progress.clear()
-        if flow_state.dispositions:
-            if flow_state.channel != -1:
-                for run in flow_state.dispositions:
-                    self._write_disposition(run)
-            flow_state.dispositions.clear()
-
-    def _write_disposition(self, run: kernel.DispositionRun) -> None:
-        """Write one frame; a state that is too long for the peer's frames is told shortly."""
-        out = self.connection.out
-        start = len(out)
-        kernel.write_disposition(out, self.flow_state.channel, run)
-        if len(out) - start > self.connection.remote_max_frame_size and run.state is not None:
-            del out[start:]
-            run.state = short_state(run.state)
-            if run.state is not None or run.settled:
-                kernel.write_disposition(out, self.flow_state.channel, run)
+        """Write the dispositions that are due (§2.7.6)."""
+        write_dispositions(self.flow_state, self.connection.remote_max_frame_size)
 
     def flush(self) -> None:
         """Write what has gathered since the last flush: dispositions, then flows."""
@@ -519,17 +494,3 @@ class Session:
         # Our own `end` frees it (§2.5.2). But the peer's `begin` may be still to come, which names it; and RabbitMQ 3
         # answers on the channel of the same number, with the next session's `begin` before the last one's `end`.
         self.connection.channels.free(self._ended_channel)
-
-
-def _joined(progress: Mapping[tuple[bool, int], bytes]) -> Iterator[kernel.DispositionRun]:
-    """States that are no outcome, by (whether we receive, delivery-id): a run where consecutive ids have the same."""
-    run: kernel.DispositionRun | None = None
-    for (receiver, delivery_id), state in progress.items():
-        if run is not None and run.receiver == receiver and run.state == state and run.last + 1 == delivery_id:
-            run.last = delivery_id
-            continue
-        if run is not None:
-            yield run
-        run = kernel.DispositionRun(receiver, delivery_id, False, state)
-    if run is not None:
-        yield run
