@@ -8,8 +8,11 @@ from typing import TYPE_CHECKING
 from amqpmesh.router.delivery.dispatch import dispatch
 from amqpmesh.router.delivery.fast_routes import catch_up, reopen, stay_quiet
 from amqpmesh.router.delivery.lifetime import recount
+from amqpmesh.router.delivery.link_loss import fail_links
+from amqpmesh.router.delivery.memory_pressure import check
 from amqpmesh.router.delivery.multicast_stall import take_back, watch
-from amqpmesh.router.memory.holders import check, check_node, count_output
+from amqpmesh.router.delivery.settlement import end_excluded
+from amqpmesh.router.memory.holders import check_node, count_output
 from amqpmesh.router.model.credit_share import Share
 from amqpmesh.router.model.links import IncomingLink
 from amqpmesh.router.model.node import NOBODY_AWAITED
@@ -40,10 +43,12 @@ def finish_batch(core: Core) -> None:
 
 
 def _finish_touched(core: Core) -> None:
-    while core.touched or core.touched_windows:
+    while core.touched or core.touched_windows or core.failed_links:
+        if core.failed_links:
+            fail_links(core)
         deserted, core.deserted = core.deserted, {}
         for address in deserted:
-            core.settlement.end_excluded(address)
+            end_excluded(core, address)
         addresses, core.touched = core.touched, {}
         for address in addresses:
             if address.waiting.size:

@@ -22,12 +22,12 @@ from amqpmesh.router.containers.container_links import Containers
 from amqpmesh.router.containers.on_demand import Places
 from amqpmesh.router.containers.remote_nodes import Elsewhere
 from amqpmesh.router.credit.sinks import FixedCredit
+from amqpmesh.router.delivery.dispatch import resume_sending
 from amqpmesh.router.delivery.fast_routes import catch_up, close, expanded, reopen
 from amqpmesh.router.delivery.left_unsettled import Leftovers
 from amqpmesh.router.delivery.link_loss import connection_gone
-from amqpmesh.router.delivery.queueing import end_waiting
-from amqpmesh.router.delivery.sending import go_on
-from amqpmesh.router.delivery.settlement import Settlement
+from amqpmesh.router.delivery.memory_pressure import nodes
+from amqpmesh.router.delivery.settlement import end_waiting
 from amqpmesh.router.endpoint_setup import client_sasl, endpoint, server_sasl
 from amqpmesh.router.handlers import handle
 from amqpmesh.router.incremental import Chores, at_once
@@ -35,7 +35,7 @@ from amqpmesh.router.kernel import KernelRouter, serial_distance
 from amqpmesh.router.logins import Logins
 from amqpmesh.router.logs.event_log import EventLog
 from amqpmesh.router.management.snapshot import survey
-from amqpmesh.router.memory.holders import Memory, count_output, forget_output, nodes
+from amqpmesh.router.memory.holders import Memory, count_output, forget_output
 from amqpmesh.router.memory.retained import forget
 from amqpmesh.router.mesh.costs import set_cost
 from amqpmesh.router.model.connections import ConnectionRecord
@@ -106,7 +106,6 @@ class Core:
         self.memory = Memory(config.memory)
         self.budget = self.memory.budget
         self.addresses = AddressTable(config.address_table(), self.budget)
-        self.settlement = Settlement(self)
         #: What is too much for one turn; and what of that are deliveries of links that are over.
         self.chores = Chores()
         self.leftovers = Leftovers(self)
@@ -146,6 +145,8 @@ class Core:
         self.deserted: dict[Address, None] = {}
         #: Where deliveries were relayed without a decision, until something changed.
         self.closed: dict[Address, None] = {}
+        #: Links that their peers have misused, and the errors to detach them with once the event is handled.
+        self.failed_links: dict[IncomingLink | OutgoingLink, Error] = {}
         self.touched_outgoing: dict[OutgoingLink, None] = {}
         self.touched_windows: dict[FixedCredit, None] = {}
         #: Where more could be sent on than there was time for.
@@ -379,7 +380,7 @@ class Core:
             self._begin(now)
             record.congested = False
             stalled, record.stalled = record.stalled, {}
-            go_on(self, stalled)
+            resume_sending(self, stalled)
             finish_batch(self)
 
     def handle(self, record: ConnectionRecord, event: events.Event) -> None:
@@ -465,20 +466,6 @@ class Core:
         links = (incoming.link for record in self.connections for incoming in record.incoming)
         return any(serial_distance(link.delivery_count, link.known_limit) > 0 for link in links)
 
-    def close(self, record: ConnectionRecord, error: Error | None) -> None:
-        """Close a connection, and let go of all that was on it: its peer may never answer."""
-        if record.engine.can_send:
-            record.engine.close(error)
-        connection_gone(self, record)
-        self.set_timer(record, record.engine.next_timer())
-
-    def cut(self, record: ConnectionRecord) -> None:
-        """End a connection whose peer does not read: what it was to be sent is dropped, and nothing is waited for."""
-        record.cut = record.engine.finished = True
-        connection_gone(self, record)
-        forget_output(record)
-        self.on_output(record)
-
     def close_all(self, now: float, error: Error) -> None:
         """Send `close` with `error` on every connection; nothing new is begun."""
         self._begin(now)
@@ -559,6 +546,10 @@ class Core:
         del self.postponed[address]
         self.touch(address)
         yield
+
+    def fail_link(self, taken: IncomingLink | OutgoingLink, error: Error) -> None:
+        """Have a link detached with an error, once the event that shows it is handled."""
+        self.failed_links.setdefault(taken, error)
 
     def touch_outgoing(self, outgoing: OutgoingLink) -> None:
         """What an outgoing link can take has changed."""

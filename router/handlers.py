@@ -15,8 +15,16 @@ from amqpmesh.router.attach.stealing import Claim
 from amqpmesh.router.containers.container_link import ContainerLink
 from amqpmesh.router.containers.watches import drops_in_silence
 from amqpmesh.router.delivery.arrival import transfer_received
-from amqpmesh.router.delivery.link_loss import connection_gone, link_over, session_over, suspend
-from amqpmesh.router.delivery.sending import go_on, pump
+from amqpmesh.router.delivery.dispatch import resume_sending, send_more
+from amqpmesh.router.delivery.link_loss import (
+    close_connection,
+    connection_gone,
+    fail_links,
+    link_over,
+    session_over,
+    suspend,
+)
+from amqpmesh.router.delivery.settlement import disposition_received, resumed
 from amqpmesh.router.memory.retained import of_attach, of_begin, of_open, remember, size_of_open
 from amqpmesh.router.mesh.neighbour import Neighbour
 from amqpmesh.router.model.links import IncomingLink, OutgoingLink
@@ -38,6 +46,8 @@ def handle(core: Core, record: ConnectionRecord, event: events.Event) -> None:
     except (ProtocolError, CommandError) as error:
         # The peer's limits leave no room for an answer: no handle or channel is free, or its frames are too small.
         _cannot_answer(core, record, event, error)
+    if core.failed_links:
+        fail_links(core)
 
 
 def _cannot_answer(
@@ -88,7 +98,7 @@ def _opened(core: Core, record: ConnectionRecord, event: events.ConnectionOpened
         engine.open()
     if not remember(core, record, size_of_open(event.open)):
         description = "container-id and hostname are too long"
-        core.close(record, Error(condition=AmqpCondition.RESOURCE_LIMIT_EXCEEDED, description=description))
+        close_connection(core, record, Error(condition=AmqpCondition.RESOURCE_LIMIT_EXCEEDED, description=description))
         return
     # From here on idle time-outs count, which may come sooner than what was waited for.
     core.set_timer(record, engine.next_timer())
@@ -117,7 +127,7 @@ def _redirect(core: Core, record: ConnectionRecord, place: Redirect) -> None:
         "connection redirected", connection=record.number, peer=record.host, container=record.peer.container_id
     )
     error = Error(condition=ConnectionCondition.REDIRECT, description="the container moved", info=info(place))
-    core.close(record, error)
+    close_connection(core, record, error)
 
 
 def _closed(core: Core, record: ConnectionRecord, event: events.ConnectionClosed) -> None:
@@ -227,11 +237,11 @@ def _ignored(core: Core, _record: ConnectionRecord, event: events.DeliveryIgnore
 
 
 def _resumed(core: Core, _record: ConnectionRecord, event: events.DeliveryResumed) -> None:
-    core.settlement.resumed(event.delivery)
+    resumed(core, event.delivery)
 
 
 def _disposed(core: Core, _record: ConnectionRecord, event: events.DispositionReceived) -> None:
-    core.settlement.disposition_received(event)
+    disposition_received(core, event)
 
 
 def _credited(core: Core, _record: ConnectionRecord, event: events.CreditChanged | events.DrainRequested) -> None:
@@ -244,7 +254,7 @@ def _credited(core: Core, _record: ConnectionRecord, event: events.CreditChanged
         taken.note_credit()
         core.touch_outgoing(taken)
         if taken.backlog or (taken.current is not None and not taken.current.started):
-            pump(core, taken)
+            send_more(core, taken)
     elif isinstance(taken, IncomingLink) and flow.delivery_count is not None:
         taken.pool.flow_received(taken.input, flow.delivery_count, flow.link_credit, flow.available, core.now)
         taken.link.flow_state.quiet = taken.input.quiet
@@ -277,7 +287,7 @@ def _drain_requested(core: Core, record: ConnectionRecord, event: events.DrainRe
 def _window_opened(core: Core, _record: ConnectionRecord, event: events.WindowOpened) -> None:
     session = event.session
     stalled, session.stalled = session.stalled, {}
-    go_on(core, stalled)
+    resume_sending(core, stalled)
     if core.mesh is not None:
         core.mesh.window_opened(session)
 

@@ -15,6 +15,7 @@ from amqpmesh.router.amqp.events import DispositionReceived
 from amqpmesh.router.amqp.standard.messaging import Received
 from amqpmesh.router.delivery.lifetime import let_linger
 from amqpmesh.router.delivery.permitted import is_outcome
+from amqpmesh.router.delivery.settlement import disposition_received, hop_lost
 from amqpmesh.router.kernel import Delivery, expand_link, forget
 
 if TYPE_CHECKING:
@@ -90,13 +91,13 @@ def end_undecided(core: Core, record: ConnectionRecord, link: Link, attach: Atta
         if (encoded := _outcome(state)) is not None:
             _said(core, delivery, encoded, settled=True)
         elif delivery.leg is not None:
-            core.settlement.hop_lost(delivery.leg)
+            hop_lost(core, delivery.leg)
         if not ours:
             break
     if not attach.incomplete_unsettled:
         for delivery in ours.values():
             if delivery.leg is not None:
-                core.settlement.hop_lost(delivery.leg)
+                hop_lost(core, delivery.leg)
 
 
 def _before(record: ConnectionRecord, link: Link) -> list[IncomingLink | OutgoingLink]:
@@ -128,4 +129,4 @@ def _said(core: Core, delivery: Delivery, state: bytes | None, *, settled: bool)
         delivery.remote_state = state
     delivery.remote_settled = delivery.remote_settled or settled
     session = delivery.link.session.owner
-    core.settlement.disposition_received(DispositionReceived(session, [delivery], state, settled))  # type: ignore[arg-type]  # the engine's endpoint
+    disposition_received(core, DispositionReceived(session, [delivery], state, settled))  # type: ignore[arg-type]  # the engine's endpoint

@@ -18,6 +18,7 @@ from amqpmesh.router.config.connector import ConnectorConfig
 from amqpmesh.router.config.consistency import free_name
 from amqpmesh.router.config.urls import DEFAULT_PORTS, Endpoint
 from amqpmesh.router.containers.remote_nodes import RemoteNode
+from amqpmesh.router.delivery.link_loss import close_connection
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -150,7 +151,7 @@ class Places:
         self.on_disconnect(name)
         for record in list(self._core.connections):
             if record.connector is not None and record.connector.name == name and not record.lost:
-                self._core.close(record, None)
+                close_connection(self._core, record, None)
 
     def _name(self, stem: str) -> str:
         """Of a connector that is made, always the same of one place, and none that is configured has it."""

@@ -12,7 +12,7 @@ from amqpmesh.policies.expiry import seconds_left
 from amqpmesh.router.amqp.shortening import lasting_state
 from amqpmesh.router.amqp.standard.definitions import AmqpCondition, Error
 from amqpmesh.router.delivery import message_head
-from amqpmesh.router.delivery.dispatch import send_on
+from amqpmesh.router.delivery.dispatch import send_more, send_on
 from amqpmesh.router.delivery.exclusions import is_excluded, nobody_else, read
 from amqpmesh.router.delivery.fast_routes import open_input
 from amqpmesh.router.delivery.lifetime import close_if_done, drop_kept
@@ -20,7 +20,8 @@ from amqpmesh.router.delivery.link_loss import fail_link
 from amqpmesh.router.delivery.permitted import rejected, unknown_transaction
 from amqpmesh.router.delivery.queueing import config_of, enqueue, forwarded, is_full
 from amqpmesh.router.delivery.refusal import end_link, refuse
-from amqpmesh.router.delivery.sending import abort, abort_leg, give_copy, keep, pump
+from amqpmesh.router.delivery.sending import abort, abort_leg, give_copy, keep
+from amqpmesh.router.delivery.settlement import end_unsent, undelivered
 from amqpmesh.router.kernel import (
     DECLARED,
     SMALL,
@@ -133,7 +134,7 @@ def _append(core: Core, relay: Relay, payload: bytes, session: KernelSession) ->
         if branch.current is leg:
             if branch.bulk:  # the kernel may have begun it
                 source.begin_bulk(branch.address, leg)
-            pump(core, branch)
+            send_more(core, branch)
     # Until here we have held it ourselves, so that none of those was the last while others were still to come.
     chunk.release()
     close_if_done(core, relay)
@@ -174,7 +175,7 @@ def _route(core: Core, relay: Relay) -> None:
             limit = incoming.connection.limits.head_max
             if len(data) > limit:
                 state = rejected(AmqpCondition.RESOURCE_LIMIT_EXCEEDED, f"head sections of more than {limit} octets")
-                core.settlement.end_unsent(relay, state)
+                end_unsent(core, relay, state)
             return
         if incoming.connection.strict_annotations:
             refusal = message_head.strict_refusal(data, head)
@@ -213,7 +214,7 @@ def _route(core: Core, relay: Relay) -> None:
         or not _may_hop(core, relay, incoming, address)
         or not _is_new(core, relay, incoming)
     ):
-        core.settlement.undelivered(relay, address)
+        undelivered(core, relay, address)
         return
     if anonymous and lane is None:
         relay.to = to
@@ -221,15 +222,15 @@ def _route(core: Core, relay: Relay) -> None:
         return
     relay.address = address
     if anonymous and lane is None and is_full(core, relay, address, incoming):
-        core.settlement.undelivered(relay, address)
+        undelivered(core, relay, address)
         return
     if lane is not None and lane.kind is LaneKind.ANYCAST:
         read(core, relay, data, address)
         if is_excluded(relay, address):
-            core.settlement.end_unsent(relay, nobody_else(core, relay))
+            end_unsent(core, relay, nobody_else(core, relay))
             return
-    if address.waiting.size or not send_on(core, relay, address):
-        enqueue(core, relay, address, incoming)
+    if (address.waiting.size or not send_on(core, relay, address)) and not enqueue(core, relay, address, incoming):
+        undelivered(core, relay, address)
 
 
 def _note_expiry(core: Core, relay: Relay, address: Address, data: bytes) -> bool:

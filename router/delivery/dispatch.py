@@ -6,11 +6,14 @@ from typing import TYPE_CHECKING, Final
 
 from amqpmesh.policies.distribution import choose
 from amqpmesh.router.delivery.queueing import forwarded, unqueue, wait
-from amqpmesh.router.delivery.sending import start
+from amqpmesh.router.delivery.sending import pump, start
+from amqpmesh.router.delivery.settlement import expired, sender_gone, settle_written
 from amqpmesh.router.incremental import LEGS
 from amqpmesh.router.model.links import IncomingLink
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from amqpmesh.router.core import Core
     from amqpmesh.router.kernel import Relay
     from amqpmesh.router.model.credit_share import Share
@@ -34,8 +37,34 @@ def send_on(core: Core, relay: Relay, address: Address) -> bool:
         return True
     taken = _choose(core, address, relay)
     if taken:
-        start(core, relay, address, taken)
+        _start(core, relay, address, taken)
     return bool(taken)
+
+
+def _start(core: Core, relay: Relay, address: Address, taken: list[OutgoingLink]) -> None:
+    unsettled = start(core, relay, address, taken)
+    if unsettled is None:
+        expired(core, relay)
+    else:
+        for leg, sent in unsettled:
+            settle_written(core, leg, sent)
+
+
+def send_more(core: Core, outgoing: OutgoingLink) -> None:
+    """Write more of what an outgoing link is in the middle of, and settle what that ends."""
+    leg = outgoing.current
+    sent = pump(core, outgoing)
+    if sent is not None:
+        assert leg is not None, "only the current leg is settled by the caller"
+        settle_written(core, leg, sent)
+
+
+def resume_sending(core: Core, stalled: Iterable[OutgoingLink]) -> None:
+    """Write to links again: what held them back has changed."""
+    for outgoing in stalled:
+        if not outgoing.gone:
+            send_more(core, outgoing)
+            core.touch_outgoing(outgoing)
 
 
 def dispatch(core: Core, address: Address) -> None:
@@ -49,14 +78,14 @@ def dispatch(core: Core, address: Address) -> None:
             break
         if _is_left(relay):
             assert relay.incoming is not None
-            core.settlement.sender_gone(relay, relay.incoming)
+            sender_gone(core, relay, relay.incoming)
             continue
         if by_share and (share := _way(address, relay)) is not None:
             unqueue(core, relay)
             _give(core, relay, share)
         elif not by_share and (taken := _choose(core, address, relay)):
             unqueue(core, relay)
-            start(core, relay, address, taken)
+            _start(core, relay, address, taken)
         elif relay.excluded is not None and len(aside) < MAX_ASIDE:
             # It waits for another receiver than those that could take the next one.
             aside.append(waiting.set_aside())

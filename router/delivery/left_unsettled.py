@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, TypeAlias
 
 from amqpmesh.router.delivery.lifetime import has_unsettled, keep_count
+from amqpmesh.router.delivery.settlement import hop_lost, sender_gone
 from amqpmesh.router.kernel import Delivery, Sweep, forget, sweep
 from amqpmesh.router.model.links import IncomingLink, OutgoingLink
 
@@ -78,7 +79,7 @@ class Leftovers:
     def end_unsent(self, taken: OutgoingLink) -> Steps[None]:
         """End the copies that wait for the credit of a link that is gone."""
         while taken.backlog:
-            self._core.settlement.hop_lost(taken.backlog.popleft())
+            hop_lost(self._core, taken.backlog.popleft())
             yield
 
     def _go_through(self, ledger: tuple[KernelSession, bool], links: Links) -> Steps[None]:
@@ -111,11 +112,10 @@ class Leftovers:
         taken.link.flow_state.compact()  # what it is part of may wait to be found as garbage for long
 
     def _end(self, delivery: Delivery) -> None:
-        settlement = self._core.settlement
         if delivery.leg is not None:
-            settlement.hop_lost(delivery.leg)
+            hop_lost(self._core, delivery.leg)
         elif delivery.relay is not None:
-            settlement.sender_gone(delivery.relay, delivery)
+            sender_gone(self._core, delivery.relay, delivery)
         forget(delivery)
 
 

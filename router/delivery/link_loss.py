@@ -9,7 +9,9 @@ from amqpmesh.router.amqp.standard.messaging import DeleteOnClose, DeleteOnNoMes
 from amqpmesh.router.delivery.lifetime import has_unsettled, keep_count, no_longer_lingers, recount
 from amqpmesh.router.delivery.queueing import unqueue
 from amqpmesh.router.delivery.sending import abort
+from amqpmesh.router.delivery.settlement import hop_lost, route_again, undelivered
 from amqpmesh.router.kernel import disable_fast_path, end_link
+from amqpmesh.router.memory.holders import forget_output
 from amqpmesh.router.model.links import OutgoingLink
 from amqpmesh.router.small_set import excluding
 
@@ -30,6 +32,31 @@ def fail_link(core: Core, taken: IncomingLink | OutgoingLink, error: Error) -> N
         link.detach(error=error)
     core.containers.over(link, error)
     link.let_go()
+
+
+def fail_links(core: Core) -> None:
+    """Detach the links that `fail_link` is to be called for, now that their deliveries are settled."""
+    while core.failed_links:
+        failed, core.failed_links = core.failed_links, {}
+        for taken, error in failed.items():
+            if not taken.link.flow_state.ended:
+                fail_link(core, taken, error)
+
+
+def close_connection(core: Core, record: ConnectionRecord, error: Error | None) -> None:
+    """Close a connection, and let go of all that was on it: its peer may never answer."""
+    if record.engine.can_send:
+        record.engine.close(error)
+    connection_gone(core, record)
+    core.set_timer(record, record.engine.next_timer())
+
+
+def cut_connection(core: Core, record: ConnectionRecord) -> None:
+    """End a connection whose peer does not read: what it was to be sent is dropped, and nothing is waited for."""
+    record.cut = record.engine.finished = True
+    connection_gone(core, record)
+    forget_output(record)
+    core.on_output(record)
 
 
 def connection_gone(core: Core, record: ConnectionRecord) -> None:
@@ -133,7 +160,7 @@ def _withdraw(core: Core, taken: IncomingLink | OutgoingLink) -> bool:
             address.pool.remove_branch(taken.branch, core.now)
         current, taken.current = taken.current, None
         if current is not None:
-            core.settlement.hop_lost(current)
+            hop_lost(core, current)
         if not address.outgoing:
             if not taken.retired:
                 nobody_left(core, address)
@@ -172,9 +199,9 @@ def send_back(core: Core, address: Address) -> None:
     while (relay := waiting.first()) is not None:
         if relay.share is not None:
             unqueue(core, relay)
-            core.settlement.route_again(relay)
+            route_again(core, relay)
             continue
-        core.settlement.undelivered(relay, address)
+        undelivered(core, relay, address)
 
 
 def _made(taken: IncomingLink | OutgoingLink) -> bool:

@@ -51,6 +51,11 @@ def rejected(condition: AmqpCondition | LinkCondition, description: str) -> byte
     return encode_composite(Rejected(error=Error(condition=condition, description=description)))
 
 
+def too_large(limit: int) -> bytes:
+    """Return the outcome of a message that a receiver does not take for its size. Args: limit: octets."""
+    return rejected(LinkCondition.MESSAGE_SIZE_EXCEEDED, f"the receiver takes messages of at most {limit} octets")
+
+
 def unknown_transaction() -> Error:
     """Why a link with a `transactional-state` ends: there is no transaction here (§4.5.8)."""
     return Error(

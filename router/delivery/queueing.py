@@ -31,15 +31,18 @@ LEFT: Final = encode_composite(Received(section_number=UINT_MAX, section_offset=
 _TOLD: Final = object()
 
 
-def enqueue(core: Core, relay: Relay, address: Address, incoming: IncomingLink) -> None:
-    """Nobody can take it now: it waits, from an anonymous sender not for long."""
+def enqueue(core: Core, relay: Relay, address: Address, incoming: IncomingLink) -> bool:
+    """Queue a delivery that no receiver can take now. An anonymous sender's waits only a limited time.
+
+    Returns: False, if the delivery of an anonymous sender may not wait, since the memory is used up.
+    """
     if incoming.address is None:
         if core.memory.is_over(waiting_at(core, relay, address)):
-            core.settlement.undelivered(relay, address)
-            return
+            return False
         _hold(core, relay, incoming, address)
     wait(core, relay, address)
     core.touch(address)
+    return True
 
 
 def wait(core: Core, relay: Relay, address: Address) -> None:
@@ -94,12 +97,12 @@ def decided_there(core: Core, relay: Relay, outcome: bytes) -> None:
     """A delivery that left has an outcome, where it waits if it has waited since."""
     if relay.portion is not None:
         if state_kind(outcome) == RELEASED:
-            _give_up(relay)
+            give_up_place(relay)
         forwarded(core, relay, left=False)
 
 
-def _give_up(relay: Relay) -> None:
-    """It has waited as long as it may."""
+def give_up_place(relay: Relay) -> None:
+    """Give up the place of a delivery among those of its anonymous sender: it has waited as long as it may."""
     portion, source = relay.portion, relay.source
     if isinstance(portion, Portion) and isinstance(source, IncomingLink) and isinstance(source.pool, SharedWindow):
         source.pool.give_up(portion)
@@ -141,22 +144,6 @@ def requeue(core: Core, relay: Relay, address: Address) -> None:
         _hold(core, relay, incoming, address)
     wait(core, relay, address)
     core.touch(address)
-
-
-def end_waiting(core: Core, address: Address) -> None:
-    """Let go of those that have waited long enough: their ttl is over, or an anonymous sender's patience."""
-    now = core.now
-    while (relay := address.waiting.due(now)) is not None:
-        expires_at = message_head.expires_at(relay)
-        if expires_at is not None and expires_at <= now:
-            core.settlement.expired(relay)
-            continue
-        until = address.left_at + config_of(core, relay, address).anonymous_wait
-        if until > now:  # what is before it leaves: its turn comes
-            address.waiting.put_off(until if expires_at is None else min(until, expires_at))
-            continue
-        _give_up(relay)
-        core.settlement.undelivered(relay, address)
 
 
 def unqueue(core: Core, relay: Relay) -> None:

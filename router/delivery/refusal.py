@@ -15,6 +15,7 @@ from amqpmesh.router.delivery.lifetime import count_undelivered
 from amqpmesh.router.delivery.link_loss import fail_link
 from amqpmesh.router.delivery.permitted import takes_rejected
 from amqpmesh.router.delivery.sending import abort
+from amqpmesh.router.delivery.settlement import undelivered
 from amqpmesh.router.model.links import IncomingLink
 from amqpmesh.router.telemetry.schema import Outcome
 
@@ -45,7 +46,7 @@ def refuse(core: Core, relay: Relay, error: Error, address: Address | None = Non
                 core.recording.unsent(relay, Outcome.UNDELIVERED, encode_composite(Rejected(error=error)))
             end_link(core, relay, error)
             return
-    core.settlement.undelivered(relay, address, encode_composite(Rejected(error=error)))
+    undelivered(core, relay, address, encode_composite(Rejected(error=error)))
 
 
 def end_link(core: Core, relay: Relay, error: Error) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from enum import Enum, auto
+from typing import TYPE_CHECKING, Final
 
 from amqpmesh.router.amqp.standard.definitions import ReceiverSettleMode
 from amqpmesh.router.delivery import message_head
@@ -18,7 +19,7 @@ from amqpmesh.router.delivery.lifetime import (
     leg_sent,
     uncount,
 )
-from amqpmesh.router.delivery.permitted import senders_state
+from amqpmesh.router.delivery.permitted import senders_state, too_large
 from amqpmesh.router.delivery.queueing import forwarded, unqueue
 from amqpmesh.router.kernel import Chunk, Leg, read_head
 from amqpmesh.router.memory.holders import hold
@@ -26,7 +27,7 @@ from amqpmesh.router.model.lane import LaneKind
 from amqpmesh.router.model.links import IncomingLink, OutgoingLink
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Sequence
 
     from amqpmesh.router.amqp.codec.types import Symbol, ULong, Value
     from amqpmesh.router.core import Core
@@ -35,8 +36,30 @@ if TYPE_CHECKING:
     from amqpmesh.router.model.node import Address
 
 
-def start(core: Core, relay: Relay, address: Address, taken: list[OutgoingLink]) -> None:
-    """Send the first frame to each of `taken`, and what else is here."""
+class Sent(Enum):
+    """What happened when a leg was written. The caller settles the last three; most calls have nothing to settle."""
+
+    #: The last frame is written, or the leg was aborted.
+    WRITTEN = auto()
+    #: The rest waits for more of the message, or for the peer to read.
+    WAITS = auto()
+    #: The last frame is written of a delivery that is settled for all but the router where it came in.
+    HANDED_ON = auto()
+    #: The receiver withdrew its credit before the first frame: the delivery can take another route.
+    UNSENT = auto()
+    #: The message is larger than the receiver's max-message-size (§2.7.3).
+    TOO_LARGE = auto()
+
+
+#: What `start` returns when there is nothing to settle.
+ALL_WRITTEN: Final[Sequence[tuple[Leg, Sent]]] = ()
+
+
+def start(core: Core, relay: Relay, address: Address, taken: list[OutgoingLink]) -> Sequence[tuple[Leg, Sent]] | None:
+    """Send all that has come of a message to each of `taken`.
+
+    Returns: the legs that the caller has to settle, `ALL_WRITTEN` if there are none; None: the message has expired.
+    """
     chunks = relay.chunks
     if not chunks:
         # All that had come was empty, and left by a leg that is gone.
@@ -57,8 +80,7 @@ def start(core: Core, relay: Relay, address: Address, taken: list[OutgoingLink])
         within_mesh=_is_on_its_way(relay, taken),
     )
     if data is None:
-        core.settlement.expired(relay)
-        return
+        return None
     # Where a message came in, it is sent again: else every router on its way would. Of the router's own none is.
     if address.config.redeliver and not (relay.settled or relay.attempts) and not address.is_multicast and came_in:
         begin_keeping(core, relay)
@@ -95,13 +117,18 @@ def start(core: Core, relay: Relay, address: Address, taken: list[OutgoingLink])
     for leg in legs:
         relay.add(leg)
     chunks.clear()
+    unsettled = ALL_WRITTEN
     for leg in legs:
         outgoing = leg.branch
         assert isinstance(outgoing, OutgoingLink)
         if leg.copy and not outgoing.is_ready:
             outgoing.backlog.append(leg)
-        else:
-            _begin_leg(core, outgoing, leg)
+            continue
+        _begin_leg(core, outgoing, leg)
+        sent = pump(core, outgoing)
+        if sent is not None:
+            unsettled = [*unsettled, (leg, sent)]
+    return unsettled
 
 
 def _for_routers(
@@ -173,40 +200,39 @@ def _begin_leg(core: Core, outgoing: OutgoingLink, leg: Leg) -> None:
         leg.counted = True
         outgoing.outstanding += 1
     core.touch_outgoing(outgoing)
-    pump(core, outgoing)
 
 
-def pump(core: Core, outgoing: OutgoingLink) -> None:
-    """Write what the current leg of an outgoing link has, as far as window and output allow; then the next copy."""
+def pump(core: Core, outgoing: OutgoingLink) -> Sent | None:
+    """Write what the current leg of an outgoing link has, as far as window and output allow; then waiting copies.
+
+    Returns: what the caller has to settle of that leg; None: nothing. It is never anything of a copy.
+    """
     while True:
         leg = outgoing.current
         if leg is None:
             if outgoing.backlog:
                 if outgoing.is_ready:
                     _begin_leg(core, outgoing, outgoing.backlog.popleft())
-                else:
-                    outgoing.stall()
+                    continue
+                outgoing.stall()
             elif outgoing.copy and not outgoing.gone:
                 outgoing.link.drained()
-            return
-        if not _write(core, outgoing, leg):
-            hold(core, leg)
-            return
-        outgoing.current = None
-        may_pass(leg)
-        core.touch_outgoing(outgoing)
-        if leg.relay.presettled and not leg.relay.settled and not leg.copy:
-            core.settlement.handed_on(leg)
-        else:
-            leg_sent(core, leg)
-
-
-def go_on(core: Core, stalled: Iterable[OutgoingLink]) -> None:
-    """What held these links back has changed."""
-    for outgoing in stalled:
-        if not outgoing.gone:
-            pump(core, outgoing)
+            return None
+        sent = _write(core, outgoing, leg)
+        if sent is Sent.WRITTEN:
+            outgoing.current = None
+            may_pass(leg)
             core.touch_outgoing(outgoing)
+            if leg.relay.presettled and not (leg.relay.settled or leg.copy or leg.aborting):
+                return Sent.HANDED_ON
+            leg_sent(core, leg)
+        elif sent is Sent.TOO_LARGE and leg.copy:
+            leg.decide(too_large(outgoing.link.remote_max_message_size))
+            leg.outcome_at = core.now
+            _give_up_rest(leg)
+        else:
+            hold(core, leg)
+            return None if sent is Sent.WAITS else sent
 
 
 def may_pass(leg: Leg) -> None:
@@ -217,30 +243,31 @@ def may_pass(leg: Leg) -> None:
         source.end_bulk(outgoing.address, leg)
 
 
-def _write(core: Core, outgoing: OutgoingLink, leg: Leg) -> bool:
-    """Write what the leg has; whether its last frame is written, or no more of it will be."""
+def _write(core: Core, outgoing: OutgoingLink, leg: Leg) -> Sent:
+    """Write what the leg has, as far as window and output allow."""
     relay = leg.relay
     delivery = leg.delivery
     assert delivery is not None
     sender = outgoing.link
     if outgoing.gone or not sender.session.can_send:
         # Its session is over, and the link about to be let go of.
-        return leg.aborting
+        return Sent.WRITTEN if leg.aborting else Sent.WAITS
     if leg.aborting:
         if not leg.started:
-            return True
+            return Sent.WRITTEN
         sender.transfer(delivery, aborted=True)
-        if not delivery.complete:
-            outgoing.stall()
-        return delivery.complete
+        if delivery.complete:
+            return Sent.WRITTEN
+        outgoing.stall()
+        return Sent.WAITS
     if not leg.started and sender.credit <= 0:
         # The receiver took its credit back before a frame was sent.
         if relay.legs == [leg] and not leg.copy:
             outgoing.current = None
             may_pass(leg)
-            core.settlement.unsend(leg)
             core.touch_outgoing(outgoing)
-        return False
+            return Sent.UNSENT
+        return Sent.WAITS
     limit = sender.remote_max_message_size
     chunks = leg.chunks
     while chunks:
@@ -250,15 +277,14 @@ def _write(core: Core, outgoing: OutgoingLink, leg: Leg) -> bool:
         if leg.offset:
             data = memoryview(data)[leg.offset :]
         if limit and delivery.size + len(data) > limit:
-            core.settlement.too_large(leg, limit)
-            return False
+            return Sent.TOO_LARGE
         if not data and not last:
             chunks.popleft().release()
             leg.offset = 0
             continue
         if outgoing.is_held_up:
             outgoing.stall()
-            return False
+            return Sent.WAITS
         settles = relay.settled and not delivery.settled and not leg.tracked
         # What the sender had said of it goes with the first frame (§2.7.5, state).
         said = senders_state(relay.incoming) if relay.incoming is not None and not leg.started else None
@@ -272,10 +298,10 @@ def _write(core: Core, outgoing: OutgoingLink, leg: Leg) -> bool:
         if taken < len(data) or (last and not delivery.complete):
             leg.offset += taken
             outgoing.stall()
-            return False
+            return Sent.WAITS
         chunks.popleft().release()
         leg.offset = 0
-    return delivery.complete
+    return Sent.WRITTEN if delivery.complete else Sent.WAITS
 
 
 def abort(core: Core, relay: Relay) -> None:
@@ -297,16 +323,21 @@ def abort_leg(core: Core, leg: Leg) -> None:
     """Give up a leg whose last frame is not written; the receiver hears `aborted` if it heard anything."""
     outgoing = leg.branch
     assert isinstance(outgoing, OutgoingLink)
-    leg.aborting = True
-    for chunk in leg.chunks:
-        chunk.release()
-    leg.chunks.clear()
+    _give_up_rest(leg)
     if outgoing.current is leg:
         # Where the session's window is closed, the frame goes as soon as it opens.
         pump(core, outgoing)
     elif leg in outgoing.backlog:
         outgoing.backlog.remove(leg)
         finish(core, leg)
+
+
+def _give_up_rest(leg: Leg) -> None:
+    """Drop what is not written of a leg; its next frame is its last, and says `aborted` (§2.7.5)."""
+    leg.aborting = True
+    for chunk in leg.chunks:
+        chunk.release()
+    leg.chunks.clear()
 
 
 def uncount_or_abort(core: Core, leg: Leg) -> None:

@@ -10,7 +10,6 @@ from amqpmesh.router.amqp.standard.definitions import AmqpCondition, Error
 from amqpmesh.router.amqp.standard.messaging import Received
 from amqpmesh.router.delivery.exclusions import passed_up
 from amqpmesh.router.delivery.lifetime import close_if_done, drop_chunks, drop_kept
-from amqpmesh.router.delivery.link_loss import fail_link
 from amqpmesh.router.delivery.permitted import permissible
 from amqpmesh.router.delivery.queueing import LEFT, WAITS, forwarded, waits_there
 from amqpmesh.router.delivery.redelivery import redeliver
@@ -57,7 +56,7 @@ def tell(core: Core, relay: Relay, outcome: bytes) -> None:
     permitted = permissible(source, outcome)
     if permitted is None:
         error = Error(condition=AmqpCondition.NOT_ALLOWED, description="the source permits none of our outcomes")
-        fail_link(core, source, error)
+        core.fail_link(source, error)
         return
     source.link.flow_state.count_outcome(permitted)
     if not outcome_step(relay.second, settled=False, known=False) & SETTLE_SENDER:
@@ -72,7 +71,7 @@ def tell(core: Core, relay: Relay, outcome: bytes) -> None:
                 condition=AmqpCondition.RESOURCE_LIMIT_EXCEEDED,
                 description=f"more than {limit} deliveries have an outcome and are not settled by their sender",
             )
-            fail_link(core, source, error)
+            core.fail_link(source, error)
             return
     else:
         relay.incoming = None

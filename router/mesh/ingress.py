@@ -10,6 +10,7 @@ from amqpmesh.policies.distribution import Distribution
 from amqpmesh.router.address_syntax import as_known_at, split
 from amqpmesh.router.delivery.link_loss import send_back
 from amqpmesh.router.delivery.queueing import unqueue
+from amqpmesh.router.delivery.settlement import end_excluded, route_again
 from amqpmesh.router.mesh.lane_links import LOCAL_COST
 from amqpmesh.router.model.credit_share import Share
 from amqpmesh.router.model.lane import Lane, LaneKind
@@ -133,9 +134,9 @@ class Ingresses:
         for relay in share.node.waiting.relays():
             if relay.share is share:
                 unqueue(core, relay)
-                core.settlement.route_again(relay)
+                route_again(core, relay)
         if share.ingress.config.redeliver and share.ingress.shares:
-            core.settlement.end_excluded(share.ingress)
+            end_excluded(core, share.ingress)
         core.touch(share.node)
         core.touch(share.ingress)
 

@@ -14,6 +14,7 @@ from amqpmesh.router.amqp.standard.definitions import AmqpCondition, ConnectionC
 from amqpmesh.router.amqp.standard.messaging import Target
 from amqpmesh.router.config.mesh import MeshConfig
 from amqpmesh.router.config.urls import Endpoint
+from amqpmesh.router.delivery.link_loss import close_connection
 from amqpmesh.router.mesh.neighbour import CONTROL, Neighbour
 from amqpmesh.router.mesh.routes import Routes
 from amqpmesh.router.model.lane import PREFIX, Lane
@@ -127,7 +128,7 @@ class Mesh:
         self._core.log.warning(
             "neighbour refused", connection=record.number, peer=record.host, router=router, reason=reason
         )
-        self._core.close(record, Error(condition=condition, description=reason))
+        close_connection(self._core, record, Error(condition=condition, description=reason))
 
     def has_neighbour(self, router: str) -> bool:
         """Whether there is a connection to a router."""
@@ -229,7 +230,7 @@ class Mesh:
                 neighbour.pump()
 
     def _close(self, neighbour: Neighbour, error: Error) -> None:
-        self._core.close(neighbour.record, error)
+        close_connection(self._core, neighbour.record, error)
 
     # ------------------------------------------------------------------------------------------------ the topology
 

@@ -18,6 +18,7 @@ from amqpmesh.router.amqp.standard.messaging import MessageAnnotations, Source, 
 from amqpmesh.router.config.file import AddressConfig, ListenerConfig
 from amqpmesh.router.core import Core
 from amqpmesh.router.kernel import OVERHEAD, Budget
+from amqpmesh.router.delivery.link_loss import close_connection
 from amqpmesh.router.memory.holders import SHARES, Memory
 from tests.support.worlds.meshes import World
 from tests.support.worlds.network import Client, Network, message
@@ -543,7 +544,7 @@ def test_a_closed_connection_whose_peer_does_not_read_that_makes_room_too() -> N
     closed = [stopped(network, f"closed {number}") for number in range(4)]
     for number, reader in enumerate(closed):
         fill(network.core, network.client(), f"closed {number}")
-        network.core.close(reader.record, None)
+        close_connection(network.core, reader.record, None)
     others = [stopped(network, f"q{number}") for number in range(14)]
     for number in range(14):
         producer = network.client()
