@@ -48,7 +48,8 @@ if TYPE_CHECKING:
     from amqpmesh.router.amqp.standard.delivery_states import Accepted, Modified, Rejected, Released
     from amqpmesh.router.amqp.standard.messaging import AmqpSequence, AmqpValue, Data, Source, Target
     from amqpmesh.router.client.connect import Connection, connect
-    from amqpmesh.router.client.delivery import Delivery, DeliveryAbortedError
+    from amqpmesh.router.client.delivery import Delivery
+    from amqpmesh.router.client.links.incoming import DeliveryAbortedError
     from amqpmesh.router.client.receiver import Receiver
     from amqpmesh.router.client.requester import Requester
     from amqpmesh.router.client.sender import Sender
@@ -264,7 +265,8 @@ if not TYPE_CHECKING:  # a type checker that saw `__getattr__` would believe in 
             ),
             "amqpmesh.router.io.dialing": ("Backoff",),
             "amqpmesh.router.client.connect": ("Connection", "connect"),
-            "amqpmesh.router.client.delivery": ("Delivery", "DeliveryAbortedError"),
+            "amqpmesh.router.client.delivery": ("Delivery",),
+            "amqpmesh.router.client.links.incoming": ("DeliveryAbortedError",),
             "amqpmesh.router.client.receiver": ("Receiver",),
             "amqpmesh.router.client.requester": ("Requester",),
             "amqpmesh.router.client.sender": ("Sender",),

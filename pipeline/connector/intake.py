@@ -15,15 +15,16 @@ import trio
 
 from amqpmesh.pipeline.connector import peer
 from amqpmesh.router.amqp.errors import CommandError, ConnectionClosedError
-from amqpmesh.router.client.attach_terms import ReceiverTerms
 from amqpmesh.router.client.batch_receiver import bulk_receiver
+from amqpmesh.router.client.links.attach_options import ReceiverTerms
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from amqpmesh.pipeline.connector.options import Options
     from amqpmesh.router.amqp.standard.messaging import Source
-    from amqpmesh.router.client.batch_receiver import Bulk, BulkReceiver
+    from amqpmesh.router.client.batch_receiver import BulkReceiver
+    from amqpmesh.router.client.links.batch_link import Bulk
 
 T = TypeVar("T")
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from amqpmesh.pipeline.connector.options import Options
-    from amqpmesh.router.client.batch_receiver import Bulk
+    from amqpmesh.router.client.links.batch_link import Bulk
     from amqpmesh.router.kernel import Delivery
 
 ROWS = 10_000

@@ -7,7 +7,7 @@ from typing import Final
 import trio
 
 from amqpmesh.router.amqp.standard.delivery_states import Accepted, Modified, Rejected
-from amqpmesh.router.client.outgoing import Outgoing
+from amqpmesh.router.client.links.outgoing import Outgoing
 from amqpmesh.router.client.receiver import Receiver
 from amqpmesh.router.client.sender import Sender, end_of
 from amqpmesh.router.message.content import Message, encode_message

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Generic, Self, TypeVar
 
-from amqpmesh.router.client.link import ClientLink
+from amqpmesh.router.client.links.link import ClientLink
 
 if TYPE_CHECKING:
     from types import TracebackType

@@ -9,11 +9,11 @@ import trio
 
 from amqpmesh.policies.redirect import Following, Place, pattern_refusal
 from amqpmesh.router.amqp.errors import CommandError
-from amqpmesh.router.client.arguments import demand_trio
-from amqpmesh.router.client.dialer import Dialer
+from amqpmesh.router.client.connections.dialer import Dialer
+from amqpmesh.router.client.connections.identity import ClientIdentity
 from amqpmesh.router.client.factory import LinkFactory
-from amqpmesh.router.client.identity import ClientIdentity
-from amqpmesh.router.client.link_manager import ANONYMOUS_RELAY
+from amqpmesh.router.client.links.arguments import demand_trio
+from amqpmesh.router.client.links.link_manager import ANONYMOUS_RELAY
 from amqpmesh.router.config.urls import Endpoint
 from amqpmesh.router.endpoint_setup import REDIRECT
 from amqpmesh.router.io.dialing import Backoff, Opener, open_tcp
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from amqpmesh.router.amqp.standard.performatives import Open
-    from amqpmesh.router.client.link_manager import LinkManager
+    from amqpmesh.router.client.links.link_manager import LinkManager
 
 
 class Connection(LinkFactory):

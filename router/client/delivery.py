@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, Final
 import trio
 
 from amqpmesh.router.amqp.codec.composite import encode_composite
-from amqpmesh.router.amqp.errors import AmqpMeshError, CommandError, LinkDetachedError, SessionEndedError, shown
+from amqpmesh.router.amqp.errors import CommandError, LinkDetachedError, SessionEndedError, shown
 from amqpmesh.router.amqp.standard.definitions import AmqpCondition, Error
 from amqpmesh.router.amqp.standard.delivery_states import Modified, Rejected
+from amqpmesh.router.client.links.arguments import by_symbol, symbol
 from amqpmesh.router.client.sent import Sent
-from amqpmesh.router.client.symbols import by_symbol, symbol
 from amqpmesh.router.kernel import ACCEPTED_STATE, RELEASED_STATE
 from amqpmesh.router.message.content import Message
 
@@ -21,18 +21,14 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from amqpmesh.router.amqp.codec.types import Value
-    from amqpmesh.router.client.incoming import Incoming
-    from amqpmesh.router.client.receiver_link import ReceiverLink
+    from amqpmesh.router.client.links.incoming import Incoming
+    from amqpmesh.router.client.links.receiver_link import ReceiverLink
 
 WHY_MAX: Final = 200
 """Characters of a description: part of it may be a peer's, and it has to go into a frame."""
 
 
 _OF_MESSAGES: Final = frozenset(item.name for item in fields(Message))
-
-
-class DeliveryAbortedError(AmqpMeshError):
-    """The sender dropped the delivery in the middle of it (§2.6.14); nothing is left to decide."""
 
 
 class Delivery:

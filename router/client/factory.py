@@ -9,21 +9,20 @@ from amqpmesh.router.amqp.codec.types import Described, Symbol
 from amqpmesh.router.amqp.codec.value_limits import MAX_VALUES
 from amqpmesh.router.amqp.errors import CommandError
 from amqpmesh.router.amqp.standard.definitions import ReceiverSettleMode, SenderSettleMode
-from amqpmesh.router.client.arguments import whole
-from amqpmesh.router.client.attach_terms import BUFFER, MAX_MESSAGE_SIZE, ReceiverTerms
+from amqpmesh.router.client.links.arguments import by_symbol, symbols, whole
+from amqpmesh.router.client.links.attach_options import BUFFER, MAX_MESSAGE_SIZE, ReceiverTerms
+from amqpmesh.router.client.links.receiver_link import ReceiverLink
+from amqpmesh.router.client.links.sender_link import SenderLink
 from amqpmesh.router.client.receiver import Receiver
-from amqpmesh.router.client.receiver_link import ReceiverLink
 from amqpmesh.router.client.requester import Requester
 from amqpmesh.router.client.sender import Sender
-from amqpmesh.router.client.sender_link import SenderLink
-from amqpmesh.router.client.symbols import by_symbol, symbols
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from amqpmesh.router.amqp.codec.types import Value
     from amqpmesh.router.amqp.standard.messaging import Source, Target
-    from amqpmesh.router.client.link_manager import LinkManager
+    from amqpmesh.router.client.links.link_manager import LinkManager
 
 
 class LinkFactory(ABC):

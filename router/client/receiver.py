@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Self
 from amqpmesh.router.amqp.errors import CommandError
 from amqpmesh.router.client.base import Attached
 from amqpmesh.router.client.delivery import Delivery
-from amqpmesh.router.client.receiver_link import ReceiverLink
+from amqpmesh.router.client.links.receiver_link import ReceiverLink
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -9,8 +9,8 @@ from uuid import UUID
 import trio
 
 from amqpmesh.router.amqp.errors import CommandError
-from amqpmesh.router.client.link import again
-from amqpmesh.router.client.requests import Call, Replies, Requests
+from amqpmesh.router.client.links.link import again
+from amqpmesh.router.client.links.requester_links import Call, Replies, Requests
 from amqpmesh.router.io.environment import surroundings
 from amqpmesh.router.message.content import Message
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from amqpmesh.router.amqp.codec.types import Value
-    from amqpmesh.router.client.link_manager import LinkManager
-    from amqpmesh.router.client.outgoing import Outgoing
+    from amqpmesh.router.client.links.link_manager import LinkManager
+    from amqpmesh.router.client.links.outgoing import Outgoing
 
 
 class Requester:

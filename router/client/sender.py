@@ -9,9 +9,9 @@ import trio
 
 from amqpmesh.router.amqp.errors import CommandError
 from amqpmesh.router.amqp.standard.delivery_states import Accepted
-from amqpmesh.router.client.arguments import whole
 from amqpmesh.router.client.base import Attached
-from amqpmesh.router.client.sender_link import SenderLink
+from amqpmesh.router.client.links.arguments import whole
+from amqpmesh.router.client.links.sender_link import SenderLink
 from amqpmesh.router.client.sent import Sent
 from amqpmesh.router.message.content import encode_message
 from amqpmesh.router.message.outcomes import outcome_error
@@ -19,7 +19,7 @@ from amqpmesh.router.message.writer import Sections
 
 if TYPE_CHECKING:
     from amqpmesh.router.amqp.codec.types import Value
-    from amqpmesh.router.client.outgoing import Outgoing
+    from amqpmesh.router.client.links.outgoing import Outgoing
     from amqpmesh.router.message.content import Message
 
 

@@ -8,7 +8,7 @@ from amqpmesh.router.amqp.errors import CommandError
 
 if TYPE_CHECKING:
     from amqpmesh.router.amqp.errors import AmqpMeshError
-    from amqpmesh.router.client.outgoing import Outgoing
+    from amqpmesh.router.client.links.outgoing import Outgoing
     from amqpmesh.router.message.outcomes import Outcome
 
 

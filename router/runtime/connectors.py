@@ -13,7 +13,7 @@ import trio
 
 from amqpmesh.policies.redirect import NotFollowedError, Place, Stop
 from amqpmesh.router.amqp.standard.definitions import ConnectionCondition
-from amqpmesh.router.client.client_connection import of_foreigner
+from amqpmesh.router.client.links.client_connection import of_foreigner
 from amqpmesh.router.config.urls import Endpoint, Service, is_loopback
 from amqpmesh.router.io.dialing import LASTING, Backoff, Opener, reason
 from amqpmesh.router.io.dns import LookUp, NoServerError, endpoints

@@ -7,10 +7,10 @@ import trio
 
 from amqpmesh.router.amqp.codec.value_limits import FEW_VALUES
 from amqpmesh.router.amqp.errors import AmqpMeshError
+from amqpmesh.router.client.connections.in_process import InProcess
 from amqpmesh.router.client.delivery import Delivery
 from amqpmesh.router.client.factory import LinkFactory
-from amqpmesh.router.client.in_process import InProcess
-from amqpmesh.router.client.link_manager import LinkManager
+from amqpmesh.router.client.links.link_manager import LinkManager
 from amqpmesh.router.config.file import ListenerConfig
 from amqpmesh.router.incremental import Steps
 from amqpmesh.router.io.environment import seconds_worked

@@ -15,10 +15,10 @@ import trio
 
 from amqpmesh.router.amqp.errors import CommandError, shown
 from amqpmesh.router.amqp.standard.definitions import ConnectionCondition, Error
-from amqpmesh.router.client.arguments import demand_trio
+from amqpmesh.router.client.connections.in_process import InProcess
 from amqpmesh.router.client.factory import LinkFactory
-from amqpmesh.router.client.in_process import InProcess
-from amqpmesh.router.client.link_manager import LinkManager
+from amqpmesh.router.client.links.arguments import demand_trio
+from amqpmesh.router.client.links.link_manager import LinkManager
 from amqpmesh.router.config.file import ConnectorConfig, LinkConfig, ListenerConfig, RouterConfig, load
 from amqpmesh.router.config.tables import differing
 from amqpmesh.router.core import Core

@@ -14,7 +14,7 @@ from amqpmesh.topology.simulation.log import log_as
 
 if TYPE_CHECKING:
     from amqpmesh.router.client.connect import Connection
-    from amqpmesh.router.client.link_manager import LinkManager
+    from amqpmesh.router.client.links.link_manager import LinkManager
     from amqpmesh.router.config.file import ListenerConfig
     from amqpmesh.router.statistics.router_statistics import Statistics
     from amqpmesh.topology.simulation.links import End

@@ -21,9 +21,9 @@ from amqpmesh.router.cli.process import stdio
 from amqpmesh.router.cli.process.interruptible import Patience, accompanied, attempt
 from amqpmesh.router.cli.source import Source
 from amqpmesh.router.client.connect import Connection
-from amqpmesh.router.client.outgoing import Outgoing
+from amqpmesh.router.client.links.outgoing import Outgoing
+from amqpmesh.router.client.links.sender_link import SenderLink
 from amqpmesh.router.client.sender import Sender, end_of
-from amqpmesh.router.client.sender_link import SenderLink
 from amqpmesh.router.management.entities import PREFIX
 from amqpmesh.router.management.queries import body_of
 from amqpmesh.router.management.service import ADDRESS

@@ -9,7 +9,7 @@ from amqpmesh.router.amqp.errors import CommandError, ConnectionClosedError
 from amqpmesh.router.amqp.standard.definitions import Error, Role
 from amqpmesh.router.amqp.standard.delivery_states import Rejected
 from amqpmesh.router.amqp.standard.performatives import Disposition, Transfer
-from amqpmesh.router.client.link_manager import ANONYMOUS_RELAY
+from amqpmesh.router.client.links.link_manager import ANONYMOUS_RELAY
 from amqpmesh.router.message.content import Message
 from tests.support.peers.scripted_server import Counterpart
 from tests.support.tasks.calls import Call

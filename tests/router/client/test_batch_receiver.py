@@ -12,8 +12,9 @@ from amqpmesh import Accepted, Connection, Message, Released, Router
 from amqpmesh.router.amqp.errors import CommandError, LinkDetachedError
 from amqpmesh.router.amqp.standard.messaging import DistributionMode, Source
 from amqpmesh.router.amqp.standard.performatives import Disposition
-from amqpmesh.router.client.attach_terms import ReceiverTerms
-from amqpmesh.router.client.batch_receiver import STEP, BulkReceiver, bulk_receiver
+from amqpmesh.router.client.batch_receiver import BulkReceiver, bulk_receiver
+from amqpmesh.router.client.links.attach_options import ReceiverTerms
+from amqpmesh.router.client.links.batch_link import STEP
 from tests.support.peers.library_client import Roads
 from tests.support.peers.scripted_server import Counterpart, Far
 

@@ -14,8 +14,7 @@ from amqpmesh.router.amqp.standard.definitions import AmqpCondition, LinkConditi
 from amqpmesh.router.amqp.standard.delivery_states import Modified, Rejected
 from amqpmesh.router.amqp.standard.messaging import Data
 from amqpmesh.router.amqp.standard.performatives import Detach, Disposition
-from amqpmesh.router.client.delivery import DeliveryAbortedError
-from amqpmesh.router.client.incoming import SECTION_MAX, WHOLE_MAX
+from amqpmesh.router.client.links.incoming import SECTION_MAX, WHOLE_MAX, DeliveryAbortedError
 from tests.support.peers.scripted_server import Counterpart
 from tests.support.tasks.calls import Call
 

@@ -12,7 +12,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from amqpmesh.router.amqp.standard.definitions import ReceiverSettleMode, Role
 from amqpmesh.router.amqp.standard.delivery_states import Accepted, Modified, Rejected, Released
 from amqpmesh.router.amqp.standard.performatives import Detach, Disposition, Flow, Transfer
-from amqpmesh.router.client.delivery import DeliveryAbortedError
+from amqpmesh.router.client.links.incoming import DeliveryAbortedError
 from amqpmesh.router.client.sender import end_of
 from amqpmesh.router.config.file import RouterConfig
 from amqpmesh.router.message.content import Message

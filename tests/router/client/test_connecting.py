@@ -17,7 +17,7 @@ from amqpmesh.router.amqp.sasl.exchange import SaslCode, SaslMechanisms, SaslOut
 from amqpmesh.router.amqp.standard.definitions import ConnectionCondition, Error
 from amqpmesh.router.amqp.standard.performatives import Close
 from amqpmesh.router.client.connect import connect
-from amqpmesh.router.client.identity import OPEN_TIME
+from amqpmesh.router.client.connections.identity import OPEN_TIME
 from amqpmesh.router.io.dialing import Backoff
 from amqpmesh.router.runtime.router import Router
 from tests.support.peers.library_client import URL, Host, Roads, enter

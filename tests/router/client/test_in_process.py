@@ -13,7 +13,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from amqpmesh.router.amqp.errors import CommandError, ConnectionClosedError, InDoubtError
 from amqpmesh.router.amqp.standard.delivery_states import Accepted, Modified, Released
-from amqpmesh.router.client.client_connection import ClientConnection
+from amqpmesh.router.client.links.client_connection import ClientConnection
 from amqpmesh.router.message.content import Message
 from amqpmesh.router.runtime.router import Router
 from tests.support.peers.library_client import joined

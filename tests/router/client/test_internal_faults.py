@@ -7,7 +7,7 @@ import trio
 from trio.testing import MockClock
 
 from amqpmesh import ConnectionClosedError, ModifiedError, Router
-from amqpmesh.router.client.receiver_link import ReceiverLink
+from amqpmesh.router.client.links.receiver_link import ReceiverLink
 from amqpmesh.router.logs.event_log import event_of
 from tests.support.peers.library_client import joined
 

@@ -242,7 +242,7 @@ async def test_a_transfer_without_credit_costs_the_link_and_nothing_else(
 async def test_a_peer_that_asks_and_reads_no_answer_is_not_heard_for_ever(
     nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock
 ) -> None:
-    monkeypatch.setattr("amqpmesh.router.client.session_task.BACKLOG_LIMIT", 2**14)
+    monkeypatch.setattr("amqpmesh.router.client.connections.connection_tasks.BACKLOG_LIMIT", 2**14)
     far = Counterpart(nursery)
     gate = Gate(far.roads)
     async with far.connect(open_stream=gate.open) as connection, connection.receiver("q") as receiver:

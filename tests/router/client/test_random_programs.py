@@ -15,7 +15,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from amqpmesh.router.amqp.errors import AmqpMeshError, CommandError, InDoubtError
 from amqpmesh.router.amqp.standard.definitions import ReceiverSettleMode, SenderSettleMode
 from amqpmesh.router.amqp.standard.delivery_states import Accepted, Modified, Rejected, Released
-from amqpmesh.router.client.delivery import DeliveryAbortedError
+from amqpmesh.router.client.links.incoming import DeliveryAbortedError
 from amqpmesh.router.io.dialing import Backoff
 from amqpmesh.router.io.environment import REAL
 from amqpmesh.router.message.content import Message

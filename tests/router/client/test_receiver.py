@@ -16,7 +16,7 @@ from amqpmesh.router.amqp.standard.definitions import LinkCondition, ReceiverSet
 from amqpmesh.router.amqp.standard.delivery_states import Accepted, Rejected, Released
 from amqpmesh.router.amqp.standard.messaging import Source, TerminusDurability
 from amqpmesh.router.amqp.standard.performatives import Disposition, Transfer
-from amqpmesh.router.client.attach_terms import MAX_MESSAGE_SIZE
+from amqpmesh.router.client.links.attach_options import MAX_MESSAGE_SIZE
 from amqpmesh.router.logs.event_log import event_of, fields_of
 from amqpmesh.router.message.content import Message
 from tests.support.peers.library_client import enter

@@ -8,7 +8,8 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from amqpmesh.router.amqp.errors import CommandError, ConnectionClosedError, InDoubtError
 from amqpmesh.router.amqp.standard.delivery_states import Accepted, Modified
-from amqpmesh.router.client.delivery import Delivery, DeliveryAbortedError
+from amqpmesh.router.client.delivery import Delivery
+from amqpmesh.router.client.links.incoming import DeliveryAbortedError
 from amqpmesh.router.client.receiver import Receiver
 from amqpmesh.router.client.sender import Sender
 from amqpmesh.router.message.content import Message

@@ -7,7 +7,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from amqpmesh import ConnectionClosedError, Message
 from amqpmesh.router.amqp.standard.delivery_states import Accepted
 from amqpmesh.router.amqp.standard.performatives import Close, Detach, Disposition, Transfer
-from amqpmesh.router.client.link_manager import ANONYMOUS_RELAY, REPLY_SENDERS
+from amqpmesh.router.client.links.link_manager import ANONYMOUS_RELAY, REPLY_SENDERS
 from tests.support.peers.library_client import Host, Roads
 from tests.support.peers.scripted_server import Counterpart
 from tests.support.tasks.calls import Call

@@ -19,7 +19,7 @@ from amqpmesh.router.amqp.standard.delivery_states import (
 )
 from amqpmesh.router.amqp.standard.messaging import Target
 from amqpmesh.router.amqp.standard.performatives import Attach, Disposition, Flow, Transfer
-from amqpmesh.router.client.client_connection import BACKLOG
+from amqpmesh.router.client.links.client_connection import BACKLOG
 from amqpmesh.router.message.content import Message
 from amqpmesh.router.message.outcomes import Outcome
 from tests.support.peers.library_client import Gate

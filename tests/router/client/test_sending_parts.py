@@ -15,9 +15,9 @@ from amqpmesh.router.amqp.standard.definitions import AmqpCondition, Error, Send
 from amqpmesh.router.amqp.standard.delivery_states import Accepted, Rejected
 from amqpmesh.router.amqp.standard.messaging import Data
 from amqpmesh.router.amqp.standard.performatives import Transfer
-from amqpmesh.router.client.client_connection import BACKLOG
-from amqpmesh.router.client.delivery import DeliveryAbortedError
-from amqpmesh.router.client.sender_link import PIECE
+from amqpmesh.router.client.links.client_connection import BACKLOG
+from amqpmesh.router.client.links.incoming import DeliveryAbortedError
+from amqpmesh.router.client.links.sender_link import PIECE
 from amqpmesh.router.message.content import Message
 from amqpmesh.router.message.outcomes import RejectedError
 from amqpmesh.router.message.writer import JOINED_MAX, Sections

@@ -14,7 +14,7 @@ from amqpmesh.router.amqp.standard.definitions import LinkCondition
 from amqpmesh.router.amqp.standard.delivery_states import Accepted
 from amqpmesh.router.amqp.standard.messaging import Data
 from amqpmesh.router.amqp.standard.performatives import Disposition, Flow
-from amqpmesh.router.client.attach_terms import MAX_MESSAGE_SIZE
+from amqpmesh.router.client.links.attach_options import MAX_MESSAGE_SIZE
 from amqpmesh.router.message.content import Message
 from amqpmesh.router.message.outcomes import RejectedError
 from amqpmesh.router.runtime.router import Router

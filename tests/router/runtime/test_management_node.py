@@ -15,8 +15,8 @@ from amqpmesh.router.amqp.errors import LinkDetachedError
 from amqpmesh.router.amqp.standard.definitions import Role
 from amqpmesh.router.amqp.standard.delivery_states import Rejected, Released
 from amqpmesh.router.amqp.standard.performatives import Detach
-from amqpmesh.router.client.incoming import Incoming
-from amqpmesh.router.client.receiver_link import ReceiverLink
+from amqpmesh.router.client.links.incoming import Incoming
+from amqpmesh.router.client.links.receiver_link import ReceiverLink
 from amqpmesh.router.config.file import AddressConfig
 from amqpmesh.router.incremental import Steps
 from amqpmesh.router.logs.event_log import event_of

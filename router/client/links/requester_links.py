@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import trio
 
+from amqpmesh.router.amqp.codec.composite import declaration
+from amqpmesh.router.amqp.codec.value_limits import MAX_VALUES, refuse_values
 from amqpmesh.router.amqp.errors import AmqpMeshError, InDoubtError, ProtocolError
-from amqpmesh.router.client.attach_terms import BUFFER, ReceiverTerms
-from amqpmesh.router.client.correlation import correlation_of
-from amqpmesh.router.client.outgoing import Outgoing
-from amqpmesh.router.client.receiver_link import ReceiverLink
-from amqpmesh.router.client.sender_link import SenderLink
-from amqpmesh.router.kernel import ACCEPTED_STATE
+from amqpmesh.router.amqp.standard.messaging import DeliveryAnnotations, Header, MessageAnnotations, Properties
+from amqpmesh.router.amqp.standard.sections import decode_sections
+from amqpmesh.router.client.links.attach_options import BUFFER, ReceiverTerms
+from amqpmesh.router.client.links.outgoing import Outgoing
+from amqpmesh.router.client.links.receiver_link import ReceiverLink
+from amqpmesh.router.client.links.sender_link import SenderLink
+from amqpmesh.router.kernel import ACCEPTED_STATE, Incomplete, Violation, descriptor_code, skip
 from amqpmesh.router.message.content import Message
 
 if TYPE_CHECKING:
     from amqpmesh.router.amqp.standard.performatives import Attach
-    from amqpmesh.router.client.incoming import Incoming
-    from amqpmesh.router.client.link_manager import LinkManager
+    from amqpmesh.router.client.links.incoming import Incoming
+    from amqpmesh.router.client.links.link_manager import LinkManager
+
+_PROPERTIES: Final = declaration(Properties).code
+
+_BEFORE: Final = frozenset(declaration(kind).code for kind in (Header, DeliveryAnnotations, MessageAnnotations))
+"""Sections that may come before the properties: gone over, whatever is in them."""
 
 Key = Any
 """A message-id: a str, bytes, a UUID, or an int."""
@@ -117,3 +125,22 @@ class Requests(SenderLink):
     def _may_send(self) -> bool:
         # What is half sent is finished or aborted in any case.
         return super()._may_send() and (self._replies.is_attached or self._in_delivery() is not None)
+
+
+def correlation_of(payload: bytes) -> Any:
+    """The correlation-id in a payload, maybe of a message that is none; None: there is none that could be read."""
+    at, size = 0, len(payload)
+    try:
+        while at < size:
+            code, begin = descriptor_code(payload, at, size)
+            end = skip(payload, begin, size)
+            if code == _PROPERTIES:
+                refuse_values(payload[at:end], MAX_VALUES)
+                (properties,) = decode_sections(payload[at:end])
+                return properties.correlation_id if isinstance(properties, Properties) else None
+            if code not in _BEFORE:
+                break
+            at = end
+    except (Incomplete, Violation, ProtocolError):
+        pass
+    return None

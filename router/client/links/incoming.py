@@ -12,14 +12,14 @@ from amqpmesh.router.amqp.errors import AmqpMeshError, CommandError, ProtocolErr
 from amqpmesh.router.amqp.standard.definitions import LinkCondition
 from amqpmesh.router.amqp.standard.delivery_states import Modified
 from amqpmesh.router.amqp.standard.messaging import MESSAGE_FORMAT, Data
-from amqpmesh.router.client.link import again
+from amqpmesh.router.client.links.link import again
 from amqpmesh.router.message.content import Message
 from amqpmesh.router.message.reader import Parts
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from amqpmesh.router.client.share import Share
+    from amqpmesh.router.amqp.session import Session
     from amqpmesh.router.kernel import Delivery as KernelDelivery
 
 SECTION_MAX: Final = 64 * 2**10
@@ -29,6 +29,37 @@ WHOLE_MAX: Final = 16 * 2**20
 """Octets of a message that streams and whose body is no data, so that it has to be there whole."""
 
 FAILED: Final = encode_composite(Modified(delivery_failed=True))
+
+
+class DeliveryAbortedError(AmqpMeshError):
+    """The sender dropped the delivery in the middle of it (§2.6.14); nothing is left to decide."""
+
+
+class Share:
+    """The part of its session's incoming window that a link holds, in frames (§2.5.6).
+
+    A session may outlive its links, so each returns its own part.
+    """
+
+    __slots__ = ("_frames", "_session")
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._frames = 0
+
+    def take(self, frames: int = 1) -> None:
+        """A frame came, or several."""
+        self._frames += frames
+
+    def release(self, frames: int) -> None:
+        """The octets of so many frames are gone from here."""
+        if self._frames:  # else the link was over before, and `close` has returned all
+            self._frames -= frames
+            self._session.release(frames)
+
+    def close(self) -> None:
+        """The link is over: what it holds is in the way of nobody."""
+        self.release(self._frames)
 
 
 class Incoming:

@@ -8,12 +8,12 @@ import trio
 
 from amqpmesh.router.amqp.errors import CommandError
 from amqpmesh.router.amqp.link import MAX_CREDIT, Receiver
-from amqpmesh.router.client.arguments import whole
-from amqpmesh.router.client.redirected import RedirectedLink
+from amqpmesh.router.client.links.arguments import whole
+from amqpmesh.router.client.links.redirected import RedirectedLink
 
 if TYPE_CHECKING:
-    from amqpmesh.router.client.incoming import Incoming
-    from amqpmesh.router.client.link_manager import LinkManager
+    from amqpmesh.router.client.links.incoming import Incoming
+    from amqpmesh.router.client.links.link_manager import LinkManager
 
 
 class Crediting(RedirectedLink):

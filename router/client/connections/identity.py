@@ -15,8 +15,8 @@ from amqpmesh.router.amqp.connection import Connection as Engine
 from amqpmesh.router.amqp.errors import CommandError, ConnectionClosedError, SaslError
 from amqpmesh.router.amqp.negotiation import Negotiation
 from amqpmesh.router.amqp.sasl.exchange import SaslClient, SaslCode
-from amqpmesh.router.client.client_connection import ClientConnection
-from amqpmesh.router.client.session_task import Served
+from amqpmesh.router.client.connections.connection_tasks import Served
+from amqpmesh.router.client.links.client_connection import ClientConnection
 from amqpmesh.router.config.urls import Endpoint, is_loopback
 from amqpmesh.router.endpoint_setup import PASSWORDS, PLAIN, WITHHELD
 from amqpmesh.router.io.dialing import FinalError, Opener, secure

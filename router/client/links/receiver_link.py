@@ -16,13 +16,11 @@ from amqpmesh.router.amqp.link import Receiver as EngineReceiver
 from amqpmesh.router.amqp.standard.definitions import AmqpCondition, Error
 from amqpmesh.router.amqp.standard.delivery_states import Rejected
 from amqpmesh.router.amqp.standard.messaging import MESSAGE_FORMAT, Source
-from amqpmesh.router.client.arguments import whole
-from amqpmesh.router.client.client_connection import MIN_WINDOW
-from amqpmesh.router.client.credit import Crediting
-from amqpmesh.router.client.delivery import DeliveryAbortedError
-from amqpmesh.router.client.incoming import FAILED, Incoming
-from amqpmesh.router.client.redirected import moved
-from amqpmesh.router.client.share import Share
+from amqpmesh.router.client.links.arguments import whole
+from amqpmesh.router.client.links.client_connection import MIN_WINDOW
+from amqpmesh.router.client.links.incoming import FAILED, DeliveryAbortedError, Incoming, Share
+from amqpmesh.router.client.links.receiver_credit import Crediting
+from amqpmesh.router.client.links.redirected import moved
 from amqpmesh.router.endpoint_setup import REDIRECT
 from amqpmesh.router.kernel import RELEASED_STATE
 from amqpmesh.router.logs import event_log
@@ -35,10 +33,10 @@ if TYPE_CHECKING:
     from amqpmesh.router.amqp.link import Link
     from amqpmesh.router.amqp.session import Session
     from amqpmesh.router.amqp.standard.performatives import Attach
-    from amqpmesh.router.client.attach_terms import ReceiverTerms
-    from amqpmesh.router.client.client_connection import ClientConnection
-    from amqpmesh.router.client.link_manager import LinkManager
-    from amqpmesh.router.client.outgoing import Outgoing
+    from amqpmesh.router.client.links.attach_options import ReceiverTerms
+    from amqpmesh.router.client.links.client_connection import ClientConnection
+    from amqpmesh.router.client.links.link_manager import LinkManager
+    from amqpmesh.router.client.links.outgoing import Outgoing
 
 log = event_log.EventLog("amqpmesh.client")
 

@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Final
 
 from amqpmesh.router.amqp.codec.types import Symbol
 from amqpmesh.router.amqp.errors import CommandError, LinkDetachedError
-from amqpmesh.router.client.arguments import text
-from amqpmesh.router.client.link import again
-from amqpmesh.router.client.sender_link import SenderLink
+from amqpmesh.router.client.links.arguments import text
+from amqpmesh.router.client.links.link import again
+from amqpmesh.router.client.links.sender_link import SenderLink
 from amqpmesh.router.io.environment import surroundings
 
 if TYPE_CHECKING:
     from amqpmesh.policies.redirect import Redirect, Stop
     from amqpmesh.router.amqp.errors import AmqpMeshError
-    from amqpmesh.router.client.client_connection import ClientConnection
-    from amqpmesh.router.client.link import ClientLink
-    from amqpmesh.router.client.outgoing import Outgoing
+    from amqpmesh.router.client.links.client_connection import ClientConnection
+    from amqpmesh.router.client.links.link import ClientLink
+    from amqpmesh.router.client.links.outgoing import Outgoing
 
 ANONYMOUS_RELAY: Final = Symbol("ANONYMOUS-RELAY")
 

@@ -15,14 +15,14 @@ from amqpmesh.router.amqp.errors import (
     LinkRedirectError,
 )
 from amqpmesh.router.amqp.standard.messaging import Source, Target
-from amqpmesh.router.client.endings import Action, Ending, Stage
-from amqpmesh.router.client.link import ClientLink
+from amqpmesh.router.client.links.endings import Action, Ending, Stage
+from amqpmesh.router.client.links.link import ClientLink
 from amqpmesh.router.logs import event_log
 from amqpmesh.router.model.redirects import redirect_of
 
 if TYPE_CHECKING:
     from amqpmesh.policies.redirect import Stop
-    from amqpmesh.router.client.link_manager import LinkManager
+    from amqpmesh.router.client.links.link_manager import LinkManager
 
 log = event_log.EventLog("amqpmesh.client")
 

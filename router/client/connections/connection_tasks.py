@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 
-from amqpmesh.router.client.client_connection import ClientConnection
+from amqpmesh.router.client.links.client_connection import ClientConnection
 from amqpmesh.router.io.secured_stream import close_gracefully
 from amqpmesh.router.io.streams import READ_SIZE
 

@@ -14,8 +14,8 @@ import trio
 from amqpmesh.router.amqp.connection import Connection as Engine
 from amqpmesh.router.amqp.errors import AmqpMeshError, CommandError, ConnectionClosedError
 from amqpmesh.router.amqp.negotiation import Negotiation
-from amqpmesh.router.client.client_connection import ClientConnection
-from amqpmesh.router.client.link_manager import LinkManager
+from amqpmesh.router.client.links.client_connection import ClientConnection
+from amqpmesh.router.client.links.link_manager import LinkManager
 from amqpmesh.router.io.environment import seconds_worked
 from amqpmesh.router.io.streams import BATCH_TIME
 from amqpmesh.router.logs import event_log
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from amqpmesh.policies.redirect import Redirect, Stop
-    from amqpmesh.router.client.link import ClientLink
+    from amqpmesh.router.client.links.link import ClientLink
     from amqpmesh.router.config.file import ListenerConfig
     from amqpmesh.router.model.connections import ConnectionRecord
     from amqpmesh.router.runtime.driver import Driver

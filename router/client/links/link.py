@@ -17,8 +17,8 @@ from amqpmesh.router.amqp.errors import (
 )
 from amqpmesh.router.amqp.standard.definitions import AmqpCondition, Error
 from amqpmesh.router.amqp.states import LinkEndpointState
-from amqpmesh.router.client.arguments import text
-from amqpmesh.router.client.endings import AFTER, ENDINGS, Action, Ending, Stage, detach_ending
+from amqpmesh.router.client.links.arguments import text
+from amqpmesh.router.client.links.endings import AFTER, ENDINGS, Action, Ending, Stage, detach_ending
 from amqpmesh.router.io.dialing import LASTING
 
 if TYPE_CHECKING:
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from amqpmesh.router.amqp.link import Link
     from amqpmesh.router.amqp.session import Session
     from amqpmesh.router.amqp.standard.performatives import Attach
-    from amqpmesh.router.client.client_connection import ClientConnection
-    from amqpmesh.router.client.link_manager import LinkManager
+    from amqpmesh.router.client.links.client_connection import ClientConnection
+    from amqpmesh.router.client.links.link_manager import LinkManager
     from amqpmesh.router.kernel import Delivery as KernelDelivery
 
 LEAVE_TIME: Final = 1.0

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from amqpmesh.router.amqp.link import Terminus
 from amqpmesh.router.amqp.standard.definitions import ReceiverSettleMode, Role, SenderSettleMode
 from amqpmesh.router.amqp.standard.messaging import Source, Target
-from amqpmesh.router.client.arguments import whole
+from amqpmesh.router.client.links.arguments import whole
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from amqpmesh.router.amqp.connection import Connection as Engine
     from amqpmesh.router.amqp.sasl.mechanisms import Work
     from amqpmesh.router.amqp.session import Session
-    from amqpmesh.router.client.link import ClientLink
+    from amqpmesh.router.client.links.link import ClientLink
 
 log = event_log.EventLog("amqpmesh.client")
 

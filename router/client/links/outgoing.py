@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from amqpmesh.router.amqp.standard.delivery_states import Accepted
-from amqpmesh.router.client.link import again
+from amqpmesh.router.client.links.link import again
 from amqpmesh.router.message.outcomes import outcome_error
 
 if TYPE_CHECKING:

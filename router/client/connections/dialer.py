@@ -17,11 +17,11 @@ from amqpmesh.router.amqp.errors import (
     shown,
 )
 from amqpmesh.router.amqp.standard.performatives import Open
-from amqpmesh.router.client.client_connection import ClientConnection
-from amqpmesh.router.client.identity import ClientIdentity
-from amqpmesh.router.client.link import ClientLink, again
-from amqpmesh.router.client.link_manager import LinkManager
-from amqpmesh.router.client.session_task import CLOSE_TIME, Served
+from amqpmesh.router.client.connections.connection_tasks import CLOSE_TIME, Served
+from amqpmesh.router.client.connections.identity import ClientIdentity
+from amqpmesh.router.client.links.client_connection import ClientConnection
+from amqpmesh.router.client.links.link import ClientLink, again
+from amqpmesh.router.client.links.link_manager import LinkManager
 from amqpmesh.router.io.dialing import LASTING, Backoff, FinalError, reason
 from amqpmesh.router.logs import event_log
 from amqpmesh.router.model.redirects import redirect_of

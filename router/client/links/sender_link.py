@@ -18,9 +18,9 @@ from amqpmesh.router.amqp.standard.definitions import ReceiverSettleMode, Role, 
 from amqpmesh.router.amqp.standard.delivery_states import Accepted
 from amqpmesh.router.amqp.standard.messaging import Source, Target
 from amqpmesh.router.amqp.states import LinkEndpointState
-from amqpmesh.router.client.link import again
-from amqpmesh.router.client.outgoing import Outgoing, OutgoingStream
-from amqpmesh.router.client.redirected import RedirectedLink, moved
+from amqpmesh.router.client.links.link import again
+from amqpmesh.router.client.links.outgoing import Outgoing, OutgoingStream
+from amqpmesh.router.client.links.redirected import RedirectedLink, moved
 from amqpmesh.router.logs import event_log
 from amqpmesh.router.message.outcomes import NOTHING_SAID, outcome_of
 
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from amqpmesh.router.amqp.link import Link
     from amqpmesh.router.amqp.session import Session
     from amqpmesh.router.amqp.standard.performatives import Attach
-    from amqpmesh.router.client.client_connection import ClientConnection
-    from amqpmesh.router.client.link_manager import LinkManager
+    from amqpmesh.router.client.links.client_connection import ClientConnection
+    from amqpmesh.router.client.links.link_manager import LinkManager
     from amqpmesh.router.message.writer import Sections
 
 log = event_log.EventLog("amqpmesh.client")

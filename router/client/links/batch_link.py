@@ -1,0 +1,301 @@
+"""Receiving by the ten thousand: deliveries come as octets, undecoded, and are decided many at a time.
+
+For a program that keeps what it received until somebody else has it, such as a job on a cluster. A `Receiver` makes an
+object for each delivery, reads its message, and wakes a task; here a delivery is an entry of two lists.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+import trio
+
+from amqpmesh.router import kernel
+from amqpmesh.router.amqp.link import FORGIVEN, MAX_CREDIT
+from amqpmesh.router.amqp.link import Receiver as EngineReceiver
+from amqpmesh.router.amqp.standard.messaging import DistributionMode, Source
+from amqpmesh.router.client.links.arguments import whole
+from amqpmesh.router.client.links.attach_options import ReceiverTerms
+from amqpmesh.router.client.links.incoming import Share
+from amqpmesh.router.client.links.receiver_link import ANSWER_TIME
+from amqpmesh.router.client.links.redirected import RedirectedLink, moved
+from amqpmesh.router.endpoint_setup import REDIRECT
+from amqpmesh.router.kernel import RELEASED_STATE
+
+if TYPE_CHECKING:
+    from amqpmesh.router.amqp.errors import AmqpMeshError
+    from amqpmesh.router.amqp.events import DeliveriesGathered, TransferReceived
+    from amqpmesh.router.amqp.link import Link
+    from amqpmesh.router.amqp.session import Session
+    from amqpmesh.router.amqp.standard.performatives import Attach
+    from amqpmesh.router.client.links.client_connection import ClientConnection
+    from amqpmesh.router.client.links.link_manager import LinkManager
+
+STEP: Final = 2048
+"""Deliveries that may be on their way at once, however much credit there is in all. What a peer cannot get rid of at
+once it has to keep, and look at again; and of small ones so many are a hundredth of a second's."""
+
+WINDOW: Final = 2 * STEP
+"""Transfer frames that the peer may send before it hears that some were taken (§2.5.6). So many may come beyond
+`memory`."""
+
+
+@dataclass(slots=True)
+class Bulk:
+    """Deliveries in the order in which they came: the octets of each, and what the kernel knows of it (its tag, its
+    message-format). `link` is the endpoint that they came by: where that is gone, they cannot be decided any more."""
+
+    link: Link | None = None
+    payloads: list[bytes] = field(default_factory=list)
+    deliveries: list[kernel.Delivery] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return len(self.payloads)
+
+    def cut(self, count: int) -> Bulk:
+        """Take the first `count` out of it."""
+        first = Bulk(self.link, self.payloads[:count], self.deliveries[:count])
+        del self.payloads[:count]
+        del self.deliveries[:count]
+        return first
+
+
+class BulkEnd(RedirectedLink):
+    """The receiving end of a link whose deliveries are taken and decided in bulk."""
+
+    kind = "receiver"
+    _way = "from"
+
+    def __init__(
+        self,
+        home: LinkManager,
+        name: str,
+        address: str | None,
+        terms: ReceiverTerms,
+        *,
+        credit: int,
+        memory: int,
+        most: int | None,
+    ) -> None:
+        """Args: as of `bulk_receiver`."""
+        super().__init__(home, name, address)
+        self._terms = terms
+        self._asked = terms.asked(address)
+        self._credit = whole("credit", credit, MAX_CREDIT)
+        self._memory = memory
+        self._most = most
+        self._share: Share | None = None
+        #: Whole, and not taken yet.
+        self._came = Bulk()
+        #: The frames so far of the delivery that is coming.
+        self._pieces: list[bytes] = []
+        #: Octets and number of all that came whole and is not decided, taken or not.
+        self._octets = 0
+        self._undecided = 0
+        #: Frames that hold the peer's window.
+        self._frames = 0
+        #: The peer is to tell its flow state.
+        self._asking = False
+        #: How many came in all, and how often it was lost.
+        self.received = 0
+        self.losses = 0
+
+    # ------------------------------------------------------------------------------------------------- for the program
+
+    @property
+    def waiting(self) -> int:
+        """Deliveries that can be taken now."""
+        return len(self._came)
+
+    @property
+    def undecided(self) -> int:
+        """Deliveries that are here and not decided."""
+        return self._undecided
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no more will come before something is decided."""
+        return self._undecided >= self._credit or self._octets > self._memory
+
+    def take(self, count: int, octets: int) -> Bulk:
+        """Up to `count` deliveries and so many octets, but one if there is any, however large."""
+        payloads = self._came.payloads
+        number = min(count, len(payloads))
+        total = sum(map(len, payloads[:number]))
+        while number > 1 and total > octets:
+            number -= 1
+            total -= len(payloads[number])
+        return self._came.cut(number)
+
+    def decide(self, bulk: Bulk, state: bytes) -> bool:
+        """Settle deliveries that were taken, each at most once. Returns: whether the peer is told; not, if the link
+        that they came by is gone."""
+        told = bulk.link is not None and bulk.link is self._link and self.is_attached
+        if told:
+            for delivery in bulk.deliveries:
+                kernel.dispose(delivery, state, True)
+        self._octets -= sum(map(len, bulk.payloads))
+        self._undecided -= len(bulk)
+        self._open_window()
+        self._replenish()
+        return told
+
+    # ---------------------------------------------------------------------------------------------------- of ClientLink
+
+    @property
+    def _wanted(self) -> str | None:
+        return self._asked.address
+
+    def _choose_session(self, client_connection: ClientConnection) -> Session:
+        session = client_connection.session_for(self, WINDOW)
+        self._share = Share(session)
+        return session
+
+    def _attach(self, session: Session) -> Link:
+        link = self._terms.attach(session, self.name, moved(self._asked, self._stop))
+        remote = session.connection.remote
+        if isinstance(link, EngineReceiver) and not (remote is not None and REDIRECT in remote.offered_capabilities):
+            link.forgiven = FORGIVEN  # it is no router of ours
+        return link
+
+    def _accepts(self, attach: Attach) -> bool:
+        return attach.source is not None
+
+    def _wanting(self, attach: Attach) -> str | None:
+        assert isinstance(attach.source, Source)
+        copy = DistributionMode.COPY
+        if self._asked.distribution_mode is copy and attach.source.distribution_mode is not copy:
+            return "the peer does not let messages be browsed"
+        return self._terms.wanting(attach, self._asked)
+
+    def _begin_use(self, attach: Attach) -> None:
+        assert isinstance(attach.source, Source)
+        self.address = attach.source.address
+        self._came.link = self._link
+        self._enable_fast_path()
+        self._replenish()
+
+    def _lost(self, error: AmqpMeshError, *, final: bool) -> None:  # noqa: ARG002 - nobody waits for a delivery here
+        """What was not taken comes again, if its sender has not settled it; then it is here for good."""
+        self.losses += 1
+        kept = Bulk()
+        for payload, delivery in zip(self._came.payloads, self._came.deliveries, strict=True):
+            if delivery.remote_settled:
+                kept.payloads.append(payload)
+                kept.deliveries.append(delivery)
+            else:
+                self._octets -= len(payload)
+                self._undecided -= 1
+        self._came = kept
+        self._pieces = []
+        self._frames = 0
+        if self._share is not None:
+            self._share.close()
+
+    async def _finish(self, *, clean: bool) -> None:  # noqa: ARG002 - it waits for nobody either way
+        """No new deliveries; what is not decided goes back, whoever has it."""
+        link = self._link
+        self._credit = 0
+        if not isinstance(link, EngineReceiver) or not self.is_attached:
+            return
+        with trio.move_on_after(ANSWER_TIME, shield=True):
+            if link.credit:
+                # Behind the answer nothing comes. A drain would do the same, but RabbitMQ fails over it.
+                self._asking = True
+                link.flow(0, echo=True)
+                while self._asking and self.is_attached:
+                    await self._change.wait()
+        if self.is_attached:
+            for delivery in list(link.flow_state.unsettled.values()):
+                assert isinstance(delivery, kernel.Delivery), "nothing is relayed here"
+                kernel.dispose(delivery, RELEASED_STATE, True)
+
+    def transferred(self, event: TransferReceived) -> None:
+        """A frame of a delivery came (§2.7.5)."""
+        came = event.delivery
+        assert self._share is not None, "it was attached"
+        self._share.take()
+        self._frames += 1
+        if came.aborted:
+            self._pieces = []
+        elif came.complete:
+            payload = event.payload
+            if self._pieces:
+                payload = b"".join((*self._pieces, payload))
+                self._pieces = []
+            self._came.payloads.append(payload)
+            self._came.deliveries.append(came)
+            self._octets += len(payload)
+            self._undecided += 1
+            self.received += 1
+        else:
+            self._pieces.append(event.payload)
+        self._open_window()
+        self._replenish()
+
+    def gathered(self, event: DeliveriesGathered) -> None:
+        """Whole deliveries came, of a frame each (§2.7.5)."""
+        assert self._share is not None, "it was attached"
+        number = len(event.deliveries)
+        self._share.take(number)
+        self._frames += number
+        self._came.payloads += event.payloads
+        self._came.deliveries += event.deliveries
+        self._octets += sum(map(len, event.payloads))
+        self._undecided += number
+        self.received += number
+        self._open_window()
+        self._replenish()
+
+    def disposed(
+        self,
+        delivery: kernel.Delivery,
+        state: bytes | None,  # noqa: ARG002 - what counts is what the receiver says
+        settled: bool,
+    ) -> None:
+        """The sender's state of a delivery (§2.7.6)."""
+        if settled:
+            # It remembers nothing of it, whatever the program will think of it.
+            kernel.dispose(delivery, None, True)
+
+    def flowed(self) -> None:
+        """The sender's flow state (§2.6.7)."""
+        if self._asking:
+            self._asking = False
+            self._changed()
+        self._replenish()
+
+    def can_go_on(self) -> None:
+        """A receiver sends nothing that would have to wait."""
+
+    # ----------------------------------------------------------------------------------------------------------- inside
+
+    def _enable_fast_path(self) -> None:
+        """Have the kernel receive whole deliveries in batches, without an event for each."""
+        link, client_connection = self._link, self._client_connection
+        assert link is not None, "both have attached"
+        assert link.input_handle is not None, "both have attached"
+        assert client_connection is not None, "both have attached"
+        wire = client_connection.engine.flow_state
+        wire.batch = wire.batch or kernel.ReceivedBatch()
+        kernel.enable_fast_path(link.flow_state, link.input_handle, None)
+
+    def _open_window(self) -> None:
+        """The peer may send as long as there is memory; and the rest of the one delivery that is larger than that."""
+        if self._frames and self._share is not None and (self._octets <= self._memory or not self._undecided):
+            frames, self._frames = self._frames, 0
+            self._share.release(frames)
+
+    def _replenish(self) -> None:
+        """Tell the peer of more credit: when half of what may be on its way has gathered, or when it has none."""
+        link = self._link
+        if not isinstance(link, EngineReceiver) or not self.is_attached or self._octets > self._memory:
+            return
+        step = min(STEP, self._credit)
+        wanted = min(step, self._credit - self._undecided)
+        if self._most is not None:
+            wanted = min(wanted, self._most - self.received)
+        due = wanted - link.credit
+        if due > 0 and (link.credit == 0 or due * 2 >= step):
+            link.flow(link.credit + due)
