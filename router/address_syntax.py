@@ -1,28 +1,32 @@
-"""Addresses taken apart: `name`, or `name@container`."""
+"""The syntax of addresses: `name`, or `name@container`."""
 
 import hashlib
 from typing import Final
 
 DYNAMIC: Final = "$dynamic"
-"""The names of dynamic nodes begin with it."""
+"""The first part of the names of dynamic nodes (§3.5.3)."""
 
 
 def split(address: str) -> tuple[str, str | None]:
-    """The name and the container of an address, which splits at its last `@`; without one the container is None."""
+    """Return the name and the container of an address, which splits at its last `@`; the container is None without one."""
     name, at, container = address.rpartition("@")
     return (name, container) if at else (address, None)
 
 
 def refusal(address: str) -> str | None:
-    """Why a text is no address; None: it is one. `@container` is one: the whole of that."""
+    """Return the reason why a text is no valid address; None: it is valid. `@container` is valid: all of it is the
+    name.
+    """
     if not address:
         return "must not be empty"
     return "must name a container behind its @" if address.endswith("@") else None
 
 
-def as_known_at(container: str, name: str) -> str:
-    """How a router knows an address of its own: by its name; by all of it, where that has an `@` already, which would
-    part it anew.
+def local_key(container: str, name: str) -> str:
+    """Return the key under which a container knows one of its own nodes: its name, or the full address if the name has
+    an `@`.
+
+    A name with an `@` would be split at that `@`.
     """
     return f"{name}@{container}" if "@" in name else name
 

@@ -16,7 +16,7 @@ from amqpmesh.router.memory.holders import check_node, count_output
 from amqpmesh.router.model.credit_share import Share
 from amqpmesh.router.model.links import IncomingLink
 from amqpmesh.router.model.node import NOBODY_AWAITED
-from amqpmesh.router.small_set import excluding, including
+from amqpmesh.router.small_set import with_item, without_item
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -132,7 +132,7 @@ def _grant(core: Core, grants: Iterable[Grant]) -> None:
             if incoming.draining:
                 ingress = incoming.ingress
                 if incoming not in ingress.lenders:
-                    ingress.lenders = including(ingress.lenders, incoming)
+                    ingress.lenders = with_item(ingress.lenders, incoming)
                     incoming.drain_by = core.now + ingress.config.drain_time
                     core.schedule(incoming.drain_by, partial(core.touch, ingress))
             core.touch(incoming.ingress)
@@ -148,7 +148,7 @@ def _answer_drains(core: Core, address: Address) -> None:
     over = address.pool.drained(core.now)
     for share in list(address.lenders):
         if over or core.now >= share.drain_by:
-            address.lenders = excluding(address.lenders, share)
+            address.lenders = without_item(address.lenders, share)
             share.drained(core.now)
             core.touch(share.node)
     answered = []
@@ -160,6 +160,6 @@ def _answer_drains(core: Core, address: Address) -> None:
         if outgoing.current is None or outgoing.current.started:
             answered.append(outgoing)
     for outgoing in answered:
-        address.draining = excluding(address.draining, outgoing)
+        address.draining = without_item(address.draining, outgoing)
         outgoing.link.drained()
         core.touch_outgoing(outgoing)

@@ -30,7 +30,7 @@ from amqpmesh.router.delivery.memory_pressure import nodes
 from amqpmesh.router.delivery.settlement import end_waiting
 from amqpmesh.router.endpoint_setup import client_sasl, endpoint, server_sasl
 from amqpmesh.router.handlers import handle
-from amqpmesh.router.incremental import Chores, at_once
+from amqpmesh.router.incremental import Chores, run_to_end
 from amqpmesh.router.kernel import KernelRouter, serial_distance
 from amqpmesh.router.logins import Logins
 from amqpmesh.router.logs.event_log import EventLog
@@ -483,7 +483,7 @@ class Core:
 
     def statistics(self) -> Statistics:
         """How things stand now."""
-        return at_once(survey(self))
+        return run_to_end(survey(self))
 
     def passed(self) -> tuple[int, int]:
         """How many connections and links are gone, and how many there are.

@@ -29,7 +29,7 @@ from amqpmesh.router.memory.retained import of_attach, of_begin, of_open, rememb
 from amqpmesh.router.mesh.neighbour import Neighbour
 from amqpmesh.router.model.links import IncomingLink, OutgoingLink
 from amqpmesh.router.model.redirects import info
-from amqpmesh.router.small_set import including
+from amqpmesh.router.small_set import with_item
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -277,7 +277,7 @@ def _drain_requested(core: Core, record: ConnectionRecord, event: events.DrainRe
     else:
         address = taken.address
         if taken not in address.draining:
-            address.draining = including(address.draining, taken)
+            address.draining = with_item(address.draining, taken)
             taken.drain_by = core.now + address.config.drain_time
             core.schedule(taken.drain_by, partial(core.touch, address))
         address.pool.drain(core.now)

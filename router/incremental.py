@@ -1,4 +1,4 @@
-"""Work in steps, so that long work leaves turns to others."""
+"""Long work in small steps, so that other tasks get turns in between."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ T = TypeVar("T")
 Steps: TypeAlias = Generator[None, None, T]
 """A piece of work: each `next` does one step, and the return value of the generator is the result."""
 
-#: Steps that one turn does at once: most departures need fewer. A step is a link, or some ten deliveries.
-AT_ONCE: Final = 20
+#: Steps that one turn does at once; the loss of most links needs fewer. A step is a link, or some ten deliveries.
+STEPS_A_TURN: Final = 20
 
-#: Legs of deliveries with several receivers that one turn looks at before other work has its turn.
-LEGS: Final = 1000
+#: Legs of multicast deliveries that one turn looks at before other work has its turn.
+LEGS_A_TURN: Final = 1000
 
 
-def at_once(steps: Steps[T]) -> T:
+def run_to_end(steps: Steps[T]) -> T:
     """Do all steps without a pause. Returns: the result."""
     try:
         while True:
@@ -29,22 +29,22 @@ def at_once(steps: Steps[T]) -> T:
 
 
 class Chores:
-    """Pieces of work that take turns: none waits until another is done."""
+    """Pieces of work that take turns: one step of the oldest piece at a time, so no piece waits for the end of another."""
 
     def __init__(self) -> None:
         self._left: deque[Steps[None]] = deque()
-        self._at_once = AT_ONCE
+        self._at_once = STEPS_A_TURN
 
     def __bool__(self) -> bool:
-        """Tell whether work is left."""
+        """Return True if work is left."""
         return bool(self._left)
 
     def begin_turn(self) -> None:
-        """Allow `AT_ONCE` steps to this turn."""
-        self._at_once = AT_ONCE
+        """Allow `STEPS_A_TURN` steps in this turn."""
+        self._at_once = STEPS_A_TURN
 
     def do(self, steps: Steps[None]) -> None:
-        """Do the steps that this turn still allows at once, and leave the rest to `step`."""
+        """Do the steps that this turn still allows, and leave the rest to `step`."""
         while self._at_once > 0:
             self._at_once -= 1
             if _is_done(steps):
@@ -52,7 +52,7 @@ class Chores:
         self._left.append(steps)
 
     def put_off(self, steps: Steps[None]) -> None:
-        """Leave a whole piece of work to `step`."""
+        """Leave all steps of a piece of work to `step`."""
         self._left.append(steps)
 
     def step(self) -> None:

@@ -1,11 +1,11 @@
-"""Collections of which a router has tens of thousands, and most of which hold nothing, or one thing.
+"""Compact ordered sets for zero or few items.
 
-A `Few` is a tuple as long as it is small, so that an empty one takes no memory of its own, and an `OrderedDict` once it
-is not. Either keeps the order in which things came, and is read in the same ways: `in`, `len`, iteration, truth. Who
-changes one puts what has become of it in its place:
+A router has tens of thousands of such sets, and most of them hold one item or none. A `SmallSet` is a tuple while it is
+small, so an empty set takes no memory of its own, and an `OrderedDict` above `MAX_TUPLE` items. Both keep the order of
+insertion and support `in`, `len`, iteration and truth. The functions return the changed set, which the caller stores:
 
-    node.outgoing = including(node.outgoing, link)
-    node.outgoing = excluding(node.outgoing, link)
+    node.outgoing = with_item(node.outgoing, link)
+    node.outgoing = without_item(node.outgoing, link)
 """
 
 from __future__ import annotations
@@ -13,50 +13,50 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import Final, TypeAlias, TypeVar
 
-Thing = TypeVar("Thing")
+Item = TypeVar("Item")
 
-Few: TypeAlias = tuple[Thing, ...] | OrderedDict[Thing, None]
+SmallSet: TypeAlias = tuple[Item, ...] | OrderedDict[Item, None]
 
-#: As many are looked through one by one in less time than it takes to find one by its hash.
-MOST: Final = 4
-
-
-def including(few: Few[Thing], thing: Thing) -> Few[Thing]:
-    """With one more, behind the others; where it is among them already, it keeps its place."""
-    if isinstance(few, tuple):
-        if thing in few:
-            return few
-        if len(few) < MOST:
-            return (*few, thing)
-        few = OrderedDict.fromkeys(few)
-    few[thing] = None
-    return few
+#: A linear search through so many items is faster than a look-up by hash.
+MAX_TUPLE: Final = 4
 
 
-def excluding(few: Few[Thing], thing: Thing) -> Few[Thing]:
-    """Without one of them, if it is one."""
-    if isinstance(few, tuple):
-        return tuple([each for each in few if each is not thing]) if thing in few else few
-    few.pop(thing, None)
-    return few or ()
+def with_item(items: SmallSet[Item], item: Item) -> SmallSet[Item]:
+    """Return the set with one more item, at the end; an item that is in it keeps its place."""
+    if isinstance(items, tuple):
+        if item in items:
+            return items
+        if len(items) < MAX_TUPLE:
+            return (*items, item)
+        items = OrderedDict.fromkeys(items)
+    items[item] = None
+    return items
 
 
-def preceding(few: Few[Thing], thing: Thing) -> Few[Thing]:
-    """With one before all others, whether it was among them or not."""
-    if isinstance(few, tuple) and len(few) < MOST:
-        return (thing, *(each for each in few if each is not thing))
-    if isinstance(few, tuple):
-        few = OrderedDict.fromkeys(few)
-    few[thing] = None
-    few.move_to_end(thing, last=False)
-    return few
+def without_item(items: SmallSet[Item], item: Item) -> SmallSet[Item]:
+    """Return the set without an item, if it is in it."""
+    if isinstance(items, tuple):
+        return tuple([each for each in items if each is not item]) if item in items else items
+    items.pop(item, None)
+    return items or ()
 
 
-def sharing(few: Few[Thing], other: Few[Thing]) -> Few[Thing]:
-    """The same, as one with another small collection of the same things: one tuple less to keep."""
-    return other if isinstance(few, tuple) and few == other else few
+def with_item_first(items: SmallSet[Item], item: Item) -> SmallSet[Item]:
+    """Return the set with an item before all others; the item may be in it already."""
+    if isinstance(items, tuple) and len(items) < MAX_TUPLE:
+        return (item, *(each for each in items if each is not item))
+    if isinstance(items, tuple):
+        items = OrderedDict.fromkeys(items)
+    items[item] = None
+    items.move_to_end(item, last=False)
+    return items
 
 
-def first(few: Few[Thing]) -> Thing:
-    """The one that has been there longest. Raises: StopIteration: there is none."""
-    return next(iter(few))
+def shared(items: SmallSet[Item], other: SmallSet[Item]) -> SmallSet[Item]:
+    """Return `other` if both sets are equal tuples, else `items`: equal sets then share one tuple in memory."""
+    return other if isinstance(items, tuple) and items == other else items
+
+
+def first(items: SmallSet[Item]) -> Item:
+    """Return the oldest item. Raises: StopIteration: the set is empty."""
+    return next(iter(items))

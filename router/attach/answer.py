@@ -48,7 +48,7 @@ from amqpmesh.router.model.lane import LaneKind
 from amqpmesh.router.model.links import IncomingLink, LinkKey, OutgoingLink
 from amqpmesh.router.model.redirects import info
 from amqpmesh.router.model.refusal import RefusedError
-from amqpmesh.router.small_set import excluding, including
+from amqpmesh.router.small_set import with_item, without_item
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     from amqpmesh.router.model.connections import ConnectionRecord
     from amqpmesh.router.model.lane import Lane
     from amqpmesh.router.model.node import Address
-    from amqpmesh.router.small_set import Few
+    from amqpmesh.router.small_set import SmallSet
 
 #: Characters of a container-id and of a link's name that a dynamic node's name repeats: enough to trace it by (§3.5.3),
 #: few enough for the smallest frame that a peer may take (§2.7.1).
@@ -106,7 +106,7 @@ class Attaching:
         self._here = Source(address=core.id)
         self._number = 0
         #: Links by what identifies them: of several connections, if those live.
-        self.links: dict[LinkKey, Few[IncomingLink | OutgoingLink]] = {}
+        self.links: dict[LinkKey, SmallSet[IncomingLink | OutgoingLink]] = {}
         self._claims = Claims(core)
         #: Containers of which several connections share a link's name, by the hash of what identifies them, and until
         #: when that is not told again.
@@ -172,7 +172,7 @@ class Attaching:
             else:
                 self._tell_shared(record, holder)
         taken.key = key
-        self.links[key] = including(self.links.get(key, ()), taken)
+        self.links[key] = with_item(self.links.get(key, ()), taken)
 
     def _unsettled(self, record: ConnectionRecord, link: Link, attach: Attach) -> Mapping[bytes, object]:
         """What answers an incomplete unsettled map."""
@@ -262,7 +262,7 @@ class Attaching:
             pool.set_suspended(core.draining or core.lookup.is_cut_off(incoming))
         record.incoming[incoming] = None
         if address is not None:
-            address.incoming = including(address.incoming, incoming)
+            address.incoming = with_item(address.incoming, incoming)
             core.touch(address)
             if not address.has_consumers:
                 core.log.info(
@@ -332,9 +332,9 @@ class Attaching:
         )
         record.outgoing[outgoing] = None
         if copy:
-            address.copies = including(address.copies, outgoing)
+            address.copies = with_item(address.copies, outgoing)
         else:
-            address.outgoing = including(address.outgoing, outgoing)
+            address.outgoing = with_item(address.outgoing, outgoing)
         outgoing.branch = address.pool.add_branch(0, 1, not copy, outgoing)
         core.touch_outgoing(outgoing)
         core.consumers_changed(address)
@@ -381,7 +381,7 @@ class Attaching:
         )
         link.context = outgoing
         record.outgoing[outgoing] = None
-        way.outgoing = including(way.outgoing, outgoing)
+        way.outgoing = with_item(way.outgoing, outgoing)
         outgoing.branch = way.pool.add_branch(0, cost, True, outgoing)
         core.touch_outgoing(outgoing)
         if core.recording is not None:
@@ -413,7 +413,7 @@ class Attaching:
         link.context = incoming
         record.incoming[incoming] = None
         if way is not None:
-            way.incoming = including(way.incoming, incoming)
+            way.incoming = with_item(way.incoming, incoming)
         core.touch_input(incoming)
         if core.recording is not None:
             core.recording.up(incoming)
@@ -507,7 +507,7 @@ class Attaching:
         key = taken.key
         if key is None:
             return
-        left = excluding(self.links.get(key, ()), taken)
+        left = without_item(self.links.get(key, ()), taken)
         if left:
             self.links[key] = left
         else:

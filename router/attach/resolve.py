@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from amqpmesh.policies.access import is_reserved
 from amqpmesh.policies.distribution import Distribution
-from amqpmesh.router.address_syntax import as_known_at, refusal, split
+from amqpmesh.router.address_syntax import local_key, refusal, split
 from amqpmesh.router.amqp.standard.definitions import AmqpCondition
 from amqpmesh.router.attach.answer import check_here, follows
 from amqpmesh.router.credit.sinks import FixedCredit
@@ -162,7 +162,7 @@ class Lookup:
         if redirect is not None and follows(place.config, record, attach):
             return core.elsewhere.led(tenant, place.name, redirect)
         check_here(place.config, place.name)
-        return self._use(tenant, place, as_known_at(core.id, place.name))
+        return self._use(tenant, place, local_key(core.id, place.name))
 
     def _use(self, tenant: str, place: Place, key: str) -> Address:
         if not place.is_available:
@@ -234,7 +234,7 @@ class Lookup:
         if mesh is not None and container is None:
             found = mesh.routes.route(tenant, name, place.config)
         else:
-            found = core.addresses.find(tenant, as_known_at(core.id, name))
+            found = core.addresses.find(tenant, local_key(core.id, name))
         if found is None and place.is_reserved:
             raise RefusedError(AmqpCondition.NOT_FOUND, "no such node")
         return found
@@ -273,7 +273,7 @@ class Lookup:
             return self._redirected(incoming, tenant, place)
         if not place.is_available:
             return None
-        return core.addresses.find(tenant, name if container is None else as_known_at(core.id, name))
+        return core.addresses.find(tenant, name if container is None else local_key(core.id, name))
 
 
 def limit_windows(core: Core) -> None:

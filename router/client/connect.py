@@ -17,7 +17,7 @@ from amqpmesh.router.client.links.link_manager import ANONYMOUS_RELAY
 from amqpmesh.router.config.urls import Endpoint
 from amqpmesh.router.endpoint_setup import REDIRECT
 from amqpmesh.router.io.dialing import Backoff, Opener, open_tcp
-from amqpmesh.router.io.environment import surroundings
+from amqpmesh.router.io.environment import environment
 from amqpmesh.router.io.tls import client_context
 
 if TYPE_CHECKING:
@@ -138,7 +138,7 @@ def connect(
     if tls is None and any(each.startswith("amqps:") for each in urls):
         tls = client_context(*(None if file is None else Path(file) for file in (trust, certificate, key)))
     client_identity = ClientIdentity(
-        id=id if id is not None else f"amqpmesh-{surroundings().token(6)}",
+        id=id if id is not None else f"amqpmesh-{environment().token(6)}",
         places=places,
         mechanisms=mechanisms,
         user=user,

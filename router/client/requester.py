@@ -11,7 +11,7 @@ import trio
 from amqpmesh.router.amqp.errors import CommandError
 from amqpmesh.router.client.links.link import again
 from amqpmesh.router.client.links.requester_links import Call, Replies, Requests
-from amqpmesh.router.io.environment import surroundings
+from amqpmesh.router.io.environment import environment
 from amqpmesh.router.message.content import Message
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ class Requester:
         """
         request = replace(message) if isinstance(message, Message) else Message(message)
         if request.message_id is None:
-            request.message_id = UUID(hex=surroundings().token(16), version=4)
+            request.message_id = UUID(hex=environment().token(16), version=4)
         payload = request.encode()  # whether it can be is to be known before it waits
         key = request.message_id if request.correlation_id is None else request.correlation_id
         await trio.lowlevel.checkpoint_if_cancelled()

@@ -25,7 +25,7 @@ from amqpmesh.router.containers.watches import is_gone
 from amqpmesh.router.delivery.link_loss import link_over
 from amqpmesh.router.model.links import IncomingLink, OutgoingLink
 from amqpmesh.router.model.redirects import redirect_of
-from amqpmesh.router.small_set import including
+from amqpmesh.router.small_set import with_item
 from amqpmesh.router.statistics.router_statistics import ContainerLinkState, ContainerLinkStatistics
 
 if TYPE_CHECKING:
@@ -334,7 +334,7 @@ class Containers:
         incoming.input.drains = False
         incoming.input.firm = False
         record.incoming[incoming] = None
-        node.incoming = including(node.incoming, incoming)
+        node.incoming = with_item(node.incoming, incoming)
         core.touch_input(incoming)
         return incoming
 
@@ -352,7 +352,7 @@ class Containers:
             now=core.now,
         )
         record.outgoing[outgoing] = None
-        node.outgoing = including(node.outgoing, outgoing)
+        node.outgoing = with_item(node.outgoing, outgoing)
         outgoing.branch = node.pool.add_branch(0, 1, True, outgoing)
         core.touch_outgoing(outgoing)
         core.consumers_changed(node)

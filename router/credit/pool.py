@@ -31,7 +31,7 @@ from amqpmesh.router.amqp.errors import CommandError
 from amqpmesh.router.credit.sinks import SERIAL, FixedCredit, Grant, Input, ahead
 from amqpmesh.router.credit.sources import Branch, Demand
 from amqpmesh.router.credit.waiters import Lines
-from amqpmesh.router.small_set import Few, excluding, first, including, preceding
+from amqpmesh.router.small_set import SmallSet, first, with_item, with_item_first, without_item
 
 __all__ = ["Branch", "FixedCredit", "Grant", "Input", "Pool"]
 
@@ -108,13 +108,13 @@ class Pool:
         self._short_since: float | None = None  # since when there was never enough for everybody who waits
         self._looked = False  # since then, for credit that others may give back
         # Asked to drain because others starve, and told a lower limit: in the order in which we wait for their answer.
-        self._reclaiming: Few[Input] = ()
-        self._lowered: Few[Input] = ()
+        self._reclaiming: SmallSet[Input] = ()
+        self._lowered: SmallSet[Input] = ()
         # Asked to drain because a consumer drains.
-        self._round: Few[Input] = ()
+        self._round: SmallSet[Input] = ()
         self._round_asked = False
         self._round_until: float | None = None
-        self._changed: Few[Input] = ()  # whom a flow must be sent
+        self._changed: SmallSet[Input] = ()  # whom a flow must be sent
         self._next_check = 0.0  # when starving is looked at again, at the earliest
         self._spare_at: float | None = None  # when the spare delivery is given to who expected more
         self._lower_at: float | None = None  # when limits are lowered, if it is still necessary then
@@ -214,8 +214,8 @@ class Pool:
         """It is gone. Its waiting deliveries still count until `forwarded` is told of each."""
         self._spend(i, i.granted)
         self._lines.leave(i)
-        self._changed = excluding(self._changed, i)
-        self._lowered = excluding(self._lowered, i)
+        self._changed = without_item(self._changed, i)
+        self._lowered = without_item(self._lowered, i)
         self._answered(i)
 
     def received(self, i: Input, now: float) -> None:
@@ -289,7 +289,7 @@ class Pool:
             self._lines.used(i, now)  # it would use more than it holds
 
     @property
-    def watched(self) -> Few[Input]:
+    def watched(self) -> SmallSet[Input]:
         """The inputs of which `quiet` changes with what becomes of others: one that is alone, or a few of whom one
         waits for more. Many are not looked at whenever one changes; each is as soon as it is known what came by it.
         """
@@ -395,7 +395,7 @@ class Pool:
         while self._reclaiming and first(self._reclaiming)._answer_by <= now:
             i = first(self._reclaiming)
             self._answered(i)
-            self._changed = including(self._changed, i)  # it drains no more
+            self._changed = with_item(self._changed, i)  # it drains no more
             keep = 1 if self.spare else 0
             if i.credit > keep:
                 # Its silence is taken for consent. Lowering its limit makes that true, of all but what is on its way.
@@ -447,14 +447,14 @@ class Pool:
         served: list[Input] = []
         while lines.hungry and self._free() > 0:
             i = first(lines.hungry)
-            lines.hungry = excluding(lines.hungry, i)
+            lines.hungry = without_item(lines.hungry, i)
             (served if not self._expects_more(i, now) and self._give(i, 1) else passed).append(i)
         for i in tuple(self._lowered):  # what they have not confirmed to have given back they may have again
             if not i.credit and i not in passed and self._give(i, 1):
-                lines.hungry = excluding(lines.hungry, i)
+                lines.hungry = without_item(lines.hungry, i)
                 served.append(i)
         for i in reversed(passed):
-            lines.hungry = preceding(lines.hungry, i)
+            lines.hungry = with_item_first(lines.hungry, i)
         lines.served(served, share, now)
         # Then up to a share each.
         while lines.renewing and self._renew(first(lines.renewing)):
@@ -477,7 +477,7 @@ class Pool:
                 i._plenty = True
             if i.credit <= half:
                 return False
-        lines.renewing = excluding(lines.renewing, i)
+        lines.renewing = without_item(lines.renewing, i)
         i._renew_at = half
         return True
 
@@ -506,7 +506,7 @@ class Pool:
         self._granted += fresh
         if again + fresh:
             i._raised = i in self._lowered
-            self._changed = including(self._changed, i)
+            self._changed = with_item(self._changed, i)
             self._floored = False
         return again + fresh
 
@@ -553,7 +553,7 @@ class Pool:
             if i.credit > 1:
                 need -= self._ask_back(i, min(need, i.credit - 1), now)
             else:
-                lines.rich = excluding(lines.rich, i)
+                lines.rich = without_item(lines.rich, i)
         if need <= 0:
             return
         # Those who have just come have what is spare, and nobody who uses its own is disturbed before that is used.
@@ -568,7 +568,7 @@ class Pool:
             if excess > 0 and not i.draining and (i.lowers or excess >= share):
                 need -= self._ask_back(i, min(need, excess), now)
 
-    def _needs(self, line: Few[Input]) -> int:
+    def _needs(self, line: SmallSet[Input]) -> int:
         """What inputs that wait need for a share each, deliveries."""
         large = sum(i.large for i in line) if self._lines.large else 0
         return (len(line) - large) * self._share() + (large and large * self._share(large=True))
@@ -580,7 +580,7 @@ class Pool:
         """
         if i.drains and not i.lowers:
             i._answer_by = now + self._pace.reclaim_time
-            self._reclaiming = including(self._reclaiming, i)
+            self._reclaiming = with_item(self._reclaiming, i)
             self._ask(i)
             return i.credit - 1
         self._take_back(i, count, now)
@@ -607,7 +607,7 @@ class Pool:
         self._round_asked = False
         for i in self._lines.inputs:
             if i.credit:
-                self._round = including(self._round, i)
+                self._round = with_item(self._round, i)
                 if i.drains and not i.draining:
                     self._ask(i)
         if self._round:
@@ -617,17 +617,17 @@ class Pool:
         """Asks it to drain; until it has, it gets no more."""
         i.draining = True
         lines = self._lines
-        lines.rich = excluding(lines.rich, i)
-        lines.renewing = excluding(lines.renewing, i)
-        self._changed = including(self._changed, i)
+        lines.rich = without_item(lines.rich, i)
+        lines.renewing = without_item(lines.renewing, i)
+        self._changed = with_item(self._changed, i)
 
     def _answered(self, i: Input) -> None:
         """It has drained, or is no longer waited for."""
         if i.draining:
             i.draining = False
             self._floored = False
-        self._reclaiming = excluding(self._reclaiming, i)
-        self._round = excluding(self._round, i)
+        self._reclaiming = without_item(self._reclaiming, i)
+        self._round = without_item(self._round, i)
         if not self._round:
             self._round_until = None
 
@@ -646,16 +646,16 @@ class Pool:
         i._doubtful = i._doubtful or i._raised
         if not i._doubtful:  # else no answer can end it, and a consumer that comes and goes must not put off the end
             i._confirm_by = now + self._pace.reclaim_time
-            self._lowered = including(excluding(self._lowered, i), i)
+            self._lowered = with_item(without_item(self._lowered, i), i)
         if not i.firm:
-            self._changed = including(self._changed, i)
+            self._changed = with_item(self._changed, i)
         if i.credit <= 1:
-            self._lines.rich = excluding(self._lines.rich, i)
+            self._lines.rich = without_item(self._lines.rich, i)
         self._sank(i)
 
     def _write_off(self, i: Input) -> None:
         """It will not use what was taken back."""
-        self._lowered = excluding(self._lowered, i)
+        self._lowered = without_item(self._lowered, i)
         i.granted -= i._revoked
         self._granted -= i._revoked
         self._revoked -= i._revoked

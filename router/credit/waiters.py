@@ -1,7 +1,7 @@
 """Where the inputs of a pool stand: who waits for credit, who uses it, and with whom it lies idle."""
 
 from amqpmesh.router.credit.sinks import Input
-from amqpmesh.router.small_set import Few, excluding, first, including, preceding, sharing
+from amqpmesh.router.small_set import SmallSet, first, shared, with_item, with_item_first, without_item
 
 
 class Lines:
@@ -14,15 +14,15 @@ class Lines:
 
     def __init__(self, idle_time: float) -> None:
         self.idle_time = idle_time
-        self.inputs: Few[Input] = ()
+        self.inputs: SmallSet[Input] = ()
         """All of them."""
-        self.hungry: Few[Input] = ()
+        self.hungry: SmallSet[Input] = ()
         """Those that hold none, in the order of their last."""
-        self.recent: Few[Input] = ()
+        self.recent: SmallSet[Input] = ()
         """Those that hold some and are not idle, in the order in which that was found."""
-        self.renewing: Few[Input] = ()
+        self.renewing: SmallSet[Input] = ()
         """Of `recent`, those that hold half a share or less."""
-        self.rich: Few[Input] = ()
+        self.rich: SmallSet[Input] = ()
         """Idle ones that hold more than one, and are not asked to give it back."""
         self.active = 0
         """How many are not idle."""
@@ -31,16 +31,16 @@ class Lines:
 
     def enter(self, i: Input) -> None:
         """A new one, without credit."""
-        self.inputs = including(self.inputs, i)
-        self.hungry = including(self.hungry, i)
+        self.inputs = with_item(self.inputs, i)
+        self.hungry = with_item(self.hungry, i)
         self._count(i, 1)
 
     def leave(self, i: Input) -> None:
         """It is gone."""
-        self.inputs = excluding(self.inputs, i)
+        self.inputs = without_item(self.inputs, i)
         if not i._idle:
             self._count(i, -1)
-        self.hungry = excluding(self.hungry, i)
+        self.hungry = without_item(self.hungry, i)
         self._let_go(i)
 
     def served(self, inputs: list[Input], share: int, now: float) -> None:
@@ -53,14 +53,14 @@ class Lines:
         if share > 1:
             for i in reversed(inputs):  # in front, in their order, since they have the least
                 if not i._idle:
-                    self.renewing = preceding(self.renewing, i)
+                    self.renewing = with_item_first(self.renewing, i)
 
     def used(self, i: Input, now: float) -> None:
         """It used credit, or says that it would: it is not idle."""
         if i._idle:
             i._idle = False
             self._count(i, 1)
-            self.rich = excluding(self.rich, i)
+            self.rich = without_item(self.rich, i)
             if i.credit:
                 self._place(i, now)
         self.sank(i)
@@ -70,9 +70,9 @@ class Lines:
         left = i.credit
         if not left:
             self._let_go(i)
-            self.hungry = including(self.hungry, i)
+            self.hungry = with_item(self.hungry, i)
         elif left <= i._renew_at and not i._idle and not i.draining:
-            self.renewing = including(self.renewing, i)
+            self.renewing = with_item(self.renewing, i)
 
     def age(self, now: float) -> None:
         """Finds out who has become idle; each input is looked at once in `idle_time` at most."""
@@ -82,7 +82,7 @@ class Lines:
             if i._placed_at > before:
                 break
             if i._used_at > i._placed_at:
-                self.recent = excluding(self.recent, i)
+                self.recent = without_item(self.recent, i)
                 self._place(i, i._used_at)
             else:
                 self.rest(i)
@@ -92,10 +92,10 @@ class Lines:
         if not i._idle:
             i._idle = True
             self._count(i, -1)
-            self.recent = excluding(self.recent, i)
-            self.renewing = excluding(self.renewing, i)
+            self.recent = without_item(self.recent, i)
+            self.renewing = without_item(self.renewing, i)
         if i.credit > 1 and not i.draining:
-            self.rich = sharing(including(self.rich, i), self.inputs)
+            self.rich = shared(with_item(self.rich, i), self.inputs)
 
     def _count(self, i: Input, one: int) -> None:
         self.active += one
@@ -104,9 +104,9 @@ class Lines:
 
     def _place(self, i: Input, now: float) -> None:
         i._placed_at = now
-        self.recent = including(self.recent, i)
+        self.recent = with_item(self.recent, i)
 
     def _let_go(self, i: Input) -> None:
-        self.recent = excluding(self.recent, i)
-        self.renewing = excluding(self.renewing, i)
-        self.rich = excluding(self.rich, i)
+        self.recent = without_item(self.recent, i)
+        self.renewing = without_item(self.renewing, i)
+        self.rich = without_item(self.rich, i)

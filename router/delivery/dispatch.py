@@ -8,7 +8,7 @@ from amqpmesh.policies.distribution import choose
 from amqpmesh.router.delivery.queueing import forwarded, unqueue, wait
 from amqpmesh.router.delivery.sending import pump, start
 from amqpmesh.router.delivery.settlement import expired, sender_gone, settle_written
-from amqpmesh.router.incremental import LEGS
+from amqpmesh.router.incremental import LEGS_A_TURN
 from amqpmesh.router.model.links import IncomingLink
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def dispatch(core: Core, address: Address) -> None:
     aside: list[tuple[int, int, Relay]] = []
     by_share = bool(address.shares) and not address.is_multicast
     while (relay := waiting.first()) is not None:
-        if core.legs_seen >= LEGS:
+        if core.legs_seen >= LEGS_A_TURN:
             core.postpone(address)
             break
         if _is_left(relay):

@@ -13,7 +13,7 @@ from amqpmesh.router.delivery.settlement import hop_lost, route_again, undeliver
 from amqpmesh.router.kernel import disable_fast_path, end_link
 from amqpmesh.router.memory.holders import forget_output
 from amqpmesh.router.model.links import OutgoingLink
-from amqpmesh.router.small_set import excluding
+from amqpmesh.router.small_set import without_item
 
 if TYPE_CHECKING:
     from amqpmesh.router.amqp.session import Session
@@ -152,10 +152,10 @@ def _withdraw(core: Core, taken: IncomingLink | OutgoingLink) -> bool:
         if core.recording is not None:
             core.recording.down(taken)
         address = taken.address
-        address.copies = excluding(address.copies, taken)
-        address.outgoing = excluding(address.outgoing, taken)
-        address.draining = excluding(address.draining, taken)
-        address.creditors = excluding(address.creditors, taken)
+        address.copies = without_item(address.copies, taken)
+        address.outgoing = without_item(address.outgoing, taken)
+        address.draining = without_item(address.draining, taken)
+        address.creditors = without_item(address.creditors, taken)
         if taken.branch is not None:
             address.pool.remove_branch(taken.branch, core.now)
         current, taken.current = taken.current, None
@@ -176,7 +176,7 @@ def _withdraw(core: Core, taken: IncomingLink | OutgoingLink) -> bool:
             abort(core, relay)
         taken.pool.remove_input(taken.input, core.now)
         if taken.address is not None:
-            taken.address.incoming = excluding(taken.address.incoming, taken)
+            taken.address.incoming = without_item(taken.address.incoming, taken)
         address = taken.address  # type: ignore[assignment]  # None for an anonymous terminus
     if address is not None:
         core.touch(address)

@@ -27,7 +27,7 @@ from amqpmesh.router.delivery.queueing import config_of, decided_there, forwarde
 from amqpmesh.router.delivery.redelivery import dead_letter
 from amqpmesh.router.delivery.sending import Sent, abort_leg, may_pass, uncount_or_abort
 from amqpmesh.router.delivery.verdict import answer, pass_up, settle_orphan, tell
-from amqpmesh.router.incremental import LEGS
+from amqpmesh.router.incremental import LEGS_A_TURN
 from amqpmesh.router.kernel import (
     ACCEPTED_STATE,
     DECLARED,
@@ -77,7 +77,7 @@ def disposition_received(core: Core, event: DispositionReceived) -> None:
         elif delivery.relay is not None:
             _sender_said(core, delivery.relay, delivery, state, settled)
         done += 1
-        if core.legs_seen >= LEGS:
+        if core.legs_seen >= LEGS_A_TURN:
             break
     del event.deliveries[:done]
 

@@ -12,24 +12,24 @@ import trio
 
 from amqpmesh.router.amqp.errors import ConnectionClosedError
 from amqpmesh.router.config.urls import Endpoint
-from amqpmesh.router.io.environment import surroundings
+from amqpmesh.router.io.environment import environment
 
 if TYPE_CHECKING:
     from amqpmesh.policies.redirect import Place
     from amqpmesh.router.amqp.errors import AmqpMeshError
 
 Opener = Callable[[Endpoint], Awaitable[trio.abc.Stream]]
-"""Opens the stream that TLS and AMQP run over."""
+"""A function that opens the stream for TLS and AMQP."""
 
 LASTING: Final = 5.0
 """Seconds after which a connection or a link counts as working: the next failure is the first in a row again."""
 
 NOT_TLS: Final = ("WRONG_VERSION_NUMBER", "PACKET_LENGTH_TOO_LONG", "RECORD_LAYER_FAILURE")
-"""What OpenSSL calls it, in one version or another, if what comes is no TLS at all."""
+"""OpenSSL's reasons, in its several versions, for data that is not TLS at all."""
 
 
-class FinalError(Exception):
-    """Trying again would not help; `error` is what the program is told."""
+class PermanentError(Exception):
+    """A failure that another attempt would not mend; `error` is what the program gets."""
 
     def __init__(self, error: AmqpMeshError) -> None:
         super().__init__(error)
@@ -50,14 +50,14 @@ class Backoff:
         """Return the seconds to wait after the `row`-th failure in a row, counted from 1."""
         longest = min(self.longest, self.first * 2.0 ** min(row - 1, 30))
         # Many clients of a restarted router must not connect all at once.
-        return longest * surroundings().chance.uniform(0.5, 1.0)
+        return longest * environment().chance.uniform(0.5, 1.0)
 
 
 async def open_tcp(endpoint: Endpoint) -> trio.abc.Stream:
-    """A TCP connection, by IPv6 or IPv4, whichever answers first. Raises: OSError."""
+    """Open a TCP connection by IPv6 or IPv4, whichever answers first. Raises: OSError."""
     try:
         stream = await trio.open_tcp_stream(endpoint.host, endpoint.port)
-    except UnicodeError:  # a part of it is empty, or too long to be asked for
+    except UnicodeError:  # a label of the name is empty, or too long for DNS
         raise OSError("that is no name of a host") from None
     stream.setsockopt(trio.socket.IPPROTO_TCP, trio.socket.TCP_NODELAY, 1)
     stream.setsockopt(trio.socket.SOL_SOCKET, trio.socket.SO_KEEPALIVE, 1)
@@ -65,9 +65,10 @@ async def open_tcp(endpoint: Endpoint) -> trio.abc.Stream:
 
 
 async def secure(stream: trio.abc.Stream, context: ssl.SSLContext, place: Place) -> trio.abc.Stream:
-    """The same within TLS (§5.2).
+    """Return the stream inside TLS, as its client (§5.2).
 
-    Raises: BrokenResourceError: the handshake failed. FinalError: the server is not the one that it should be.
+    Raises: BrokenResourceError: the handshake failed. PermanentError: the server's certificate is not valid for
+        `place`.
     """
     secured: trio.SSLStream[trio.abc.Stream] = trio.SSLStream(
         stream, context, server_hostname=place.certified, https_compatible=True
@@ -77,21 +78,21 @@ async def secure(stream: trio.abc.Stream, context: ssl.SSLContext, place: Place)
     except trio.BrokenResourceError as error:
         cause = error.__cause__
         if isinstance(cause, ssl.SSLCertVerificationError):
-            raise FinalError(ConnectionClosedError(f"{place}: TLS: {cause.verify_message}")) from None
+            raise PermanentError(ConnectionClosedError(f"{place}: TLS: {cause.verify_message}")) from None
         raise
     return secured
 
 
 def reason(failure: BaseException) -> str:
-    """Why no stream came about; where several addresses were tried, each reason once."""
+    """Return the reason why no stream was opened. After attempts at several addresses, each reason is listed once."""
     cause = failure.__cause__ or failure
     causes = cause.exceptions if isinstance(cause, BaseExceptionGroup) else (cause,)
-    return ", ".join(dict.fromkeys(map(_said, causes)))
+    return ", ".join(dict.fromkeys(map(_reason_of, causes)))
 
 
-def _said(error: BaseException) -> str:
+def _reason_of(error: BaseException) -> str:
     if isinstance(error, ssl.SSLError) and error.reason in NOT_TLS:
         return "no TLS here: does it want amqp://?"
     if isinstance(error, OSError) and not isinstance(error, ssl.SSLError) and (error.errno or 0) > 0:
-        return os.strerror(error.errno or 0)  # Trio's own words repeat the address
+        return os.strerror(error.errno or 0)  # Trio's own message repeats the address
     return str((isinstance(error, OSError) and error.strerror) or error)

@@ -1,4 +1,4 @@
-"""Which servers a domain names for a service: SRV records of DNS (RFC 2782)."""
+"""SRV records of DNS: the servers of a domain for a service (RFC 2782)."""
 
 from __future__ import annotations
 
@@ -11,18 +11,20 @@ from typing import TYPE_CHECKING, Final
 import trio
 
 from amqpmesh.router.config.urls import Endpoint
-from amqpmesh.router.io.environment import surroundings
+from amqpmesh.router.io.environment import environment
 
 if TYPE_CHECKING:
     from amqpmesh.router.config.urls import Service
 
 LOOK_UP_TIME: Final = 5.0
-"""Seconds for DNS to answer, all its servers together."""
+"""Seconds for an answer, all DNS servers together."""
 
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """One SRV record. The least `priority` is tried first; among equals a greater `weight` is more often first."""
+    """One SRV record. The lowest `priority` is tried first; among equal priorities a greater `weight` is first more
+    often.
+    """
 
     priority: int
     weight: int
@@ -31,17 +33,21 @@ class Server:
 
 
 class NoServerError(OSError):
-    """DNS says that a domain has no servers: not that it does not say."""
+    """The answer of DNS that a domain has no servers. A missing answer is another `OSError`."""
 
 
 LookUp = Callable[[str], Awaitable[Iterable[Server]]]
-"""Finds the SRV records of a name, `_amqps._tcp.example.org`. Raises NoServerError: there are none. OSError: why there
-is no answer."""
+"""A function that finds the SRV records of a name such as `_amqps._tcp.example.org`.
+
+Raises: NoServerError: there are none. OSError: DNS gave no answer; with the reason.
+"""
 
 
 async def look_up(name: str) -> list[Server]:
-    """Ask the DNS that the system is set up for. Raises: NoServerError: no record. OSError: why there is no answer."""
-    # Most routers never need it, and it takes a tenth of a second to read.
+    """Ask the system's DNS servers. Raises: NoServerError: there is no record. OSError: DNS gave no answer; with the
+    reason.
+    """
+    # Imported here: most routers never need it, and the import takes a tenth of a second.
     from dns.asyncresolver import Resolver
     from dns.exception import DNSException
     from dns.resolver import NXDOMAIN, NoAnswer
@@ -56,26 +62,26 @@ async def look_up(name: str) -> list[Server]:
 
 
 async def endpoints(service: Service, find: LookUp) -> list[Endpoint]:
-    """The servers of a domain, in the order in which to try them.
+    """Return the servers of a domain, in the order in which to try them.
 
-    Raises: NoServerError: DNS has none, or says that there is no such service. OSError: it does not answer.
+    Raises: NoServerError: DNS has none, or says that the service does not exist. OSError: DNS gave no answer.
     """
     with trio.move_on_after(2 * LOOK_UP_TIME) as limit:
         found = list(await find(service.name))
     if limit.cancelled_caught:
         raise OSError(f"DNS does not answer for {service.name}")
-    # A single target of "." says that the service is not there (RFC 2782).
+    # A single target "." means that the service does not exist (RFC 2782).
     servers = [each for each in found if each.target not in ("", ".")]
     if not servers:
         raise NoServerError(f"DNS has no server for {service.name}")
-    return [Endpoint(service.scheme, each.target, each.port) for each in ordered(servers, surroundings().chance)]
+    return [Endpoint(service.scheme, each.target, each.port) for each in ordered(servers, environment().chance)]
 
 
 def ordered(servers: Iterable[Server], chance: Random) -> list[Server]:
-    """By priority; among equals at random, by weight, as RFC 2782 has it."""
+    """Order servers by priority, and those of equal priority at random by weight, as RFC 2782 demands."""
     result = []
     for _, group in groupby(sorted(servers, key=lambda each: (each.priority, each.weight)), lambda each: each.priority):
-        left = list(group)  # those without weight first: they have a small chance
+        left = list(group)  # servers of weight 0 come first: they have a small chance
         while left:
             at = chance.randint(0, sum(each.weight for each in left))
             for server in left:

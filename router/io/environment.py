@@ -1,6 +1,6 @@
-"""What comes to a program from outside, besides bytes and Trio's time: chance, and how long its own work takes.
+"""Input of the edge besides bytes and Trio's clock: random numbers, tokens, and a stopwatch.
 
-Programs have the real ones. A simulation gives a whole run others, so that the same seed gives the same run.
+Programs use `REAL`. A simulation sets another `Environment` for a whole Trio run, so the same seed gives the same run.
 """
 
 import secrets
@@ -14,33 +14,35 @@ import trio
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Surroundings:
-    """Where the edge takes from what neither a peer nor the clock tells it."""
+class Environment:
+    """The sources of randomness and of measured time."""
 
     chance: Random
-    """For what only has to differ, or to be spread; nothing of it is secret."""
+    """Random numbers that need not be secret: for values that only have to differ, or to be spread."""
     token: Callable[[int], str]
-    """So many octets, in hexadecimal digits, that nobody else has and nobody can guess."""
+    """A function from a number of octets to a random token of that size, in hexadecimal digits: unique, and not
+    guessable.
+    """
     stopwatch: Callable[[], float]
-    """Seconds, to be compared with each other: how long the work took that a task has done without a pause."""
+    """A clock in seconds without a defined start. It measures how long a task has worked without a pause."""
 
 
-REAL: Final = Surroundings(
-    # One of our own: programs that set a seed get the numbers that they expect.
-    chance=Random(),  # noqa: S311 - nothing is guessed
+REAL: Final = Environment(
+    # A generator of our own: programs that set a seed of `random` get the numbers that they expect.
+    chance=Random(),  # noqa: S311 - not for secrets
     token=secrets.token_hex,
     stopwatch=time.perf_counter,
 )
 
-OF_RUN: Final[trio.lowlevel.RunVar[Surroundings]] = trio.lowlevel.RunVar("amqpmesh surroundings", REAL)
-"""Those of a run of Trio; a simulation sets them."""
+OF_THIS_RUN: Final[trio.lowlevel.RunVar[Environment]] = trio.lowlevel.RunVar("amqpmesh environment", REAL)
+"""The environment of a Trio run; a simulation sets it."""
 
 
-def surroundings() -> Surroundings:
-    """Those of this run; outside of any the real ones."""
-    return OF_RUN.get() if trio.lowlevel.in_trio_run() else REAL
+def environment() -> Environment:
+    """Return the environment of this Trio run, or `REAL` outside of any run."""
+    return OF_THIS_RUN.get() if trio.lowlevel.in_trio_run() else REAL
 
 
-def seconds_worked() -> float:
-    """What the stopwatch of this run shows."""
-    return OF_RUN.get().stopwatch()
+def stopwatch_seconds() -> float:
+    """Return the time of this run's stopwatch, in seconds."""
+    return OF_THIS_RUN.get().stopwatch()

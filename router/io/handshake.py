@@ -1,4 +1,4 @@
-"""The server's side of TLS: the handshake, and who the peer turned out to be."""
+"""The server's side of TLS: the handshake, and the peer's identity."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,20 +8,20 @@ from typing import Any, Self
 import trio
 
 from amqpmesh.router.io.secured_stream import LINGER, TlsStream, close_gracefully
-from amqpmesh.router.io.streams import PutBack, TcpStream
-from amqpmesh.router.io.tls import certificate_user, not_believed
+from amqpmesh.router.io.streams import PrefixedStream, TcpStream
+from amqpmesh.router.io.tls import certificate_user, untrusted_reason
 from amqpmesh.router.logins import Logins
 
 HANDSHAKE_TIME_OUT = 10.0
-"""Seconds for a TLS handshake; what comes behind it has the engine's own time-out."""
+"""Seconds for a TLS handshake; the engine has its own time-out for what follows."""
 
 SecuredStream = TlsStream | trio.SSLStream[trio.abc.Stream]
-"""A stream within TLS: over a socket ours, over any other that of `trio`."""
+"""A stream inside TLS: `TlsStream` over a socket, `trio.SSLStream` over any other stream."""
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """A verified certificate of a peer, DER, and whom it names; all None without one."""
+    """A peer's verified certificate (DER), its user and its subject; all None without a certificate."""
 
     certificate: bytes | None = None
     user: str | None = None
@@ -29,9 +29,9 @@ class Identity:
 
     @classmethod
     def of(cls, stream: SecuredStream) -> Self:
-        """Of the peer of a stream whose handshake is done."""
+        """Return the identity of the peer of a stream after its handshake."""
         told = stream.getpeercert()
-        # What was not verified has a binary form, too.
+        # An unverified certificate has a binary form, too.
         certificate = stream.getpeercert(binary_form=True) if told else None
         return cls(certificate, certificate_user(told), certificate_subject(told))
 
@@ -39,18 +39,19 @@ class Identity:
 async def secure(
     stream: trio.abc.Stream, context: SSLContext, host: str, logins: Logins, *, mesh: bool = False, read: bytes = b""
 ) -> tuple[SecuredStream, Identity] | None:
-    """Go on inside TLS, as its server.
+    """Start TLS on a stream, as the server.
 
-    Args: host: the client. logins: logs a handshake that failed. mesh: it has to be a router of the mesh. read: what
-        was read of its TLS already.
+    Args: host: the client's address. logins: logs a failed handshake. mesh: the peer must be a router of the mesh.
+        read:
+        octets of the client's TLS that were read already.
     Returns: None if the handshake failed or took too long, which was logged.
     """
     secured: SecuredStream
     if isinstance(stream, TcpStream):
         secured = TlsStream(stream, context, read=read)
     else:
-        # As https does: many a peer just closes its socket, and AMQP's own `close` says whether anything is missing.
-        stream = PutBack(read, stream) if read else stream
+        # As in https: many peers just close the socket, and AMQP's own `close` says whether anything is missing.
+        stream = PrefixedStream(read, stream) if read else stream
         secured = trio.SSLStream(stream, context, server_side=True, https_compatible=True)
     reason = f"took longer than {HANDSHAKE_TIME_OUT:g} s"
     with trio.move_on_after(HANDSHAKE_TIME_OUT):
@@ -59,7 +60,7 @@ async def secure(
         except trio.BrokenResourceError as error:
             cause = error.__cause__
             if mesh and isinstance(cause, SSLCertVerificationError):
-                reason = not_believed(cause, mesh=True)
+                reason = untrusted_reason(cause, mesh=True)
             else:
                 reason = str(cause or "the peer left")
         else:
@@ -71,10 +72,10 @@ async def secure(
 
 
 def certificate_subject(certificate: Mapping[str, Any] | None) -> str | None:
-    """The subject of a verified certificate, as RFC 4514 writes it: the last part of the name first, `CN=ada,O=Mill`.
+    """Return the subject of a verified certificate as RFC 4514 writes it, last part first: `CN=ada,O=Mill`.
 
     Args: certificate: what `getpeercert()` returned.
-    Returns: None without one, or if its subject is empty.
+    Returns: None without a certificate, or if its subject is empty.
     """
     parts = reversed((certificate or {}).get("subject", ()))
     return ",".join("+".join(f"{_short(kind)}={_quoted(value)}" for kind, value in part) for part in parts) or None
@@ -98,7 +99,7 @@ def _short(kind: str) -> str:
 
 
 def _quoted(value: str) -> str:
-    # One name has one spelling, and no value can pass for another part of the name.
+    # Escaped: each name has one spelling only, and no value can pass for another part of the name.
     text = "".join(f"\\{character}" if character in ',+"\\<>;=' else character for character in value)
     if text.startswith((" ", "#")):
         text = f"\\{text}"

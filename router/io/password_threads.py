@@ -7,28 +7,28 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 
-from amqpmesh.router.io.environment import REAL, surroundings
+from amqpmesh.router.io.environment import REAL, environment
 
 if TYPE_CHECKING:
     from amqpmesh.router.amqp.sasl.mechanisms import Work
 
 LIGHT: Final = 5_000
-"""Rounds of hashing that take as long as the way to a thread and back: some 2 ms."""
+"""Iterations of hashing that take as long as the way to a thread and back: some 2 ms."""
 
 _THREADS: Final[trio.lowlevel.RunVar[trio.CapacityLimiter]] = trio.lowlevel.RunVar("amqpmesh password threads")
 
 
 async def do(work: Work) -> None:
-    """Do the work of a SASL exchange, in a thread if it takes long. Raises: nothing."""
-    # A simulation repeats itself exactly, and its clock waits for no thread.
-    if work.iterations <= LIGHT or surroundings() is not REAL:
+    """Do the work of a SASL exchange; long work runs in a thread. Raises: nothing."""
+    # A simulation must repeat exactly, and its virtual clock waits for no thread.
+    if work.iterations <= LIGHT or environment() is not REAL:
         work.do()
     else:
         await trio.to_thread.run_sync(work.do, abandon_on_cancel=True, limiter=_threads())
 
 
 def _threads() -> trio.CapacityLimiter:
-    """Return the limiter of this Trio run: one processor stays free for relaying."""
+    """Return the limiter of this Trio run; it leaves one processor free for relaying."""
     try:
         return _THREADS.get()
     except LookupError:

@@ -1,4 +1,4 @@
-"""TLS over a connected socket, which can be read and written without waiting, as the socket can."""
+"""TLS over a socket, read and written without waiting; and the graceful end of any stream."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 RECORD: Final = 16 * 2**10
-"""Octets of content in a record of TLS at most (RFC 8446, 5.1)."""
+"""Octets of content in one TLS record at most (RFC 8446, 5.1)."""
 
-FETCHED: Final = 2 * RECORD
-"""Octets that are handed to OpenSSL at once: what its memory has grown to for them it keeps, for each connection."""
+READ_PIECE: Final = 2 * RECORD
+"""Octets that are handed to OpenSSL at once. Its buffer of each connection grows to this size and never shrinks."""
 
-PIECE: Final = 8 * RECORD
-"""Octets that are encrypted before the system is asked whether it takes them."""
+WRITE_PIECE: Final = 8 * RECORD
+"""Octets that are encrypted before they are offered to the system."""
 
 LINGER: Final = 1.0
 """Seconds to wait for the peer's end of the stream after ours. A socket that is closed with bytes unread is reset, and
@@ -29,17 +29,19 @@ the reason in our `close` would be lost.
 
 
 class TlsStream(DirectStream):
-    """TLS within a `TcpStream`, by memory: what `trio.SSLStream` does with a task that waits, without one.
+    """TLS in memory, over a `TcpStream`. It can be used without waiting; `trio.SSLStream` needs a task that waits.
 
-    As https does, the end of the stream is taken for the end of TLS: many a peer just closes its socket, and AMQP's own
-    `close` says whether anything is missing. One task at a time.
+    As in https, the end of the stream counts as the end of TLS: many peers just close the socket, and AMQP's own
+    `close`
+    says whether anything is missing. Only one task at a time may use it.
     """
 
     def __init__(
         self, stream: TcpStream, context: ssl.SSLContext, *, server_hostname: str | None = None, read: bytes = b""
     ) -> None:
-        """Args: stream: belongs to this one from now on. server_hostname: of the server, as its certificate has to name
-        it; None: we are the server. read: what was read of the peer's TLS already.
+        """Args: stream: belongs to this object from now on. server_hostname: the name that the server's certificate
+        must have;
+        None: we are the server. read: octets of the peer's TLS that were read already.
         """
         self.transport_stream = stream
         self._incoming = ssl.MemoryBIO()
@@ -48,40 +50,40 @@ class TlsStream(DirectStream):
         self._tls = context.wrap_bio(
             self._incoming, self._outgoing, server_side=server_hostname is None, server_hostname=server_hostname
         )
-        #: Encrypted and not written yet; how many octets of the caller's are in it.
+        #: Encrypted octets that are not written yet, and how many octets of the caller's content they hold.
         self._unsent = memoryview(b"")
         self._owed = 0
 
     @property
     def descriptor(self) -> int:
-        """As of `DirectStream`."""
+        """See `DirectStream`."""
         return self.transport_stream.descriptor
 
     async def do_handshake(self) -> None:
-        """Agree on keys, and see who the peer is. Raises: trio.BrokenResourceError: caused by what went wrong."""
+        """Do the TLS handshake. Raises: trio.BrokenResourceError: it failed; the cause is the TLS error."""
         await self._finish(self._tls.do_handshake)
-        self.pending = True  # what the peer has sent right behind its own
+        self.pending = True  # the peer may have sent data right after its handshake
 
     async def unwrap(self) -> None:
-        """Say that this is the end, and wait until the peer has. Raises: as `do_handshake`."""
+        """End TLS, and wait until the peer ends it, too. Raises: as `do_handshake`."""
         await self._finish(self._tls.unwrap)
 
     def getpeercert(self, binary_form: bool = False) -> Any:
-        """As of `ssl.SSLObject`."""
+        """See `ssl.SSLObject`."""
         return self._tls.getpeercert(binary_form)
 
     def version(self) -> str | None:
-        """As of `ssl.SSLObject`."""
+        """See `ssl.SSLObject`."""
         return self._tls.version()
 
     def cipher(self) -> tuple[str, str, int] | None:
-        """As of `ssl.SSLObject`."""
+        """See `ssl.SSLObject`."""
         return self._tls.cipher()
 
     # ------------------------------------------------------------------------------------------------ without waiting
 
     def receive_nowait(self, size: int) -> bytes | None:
-        """As of `DirectStream`. Args: size: octets of content, and of what the system is asked for, at most."""
+        """See `DirectStream`. Args: size: octets of content at most."""
         parts: list[bytes] = []
         room = size
         is_exhausted = False
@@ -96,9 +98,9 @@ class TlsStream(DirectStream):
                     return b""
                 break
             else:
-                data = None if is_exhausted else self.transport_stream.receive_nowait(FETCHED)
+                data = None if is_exhausted else self.transport_stream.receive_nowait(READ_PIECE)
                 if data:
-                    is_exhausted = len(data) < FETCHED
+                    is_exhausted = len(data) < READ_PIECE
                     self._incoming.write(data)
                     continue
                 if data is not None and not parts:
@@ -110,7 +112,7 @@ class TlsStream(DirectStream):
         return b"".join(parts)
 
     def send_nowait(self, data: bytes | bytearray | memoryview) -> int:
-        """As of `DirectStream`. Of what is not written part may be encrypted already."""
+        """See `DirectStream`. Octets that do not count as sent may be encrypted already."""
         written = 0
         with memoryview(data) as view:
             while True:
@@ -122,24 +124,24 @@ class TlsStream(DirectStream):
                     written, self._owed = written + self._owed, 0
                 if written == len(view):
                     return written
-                self._encrypt(view[written : written + PIECE])
+                self._encrypt(view[written : written + WRITE_PIECE])
 
     async def wait_readable(self) -> None:
-        """As of `DirectStream`."""
+        """See `DirectStream`."""
         await self.transport_stream.wait_readable()
 
     async def wait_send_all_might_not_block(self) -> None:
-        """As of `DirectStream`."""
+        """See `DirectStream`."""
         await self.transport_stream.wait_send_all_might_not_block()
 
     def close(self) -> None:
-        """As of `DirectStream`; of TLS nothing is said."""
+        """See `DirectStream`; it sends no TLS close alert."""
         self.transport_stream.close()
 
     # ------------------------------------------------------------------------------------------------------- the steps
 
     async def _finish(self, step: Callable[[], object]) -> None:
-        """Do what takes several messages of both sides."""
+        """Repeat a TLS operation that needs several messages of both sides, until it is done."""
         while True:
             is_done = True
             try:
@@ -148,7 +150,7 @@ class TlsStream(DirectStream):
                 is_done = False
             except (ssl.SSLError, ssl.CertificateError) as error:
                 with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
-                    self._answer()  # the peer is told why
+                    self._answer()  # send the TLS alert with the reason
                 raise trio.BrokenResourceError from error
             self._unsent = memoryview(bytes(self._unsent) + self._outgoing.read())
             await self.transport_stream.send_all(self._unsent)
@@ -161,7 +163,7 @@ class TlsStream(DirectStream):
                 self._incoming.write_eof()
 
     def _decrypted(self, size: int) -> bytes | None:
-        """What is here, b"" at the end of TLS; None: more of the stream is needed for it."""
+        """Return content, b"" at the end of TLS; None: TLS needs more octets of the stream."""
         try:
             return self._tls.read(size)
         except ssl.SSLWantReadError:
@@ -182,7 +184,7 @@ class TlsStream(DirectStream):
         self._unsent, self._owed = memoryview(b"".join(records)), len(piece)
 
     def _answer(self) -> None:
-        """Send what TLS itself has to say; it must not wait for the next that the caller does."""
+        """Send TLS messages of our own, such as key updates, without waiting for the caller's next write."""
         if self._outgoing.pending and not self._unsent:
             self._unsent = memoryview(self._outgoing.read())
             self._unsent = self._unsent[self.transport_stream.send_nowait(self._unsent) :]

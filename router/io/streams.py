@@ -1,4 +1,4 @@
-"""Byte streams that `trio` does not bring: a socket that can be used without waiting, and bytes put back."""
+"""Byte streams that Trio lacks: sockets for use without waiting, and streams with a prefix that was read already."""
 
 import errno
 import fcntl
@@ -11,23 +11,26 @@ from contextlib import suppress
 import trio
 
 READ_SIZE = 64 * 2**10
-"""Octets that are read at once at most: a batch."""
+"""Octets of one read at most: one batch."""
 
 BATCH_TIME = 0.005
-"""Seconds after which a batch gives the thread back, whatever is left of it."""
+"""Seconds after which a batch yields to other tasks, even if it is not finished."""
 
 RECEIVE_BUFFER = 2**20
-"""Octets that may wait to be read from a neighbour nearby: what it sends in one turn, when it has much. While something
-small passes, what is large is not sent as far as that (`narrow_window`)."""
+"""Octets in the system's receive buffer for a nearby neighbour: as much as it sends in one turn when it has much. While
+small deliveries pass, large ones fill less of it (`narrow_window`).
+"""
 
 UNSENT = 2**19
-"""Octets that the system takes for a neighbour before it has sent those that it has."""
+"""Octets that the system accepts for a neighbour before it has sent the earlier ones."""
 
 NEARBY = 0.002
-"""Seconds of a round trip up to which a neighbour is nearby. To others more has to be under way for the same rate, and
-what waits is less of the whole time: there the system decides."""
+"""Seconds of a round trip up to which a neighbour is nearby. A distant neighbour needs more octets under way for the
+same
+rate, and waiting is a smaller part of its total latency: there the system sizes the buffers.
+"""
 
-#: Of Linux; other systems have none of these, or not by these names.
+#: Linux only: other systems have none of these, or use other names.
 UNSENT_OPTION: int | None = getattr(socket, "TCP_NOTSENT_LOWAT", None)
 TCP_INFO: int | None = getattr(socket, "TCP_INFO", None)
 MIN_RTT = slice(148, 152)  # of `struct tcp_info`, in microseconds
@@ -35,53 +38,53 @@ UNACKNOWLEDGED: int | None = getattr(termios, "TIOCOUTQ", None) if sys.platform 
 
 
 class DirectStream(trio.abc.Stream):
-    """A stream over a socket. Besides what a stream of `trio` does, reads and writes can be tried without waiting.
+    """A stream over a socket, with reads and writes that do not wait, in addition to those of a Trio stream.
 
-    Waiting costs a wake-up of a task, which is more than everything else that a small message needs here.
+    Waiting costs a task switch, which takes longer than all other work on a small message.
     """
 
-    #: Whether there may be something to be read that the system does not know of.
+    #: True if there may be octets to read that the system does not know of.
     pending = False
 
     @property
     @abstractmethod
     def descriptor(self) -> int:
-        """What the system knows the socket by; -1: it is closed."""
+        """The socket's file descriptor; -1: it is closed."""
 
     @abstractmethod
     def receive_nowait(self, size: int) -> bytes | None:
-        """What has come already, up to `size` octets; b"" at the end.
+        """Return up to `size` octets that have arrived; b"" at the end of the stream.
 
-        Returns: None: nothing has come.
+        Returns: None: nothing has arrived.
         Raises: trio.BrokenResourceError: the peer is gone. trio.ClosedResourceError: closed here.
         """
 
     @abstractmethod
     def send_nowait(self, data: bytes | bytearray | memoryview) -> int:
-        """Write what the system takes now; the rest has to be what is written next.
+        """Write as much as the system accepts now. The caller's next write must continue with the rest.
 
-        Returns: how many octets that was, from 0 to all.
+        Returns: the number of octets written, from 0 to all.
         Raises: as `receive_nowait`.
         """
 
     @abstractmethod
     async def wait_readable(self) -> None:
-        """Wait until something may have come. Raises: as `receive_nowait`."""
+        """Wait until the socket may be readable. Raises: as `receive_nowait`."""
 
     @abstractmethod
     def close(self) -> None:
-        """Close it, without another word; whoever waits in it gets `trio.ClosedResourceError`."""
+        """Close the socket at once; tasks that wait on it get `trio.ClosedResourceError`."""
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes:
-        """The next bytes, b"" at their end. Raises: as `receive_nowait`."""
+        """Wait for the next octets; b"" at the end. Raises: as `receive_nowait`."""
         while True:
             await (trio.lowlevel.checkpoint() if self.pending else self.wait_readable())
             data = self.receive_nowait(READ_SIZE if max_bytes is None else max_bytes)
-            if data is not None:  # else woken for nothing
+            if data is not None:  # None: a spurious wake-up
                 return data
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
-        """Write everything, waiting as long as it takes. Raises: as `receive_nowait`."""
+        """Write all octets; wait as long as that takes. Raises: as `receive_nowait`."""
         await trio.lowlevel.checkpoint()
         with memoryview(data) as view:
             at = self.send_nowait(view)
@@ -90,25 +93,25 @@ class DirectStream(trio.abc.Stream):
                 at += self.send_nowait(view[at:])
 
     async def aclose(self) -> None:
-        """As `close`."""
+        """Close the socket, as `close`."""
         self.close()
         await trio.lowlevel.checkpoint()
 
 
 class TcpStream(DirectStream, trio.abc.HalfCloseableStream):
-    """A connected socket."""
+    """A stream over a connected socket."""
 
     def __init__(self, connected: socket.socket) -> None:
-        """Args: connected: it belongs to the stream from now on."""
+        """Args: connected: the socket; it belongs to the stream from now on."""
         connected.setblocking(False)
-        with suppress(OSError):  # a peer that is gone already: the first read will say so
+        with suppress(OSError):  # the peer is gone already; the first read reports it
             connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             if connected.family in (socket.AF_INET, socket.AF_INET6):
                 connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._socket = connected
 
-    def keep_short(self) -> None:
-        """Let less wait in the system's buffers than it would: nothing can pass there what came before it."""
+    def limit_buffers(self) -> None:
+        """Limit the octets that wait in the system's buffers: there, urgent octets cannot overtake earlier ones."""
         with suppress(OSError):
             if UNSENT_OPTION is not None:
                 self._socket.setsockopt(socket.IPPROTO_TCP, UNSENT_OPTION, UNSENT)
@@ -116,7 +119,7 @@ class TcpStream(DirectStream, trio.abc.HalfCloseableStream):
                 self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER)
 
     def round_trip(self) -> float | None:
-        """Seconds of the shortest round trip so far; None: the system does not say."""
+        """Return the shortest round trip so far, in seconds; None: the system does not say."""
         if self._socket.family == socket.AF_UNIX:
             return 0.0
         if TCP_INFO is None:
@@ -129,7 +132,7 @@ class TcpStream(DirectStream, trio.abc.HalfCloseableStream):
 
     @property
     def is_acknowledged(self) -> bool:
-        """Whether the peer's system has all that was written; False: it has not, or ours does not say."""
+        """True if the peer's system has received all that was written; False: it has not, or our system cannot tell."""
         if UNACKNOWLEDGED is None:
             return False
         with suppress(OSError):  # the peer is gone already
@@ -140,11 +143,11 @@ class TcpStream(DirectStream, trio.abc.HalfCloseableStream):
 
     @property
     def descriptor(self) -> int:
-        """As of `DirectStream`."""
+        """See `DirectStream`."""
         return self._socket.fileno()
 
     def receive_nowait(self, size: int) -> bytes | None:
-        """As of `DirectStream`."""
+        """See `DirectStream`."""
         try:
             return self._socket.recv(size)
         except (BlockingIOError, InterruptedError):
@@ -153,7 +156,7 @@ class TcpStream(DirectStream, trio.abc.HalfCloseableStream):
             raise self._failure(error) from error
 
     def send_nowait(self, data: bytes | bytearray | memoryview) -> int:
-        """As of `DirectStream`."""
+        """See `DirectStream`."""
         try:
             return self._socket.send(data)
         except (BlockingIOError, InterruptedError):
@@ -162,17 +165,17 @@ class TcpStream(DirectStream, trio.abc.HalfCloseableStream):
             raise self._failure(error) from error
 
     async def wait_readable(self) -> None:
-        """As of `DirectStream`."""
+        """See `DirectStream`."""
         self._check_open()
         await trio.lowlevel.wait_readable(self._socket)
 
     async def wait_send_all_might_not_block(self) -> None:
-        """Wait until the system takes something. Raises: as `receive_nowait`."""
+        """Wait until the system accepts octets. Raises: as `receive_nowait`."""
         self._check_open()
         await trio.lowlevel.wait_writable(self._socket)
 
     async def send_eof(self) -> None:
-        """Say that nothing more will be written. Raises: as `receive_nowait`."""
+        """End our direction of the stream. Raises: as `receive_nowait`."""
         await trio.lowlevel.checkpoint()
         self._check_open()
         try:
@@ -181,7 +184,7 @@ class TcpStream(DirectStream, trio.abc.HalfCloseableStream):
             raise trio.BrokenResourceError(str(error)) from error
 
     def close(self) -> None:
-        """As of `DirectStream`."""
+        """See `DirectStream`."""
         if self._socket.fileno() != -1:
             trio.lowlevel.notify_closing(self._socket)
             self._socket.close()
@@ -196,16 +199,16 @@ class TcpStream(DirectStream, trio.abc.HalfCloseableStream):
         return trio.BrokenResourceError(str(error))
 
 
-class PutBack(trio.abc.Stream):
-    """A stream of which too much was read: those bytes come again, then what follows them."""
+class PrefixedStream(trio.abc.Stream):
+    """A stream with octets in front that were read already: it returns those first."""
 
     def __init__(self, read: bytes, stream: trio.abc.Stream) -> None:
-        """Args: read: may be empty. stream: belongs to this one from now on."""
+        """Args: read: the octets in front; may be empty. stream: belongs to this object from now on."""
         self._read = read
         self._stream = stream
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes | bytearray:
-        """As `trio.abc.ReceiveStream`."""
+        """See `trio.abc.ReceiveStream`."""
         if not self._read:
             return await self._stream.receive_some(max_bytes)
         await trio.lowlevel.checkpoint()
@@ -214,13 +217,13 @@ class PutBack(trio.abc.Stream):
         return taken
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
-        """As `trio.abc.SendStream`."""
+        """See `trio.abc.SendStream`."""
         await self._stream.send_all(data)
 
     async def wait_send_all_might_not_block(self) -> None:
-        """As `trio.abc.SendStream`."""
+        """See `trio.abc.SendStream`."""
         await self._stream.wait_send_all_might_not_block()
 
     async def aclose(self) -> None:
-        """As `trio.abc.AsyncResource`."""
+        """See `trio.abc.AsyncResource`."""
         await self._stream.aclose()

@@ -1,6 +1,6 @@
-"""TLS contexts, and whom a certificate names (§5.2).
+"""TLS contexts, and the user that a certificate names (§5.2).
 
-One context serves a pure TLS port and the TLS layer that a protocol header asks for alike (§5.2, §5.2.1).
+One context serves both ways into TLS: a port for TLS only, and the TLS that a protocol header asks for (§5.2.1).
 """
 
 import ssl
@@ -12,37 +12,37 @@ from amqpmesh.router.amqp.errors import CommandError
 
 CLIENT_CERTIFICATE: Mapping[str, ssl.VerifyMode] = {
     "none": ssl.CERT_NONE,
-    "optional": ssl.CERT_OPTIONAL,  # one that is given must still be good
+    "optional": ssl.CERT_OPTIONAL,  # a certificate that is shown must be valid
     "required": ssl.CERT_REQUIRED,
 }
-"""What a listener asks of its clients."""
+"""The demands of a listener for client certificates, by the words of the configuration."""
 
 NO_CHECK_TIME = ssl.VerifyFlags(0x200000)
-"""X509_V_FLAG_NO_CHECK_TIME of OpenSSL: when certificates are valid is not looked at."""
+"""X509_V_FLAG_NO_CHECK_TIME of OpenSSL: it ignores the period of validity."""
 
-STRANGE = frozenset((18, 19, 20, 21))
-"""What OpenSSL calls it if nobody known has signed: from X509_V_ERR_DEPTH_ZERO_SELF_SIGNED_CERT on."""
+UNKNOWN_ISSUER = frozenset((18, 19, 20, 21))
+"""OpenSSL's error codes for a certificate without a trusted issuer, from X509_V_ERR_DEPTH_ZERO_SELF_SIGNED_CERT on."""
 
-# The alternative names that say who somebody is. Python reads an otherName as the text "<unsupported>", the same for
-# everybody, and a directory name as a structure.
+# The kinds of alternative names that identify a user. Other kinds do not: Python reads every otherName as the same text
+# "<unsupported>", and a directory name as a structure.
 _NAMING = ("DNS", "email", "URI", "IP Address")
 
 
 def server_context(certificate: Path, key: Path, trust: Path | None = None, client: str = "none") -> ssl.SSLContext:
-    """A listener's context: TLS 1.2 or later.
+    """Return the context of a listener: TLS 1.2 or later.
 
-    Args: certificate: PEM, the server's own first, then those between it and the authority. key: PEM, not encrypted.
-        trust: PEM, the authorities whose clients are believed; needed unless `client` is "none", else not looked at.
-        client: whether a client must show a certificate: a key of `CLIENT_CERTIFICATE`.
+    Args: certificate: PEM, the server's own first, then the intermediate ones. key: PEM, not encrypted.
+        trust: PEM, the authorities whose clients are trusted; needed unless `client` is "none", else ignored.
+        client: a key of `CLIENT_CERTIFICATE`.
     Raises: CommandError: an unknown `client`, or no `trust` where one is needed. OSError (`ssl.SSLError` is one): a
-        file that cannot be read, or does not hold what it should.
+        file that cannot be read, or has the wrong content.
     Source: §5.2.
     """
     if client not in CLIENT_CERTIFICATE:
         raise CommandError(f"client certificates are {', '.join(CLIENT_CERTIFICATE)}, not {client!r}")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.options |= ssl.OP_NO_RENEGOTIATION  # in TLS 1.2 a client could make us do handshakes without end
+    context.options |= ssl.OP_NO_RENEGOTIATION  # a TLS 1.2 client could otherwise force endless handshakes
     _load_own(context, certificate, key)
     context.verify_mode = CLIENT_CERTIFICATE[client]
     if context.verify_mode is not ssl.CERT_NONE:
@@ -55,11 +55,11 @@ def server_context(certificate: Path, key: Path, trust: Path | None = None, clie
 def client_context(
     trust: Path | None = None, certificate: Path | None = None, key: Path | None = None
 ) -> ssl.SSLContext:
-    """A client's context: TLS 1.2 or later; the server's certificate and its host name are always verified.
+    """Return the context of a client: TLS 1.2 or later; the server's certificate and its host name are always verified.
 
-    Args: trust: PEM, the authorities whose servers are believed; None: those that the system trusts.
-        certificate, key: PEM, what to show to a server that asks; both or neither.
-    Raises: CommandError: one of `certificate` and `key` without the other. OSError: as `server_context`.
+    Args: trust: PEM, the authorities whose servers are trusted; None: those of the system.
+        certificate, key: PEM, for servers that ask for a client certificate; both or neither.
+    Raises: CommandError: `certificate` without `key`, or the reverse. OSError: as `server_context`.
     Source: §5.2: the client validates the server's certificate.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -76,11 +76,12 @@ def client_context(
 
 
 def mesh_contexts(certificate: Path, key: Path, trust: Path) -> tuple[ssl.SSLContext, ssl.SSLContext]:
-    """The contexts of a router among routers of its mesh: as the server, and as the client.
+    """Return the contexts of a router within its mesh: as the server, and as the client.
 
-    Both sides show a certificate that the mesh's authority has signed, and that keeps to RFC 5280. No host name is
-    looked for: routers are known by their ids. Nor are dates: those are looked at by who knows the id, with the same
-    tolerance for clocks as those of signed records.
+    Both sides show a certificate that the mesh's authority has signed and that follows RFC 5280. TLS checks no host
+    name:
+    routers are known by their ids. TLS checks no dates either: the code that verifies the id checks them, with the same
+    tolerance for clocks as for signed records.
 
     Args: certificate, key: PEM, the router's. trust: PEM, the mesh's authority.
     Raises: OSError: as `server_context`.
@@ -93,17 +94,19 @@ def mesh_contexts(certificate: Path, key: Path, trust: Path) -> tuple[ssl.SSLCon
     return server, client
 
 
-def not_believed(error: ssl.SSLCertVerificationError, *, mesh: bool) -> str:
-    """Why a certificate is not believed: OpenSSL's words, and for a mesh's what they mean there."""
-    strange = mesh and error.verify_code in STRANGE
+def untrusted_reason(error: ssl.SSLCertVerificationError, *, mesh: bool) -> str:
+    """Return the reason why a certificate is not trusted: OpenSSL's message, with an explanation for one of a mesh."""
+    strange = mesh and error.verify_code in UNKNOWN_ISSUER
     return f"{error.verify_message}{': it is not of the authority of this mesh' if strange else ''}"
 
 
 def certificate_user(certificate: Mapping[str, Any] | None) -> str | None:
-    """The user that a verified certificate names: its first alternative name, else its subject's common name.
+    """Return the user that a verified certificate names: its first alternative name, else its subject's common name.
+
+    This is the user that SASL EXTERNAL authenticates.
 
     Args: certificate: what `getpeercert()` returned: None without a certificate, empty for one not verified.
-    Returns: None if it names nobody. What SASL EXTERNAL authenticates.
+    Returns: None if it names no user.
     """
     if not certificate:
         return None
@@ -113,5 +116,5 @@ def certificate_user(certificate: Mapping[str, Any] | None) -> str | None:
 
 
 def _load_own(context: ssl.SSLContext, certificate: Path, key: Path) -> None:
-    # Without a password given, OpenSSL would stop and ask the terminal for that of an encrypted key.
+    # An empty password: without one, OpenSSL would ask the terminal for the password of an encrypted key.
     context.load_cert_chain(certificate, key, password="")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypedDict
 
-from amqpmesh.router.address_syntax import as_known_at, split
+from amqpmesh.router.address_syntax import local_key, split
 from amqpmesh.router.delivery.lifetime import seen_as
 from amqpmesh.router.management.blocked import Whereabouts, why_address, why_node
 from amqpmesh.router.statistics.common import Reason
@@ -63,7 +63,7 @@ class Reachability:
         local, only = split(name)
         if only is not None and only != own:
             members = self._members.of(only) or (only,)
-            adverts = ((each, self._topology.lookup(tenant, as_known_at(each, local)).get(each)) for each in members)
+            adverts = ((each, self._topology.lookup(tenant, local_key(each, local)).get(each)) for each in members)
             there = tuple(each for each, advert in adverts if advert is not None and advert.consumers)
             lost = tuple(each for each in members if self._topology.distance(each) is None)
             return Whereabouts(there, lost if len(lost) == len(members) else ())

@@ -10,7 +10,7 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from amqpmesh.policies.distribution import Distribution
-from amqpmesh.router.address_syntax import as_known_at, split
+from amqpmesh.router.address_syntax import local_key, split
 from amqpmesh.router.model.lane import LaneKind
 from amqpmesh.router.statistics.mesh_statistics import DisagreementStatistics
 
@@ -49,7 +49,7 @@ class DistributionMismatches:
     def of(self, tenant: str, name: str) -> Iterator[DistributionMismatch]:
         """Those with routers that have receivers of an address."""
         local, only = split(name)
-        told = self._topology.lookup(tenant, name if only is None else as_known_at(only, local))
+        told = self._topology.lookup(tenant, name if only is None else local_key(only, local))
         ours = self._ours(name) if told else None
         if ours is None:
             return

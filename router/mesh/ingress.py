@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from amqpmesh.policies.access import is_reserved
 from amqpmesh.policies.distribution import Distribution
-from amqpmesh.router.address_syntax import as_known_at, split
+from amqpmesh.router.address_syntax import local_key, split
 from amqpmesh.router.delivery.link_loss import send_back
 from amqpmesh.router.delivery.queueing import unqueue
 from amqpmesh.router.delivery.settlement import end_excluded, route_again
@@ -63,7 +63,7 @@ class Ingresses:
             name, router = split(address.name)
             if router is not None:
                 config = to_one(config)
-                self._routed.setdefault((address.tenant, as_known_at(router, name)), {})[address] = None
+                self._routed.setdefault((address.tenant, local_key(router, name)), {})[address] = None
             elif address.is_multicast:
                 lane = Lane(LaneKind.TREE, core.id, address.tenant, address.name)
             ingress = Address(address.tenant, address.name, config, core.budget, lane=lane)
@@ -114,7 +114,7 @@ class Ingresses:
             # What has this name here are consumers of it: they wait at that router, among its own.
             wanted, leading = {}, []
             for router in self._members.of(only):
-                there = as_known_at(router, name)
+                there = local_key(router, name)
                 cost = routes.next_hops.egresses(tenant, there).get(router)
                 if cost is not None:
                     leading.append((router, there, cost))
@@ -149,14 +149,14 @@ class Ingresses:
         local, router = split(name)
         shared = None if router is None else name_of(router)
         if shared is not None:  # of several that are one each knows it by another name
-            for address in list(self._routed.get((tenant, as_known_at(shared, local)), ())):
+            for address in list(self._routed.get((tenant, local_key(shared, local)), ())):
                 self.supply(address)
 
     def end_routed(self, address: Address) -> None:
         """Nobody here sends to a name at another router any more."""
         name, router = split(address.name)
         if router is not None:
-            key = address.tenant, as_known_at(router, name)
+            key = address.tenant, local_key(router, name)
             those = self._routed[key]
             del those[address]
             if not those:

@@ -8,7 +8,7 @@ from amqpmesh.router.amqp.errors import CommandError
 from amqpmesh.router.amqp.states import LinkEndpointState
 from amqpmesh.router.delivery.fast_routes import close
 from amqpmesh.router.delivery.link_loss import link_over
-from amqpmesh.router.small_set import excluding
+from amqpmesh.router.small_set import without_item
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -92,8 +92,8 @@ class LaneLinks:
             close(self._core, node)
             outgoing.retired = True
             outgoing.max_unsettled = 0  # it takes nothing, and the core looks at it whenever something on it is settled
-            node.outgoing = excluding(node.outgoing, outgoing)
-            node.creditors = excluding(node.creditors, outgoing)
+            node.outgoing = without_item(node.outgoing, outgoing)
+            node.creditors = without_item(node.creditors, outgoing)
             if outgoing.branch is not None:
                 node.pool.remove_branch(outgoing.branch, self._core.now)
                 outgoing.branch = None

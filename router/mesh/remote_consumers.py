@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from amqpmesh.policies.distribution import Distribution
-from amqpmesh.router.address_syntax import as_known_at, split
+from amqpmesh.router.address_syntax import local_key, split
 from amqpmesh.router.delivery.link_loss import nobody_left
 from amqpmesh.router.mesh.neighbour import Neighbour
 from amqpmesh.router.model.lane import Lane, LaneKind
@@ -60,12 +60,12 @@ class RemoteConsumers:
         if wanted and not had and not self._has_room(tenant, address):
             return
         self._waiting.pop((tenant, address), None)
-        node = core.addresses.find(tenant, as_known_at(core.id, name))
+        node = core.addresses.find(tenant, local_key(core.id, name))
         if node is None:
             if not wanted:
                 return
             try:
-                node = core.elsewhere.followed(tenant, name) or core.addresses.use(tenant, as_known_at(core.id, name))
+                node = core.elsewhere.followed(tenant, name) or core.addresses.use(tenant, local_key(core.id, name))
             except RefusedError:  # too much is used there
                 return
             core.touch(node)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from amqpmesh.policies.access import is_reserved
 from amqpmesh.policies.distribution import Distribution
-from amqpmesh.router.address_syntax import as_known_at
+from amqpmesh.router.address_syntax import local_key
 from amqpmesh.router.amqp.standard.definitions import AmqpCondition, Error
 from amqpmesh.router.attach.resolve import limit_windows
 from amqpmesh.router.config.address import AddressConfig
@@ -31,7 +31,7 @@ from amqpmesh.router.model.credit_share import Share
 from amqpmesh.router.model.lane import EXTRA_HOPS, MAX_HOPS, Keys, Lane, LaneKind
 from amqpmesh.router.model.node import Address
 from amqpmesh.router.model.refusal import RefusedError
-from amqpmesh.router.small_set import Few, excluding, including
+from amqpmesh.router.small_set import SmallSet, with_item, without_item
 from amqpmesh.topology.address_book import Advert
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class Routes:
         #: What leaves by lanes, by the lane; not the trees that begin here.
         self._nodes: dict[Lane, Address] = {}
         #: Those of an address.
-        self._by_address: dict[tuple[str, str], Few[Address]] = {}
+        self._by_address: dict[tuple[str, str], SmallSet[Address]] = {}
         self.tree_histories = TreeHistories()
         self.next_hops = NextHops(core.id, mesh)
         self.lane_links = LaneLinks(core, self._retry)
@@ -105,7 +105,7 @@ class Routes:
             # Any of them will do, and the nearest does.
             near = [(cost, each) for each in members if (cost := self._topology.distance(each)) is not None]
             return self.transit(tenant, min(near)[1]) if near else None
-        told = ((each, self._topology.lookup(tenant, as_known_at(each, name))) for each in members)
+        told = ((each, self._topology.lookup(tenant, local_key(each, name))) for each in members)
         if not any(each in adverts and adverts[each].consumers for each, adverts in told):
             # One router may serve more than it tells of: what it leads elsewhere, by a pattern.
             return self.transit(tenant, container) if is_one else None
@@ -301,7 +301,7 @@ class Routes:
                 until = core.now + MEMORY_TIME
                 self.tree_histories.keep(lane, until)
                 core.schedule(until, partial(self._forget_history, lane))
-            left = excluding(self._by_address.pop((lane.tenant, lane.name)), node)
+            left = without_item(self._by_address.pop((lane.tenant, lane.name)), node)
             if left:
                 self._by_address[lane.tenant, lane.name] = left
         for share in list(node.shares):
@@ -361,7 +361,7 @@ class Routes:
                 config = to_all(config) if lane.kind is LaneKind.TREE else to_one(config)
             node = self._nodes[lane] = Address(lane.tenant, lane.name, config, core.budget, lane=lane)
             nodes = self._by_address.get((lane.tenant, lane.name), ())
-            self._by_address[lane.tenant, lane.name] = including(nodes, node)
+            self._by_address[lane.tenant, lane.name] = with_item(nodes, node)
             core.touch(node)
         node.idle_since = None
         return node

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from amqpmesh.router.credit.sinks import MANY_SENDERS, SERIAL
-from amqpmesh.router.small_set import excluding, including
+from amqpmesh.router.small_set import with_item, without_item
 
 if TYPE_CHECKING:
     from amqpmesh.router.credit.sinks import Grant
@@ -27,8 +27,8 @@ class Share:
         """Args: node: the way out. cost: what reaching consumers by it costs."""
         self.ingress = ingress
         self.node = node
-        ingress.shares = including(ingress.shares, self)
-        node.borrowers = including(node.borrowers, self)
+        ingress.shares = with_item(ingress.shares, self)
+        node.borrowers = with_item(node.borrowers, self)
         self.cost = cost
         self.turn = 0
         #: The way's pool, and this share's place in it: as an incoming link has them.
@@ -98,9 +98,9 @@ class Share:
     def end(self, now: float) -> None:
         """The way is no longer one, or is no longer needed."""
         ingress, node = self.ingress, self.node
-        ingress.shares = excluding(ingress.shares, self)
-        ingress.lenders = excluding(ingress.lenders, self)
-        node.borrowers = excluding(node.borrowers, self)
+        ingress.shares = without_item(ingress.shares, self)
+        ingress.lenders = without_item(ingress.lenders, self)
+        node.borrowers = without_item(node.borrowers, self)
         self.pool.remove_input(self.input, now)
         ingress.pool.remove_branch(self.branch, now)
 

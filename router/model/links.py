@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from amqpmesh.router import kernel
 from amqpmesh.router.amqp.standard.messaging import Source
 from amqpmesh.router.credit.sinks import MANY_SENDERS
-from amqpmesh.router.small_set import excluding, including, sharing
+from amqpmesh.router.small_set import shared, with_item, without_item
 
 if TYPE_CHECKING:
     from amqpmesh.router.amqp.link import Receiver, Sender
@@ -340,9 +340,9 @@ class OutgoingLink:
     def note_credit(self) -> None:
         """It has credit, or has none: only those that have are looked at when a delivery goes."""
         if self.link.flow_state.link_credit > 0 and not (self.gone or self.copy or self.retired):
-            self.address.creditors = sharing(including(self.address.creditors, self), self.address.outgoing)
+            self.address.creditors = shared(with_item(self.address.creditors, self), self.address.outgoing)
         else:
-            self.address.creditors = excluding(self.address.creditors, self)
+            self.address.creditors = without_item(self.address.creditors, self)
 
     def time_credit(self, now: float) -> None:
         """Whether it has credit may have changed."""

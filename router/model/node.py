@@ -15,7 +15,7 @@ from amqpmesh.router.config.file import AddressConfig
 from amqpmesh.router.credit.pool import Pool
 from amqpmesh.router.kernel import Budget
 from amqpmesh.router.model.counters import Tally
-from amqpmesh.router.small_set import Few
+from amqpmesh.router.small_set import SmallSet
 
 if TYPE_CHECKING:
     from amqpmesh.policies.patterns import PatternTable
@@ -191,33 +191,33 @@ class Address:
         #: The mesh knows of its consumers.
         self.is_advertised = False
         #: An ingress' ways out, and what each of them lends it.
-        self.shares: Few[Share] = ()
+        self.shares: SmallSet[Share] = ()
         #: Of a lane's: no path leads on any more, and one is waited for.
         self.held = False
         #: Of a lane's: nothing comes to it since then, seconds.
         self.idle_since: float | None = None
         #: What this node lends to ingresses.
-        self.borrowers: Few[Share] = ()
+        self.borrowers: SmallSet[Share] = ()
         #: Those of its shares whose ways want back what is not used.
-        self.lenders: Few[Share] = ()
+        self.lenders: SmallSet[Share] = ()
         #: A node of the router's own: it is there while nobody uses it.
         self.kept = False
         #: What a dynamic node outlives (§3.5.10 to §3.5.13).
         self.lifetime: LifetimePolicy = DELETE_ON_CLOSE
         #: Where deliveries leave, as far as nothing is to be decided; None: nobody has asked.
         self.fast_route: FastRoute | None = None
-        self.incoming: Few[IncomingLink] = ()
-        self.outgoing: Few[OutgoingLink] = ()
+        self.incoming: SmallSet[IncomingLink] = ()
+        self.outgoing: SmallSet[OutgoingLink] = ()
         #: Those of them that have credit.
-        self.creditors: Few[OutgoingLink] = ()
-        self.copies: Few[OutgoingLink] = ()
+        self.creditors: SmallSet[OutgoingLink] = ()
+        self.copies: SmallSet[OutgoingLink] = ()
         #: To be read; see `wait`.
         self.waiting = NOBODY
         #: Of a multicast that waits: receivers that could not take it. None is looked at again before it is the last
         #: of them: else thousands would be, whenever one of them gives credit.
         self.awaited = NOBODY_AWAITED
         #: Consumers whose drain is not answered yet.
-        self.draining: Few[OutgoingLink] = ()
+        self.draining: SmallSet[OutgoingLink] = ()
         #: What links that are gone have counted: to be read; see `count`.
         self.past = NOTHING
         #: When one left that was not relayed without a decision, seconds.

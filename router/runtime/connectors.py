@@ -20,7 +20,7 @@ from amqpmesh.router.io.dns import LookUp, NoServerError, endpoints
 from amqpmesh.router.io.handshake import Identity, SecuredStream
 from amqpmesh.router.io.secured_stream import TlsStream
 from amqpmesh.router.io.streams import TcpStream
-from amqpmesh.router.io.tls import not_believed
+from amqpmesh.router.io.tls import untrusted_reason
 from amqpmesh.router.logs import event_log
 from amqpmesh.router.model.redirects import redirect_of
 from amqpmesh.router.statistics.router_statistics import ConnectorState, ConnectorStatistics
@@ -352,7 +352,7 @@ async def _secured(
 def _said(failure: OSError | trio.BrokenResourceError, *, mesh: bool) -> str:
     cause = failure.__cause__
     if isinstance(cause, ssl.SSLCertVerificationError):
-        return f"TLS: {not_believed(cause, mesh=mesh)}"
+        return f"TLS: {untrusted_reason(cause, mesh=mesh)}"
     return reason(failure)
 
 

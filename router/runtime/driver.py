@@ -7,7 +7,7 @@ from typing import Protocol
 import trio
 
 from amqpmesh.router.core import Core
-from amqpmesh.router.io.environment import surroundings
+from amqpmesh.router.io.environment import environment
 from amqpmesh.router.kernel import IMPATIENCE, PATIENCE, KernelConnection
 from amqpmesh.router.logs import event_log
 from amqpmesh.router.model.connections import ConnectionRecord
@@ -63,7 +63,7 @@ class Driver:
         self._looks = False
         #: Octets that were read of connections, and that the core was not told of yet.
         self.unread = 0
-        self._stopwatch = surroundings().stopwatch
+        self._stopwatch = environment().stopwatch
         core.on_output = self._ready.setdefault
         core.on_timer = self._has_timer
         core.is_acknowledged = self._is_acknowledged

@@ -13,7 +13,7 @@ from amqpmesh.router.client.factory import LinkFactory
 from amqpmesh.router.client.links.link_manager import LinkManager
 from amqpmesh.router.config.file import ListenerConfig
 from amqpmesh.router.incremental import Steps
-from amqpmesh.router.io.environment import seconds_worked
+from amqpmesh.router.io.environment import stopwatch_seconds
 from amqpmesh.router.logs import event_log
 from amqpmesh.router.management import service
 from amqpmesh.router.mesh.costs import Costly
@@ -163,15 +163,15 @@ class ManagementNode(LinkFactory):
 
     async def _in_turns(self, steps: Steps[T]) -> T:
         """The result; in between, and before the next work, there are pauses for whatever else there is to do."""
-        began = seconds_worked() - self._worked
+        began = stopwatch_seconds() - self._worked
         while True:
             try:
                 next(steps)
             except StopIteration as end:
-                self._worked = seconds_worked() - began
+                self._worked = stopwatch_seconds() - began
                 result: T = end.value
                 return result
-            worked = seconds_worked() - began
+            worked = stopwatch_seconds() - began
             if worked > TURN_TIME:
                 await trio.sleep(worked * PAUSE)
-                began = seconds_worked()
+                began = stopwatch_seconds()

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import trio
 
-from amqpmesh.router.io.environment import seconds_worked, surroundings
+from amqpmesh.router.io.environment import environment, stopwatch_seconds
 from amqpmesh.router.io.streams import BATCH_TIME
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ class Poller:
         self._scope.cancel()
 
     async def _run(self) -> None:
-        stopwatch = surroundings().stopwatch
+        stopwatch = environment().stopwatch
         settle = self._driver.settle
         polled, busy = self._polled, self._busy
         #: Something is left to be let out.
@@ -174,19 +174,19 @@ class Poller:
 
         Returns: whether something is left to be let out.
         """
-        settled = seconds_worked()
+        settled = stopwatch_seconds()
         enough = settled + min(max(TOGETHER, HEAVY_PART * seconds), BATCH_TIME)
         for descriptor in tuple(self._busy):
             if descriptor not in self._busy:  # another has made it leave
                 continue
             del self._busy[descriptor]
             self._serve(descriptor, until)
-            now = seconds_worked()
+            now = stopwatch_seconds()
             if now > enough:
                 break
             if now - settled > TOGETHER:
                 self._driver.settle(TOGETHER)
-                settled = seconds_worked()
+                settled = stopwatch_seconds()
         return self._driver.settle(TOGETHER)
 
     def _serve(self, descriptor: int, until: float) -> None:

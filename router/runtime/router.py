@@ -22,10 +22,10 @@ from amqpmesh.router.client.links.link_manager import LinkManager
 from amqpmesh.router.config.file import ConnectorConfig, LinkConfig, ListenerConfig, RouterConfig, load
 from amqpmesh.router.config.tables import differing
 from amqpmesh.router.core import Core
-from amqpmesh.router.incremental import Steps, at_once
+from amqpmesh.router.incremental import Steps, run_to_end
 from amqpmesh.router.io.dialing import Backoff, Opener
 from amqpmesh.router.io.dns import LookUp, look_up
-from amqpmesh.router.io.environment import surroundings
+from amqpmesh.router.io.environment import environment
 from amqpmesh.router.io.handshake import Identity, secure
 from amqpmesh.router.io.streams import DirectStream, TcpStream
 from amqpmesh.router.logs import event_log
@@ -164,7 +164,7 @@ class Router(LinkFactory):
             for listener in self.config.listeners:
                 bound.append(await Listener.bind(listener, shared=self.config.worker is not None))
                 undoing.callback(bound[-1].close)
-            core = Core(self.config, trio.current_time(), surroundings().token, self._wall)
+            core = Core(self.config, trio.current_time(), environment().token, self._wall)
             core.places.on_connect = self._on_demand.connect
             core.places.on_disconnect = self._on_demand.disconnect
             if member is not None:
@@ -292,7 +292,7 @@ class Router(LinkFactory):
 
         Raises: CommandError: it was never started.
         """
-        return at_once(self._survey())
+        return run_to_end(self._survey())
 
     def _survey(self) -> Steps[Statistics]:
         core = self._started()

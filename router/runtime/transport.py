@@ -5,7 +5,7 @@ from abc import ABC, abstractmethod
 
 import trio
 
-from amqpmesh.router.io.environment import surroundings
+from amqpmesh.router.io.environment import environment
 from amqpmesh.router.io.handshake import secure
 from amqpmesh.router.io.secured_stream import LINGER, TlsStream, close_gracefully
 from amqpmesh.router.io.streams import BATCH_TIME, TcpStream
@@ -52,7 +52,7 @@ class Transport(ABC):
         self._credentials = credentials
         self._log = log.bind(connection=record.number, **record.origin)
         self._tracer = FrameTracer(connection=record.number, **record.origin) if record.trace_frames else None
-        self._stopwatch = surroundings().stopwatch
+        self._stopwatch = environment().stopwatch
         self._now = trio.lowlevel.current_clock().current_time
         self._everything = trio.CancelScope()
         self._reading = trio.CancelScope()
@@ -256,7 +256,7 @@ class Transport(ABC):
         if tcp is None:
             return
         if record.role == "mesh":
-            tcp.keep_short()
+            tcp.limit_buffers()
         trip = tcp.round_trip()
         if trip is not None:
             limits = record.limits

@@ -9,7 +9,7 @@ from typing import Final
 
 from trio._core import _run
 
-from amqpmesh.router.io.environment import OF_RUN, Surroundings
+from amqpmesh.router.io.environment import OF_THIS_RUN, Environment
 
 _SORTED: Final = "_ALLOW_DETERMINISTIC_SCHEDULING"
 
@@ -28,8 +28,8 @@ def seeded(seed: int) -> Iterator[Random]:
     names[_SORTED] = True
     _run._r.seed(f"scheduling {seed}")
     tokens = Random(f"tokens {seed}")  # noqa: S311 - nobody is there who could guess
-    token = OF_RUN.set(
-        Surroundings(
+    token = OF_THIS_RUN.set(
+        Environment(
             chance=Random(f"chance {seed}"),  # noqa: S311 - as above
             token=lambda octets: tokens.randbytes(octets).hex(),
             # How long work takes is the machine's to say, and would decide when tasks give way to others.
@@ -39,6 +39,6 @@ def seeded(seed: int) -> Iterator[Random]:
     try:
         yield Random(f"network {seed}")  # noqa: S311 - as above
     finally:
-        OF_RUN.reset(token)
+        OF_THIS_RUN.reset(token)
         _run._r.setstate(state)
         names[_SORTED] = was_sorted

@@ -22,7 +22,7 @@ from amqpmesh.router.client.connections.identity import ClientIdentity
 from amqpmesh.router.client.links.client_connection import ClientConnection
 from amqpmesh.router.client.links.link import ClientLink, again
 from amqpmesh.router.client.links.link_manager import LinkManager
-from amqpmesh.router.io.dialing import LASTING, Backoff, FinalError, reason
+from amqpmesh.router.io.dialing import LASTING, Backoff, PermanentError, reason
 from amqpmesh.router.logs import event_log
 from amqpmesh.router.model.redirects import redirect_of
 
@@ -212,7 +212,7 @@ class Dialer(LinkManager):
                 client_connection = await self.client_identity.serve(
                     place, began=self._began, opened=self.opened, ended=self.lost
                 )
-            except FinalError as refusal:
+            except PermanentError as refusal:
                 self._fail(refusal.error)
                 return
             except trio.TooSlowError:

@@ -19,7 +19,7 @@ from amqpmesh.router.client.connections.connection_tasks import Served
 from amqpmesh.router.client.links.client_connection import ClientConnection
 from amqpmesh.router.config.urls import Endpoint, is_loopback
 from amqpmesh.router.endpoint_setup import PASSWORDS, PLAIN, WITHHELD
-from amqpmesh.router.io.dialing import FinalError, Opener, secure
+from amqpmesh.router.io.dialing import Opener, PermanentError, secure
 from amqpmesh.router.logs.frame_trace import FrameTracer
 
 OPEN_TIME: Final = 10.0
@@ -87,7 +87,7 @@ class ClientIdentity:
             client_connection = await served.run()
             temporary = sasl is not None and sasl.outcome is SaslCode.SYS_TEMP
             if isinstance(client_connection.failure, SaslError) and not temporary:
-                raise FinalError(client_connection.failure)
+                raise PermanentError(client_connection.failure)
             return client_connection
         finally:
             await trio.aclose_forcefully(stream)

@@ -16,7 +16,7 @@ from amqpmesh.router.amqp.errors import AmqpMeshError, CommandError, ConnectionC
 from amqpmesh.router.amqp.negotiation import Negotiation
 from amqpmesh.router.client.links.client_connection import ClientConnection
 from amqpmesh.router.client.links.link_manager import LinkManager
-from amqpmesh.router.io.environment import seconds_worked
+from amqpmesh.router.io.environment import stopwatch_seconds
 from amqpmesh.router.io.streams import BATCH_TIME
 from amqpmesh.router.logs import event_log
 
@@ -149,7 +149,7 @@ class InProcess(LinkManager):
             while not (record.engine.finished or self._fault is not None):
                 await self._wanted.wait()
                 self._wanted = trio.Event()
-                began = seconds_worked()
+                began = stopwatch_seconds()
                 while data := client_connection.data_to_send():
                     for at in range(0, len(data), SLICE):
                         part = data[at : at + SLICE]
@@ -158,9 +158,9 @@ class InProcess(LinkManager):
                             driver.settle()
                             await trio.lowlevel.checkpoint()
                         driver.settle()
-                        if seconds_worked() - began > BATCH_TIME:
+                        if stopwatch_seconds() - began > BATCH_TIME:
                             await trio.lowlevel.checkpoint()
-                            began = seconds_worked()
+                            began = stopwatch_seconds()
                     client_connection.written()
         except Exception as error:
             self._fault = error

@@ -18,7 +18,7 @@ from amqpmesh.router.amqp.errors import (
 from amqpmesh.router.amqp.sasl.exchange import SaslClient
 from amqpmesh.router.amqp.standard.definitions import AmqpCondition, Error
 from amqpmesh.router.amqp.states import LinkEndpointState
-from amqpmesh.router.io.environment import seconds_worked
+from amqpmesh.router.io.environment import stopwatch_seconds
 from amqpmesh.router.io.password_threads import do
 from amqpmesh.router.io.streams import BATCH_TIME
 from amqpmesh.router.logs import event_log
@@ -78,13 +78,13 @@ class ClientConnection:
 
     async def receive(self, data: bytes) -> None:
         """Take bytes of the peer. Gives the thread back now and then; raises nothing but `Cancelled`."""
-        began = seconds_worked()
+        began = stopwatch_seconds()
         while True:
             for event in self.engine.receive(data, trio.current_time()):
                 self._handle(event)
-                if seconds_worked() - began > BATCH_TIME:
+                if stopwatch_seconds() - began > BATCH_TIME:
                     await trio.lowlevel.checkpoint()
-                    began = seconds_worked()
+                    began = stopwatch_seconds()
             work, self._work = self._work, None
             if work is None:
                 break

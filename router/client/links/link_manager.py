@@ -12,7 +12,7 @@ from amqpmesh.router.amqp.errors import CommandError, LinkDetachedError
 from amqpmesh.router.client.links.arguments import text
 from amqpmesh.router.client.links.link import again
 from amqpmesh.router.client.links.sender_link import SenderLink
-from amqpmesh.router.io.environment import surroundings
+from amqpmesh.router.io.environment import environment
 
 if TYPE_CHECKING:
     from amqpmesh.policies.redirect import Redirect, Stop
@@ -37,7 +37,7 @@ class LinkManager(ABC):
         self.client_connection: ClientConnection | None = None
         self._ends: dict[ClientLink, None] = {}
         self._names = count(1)
-        self._prefix = surroundings().token(6)
+        self._prefix = environment().token(6)
         self._reply_senders: OrderedDict[str | None, SenderLink] = OrderedDict()
 
     @property

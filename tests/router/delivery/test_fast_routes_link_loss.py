@@ -166,7 +166,7 @@ def _name(step: Callable[[Scene], None]) -> str:
 def _account(scene: Scene) -> list[Any]:
     """What everybody has heard, and what routers tell of themselves."""
     said = [each.said for each in (*scene.sent, *scene.arrived)]
-    return [said, [statistics(network.core, at_once=False) for network in scene.networks]]
+    return [said, [statistics(network.core, run_to_end=False) for network in scene.networks]]
 
 
 def _still(client: Client) -> bool:

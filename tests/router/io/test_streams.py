@@ -123,7 +123,7 @@ async def test_between_neighbours_little_waits_where_nothing_can_pass() -> None:
         far = TcpStream(listener.accept()[0])
     async with near, far:
         for each in (near, far):
-            each.keep_short()
+            each.limit_buffers()
         written = 0
         piece = bytes(1 << 16)
         with trio.move_on_after(0.5) as patience:  # the system passes on what it has taken, and takes more

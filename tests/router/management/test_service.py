@@ -13,7 +13,7 @@ from amqpmesh.router.address_syntax import without_secret
 from amqpmesh.router.amqp.codec.types import Array, Int, Primitive, Symbol, UInt, ULong, Value
 from amqpmesh.router.amqp.standard.messaging import Source
 from amqpmesh.router.config.file import AddressConfig
-from amqpmesh.router.incremental import at_once
+from amqpmesh.router.incremental import run_to_end
 from amqpmesh.router.management.entities import TYPES
 from amqpmesh.router.management.service import MAX_ATTRIBUTE_NAMES, NODE, PAGE, PAGE_SIZE, Change, respond
 from amqpmesh.router.message.content import Message
@@ -102,7 +102,7 @@ def ask(operation: str | None, body: Any = None, /, **properties: Value) -> Mess
     if operation is not None:
         properties["operation"] = operation
     request = Message(body, application_properties=properties, message_id="m", reply_to="replies")
-    return Message.decode(at_once(respond(Message.decode(request.encode()), STATISTICS)).encode())
+    return Message.decode(run_to_end(respond(Message.decode(request.encode()), STATISTICS)).encode())
 
 
 def query(names: list[str] | None = None, **properties: Value) -> list[dict[str, Any]]:
@@ -126,7 +126,7 @@ def status(response: Message) -> int:
 @pytest.mark.parametrize("field", ["message_id", "correlation_id"])
 def test_a_response_bears_the_requests_correlation_id_else_its_message_id(identifier: Any, field: str) -> None:
     request = Message(reply_to="replies", **{"message_id": "m", field: identifier})
-    response = at_once(respond(Message.decode(request.encode()), STATISTICS))
+    response = run_to_end(respond(Message.decode(request.encode()), STATISTICS))
     assert response.correlation_id == identifier
     assert response.to == "replies"
     assert Message.decode(response.encode()).correlation_id == identifier
@@ -200,7 +200,7 @@ def many(count: int, name: str = "") -> Statistics:
 def identities(told: Statistics, **properties: Value) -> list[str]:
     properties |= {"operation": "QUERY", "entityType": "link"}
     request = Message({"attributeNames": ["identity", "name"]}, application_properties=properties, reply_to="r")
-    return [row[0] for row in Message.decode(at_once(respond(request, told)).encode()).body["results"]]
+    return [row[0] for row in Message.decode(run_to_end(respond(request, told)).encode()).body["results"]]
 
 
 @pytest.mark.parametrize("asked", [{}, {"count": PAGE + 1}, {"count": ULong(2**64 - 1)}])
@@ -214,7 +214,7 @@ def test_an_answer_is_a_page_however_much_is_asked_for(asked: dict[str, Value]) 
 @pytest.mark.parametrize("names", [[], ["name"] * MAX_ATTRIBUTE_NAMES])
 def test_a_page_can_be_decoded_by_whoever_asks_for_nothing_special(names: list[str]) -> None:
     request = Message({"attributeNames": names}, application_properties={"operation": "QUERY"}, reply_to="r")
-    assert Message.decode(at_once(respond(request, many(2 * PAGE))).encode()).body["results"]
+    assert Message.decode(run_to_end(respond(request, many(2 * PAGE))).encode()).body["results"]
 
 
 def test_a_page_of_long_lists_can_be_decoded_by_whoever_asks_for_nothing_special() -> None:
@@ -222,7 +222,7 @@ def test_a_page_of_long_lists_can_be_decoded_by_whoever_asks_for_nothing_special
     told = replace(STATISTICS, routes=tuple(replace(STATISTICS.routes[0], next_hops=hops) for _ in range(100)))
     properties: dict[str, Value] = {"operation": "QUERY", "entityType": "route"}
     request = Message({"attributeNames": ["next_hops"]}, application_properties=properties, reply_to="r")
-    found = Message.decode(at_once(respond(request, told)).encode()).body["results"]
+    found = Message.decode(run_to_end(respond(request, told)).encode()).body["results"]
     assert len(found) > 1
     assert found[0] == [list(hops)]
 
@@ -322,7 +322,7 @@ def test_types_attributes_and_operations_are_told() -> None:
 
 def update(body: Any, change: Change | None, **properties: Value) -> Message:
     request = Message(body, application_properties={"operation": "UPDATE", **properties}, reply_to="replies")
-    return Message.decode(at_once(respond(Message.decode(request.encode()), STATISTICS, change)).encode())
+    return Message.decode(run_to_end(respond(Message.decode(request.encode()), STATISTICS, change)).encode())
 
 
 @pytest.mark.parametrize("identity", ["listener/amqp", "connector/broker", "neighbour/1"])
@@ -412,5 +412,5 @@ PLAIN = st.none() | st.booleans() | st.integers(-(2**31), 2**31) | st.text(max_s
 )
 def test_whatever_is_asked_there_is_an_answer(operation: Any, properties: dict[str, Any], body: Any) -> None:
     request = Message(body, application_properties={"operation": operation, **properties}, reply_to="r")
-    answer = at_once(respond(request, STATISTICS, lambda *_: None))
+    answer = run_to_end(respond(request, STATISTICS, lambda *_: None))
     assert status(Message.decode(answer.encode())) in (200, 400, 404, 405, 501)

@@ -17,8 +17,8 @@ from amqpmesh.router.amqp.standard.delivery_states import Accepted, Modified, Re
 from amqpmesh.router.amqp.standard.messaging import MessageAnnotations, Source, Target
 from amqpmesh.router.config.file import AddressConfig, ListenerConfig
 from amqpmesh.router.core import Core
-from amqpmesh.router.kernel import OVERHEAD, Budget
 from amqpmesh.router.delivery.link_loss import close_connection
+from amqpmesh.router.kernel import OVERHEAD, Budget
 from amqpmesh.router.memory.holders import SHARES, Memory
 from tests.support.worlds.meshes import World
 from tests.support.worlds.network import Client, Network, message

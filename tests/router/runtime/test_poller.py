@@ -53,7 +53,7 @@ def work(monkeypatch: pytest.MonkeyPatch) -> Work:
     return Work(monkeypatch)
 
 
-def at_once(peer: Peer, data: bytes) -> None:
+def run_to_end(peer: Peer, data: bytes) -> None:
     """Write without giving the router a turn."""
     assert isinstance(peer.stream, trio.SocketStream)
     with socket.socket(fileno=socket.dup(peer.stream.socket.fileno())) as raw:
@@ -93,7 +93,7 @@ async def test_quick_batches_share_a_write_and_slow_ones_wait_for_no_other(
             Transfer(handle=0, delivery_id=0, delivery_tag=b"0", message_format=0, settled=True), b"\x00\x53\x77\x40"
         )
         for each in senders:
-            at_once(each, transfer)
+            run_to_end(each, transfer)
         for _ in senders:
             await receiver.expect(Transfer)
         assert least <= written <= most
@@ -243,7 +243,7 @@ async def test_the_thread_is_given_back_however_many_connections_are_ready(work:
             await peer.open()
         work.takes, work.done = 0.002, 0
         for peer in peers:
-            at_once(peer, EMPTY_FRAME)
+            run_to_end(peer, EMPTY_FRAME)
         nursery.start_soon(take_turns)
         while work.done < len(peers):
             await trio.lowlevel.checkpoint()
@@ -266,7 +266,7 @@ async def test_who_has_little_waits_for_one_at_most_of_those_who_have_much(
         if not told or told[-1] != name:
             told.append(name)
             if len(told) == 4:  # the first of them was light, two heavy ones have had their turns
-                at_once(light, EMPTY_FRAME)
+                run_to_end(light, EMPTY_FRAME)
         return receive(core, record, data, now)
 
     def is_heavy(transport: PolledTransport) -> bool:
@@ -286,7 +286,7 @@ async def test_who_has_little_waits_for_one_at_most_of_those_who_have_much(
         monkeypatch.setattr(PolledTransport, "is_heavy", property(is_heavy))
         monkeypatch.setattr(Core, "receive", noted)
         for each in (light, *heavy.values()):
-            at_once(each, EMPTY_FRAME if each is light else much)
+            run_to_end(each, EMPTY_FRAME if each is light else much)
         with trio.fail_after(10):
             while not {"light", *heavy} <= set(told):
                 await trio.lowlevel.checkpoint()

@@ -139,7 +139,7 @@ class Wired:
         self._reader = FrameReader(2**20)
         self._in_frames = False
         #: Whatever was relayed is told at once to those who divide credit.
-        self.at_once = False
+        self.run_to_end = False
         #: It has stopped reading.
         self.stopped = False
         self.lost = False
@@ -195,7 +195,7 @@ class Wired:
             piece = octets[start:end]
             while not self.core.receive(self.record, piece, self._now()):
                 piece = b""
-        if self.at_once:
+        if self.run_to_end:
             self.core.handle_timer(self._now())
 
     def lose(self) -> None:
@@ -270,10 +270,10 @@ _OCTETS: Final = frozenset({"octets_out", "octets_in", "unwritten"})
 _DEMAND: Final = frozenset({"demand", "reason"})
 
 
-def statistics(core: Core, *, at_once: bool) -> dict[str, Any]:
+def statistics(core: Core, *, run_to_end: bool) -> dict[str, Any]:
     """Return the router's statistics, but for those. Args: at_once: whether the divider of credit was told."""
     told = _without(asdict(core.statistics()), _OCTETS)
-    return told if at_once else _without(told, _DEMAND)
+    return told if run_to_end else _without(told, _DEMAND)
 
 
 def _without(value: Any, keys: frozenset[str]) -> Any:
