@@ -8,7 +8,9 @@ DYNAMIC: Final = "$dynamic"
 
 
 def split(address: str) -> tuple[str, str | None]:
-    """Return the name and the container of an address, which splits at its last `@`; the container is None without one."""
+    """Return the name and the container of an address, which splits at its last `@`; container None: there is
+    no `@`.
+    """
     name, at, container = address.rpartition("@")
     return (name, container) if at else (address, None)
 

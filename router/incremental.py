@@ -29,7 +29,9 @@ def run_to_end(steps: Steps[T]) -> T:
 
 
 class Chores:
-    """Pieces of work that take turns: one step of the oldest piece at a time, so no piece waits for the end of another."""
+    """Pieces of work that take turns: the oldest piece does one step at a time, and no piece waits for the end of
+    another.
+    """
 
     def __init__(self) -> None:
         self._left: deque[Steps[None]] = deque()
