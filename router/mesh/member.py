@@ -64,7 +64,7 @@ class Recognizer(Protocol):
     def refusal(self, certificate: bytes | None, router: str) -> str | None:
         """Why a peer is not the router that it says it is; None: it is. Args: certificate: DER; None: it has none."""
 
-    def parting(self, certificate: bytes | None, router: str) -> str | None:
+    def expulsion(self, certificate: bytes | None, router: str) -> str | None:
         """The same of one who was believed, after a while: it may have shown another certificate since."""
 
     def expires_in(self) -> float | None:
@@ -253,7 +253,7 @@ class Mesh:
         if self._recognizer is None:
             return
         for neighbour in [each for each in self.neighbours.values() if not is_between_workers(each.record)]:
-            refusal = self._recognizer.parting(neighbour.record.certificate, neighbour.router)
+            refusal = self._recognizer.expulsion(neighbour.record.certificate, neighbour.router)
             if refusal is not None:
                 self._refuse(neighbour.record, AmqpCondition.UNAUTHORIZED_ACCESS, refusal)
 

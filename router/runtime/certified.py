@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from amqpmesh.router.mesh.member import Mesh
 
 
-class Certified(Membership):
+class CertifiedMembership(Membership):
     """What a router shows the mesh, and whom it believes there: those whom the mesh's authority has certified."""
 
     def __init__(
@@ -54,7 +54,7 @@ class Certified(Membership):
         """Why a peer is not the router that it says it is; None: it is. Args: certificate: DER; None: it has none."""
         return _refusal(certificate, router, self._trust.router_of)
 
-    def parting(self, certificate: bytes | None, router: str) -> str | None:
+    def expulsion(self, certificate: bytes | None, router: str) -> str | None:
         """The same of a neighbour, after a while: it may have another certificate by now."""
         return _refusal(certificate, router, self._trust.still_router_of)
 
@@ -68,7 +68,7 @@ class Certified(Membership):
 
         Raises: ConfigError: one of them is no good; then nothing has changed.
         """
-        Certified(self._router, self._config, self._clock, *self._files)  # whether all of them are good
+        CertifiedMembership(self._router, self._config, self._clock, *self._files)  # whether all of them are good
         self._trust.reload(_read(self._files[2], "mesh.trust"))
         self.signer = self._identity = self._identified()
         mesh.renew(self._identity, now)

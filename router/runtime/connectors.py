@@ -41,18 +41,18 @@ DIAL_TIME: Final = 10.0
 REPEAT_TIME: Final = 60.0
 """Seconds before a reason that has not changed is told again."""
 
-EAGER: Final = 10
+QUICK_ROUNDS: Final = 10
 """Rounds in a row that find no neighbour before the pauses grow: so routers that start together meet soon."""
 
-Carry = Callable[[Callable[[], Awaitable[None]], trio.abc.Stream, str], Awaitable[None]]
+ServeConnection = Callable[[Callable[[], Awaitable[None]], trio.abc.Stream, str], Awaitable[None]]
 """Carries a connection, with its stream and its connector's name, until it ends, or the router ends it."""
 
-TransportOf = Callable[["ConnectionRecord", trio.abc.Stream, None], "Transport"]
+MakeTransport = Callable[["ConnectionRecord", trio.abc.Stream, None], "Transport"]
 """What serves a connection over its stream."""
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class Destination:
     """Where to connect, and whom a certificate has to name: of a domain's servers that is the domain."""
 
     place: Endpoint | Service
@@ -68,16 +68,16 @@ class Way:
 
 
 @dataclass(frozen=True, slots=True)
-class Over:
+class Ended:
     """Why a connection is over, or never came about; whether the peer opened it, and where it has sent us."""
 
     why: str
     was_open: bool = False
-    onward: Way | None = None
+    redirected_to: Destination | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Means:
+class Network:
     """How connectors reach anybody; tests and tunnels have their own."""
 
     open_stream: Opener
@@ -95,11 +95,11 @@ class Connector:
         self,
         config: ConnectorConfig,
         credentials: ConnectorCredentials,
-        means: Means,
+        network: Network,
         *,
         driver: Driver,
-        transport: TransportOf,
-        carry: Carry,
+        transport: MakeTransport,
+        serve: ServeConnection,
         certified: str | None = None,
     ) -> None:
         """Args: transport: for each of its connections. certified: whom certificates have to name; None: the host, or
@@ -107,10 +107,10 @@ class Connector:
         """
         self.config = config
         self.credentials = credentials
-        self._means = means
+        self._network = network
         self._driver = driver
         self._transport = transport
-        self._carry = carry
+        self._serve_connection = serve
         self._certified = certified
         self._scope = trio.CancelScope()
         self._record: ConnectionRecord | None = None
@@ -120,7 +120,7 @@ class Connector:
         self._servers: tuple[str, ...] = ()
         self._failures = 0
         self._reason: str | None = None
-        self._told: dict[str, tuple[str, float]] = {}
+        self._logged: dict[str, tuple[str, float]] = {}
         self._stood_by = False
 
     @property
@@ -159,42 +159,42 @@ class Connector:
     async def run(self) -> None:
         """Connect, serve, and again, until `stop`. Raises: nothing."""
         with self._scope:
-            ahead: deque[Way] = deque()
+            remaining: deque[Destination] = deque()
             while True:
-                if not ahead:  # a new round
-                    ahead.extend(Way(place, self._certified or place.host) for place in self.config.places)
-                way = ahead.popleft()
-                self._url, self._redirected_from = str(way.place), way.redirected_from
+                if not remaining:  # a new round
+                    remaining.extend(Destination(place, self._certified or place.host) for place in self.config.places)
+                destination = remaining.popleft()
+                self._url, self._redirected_from = str(destination.place), destination.redirected_from
                 began = trio.current_time()
                 try:
-                    if isinstance(way.place, Service):
-                        found = await self._find(way.place, ahead)
+                    if isinstance(destination.place, Service):
+                        found = await self._find(destination.place, remaining)
                         self._servers = tuple(endpoint.host for endpoint in found)
-                        ahead.extendleft(Way(endpoint, way.name) for endpoint in reversed(found))
+                        remaining.extendleft(Destination(endpoint, destination.name) for endpoint in reversed(found))
                         continue
-                    over = await self._connect(way.place, way)
+                    ended = await self._connect(destination.place, destination)
                 except trio.TooSlowError:
-                    over = Over(f"no connection in {DIAL_TIME:g} s")
+                    ended = Ended(f"no connection in {DIAL_TIME:g} s")
                 except (OSError, trio.BrokenResourceError) as failure:
-                    over = Over(_said(failure, mesh=self.config.is_mesh))
+                    ended = Ended(_failure_text(failure, mesh=self.config.is_mesh))
                 except Exception as fault:
                     log.error("internal error", exception=fault, connector=self.name, url=self._url)
-                    over = Over("a fault of this router")
+                    ended = Ended("a fault of this router")
                 if self._stood_by:
                     self._stood_by = False
                     self._failures = 0
-                    ahead.clear()
+                    remaining.clear()
                     continue
-                if over.onward is not None:
-                    log.info("redirect followed", connector=self.name, url=self._url, to=over.onward.described)
-                    ahead.appendleft(over.onward)
+                if ended.redirected_to is not None:
+                    log.info("redirect followed", connector=self.name, url=self._url, to=ended.redirected_to.described)
+                    remaining.appendleft(ended.redirected_to)
                     continue
-                if over.was_open and trio.current_time() - began >= LASTING:
+                if ended.was_open and trio.current_time() - began >= LASTING:
                     self._failures = 0
-                    ahead.clear()
-                await self._pause(over.why, was_open=over.was_open, is_over=over.was_open or not ahead)
+                    remaining.clear()
+                await self._pause(ended.why, was_open=ended.was_open, is_over=ended.was_open or not remaining)
 
-    async def _find(self, service: Service, ahead: deque[Way]) -> list[Endpoint]:
+    async def _find(self, service: Service, remaining: deque[Destination]) -> list[Endpoint]:
         """The servers of a domain. Without TLS it is connected to only if DNS says that it has none with TLS.
 
         Else whoever can keep a connection or an answer of DNS from coming about had what was meant to be secret.
@@ -202,13 +202,13 @@ class Connector:
         """
         plain = None if not service.secure else Service("amqp", service.domain)
         try:
-            found = await endpoints(service, self._means.look_up)
+            found = await endpoints(service, self._network.look_up)
         except NoServerError:
             plain = None
             raise
         finally:
-            for way in [way for way in ahead if way.place == plain]:
-                ahead.remove(way)
+            for destination in [destination for destination in remaining if destination.place == plain]:
+                remaining.remove(destination)
         return found
 
     async def _pause(self, why: str, *, was_open: bool, is_over: bool) -> None:
@@ -223,29 +223,29 @@ class Connector:
         pause = None
         if is_over:
             self._failures += 1
-            spared = EAGER - 1 if self.config.is_mesh else 0
-            pause = self._means.backoff.pause(max(1, self._failures - spared))
+            spared = QUICK_ROUNDS - 1 if self.config.is_mesh else 0
+            pause = self._network.backoff.pause(max(1, self._failures - spared))
         if was_open:
-            self._told.clear()
-        before, at = self._told.get(url, ("", 0.0))
+            self._logged.clear()
+        before, at = self._logged.get(url, ("", 0.0))
         if why != before or trio.current_time() - at >= REPEAT_TIME:
-            self._told[url] = why, trio.current_time()
+            self._logged[url] = why, trio.current_time()
             seconds = None if pause is None else round(pause, 3)
             log.warning("connector retrying", connector=self.name, url=url, reason=why, seconds=seconds)
         await trio.sleep(pause or 0.0)
 
-    async def _connect(self, endpoint: Endpoint, way: Way) -> Over:
+    async def _connect(self, endpoint: Endpoint, destination: Destination) -> Ended:
         """One connection, from its first byte to its last.
 
         Raises: OSError, BrokenResourceError, TooSlowError: none came about.
         """
         credentials = self.credentials
-        stop = way.stop or Stop(self._place(endpoint, way.name))
+        stop = destination.stop or Stop(self._place(endpoint, destination.name))
         with trio.fail_after(DIAL_TIME):
-            stream = await self._means.open_stream(endpoint)
+            stream = await self._network.open_stream(endpoint)
             identity = Identity()
             if endpoint.secure:
-                stream, identity = await _secured(stream, credentials.context, way.name)
+                stream, identity = await _secured(stream, credentials.context, destination.name)
         if self._scope.cancel_called:
             # It came about in the last moment: nobody would end it any more.
             await trio.aclose_forcefully(stream)
@@ -265,13 +265,13 @@ class Connector:
         began = trio.current_time()
         transport = self._transport(record, stream, None)
         try:
-            await self._carry(transport.run, stream, self.name)
+            await self._serve_connection(transport.run, stream, self.name)
             if record.stands_by:
                 await self._stand_by(record.peer.container_id)
         finally:
             self._record = None
-        why = _why(self.config, record, transport.broken, secure=endpoint.secure)
-        onward = None
+        why = _end_reason(self.config, record, transport.read_error, secure=endpoint.secure)
+        redirected_to = None
         told = record.closed.error if record.closed is not None and record.closed.by_peer else None
         if told is not None and told.condition == ConnectionCondition.REDIRECT:
             lasted = trio.current_time() - began >= LASTING
@@ -280,8 +280,10 @@ class Connector:
             except NotFollowedError as refusal:
                 why = f"{why}; not followed: {refusal}"
             else:
-                onward = Way(_endpoint(found.place), found.place.certified, found, way.redirected_from or str(endpoint))
-        return Over(why, was_open=record.engine.remote is not None, onward=onward)
+                redirected_to = Destination(
+                    _endpoint(found.place), found.place.certified, found, destination.redirected_from or str(endpoint)
+                )
+        return Ended(why, was_open=record.engine.remote is not None, redirected_to=redirected_to)
 
     def _place(self, endpoint: Endpoint, name: str) -> Place:
         """A place that the configuration names. Args: name: whom the certificate there has to name."""
@@ -349,14 +351,14 @@ async def _secured(
     return secured, Identity.of(secured)
 
 
-def _said(failure: OSError | trio.BrokenResourceError, *, mesh: bool) -> str:
+def _failure_text(failure: OSError | trio.BrokenResourceError, *, mesh: bool) -> str:
     cause = failure.__cause__
     if isinstance(cause, ssl.SSLCertVerificationError):
         return f"TLS: {untrusted_reason(cause, mesh=mesh)}"
     return reason(failure)
 
 
-def _why(connector: ConnectorConfig, record: ConnectionRecord, broken: str | None, *, secure: bool) -> str:
+def _end_reason(connector: ConnectorConfig, record: ConnectionRecord, read_error: str | None, *, secure: bool) -> str:
     """Why a connection is over. Args: broken: what the transport ended with."""
     negotiation, closed = record.engine.negotiation, record.closed
     if negotiation.foreign:
@@ -368,9 +370,9 @@ def _why(connector: ConnectorConfig, record: ConnectionRecord, broken: str | Non
         about = f": {closed.error.description}" if closed.error.description else ""
         return f"{who} closed the connection ({closed.error.condition}){about}"
     if record.engine.remote is not None:
-        return broken or "the peer is gone"
+        return read_error or "the peer is gone"
     if not secure:
         hint = ": does it want TLS (amqps://)?"
     else:  # in TLS 1.3 a server looks at our certificate when our handshake is done, and may say nothing about it
         hint = ": does it believe our certificate?" if connector.shows_certificate else ""
-    return f"{broken or 'the peer closed before it answered'}{hint}"
+    return f"{read_error or 'the peer closed before it answered'}{hint}"

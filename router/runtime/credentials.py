@@ -150,6 +150,6 @@ def membership(config: RouterConfig, clock: Callable[[], float] = time.time) -> 
         from amqpmesh.router.runtime.membership import Membership
 
         return Membership(config.id, mesh, clock)
-    from amqpmesh.router.runtime.certified import Certified
+    from amqpmesh.router.runtime.certified import CertifiedMembership
 
-    return Certified(config.id, mesh, clock, mesh.certificate, mesh.key, mesh.trust)
+    return CertifiedMembership(config.id, mesh, clock, mesh.certificate, mesh.key, mesh.trust)

@@ -25,7 +25,7 @@ FAULT_PAUSE = 1.0
 """Seconds before timers go on after a fault of ours in one: another may be due at once."""
 
 
-class Outlet(Protocol):
+class Output(Protocol):
     """Where the bytes of one connection leave."""
 
     def flush(self, now: float) -> None:
@@ -36,10 +36,10 @@ class Outlet(Protocol):
         """Whether the peer's system has all that was let out; False: it has not, or nobody can tell."""
 
 
-class Waiter(Protocol):
+class PausedReader(Protocol):
     """Who has told the core of bytes of which some wait until an output has been written."""
 
-    def go_on(self) -> None:
+    def resume_reading(self) -> None:
         """It was, or that has taken too long: tell the rest."""
 
 
@@ -49,7 +49,7 @@ class Driver:
     def __init__(self, core: Core) -> None:
         self.core = core
         self.passwords = Passwords(core.config)
-        self._outlets: dict[ConnectionRecord, Outlet] = {}
+        self._outputs: dict[ConnectionRecord, Output] = {}
         #: Connections with something to let out.
         self._ready: dict[ConnectionRecord, None] = {}
         self._alarm = trio.CancelScope()
@@ -59,13 +59,13 @@ class Driver:
         self._has_chores = trio.Event()
         self._turns = trio.Semaphore(TURNS)
         #: Who waits for which output, and since when; and whether that is looked at soon.
-        self._waiting: dict[KernelConnection, tuple[float, list[Waiter]]] = {}
-        self._looks = False
+        self._paused: dict[KernelConnection, tuple[float, list[PausedReader]]] = {}
+        self._is_scheduled = False
         #: Octets that were read of connections, and that the core was not told of yet.
         self.unread = 0
         self._stopwatch = environment().stopwatch
         core.on_output = self._ready.setdefault
-        core.on_timer = self._has_timer
+        core.on_timer = self._timer_changed
         core.is_acknowledged = self._is_acknowledged
 
     async def turn(self) -> None:
@@ -74,56 +74,56 @@ class Driver:
             async with self._turns:
                 await trio.lowlevel.checkpoint()
 
-    def connect(self, record: ConnectionRecord, outlet: Outlet) -> None:
+    def connect(self, record: ConnectionRecord, output: Output) -> None:
         """From now on, what there is to send to a connection is let out there."""
-        self._outlets[record] = outlet
+        self._outputs[record] = output
         self._ready[record] = None
 
-    def unblocked(self, record: ConnectionRecord) -> None:
+    def writable(self, record: ConnectionRecord) -> None:
         """A connection can be written to again: what has gathered meanwhile leaves with the next `settle`."""
         self._ready[record] = None
-        self._let_go_on(record.engine.flow_state)
+        self._resume_readers(record.engine.flow_state)
 
     @property
-    def is_awaited(self) -> bool:
+    def has_paused_readers(self) -> bool:
         """Whether somebody waits until more can be written to a connection."""
-        return bool(self._waiting)
+        return bool(self._paused)
 
     def heard(self, record: ConnectionRecord) -> None:
         """The peer of a connection has said something: its windows may be wider."""
-        self._let_go_on(record.engine.flow_state)
+        self._resume_readers(record.engine.flow_state)
 
-    def wait(self, waiter: Waiter, sink: KernelConnection) -> None:
+    def wait(self, reader: PausedReader, sink: KernelConnection) -> None:
         """Have somebody go on once more may be written to a connection, or it is lost, or that has taken too long."""
-        _, waiters = self._waiting.setdefault(sink, (trio.current_time(), []))
-        waiters.append(waiter)
-        self._look_in_time()
+        _, readers = self._paused.setdefault(sink, (trio.current_time(), []))
+        readers.append(reader)
+        self._schedule_overdue()
 
-    def _look(self) -> None:
+    def _resume_overdue(self) -> None:
         """Who reads too slowly is not waited for any longer."""
         now = trio.current_time()
-        for sink, (since, _) in tuple(self._waiting.items()):
+        for sink, (since, _) in tuple(self._paused.items()):
             if since + PATIENCE <= now:
                 sink.slow_until = now + IMPATIENCE
-                self._let_go_on(sink)
-        self._looks = False
-        self._look_in_time()
+                self._resume_readers(sink)
+        self._is_scheduled = False
+        self._schedule_overdue()
 
-    def _look_in_time(self) -> None:
-        if self._waiting and not self._looks:
-            self._looks = True
-            self.core.schedule(min(since for since, _ in self._waiting.values()) + PATIENCE, self._look)
+    def _schedule_overdue(self) -> None:
+        if self._paused and not self._is_scheduled:
+            self._is_scheduled = True
+            self.core.schedule(min(since for since, _ in self._paused.values()) + PATIENCE, self._resume_overdue)
 
-    def _let_go_on(self, sink: KernelConnection) -> None:
-        _, waiters = self._waiting.pop(sink, (0.0, ()))
-        for each in waiters:
-            each.go_on()
+    def _resume_readers(self, sink: KernelConnection) -> None:
+        _, readers = self._paused.pop(sink, (0.0, ()))
+        for each in readers:
+            each.resume_reading()
 
     def lost(self, record: ConnectionRecord) -> None:
         """The transport of a connection has ended."""
-        del self._outlets[record]
+        del self._outputs[record]
         self._ready.pop(record, None)
-        self._let_go_on(record.engine.flow_state)
+        self._resume_readers(record.engine.flow_state)
         try:
             self.core.receive_eof(record, trio.current_time())
         except Exception as error:
@@ -140,15 +140,15 @@ class Driver:
         ready = self._ready
         if ready:
             now = trio.current_time()
-            outlets = self._outlets
+            outputs = self._outputs
             until = self._stopwatch() + seconds
             while ready:
                 records = tuple(ready)
                 ready.clear()
                 for record in records:
-                    outlet = outlets.get(record)
-                    if outlet is not None:
-                        outlet.flush(now)
+                    output = outputs.get(record)
+                    if output is not None:
+                        output.flush(now)
                 if ready and self._stopwatch() > until:
                     break
         if self.core.chores:
@@ -162,7 +162,7 @@ class Driver:
                     event.set()
         return bool(ready)
 
-    async def keep_time(self) -> None:
+    async def run_timers(self) -> None:
         """Call the core when its timers are due. Never ends."""
         while True:
             with trio.CancelScope(deadline=self._next_timer()) as self._alarm:
@@ -174,7 +174,7 @@ class Driver:
                 await trio.sleep(FAULT_PAUSE)
             self.settle()
 
-    async def do_chores(self) -> None:
+    async def run_chores(self) -> None:
         """Have the core do what was too much for one turn, a slice at a time. Never ends."""
         while True:
             await self._has_chores.wait()
@@ -209,15 +209,15 @@ class Driver:
     @property
     def is_idle(self) -> bool:
         """Whether there is no connection."""
-        return not self._outlets
+        return not self._outputs
 
     def _is_acknowledged(self, record: ConnectionRecord) -> bool:
-        outlet = self._outlets.get(record)
-        return outlet is not None and not record.unwritten and outlet.is_acknowledged
+        output = self._outputs.get(record)
+        return output is not None and not record.unwritten and output.is_acknowledged
 
     def _next_timer(self) -> float:
         at = self.core.next_timer()
         return math.inf if at is None else at
 
-    def _has_timer(self) -> None:
+    def _timer_changed(self) -> None:
         self._alarm_is_stale = True

@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from amqpmesh.router.core import Core
     from amqpmesh.router.runtime.listeners import Listener
 
-LOOK: Final = 1.0  # seconds
-FEW: Final = 100  # connections that may leave before anything is done about it
-LITTER: Final = 1_000  # connections and links that may be gone before what they left is looked for
-LITTLE: Final = 1 << 20  # octets of deliveries that may be gone before
-MUCH: Final = 32 << 20  # octets that may be free in the process, beside what is held
+INTERVAL: Final = 1.0  # seconds
+MIN_CONNECTIONS: Final = 100  # connections that may leave before anything is done about it
+MIN_CLOSED: Final = 1_000  # connections and links that may be gone before what they left is looked for
+MIN_OCTETS: Final = 1 << 20  # octets of deliveries that may be gone before
+MAX_SLACK: Final = 32 << 20  # octets that may be free in the process, beside what is held
 CONNECTION: Final = 50 << 10  # octets of a connection, about
-AGAIN: Final = 60.0  # seconds after which what could not be given back is tried once more
+RETRY_TIME: Final = 60.0  # seconds after which what could not be given back is tried once more
 STATM: Final = Path("/proc/self/statm")
 
 
@@ -36,7 +36,7 @@ class Peaks(NamedTuple):
     """What deliveries under way took, about."""
 
 
-class Held:
+class RouterMemory:
     """What a router holds: connections, and deliveries."""
 
     def __init__(self, core: Core, listeners: Sequence[Listener]) -> None:
@@ -51,10 +51,10 @@ class Held:
             each.most = each.connections
         return Peaks(connections, self._core.most_held())
 
-    def is_littered(self) -> bool:
+    def has_garbage(self) -> bool:
         """Whether as many connections and links are gone as there are, since this was last so."""
         gone, there = self._core.passed()
-        if gone - self._gone <= max(there, LITTER):
+        if gone - self._gone <= max(there, MIN_CLOSED):
             return False
         self._gone = gone
         return True
@@ -64,7 +64,7 @@ class Held:
         self._core.compact()
 
 
-class Height:
+class HighWaterMark:
     """How much of something there was at most, until that was given back."""
 
     def __init__(self, little: int) -> None:
@@ -88,19 +88,19 @@ class Slack:
 
     def __init__(self) -> None:
         self._least: int | None = None
-        self._stays = 0
-        self._again = 0.0
+        self._untrimmable = 0
+        self._retry_at = 0.0
 
-    def is_wide(self, resident: int, now: Peaks) -> bool:
-        """Whether much is free that was not when what is free was `given_back`, or that was so a while ago."""
+    def is_large(self, resident: int, now: Peaks) -> bool:
+        """Whether much is free that was not when what is free was `trimmed`, or that was so a while ago."""
         slack = self._slack(resident, now)
-        self._stays = min(self._stays, slack) if trio.current_time() < self._again else 0
-        return slack - self._stays > MUCH
+        self._untrimmable = min(self._untrimmable, slack) if trio.current_time() < self._retry_at else 0
+        return slack - self._untrimmable > MAX_SLACK
 
-    def given_back(self, resident: int, now: Peaks) -> None:
+    def trimmed(self, resident: int, now: Peaks) -> None:
         """What is there yet is in pieces that nobody can give back, as long as what lies between them stays."""
-        self._stays = self._slack(resident, now)
-        self._again = trio.current_time() + AGAIN
+        self._untrimmable = self._slack(resident, now)
+        self._retry_at = trio.current_time() + RETRY_TIME
 
     def _slack(self, resident: int, now: Peaks) -> int:
         more = resident - now.octets - now.connections * CONNECTION
@@ -108,30 +108,30 @@ class Slack:
         return more - self._least
 
 
-async def give_back(held: Held) -> Never:
+async def return_free_memory(memory: RouterMemory) -> Never:
     """Give what is free to the system, once less is there than has gone since most was, or much is free anyway.
 
     What was a connection refers to itself in parts, and is found as garbage at some time; the C library keeps what is
     free. Looking takes as long as there is much to look at, and what is given back is had anew when it comes again: so
     it must be worth that, and waits as long as much leaves.
     """
-    connections, octets, slack = Height(FEW), Height(LITTLE), Slack()
-    with aging():
+    connections, octets, slack = HighWaterMark(MIN_CONNECTIONS), HighWaterMark(MIN_OCTETS), Slack()
+    with freezing_old_objects():
         while True:
-            await trio.sleep(LOOK)
-            now = held.peaks()
+            await trio.sleep(INTERVAL)
+            now = memory.peaks()
             left, settled = connections.has_fallen(now.connections), octets.has_fallen(now.octets)
-            littered = held.is_littered()
+            littered = memory.has_garbage()
             if left or littered:
                 collect()
-            if left or littered or settled or slack.is_wide(resident(), now):
-                held.compact()
+            if left or littered or settled or slack.is_large(resident(), now):
+                memory.compact()
                 trim()
-                slack.given_back(resident(), now)
+                slack.trimmed(resident(), now)
 
 
 @contextmanager
-def aging() -> Iterator[None]:
+def freezing_old_objects() -> Iterator[None]:
     """Within it, what a search for garbage has twice found in use is taken for what stays: `collect` alone looks at it.
 
     Nothing is relayed while garbage is looked for. A link is ten objects, and a search that looks at all of 100,000

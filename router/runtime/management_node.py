@@ -31,7 +31,7 @@ CREDIT = 4
 MAX_REQUEST_SIZE = 8 * 2**10
 """Octets: a request says little, and all of it is decoded at once, if it holds no more than `FEW_VALUES`."""
 
-SURVEY_TIME = 0.2
+SNAPSHOT_TIME = 0.2
 """Seconds for which all are told what was found out for one."""
 
 PAGES_TIME = 30.0
@@ -58,14 +58,14 @@ class ManagementNode(LinkFactory):
     def __init__(self, listener: ListenerConfig, survey: Callable[[], Steps[Statistics]]) -> None:
         """Args: listener: whose limits hold. survey: finds out how the router stands."""
         self._inside = InProcess(listener, own=True)
-        self._survey = survey
-        self._surveyed: tuple[float, Statistics] | None = None
+        self._take_snapshot = survey
+        self._snapshot: tuple[float, Statistics] | None = None
         self._worked = 0.0
         self._driver: Driver | None = None
         self._start: Callable[[Callable[[], Awaitable[None]]], object] | None = None
         self._ended = False
         #: Of the task that waits until the survey is old; cancelled at the end, which would wait for it.
-        self._forgetting: trio.CancelScope | None = None
+        self._forget_scope: trio.CancelScope | None = None
 
     @property
     def _home(self) -> LinkManager:
@@ -81,8 +81,8 @@ class ManagementNode(LinkFactory):
     def end(self) -> None:
         """The router is about to end."""
         self._ended = True
-        if self._forgetting is not None:
-            self._forgetting.cancel()
+        if self._forget_scope is not None:
+            self._forget_scope.cancel()
         self._inside.end()
 
     async def serve(self) -> None:
@@ -107,7 +107,7 @@ class ManagementNode(LinkFactory):
             if delivery.message.reply_to is None:
                 delivery.reject("amqp:invalid-field", "there is no reply-to")
                 return
-            statistics = await self._statistics(PAGES_TIME if service.goes_on(delivery.message) else SURVEY_TIME)
+            statistics = await self._statistics(PAGES_TIME if service.goes_on(delivery.message) else SNAPSHOT_TIME)
             response = await self._in_turns(service.respond(delivery.message, statistics, self._changes(delivery.tag)))
             delivery.accept()
             with trio.move_on_after(REPLY_TIME):
@@ -133,33 +133,33 @@ class ManagementNode(LinkFactory):
         def change(identity: str, told: Costly, cost: int) -> None:
             driver.core.set_cost(told, cost, trio.current_time())
             driver.settle()
-            self._surveyed = None
+            self._snapshot = None
             log.info("cost changed", of=identity, cost=cost, **who)
 
         return change
 
     async def _statistics(self, age: float) -> Statistics:
         """How the router stands, or stood less than `age` seconds ago."""
-        if self._surveyed is None or trio.current_time() - self._surveyed[0] >= age:
-            found = await self._in_turns(self._survey())
-            if self._forgetting is None and not self._ended:
+        if self._snapshot is None or trio.current_time() - self._snapshot[0] >= age:
+            found = await self._in_turns(self._take_snapshot())
+            if self._forget_scope is None and not self._ended:
                 assert self._start is not None
-                self._forgetting = trio.CancelScope()
+                self._forget_scope = trio.CancelScope()
                 self._start(self._forget)
-            self._surveyed = trio.current_time(), found
-        return self._surveyed[1]
+            self._snapshot = trio.current_time(), found
+        return self._snapshot[1]
 
     async def _forget(self) -> None:
         """Let go of what was found out, once it is told to nobody: it holds names of links that are gone."""
-        assert self._forgetting is not None
-        with self._forgetting:
-            while self._surveyed is not None:
-                until = self._surveyed[0] + PAGES_TIME
+        assert self._forget_scope is not None
+        with self._forget_scope:
+            while self._snapshot is not None:
+                until = self._snapshot[0] + PAGES_TIME
                 if trio.current_time() < until:
                     await trio.sleep_until(until)
                 else:
-                    self._surveyed = None
-        self._forgetting = None
+                    self._snapshot = None
+        self._forget_scope = None
 
     async def _in_turns(self, steps: Steps[T]) -> T:
         """The result; in between, and before the next work, there are pauses for whatever else there is to do."""

@@ -28,14 +28,14 @@ K = TypeVar("K", bound="Hashable")
 class Passwords:
     """Checks the passwords of a router's clients.
 
-    Attributes: `braked`: connections whose answer waits for wrong passwords before it, by the name of their listener.
+    Attributes: `delayed`: connections whose answer waits for wrong passwords before it, by the name of their listener.
     They count for no listener's `connections` meanwhile.
     """
 
     def __init__(self, config: RouterConfig) -> None:
         self._guesses = Guesses(free=config.login_failures, longest=config.login_wait, most=config.login_memory)
-        self._most_braked = config.login_queue
-        self.braked: Counter[str] = Counter()
+        self._most_delayed = config.login_queue
+        self.delayed: Counter[str] = Counter()
         # One at a time of each host and user: many at once would all count as the first guess. And one of each host:
         # a host that asks again and again would keep others from the threads.
         self._by_user: _Turns[tuple[str, str]] = _Turns()
@@ -60,7 +60,7 @@ class Passwords:
             if not self._guesses.wait(*place, trio.current_time()):
                 await self._judge(place, work)
                 return
-        with self._brake(record):
+        with self._delay(record):
             async with self._late.of(place):
                 await trio.sleep(self._guesses.wait(*place, trio.current_time()))
                 async with self._by_user.of(place):
@@ -76,16 +76,16 @@ class Passwords:
             self._guesses.failed(*place, trio.current_time())
 
     @contextmanager
-    def _brake(self, record: ConnectionRecord) -> Iterator[None]:
+    def _delay(self, record: ConnectionRecord) -> Iterator[None]:
         """Raises: _TooManyError: as many wait as may."""
-        if self.braked.total() >= self._most_braked:
+        if self.delayed.total() >= self._most_delayed:
             raise _TooManyError
         name = record.peer.listener
-        self.braked[name] += 1
+        self.delayed[name] += 1
         try:
             yield
         finally:
-            self.braked[name] -= 1
+            self.delayed[name] -= 1
 
 
 class _TooManyError(Exception):

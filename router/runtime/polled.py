@@ -50,29 +50,29 @@ class PolledTransport(Transport):
         self._descriptor = stream.descriptor
         #: What it is polled for; None: it is not.
         self._events: int | None = None
-        self._over = trio.Event()
+        self._is_read = trio.Event()
         self._read_size = READ_SIZE
         self._largest_read = LARGEST_READ if driver.core.mesh is None else LARGEST_READ_IN_MESH
         self._small_reads = 0
         #: Taken from the core, and not by the system.
-        self._rest: memoryview | None = None
+        self._unsent: memoryview | None = None
         #: What was read is not told on until an output has been written; and what was to be written there, where nobody
         #: had tried that yet.
-        self._waits = False
-        self._unwritten: bytearray | None = None
+        self._is_paused = False
+        self._refused: bytearray | None = None
         record.engine.flow_state.patient = True
 
     def serve(self, until: float) -> bool:
         """As of `Polled`."""
         try:
-            if self._rest is not None:
-                self._write_on(self._rest)
+            if self._unsent is not None:
+                self._write_rest(self._unsent)
                 if self._events is None:
                     return False
-            more = not self._waits and self._read_on(until)
-            if self._events != READABLE or self._is_writing or self._waits:
-                self._look()
-            if self._driver.is_awaited and not self._waits:  # who waits has not told what it said
+            more = not self._is_paused and self._read_on(until)
+            if self._events != READABLE or self._is_writing or self._is_paused:
+                self._update_events()
+            if self._driver.has_paused_readers and not self._is_paused:  # who waits has not told what it said
                 self._driver.heard(self._record)
         except Exception as error:
             self._fault(error)
@@ -86,26 +86,26 @@ class PolledTransport(Transport):
             self._poller.add(self._descriptor, self, READABLE | WRITABLE)
             self._events = READABLE | WRITABLE
             try:
-                await self._over.wait()
+                await self._is_read.wait()
             finally:
-                self._leave()
+                self._stop_polling()
             if not self._pauses or not await self._resume():
                 return
-            self._over = trio.Event()
+            self._is_read = trio.Event()
 
     @property
     def is_heavy(self) -> bool:
         """As of `Polled`."""
-        return self._read_size > READ_SIZE or self._rest is not None
+        return self._read_size > READ_SIZE or self._unsent is not None
 
     def _read_on(self, until: float) -> bool:
         """Read once, unless the core was not told of all yet. Returns: whether there is more to do without waiting."""
         record, stream = self._record, self._stream
         if self._has_work or self._unread:
-            if self._unwritten is not None:
-                is_told = self._tell_on(until)
+            if self._refused is not None:
+                is_told = self._receive_more_once_written(until)
             else:
-                is_told = self._go_on(until)
+                is_told = self._receive_more(until)
         elif self._is_writing and self._is_congested:
             return False
         else:
@@ -119,7 +119,7 @@ class PolledTransport(Transport):
             if data is None:
                 return False
             if not data:
-                self._end()
+                self._finish_reading()
                 return False
             # The next is as large as these suggest.
             if size < self._read_size:
@@ -132,11 +132,11 @@ class PolledTransport(Transport):
                 if self._small_reads == SMALL_READS:
                     self._read_size //= 2
                     self._small_reads = 0
-            is_told = self._tell(data, until)
+            is_told = self._receive(data, until)
         if not is_told:
             return not self._wait()
         if record.engine.finished or self._pauses:
-            self._end()
+            self._finish_reading()
             return False
         return stream.pending
 
@@ -146,28 +146,28 @@ class PolledTransport(Transport):
         if sink is None:
             return False
         if sink.out and not sink.sending:
-            self._unwritten = sink.out
+            self._refused = sink.out
             return False
-        self._waits = True
+        self._is_paused = True
         self._driver.wait(self, sink)
         return True
 
-    def _tell_on(self, until: float) -> bool:
-        """As `_go_on`, once an output should have left: if it could not, it is not waited for."""
+    def _receive_more_once_written(self, until: float) -> bool:
+        """As `_receive_more`, once an output should have left: if it could not, it is not waited for."""
         flow_state = self._record.engine.flow_state
         sink = flow_state.waits_for
-        flow_state.patient = sink is None or sink.out is not self._unwritten
-        self._unwritten = None
+        flow_state.patient = sink is None or sink.out is not self._refused
+        self._refused = None
         try:
-            return self._go_on(until)
+            return self._receive_more(until)
         finally:
             flow_state.patient = True
 
-    def go_on(self) -> None:
-        """As of `Waiter`."""
-        self._waits = False
+    def resume_reading(self) -> None:
+        """As of `PausedReader`."""
+        self._is_paused = False
         if self._events is not None:
-            self._look()
+            self._update_events()
             self._poller.serve_soon(self._descriptor)
 
     def _write(self, data: bytearray, now: float) -> None:
@@ -175,68 +175,68 @@ class PolledTransport(Transport):
         if sent == len(data):
             self._driver.core.sent(self._record, now)
         else:
-            self._leave_rest(memoryview(data)[sent:])
+            self._set_unsent(memoryview(data)[sent:])
             self._driver.core.unsent(self._record)
-            self._look()
+            self._update_events()
 
-    def _write_on(self, rest: memoryview) -> None:
+    def _write_rest(self, rest: memoryview) -> None:
         """Write what is left of before."""
         try:
             sent = self._stream.send_nowait(rest)
         except (trio.BrokenResourceError, trio.ClosedResourceError):
-            self._break_off()
+            self._write_failed()
             return
         if sent < len(rest):
-            self._leave_rest(rest[sent:])
+            self._set_unsent(rest[sent:])
             return
-        self._leave_rest(None)
+        self._set_unsent(None)
         self._driver.core.sent(self._record, self._now())
-        self._driver.unblocked(self._record)
+        self._driver.writable(self._record)
 
-    def _leave_rest(self, rest: memoryview | None) -> None:
-        self._rest = rest
+    def _set_unsent(self, rest: memoryview | None) -> None:
+        self._unsent = rest
         self._is_writing = rest is not None
 
     async def _until_written(self) -> None:
-        while self._rest is not None:
+        while self._unsent is not None:
             await self._stream.wait_send_all_might_not_block()
-            if self._rest is not None:
-                self._write_on(self._rest)
+            if self._unsent is not None:
+                self._write_rest(self._unsent)
             self._driver.settle()
 
     def _stop_writing(self) -> None:
-        self._leave_rest(None)
+        self._set_unsent(None)
 
     # ----------------------------------------------------------------------------------------------------- being polled
 
-    def _look(self) -> None:
+    def _update_events(self) -> None:
         """Be polled for what is waited for, and nothing else."""
         if self._events is None:
             return
-        events = (0 if self._waits or self._is_congested else READABLE) | (0 if self._rest is None else WRITABLE)
+        events = (0 if self._is_paused or self._is_congested else READABLE) | (0 if self._unsent is None else WRITABLE)
         if events != self._events:
             self._events = events
             self._poller.change(self._descriptor, events)
 
-    def _leave(self) -> None:
+    def _stop_polling(self) -> None:
         """Be polled no more."""
         if self._events is not None:
             self._events = None
             self._poller.remove(self._descriptor)
 
-    def _end(self) -> None:
+    def _finish_reading(self) -> None:
         """There is nothing to be read any more, or not so: the task goes on."""
-        self._leave()
-        self._over.set()
+        self._stop_polling()
+        self._is_read.set()
 
     def _stop_reading(self) -> None:
         super()._stop_reading()
-        self._leave()
+        self._stop_polling()
 
-    def _break_off(self) -> None:
-        super()._break_off()
-        self._leave_rest(None)
+    def _write_failed(self) -> None:
+        super()._write_failed()
+        self._set_unsent(None)
 
     def _fault(self, error: Exception) -> None:
         super()._fault(error)
-        self._leave()
+        self._stop_polling()

@@ -69,7 +69,7 @@ class Poller:
         #: about what was read, or they are heavy and have not had their turn.
         self._busy: dict[int, None] = {}
         #: Written to, it ends the wait for the system.
-        self._bell = -1
+        self._wake_up = -1
         self._sleeps = False
 
     def add(self, descriptor: int, polled: Polled, events: int) -> None:
@@ -88,7 +88,7 @@ class Poller:
             undoing.callback(os.close, bell)
             epoll.register(bell, READABLE)
             undoing.pop_all()
-        self._epoll, self._bell = epoll, bell
+        self._epoll, self._wake_up = epoll, bell
         self._start(self._run)
 
     def change(self, descriptor: int, events: int) -> None:
@@ -100,7 +100,7 @@ class Poller:
         self._busy[descriptor] = None
         if self._sleeps:
             self._sleeps = False
-            os.eventfd_write(self._bell, 1)
+            os.eventfd_write(self._wake_up, 1)
 
     def remove(self, descriptor: int) -> None:
         """Serve it no more; before it is closed."""
@@ -119,7 +119,7 @@ class Poller:
         polled, busy = self._polled, self._busy
         #: Something is left to be let out.
         left = False
-        with self._scope, self._epoll as epoll, self._ringing():
+        with self._scope, self._epoll as epoll, self._closing_wake_up():
             while True:
                 each = None  # whoever was served last is not kept while all are waited for
                 if busy or left:
@@ -137,8 +137,8 @@ class Poller:
                     for descriptor, _ in ready:
                         each = polled.get(descriptor)
                         if each is None:  # it has left since, or there is something to do for one of `busy`
-                            if descriptor == self._bell:
-                                os.eventfd_read(self._bell)
+                            if descriptor == self._wake_up:
+                                os.eventfd_read(self._wake_up)
                             continue
                         if each.is_heavy:
                             busy[descriptor] = None
@@ -162,12 +162,12 @@ class Poller:
                         break
 
     @contextmanager
-    def _ringing(self) -> Iterator[None]:
+    def _closing_wake_up(self) -> Iterator[None]:
         try:
             yield
         finally:
             self._sleeps = False
-            os.close(self._bell)
+            os.close(self._wake_up)
 
     def _serve_heavy(self, seconds: float, until: float) -> bool:
         """Serve those that wait longest, of those that are busy. Args: seconds: that the others took.

@@ -31,10 +31,10 @@ from amqpmesh.router.io.streams import DirectStream, TcpStream
 from amqpmesh.router.logs import event_log
 from amqpmesh.router.management.snapshot import survey
 from amqpmesh.router.runtime import poller
-from amqpmesh.router.runtime.connectors import Connector, Means, open_tcp
+from amqpmesh.router.runtime.connectors import Connector, Network, open_tcp
 from amqpmesh.router.runtime.credentials import ConnectorCredentials, Credentials, membership
 from amqpmesh.router.runtime.driver import Driver
-from amqpmesh.router.runtime.heap import Held
+from amqpmesh.router.runtime.heap import RouterMemory
 from amqpmesh.router.runtime.listeners import Listener
 from amqpmesh.router.runtime.management_node import ManagementNode
 from amqpmesh.router.runtime.on_demand_connectors import OnDemand
@@ -51,7 +51,7 @@ from amqpmesh.router.statistics.router_statistics import (
 if TYPE_CHECKING:
     from amqpmesh.router.model.connections import ConnectionRecord
     from amqpmesh.router.runtime.membership import Membership
-    from amqpmesh.router.runtime.telemetry_writer import Telemetry
+    from amqpmesh.router.runtime.telemetry_writer import TelemetryWriter
     from amqpmesh.router.runtime.transport import Transport
 
 log = event_log.EventLog("amqpmesh.io")
@@ -121,16 +121,16 @@ class Router(LinkFactory):
         self.listeners: tuple[Listener, ...] = ()
         #: What connects, in the order of the configuration; none before `async with`.
         self.connectors: tuple[Connector, ...] = ()
-        self._means = Means(open_stream, look_up, backoff)
+        self._network = Network(open_stream, look_up, backoff)
         # What a stream comes in by if nothing else is said: who is within the process is asked no more than who is on
         # loopback.
         self._stream_listener = replace(config.with_listeners("amqp://localhost").listeners[-1], name="stream")
         self._inside = InProcess(self._stream_listener)
-        self._management = ManagementNode(self._stream_listener, self._survey)
+        self._management = ManagementNode(self._stream_listener, self._take_snapshot)
         self._credentials: dict[ListenerConfig, Credentials] = {}
         self._on_demand = OnDemand(self._start_connector)
         self._membership: Membership | None = None
-        self._telemetry: Telemetry | None = None
+        self._telemetry: TelemetryWriter | None = None
         self._epoch = epoch
         self._core: Core | None = None
         self._accepting = False
@@ -183,8 +183,8 @@ class Router(LinkFactory):
         self._inside.begin(self._driver, self._start_inside)
         self._management.begin(self._driver, self._start_inside)
         self._nursery.start_soon(self._management.serve)
-        self._nursery.start_soon(self._driver.keep_time)
-        self._nursery.start_soon(self._driver.do_chores)
+        self._nursery.start_soon(self._driver.run_timers)
+        self._nursery.start_soon(self._driver.run_chores)
         if telemetry is not None:
             self._nursery.start_soon(telemetry.run)
         for each in bound:
@@ -292,9 +292,9 @@ class Router(LinkFactory):
 
         Raises: CommandError: it was never started.
         """
-        return run_to_end(self._survey())
+        return run_to_end(self._take_snapshot())
 
-    def _survey(self) -> Steps[Statistics]:
+    def _take_snapshot(self) -> Steps[Statistics]:
         core = self._started()
         told = yield from survey(core)
         connectors = tuple(each.statistics(core.cost_of(each.config)) for each in (*self.connectors, *self._on_demand))
@@ -315,12 +315,12 @@ class Router(LinkFactory):
     def _member(self) -> Membership | None:
         return membership(self.config)
 
-    def _record(self, core: Core) -> Telemetry | None:
+    def _record(self, core: Core) -> TelemetryWriter | None:
         if self.config.telemetry is None:
             return None
-        from amqpmesh.router.runtime.telemetry_writer import Telemetry  # here: most routers record nothing
+        from amqpmesh.router.runtime.telemetry_writer import TelemetryWriter  # here: most routers record nothing
 
-        telemetry = Telemetry(self.config.telemetry, core.id, self._wall)
+        telemetry = TelemetryWriter(self.config.telemetry, core.id, self._wall)
         telemetry.begin(core)
         return telemetry
 
@@ -332,11 +332,11 @@ class Router(LinkFactory):
 
     def _admit(self, listener: Listener, stream: TcpStream, host: str) -> None:
         # A client whose answer waits after wrong passwords takes nobody's place.
-        braked = self._driver.passwords.braked
-        accepted = sum(each.connections for each in self.listeners) - braked.total()
+        delayed = self._driver.passwords.delayed
+        accepted = sum(each.connections for each in self.listeners) - delayed.total()
         # However many clients there are, the other workers of this router come in.
         is_full = accepted >= self.config.connections and not listener.config.endpoint.is_unix
-        if listener.connections - braked[listener.name] >= listener.config.connections or is_full:
+        if listener.connections - delayed[listener.name] >= listener.config.connections or is_full:
             listener.refused += 1
             log.warning("connection refused", peer=host, listener=listener.name, reason="too many connections")
             stream.close()
@@ -345,11 +345,11 @@ class Router(LinkFactory):
         listener.most = max(listener.most, listener.connections)
         self._nursery.start_soon(self._serve_accepted, listener, stream, host)
 
-    def _start_inside(self, carry: Callable[[], Awaitable[None]]) -> None:
-        self._nursery.start_soon(self._serve_inside, carry)
+    def _start_inside(self, serve: Callable[[], Awaitable[None]]) -> None:
+        self._nursery.start_soon(self._serve_inside, serve)
 
-    async def _serve_inside(self, carry: Callable[[], Awaitable[None]]) -> None:
-        await self._carry(carry, None, shield=True, listener="in-process")
+    async def _serve_inside(self, serve: Callable[[], Awaitable[None]]) -> None:
+        await self._serve_connection(serve, None, shield=True, listener="in-process")
 
     def _start_connector(
         self, config: ConnectorConfig, credentials: ConnectorCredentials, certified: str | None = None
@@ -357,17 +357,17 @@ class Router(LinkFactory):
         connector = Connector(
             config,
             credentials,
-            self._means,
+            self._network,
             driver=self._driver,
             transport=self._transport,
-            carry=self._carry_opened,
+            serve=self._serve_opened,
             certified=certified,
         )
         self._nursery.start_soon(connector.run)
         return connector
 
-    async def _carry_opened(self, carry: Callable[[], Awaitable[None]], stream: trio.abc.Stream, name: str) -> None:
-        await self._carry(carry, stream, shield=True, connector=name)
+    async def _serve_opened(self, serve: Callable[[], Awaitable[None]], stream: trio.abc.Stream, name: str) -> None:
+        await self._serve_connection(serve, stream, shield=True, connector=name)
 
     async def _serve_accepted(self, listener: Listener, stream: TcpStream, host: str) -> None:
         try:
@@ -378,10 +378,10 @@ class Router(LinkFactory):
 
     async def _serve(self, stream: trio.abc.Stream, listener: ListenerConfig, host: str, *, shield: bool) -> None:
         serve = partial(self._accept, stream, listener, host)
-        await self._carry(serve, stream, shield=shield, peer=host, listener=listener.name)
+        await self._serve_connection(serve, stream, shield=shield, peer=host, listener=listener.name)
 
-    async def _carry(
-        self, carry: Callable[[], Awaitable[None]], stream: trio.abc.Stream | None, *, shield: bool, **named: str
+    async def _serve_connection(
+        self, serve: Callable[[], Awaitable[None]], stream: trio.abc.Stream | None, *, shield: bool, **named: str
     ) -> None:
         """Carry one connection to its end. Raises: nothing; a fault of ours is logged and ends this connection only.
 
@@ -390,7 +390,7 @@ class Router(LinkFactory):
         with trio.CancelScope(shield=shield) as scope:
             self._serving.add(scope)
             try:
-                await carry()
+                await serve()
             except Exception as error:
                 log.error("internal error", exception=error, **named)
             finally:
@@ -475,9 +475,9 @@ def _explained(link: ContainerLinkStatistics, connectors: Iterable[ConnectorStat
     return replace(link, reason=reason)
 
 
-def held_by(router: Router) -> Held:
-    """What a router holds, for who gives memory of the process back (`heap.give_back`).
+def memory_of(router: Router) -> RouterMemory:
+    """What a router holds, for who gives memory of the process back (`heap.return_free_memory`).
 
     Raises: CommandError: it was never started.
     """
-    return Held(router._started(), router.listeners)
+    return RouterMemory(router._started(), router.listeners)

@@ -48,14 +48,14 @@ class StreamTransport(Transport):
                 return
             if not data:
                 return
-            is_told = self._tell(bytes(data), self._stopwatch() + BATCH_TIME)
+            is_told = self._receive(bytes(data), self._stopwatch() + BATCH_TIME)
             while not is_told or self._pauses:
                 self._driver.settle()
                 if not is_told:
                     await trio.lowlevel.checkpoint()
                 elif not await self._resume():
                     return
-                is_told = self._go_on(self._stopwatch() + BATCH_TIME)
+                is_told = self._receive_more(self._stopwatch() + BATCH_TIME)
             self._driver.settle()
             if record.engine.finished:
                 return
@@ -73,9 +73,9 @@ class StreamTransport(Transport):
         self._driver.core.unsent(self._record)
         self._is_writing = True
         self._writing = trio.CancelScope(shield=True)  # it ends with the connection, not before
-        self._start(self._write_on, rest)
+        self._start(self._write_rest, rest)
 
-    async def _write_on(self, data: bytearray | memoryview) -> None:
+    async def _write_rest(self, data: bytearray | memoryview) -> None:
         """Write this, then whatever has gathered meanwhile."""
         driver, record = self._driver, self._record
         assert self._writing is not None
@@ -91,7 +91,7 @@ class StreamTransport(Transport):
                         self._tracer.sent(data)
                     self._written.set()
         except (trio.BrokenResourceError, trio.ClosedResourceError):
-            self._break_off()
+            self._write_failed()
         except Exception as error:
             self._fault(error)
         self._writing = None

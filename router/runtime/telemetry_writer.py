@@ -53,7 +53,7 @@ END_TIME: Final = 5.0
 log = event_log.EventLog("amqpmesh.telemetry")
 
 
-class Telemetry:
+class TelemetryWriter:
     """Writes what one router records, from `begin` until `end`."""
 
     def __init__(self, config: TelemetryConfig, router: str, wall_clock: Callable[[], float]) -> None:
@@ -87,7 +87,9 @@ class Telemetry:
 
     def begin(self, core: Core) -> None:
         """Record from now on."""
-        self._do(self._now(), self._files.begin)  # here: what a life before has left is closed once this one listens
+        self._run_write(
+            self._now(), self._files.begin
+        )  # here: what a life before has left is closed once this one listens
         clock = trio.lowlevel.current_clock()
         # Trio's own clock is the performance counter, shifted: read directly, it costs a third.
         shift = getattr(clock, "offset", None)
@@ -123,7 +125,7 @@ class Telemetry:
             self._recording.flush()
             self._hand_over()
             if now - began_at >= self._config.segment_time:
-                self._wait_for(self._files.close)
+                self._enqueue(self._files.close)
             self._filled.set()
             so_far = self._recorder.lost + self._files.refused + self._files.unwritten + self._lost
             if (so_far != lost or self._failure) and now - told_at >= TOLD:
@@ -141,7 +143,7 @@ class Telemetry:
         self._recording.flush()
         core.recording = core.flow_state.recorder = None
         self._hand_over()
-        self._wait_for(self._files.close)
+        self._enqueue(self._files.close)
         self._ends = True
         self._filled.set()
         await trio.to_thread.run_sync(self._thread.join, END_TIME)
@@ -176,7 +178,7 @@ class Telemetry:
                 self._free.append(words)
 
         self._hand_over()
-        self._wait_for(write)
+        self._enqueue(write)
         self._filled.set()
         return self.room()
 
@@ -188,16 +190,16 @@ class Telemetry:
     def _hand_over(self) -> None:
         """What was gathered is written before what follows: it may explain that."""
         for kind, records in self._gathered.items():
-            self._wait_for(partial(self._take, kind, records))
+            self._enqueue(partial(self._take, kind, records))
         self._gathered.clear()
         for kind, count in self._missed.items():
-            self._wait_for(partial(self._miss, kind, count))
+            self._enqueue(partial(self._miss, kind, count))
         self._missed.clear()
         if self._gone:
             gone, self._gone = self._gone, []
-            self._wait_for(lambda _: self._files.forget(gone))
+            self._enqueue(lambda _: self._files.forget(gone))
 
-    def _wait_for(self, write: Callable[[int], None]) -> None:
+    def _enqueue(self, write: Callable[[int], None]) -> None:
         self._waiting.append((self._now(), write))
 
     def _set_base(self) -> None:
@@ -225,11 +227,11 @@ class Telemetry:
             self._filled.clear()
             while self._waiting:
                 now, write = self._waiting.popleft()
-                self._do(now, write)
+                self._run_write(now, write)
                 if self._files.is_due:
-                    self._do(now, self._files.close)
+                    self._run_write(now, self._files.close)
 
-    def _do(self, now: int, write: Callable[[int], None]) -> None:
+    def _run_write(self, now: int, write: Callable[[int], None]) -> None:
         try:
             write(now)
         except OSError as error:

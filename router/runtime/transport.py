@@ -54,30 +54,30 @@ class Transport(ABC):
         self._tracer = FrameTracer(connection=record.number, **record.origin) if record.trace_frames else None
         self._stopwatch = environment().stopwatch
         self._now = trio.lowlevel.current_clock().current_time
-        self._everything = trio.CancelScope()
+        self._scope = trio.CancelScope()
         self._reading = trio.CancelScope()
         #: What the core was not told of yet, behind what it was, and whether it has work left of that.
         self._unread = b""
-        self._told = 0
+        self._received = 0
         self._has_work = False
         self._slice = LEAST_SLICE
         #: There is something left that the system has not taken.
         self._is_writing = False
         #: Nothing may be written now: a TLS handshake is going on.
-        self._held = False
+        self._is_handshaking = False
         #: Nothing can be written any more, though there may be something left to be read.
-        self._broken = False
+        self._is_write_closed = False
         #: Why nothing could be read any more; None: the stream came to its end, or has not.
-        self.broken: str | None = None
+        self.read_error: str | None = None
 
     async def run(self) -> None:
         """Serve the connection until it ends. Raises: nothing; faults of ours are logged."""
         try:
-            with self._everything:
-                self._note_distance()
+            with self._scope:
+                self._limit_buffers()
                 await self._driver.turn()
                 self._driver.connect(self._record, self)
-                self._note_tls()
+                self._record_tls()
                 self._driver.settle()
                 with self._reading:
                     await self._read()
@@ -87,21 +87,21 @@ class Transport(ABC):
             self._fault(error)
         finally:
             self._stop_writing()
-            self._all_told()
+            self._clear_unread()
             await self._driver.turn()
             self._driver.lost(self._record)
 
     def flush(self, now: float) -> None:
         """Write what the core has, as far as the system takes it now. Never raises, never waits."""
         try:
-            if not (self._is_writing or self._held or self._broken):
+            if not (self._is_writing or self._is_handshaking or self._is_write_closed):
                 data = self._driver.core.data_to_send(self._record, now)
                 if data:
                     if self._tracer is not None:
                         self._tracer.sent(data)
                     self._write(data, now)
         except (trio.BrokenResourceError, trio.ClosedResourceError):
-            self._break_off()
+            self._write_failed()
         except Exception as error:
             self._fault(error)
         if self._record.engine.finished:
@@ -109,9 +109,13 @@ class Transport(ABC):
 
     @property
     def is_acknowledged(self) -> bool:
-        """As of `Outlet`: sockets can tell."""
+        """As of `Output`: sockets can tell."""
         tcp = self._tcp
-        return tcp is not None and not (self._is_writing or self._held or self._broken) and tcp.is_acknowledged
+        return (
+            tcp is not None
+            and not (self._is_writing or self._is_handshaking or self._is_write_closed)
+            and tcp.is_acknowledged
+        )
 
     @property
     def _tcp(self) -> TcpStream | None:
@@ -140,22 +144,22 @@ class Transport(ABC):
 
     # ------------------------------------------------------------------------------------------------- telling the core
 
-    def _tell(self, data: bytes, until: float) -> bool:
-        """Tell the core what was read; it was told of all before. Args and returns: as of `_go_on`."""
+    def _receive(self, data: bytes, until: float) -> bool:
+        """Tell the core what was read; it was told of all before. Args and returns: as of `_receive_more`."""
         if self._tracer is not None:
             self._tracer.received(data)
         if len(data) < LEAST_SLICE:  # as most are: not worth a look at the clock
             self._has_work = not self._driver.core.receive(self._record, data, self._now())
             return not self._has_work
-        self._unread, self._told = data, 0
+        self._unread, self._received = data, 0
         self._driver.unread += len(data)
-        return self._go_on(until)
+        return self._receive_more(until)
 
-    def _all_told(self) -> None:
+    def _clear_unread(self) -> None:
         self._driver.unread -= len(self._unread)
-        self._unread, self._told = b"", 0
+        self._unread, self._received = b"", 0
 
-    def _go_on(self, until: float) -> bool:
+    def _receive_more(self, until: float) -> bool:
         """Tell the core more. Once it is told, look whether the connection has ended, or `_pauses`.
 
         Args: until: by the stopwatch, when others should have their turn.
@@ -165,16 +169,16 @@ class Transport(ABC):
         while True:
             part = b""
             if not self._has_work:
-                part = self._unread[self._told : self._told + self._slice]
-                self._told += len(part)
+                part = self._unread[self._received : self._received + self._slice]
+                self._received += len(part)
             began = stopwatch()
             self._has_work = not core.receive(record, part, self._now())
             if self._has_work:
                 return False
             ended = stopwatch()
             self._measure(len(part), ended - began)
-            if self._told == len(self._unread):
-                self._all_told()
+            if self._received == len(self._unread):
+                self._clear_unread()
                 return True
             if record.engine.finished or self._pauses:
                 return True
@@ -222,18 +226,18 @@ class Transport(ABC):
         assert credentials is not None, "a listener offers TLS"
         assert credentials.context is not None, "TLS is offered only where there is a certificate"
         assert record.tls_requested is not None, "it was asked for"
-        read = record.tls_requested + self._unread[self._told :]
-        self._all_told()
+        read = record.tls_requested + self._unread[self._received :]
+        self._clear_unread()
         await self._until_written()  # our protocol header is the last that goes in clear
-        self._held = True
+        self._is_handshaking = True
         secured = await secure(self._stream, credentials.context, record.host, self._driver.core.logins, read=read)
         if secured is None:
             return False
         self._stream, identity = secured
-        self._note_tls()
+        self._record_tls()
         if self._tracer is not None:
             self._tracer.secured()
-        self._held = False
+        self._is_handshaking = False
         self._driver.core.secured(
             record,
             self._now(),
@@ -246,7 +250,7 @@ class Transport(ABC):
         self._driver.settle()
         return True
 
-    def _note_distance(self) -> None:
+    def _limit_buffers(self) -> None:
         """How much may wait on the way, for what is small to find little before it: no less than what is under way.
 
         Large and small deliveries of all clients share a connection to a neighbour: little of it may wait where only
@@ -262,7 +266,7 @@ class Transport(ABC):
             limits = record.limits
             record.engine.flow_state.narrow = limits.narrow_window + math.ceil(trip * LINE_RATE / limits.max_frame_size)
 
-    def _note_tls(self) -> None:
+    def _record_tls(self) -> None:
         if isinstance(self._stream, TlsStream | trio.SSLStream):
             self._record.tls = self._stream.version()
             self._record.cipher, *_ = self._stream.cipher() or (None,)
@@ -274,19 +278,19 @@ class Transport(ABC):
         self._reading.cancel()
 
     def _read_failed(self, error: trio.BrokenResourceError | trio.ClosedResourceError) -> None:
-        self.broken = str(error.__cause__ or error)
-        self._log.debug("transport broken", reason=self.broken)
+        self.read_error = str(error.__cause__ or error)
+        self._log.debug("transport broken", reason=self.read_error)
 
-    def _break_off(self) -> None:
+    def _write_failed(self) -> None:
         # The peer is gone, but what it sent before may still be here: a message, a `close`.
-        self._broken = True
+        self._is_write_closed = True
         self._reading.deadline = self._now() + LINGER
 
     def _fault(self, error: Exception) -> None:
         """A fault of ours: it costs this connection, no other."""
         self._log.error("internal error", exception=error, peer=self._record.host)
-        self._broken = True
-        self._everything.cancel()
+        self._is_write_closed = True
+        self._scope.cancel()
 
     async def _close_gracefully(self) -> None:
         """The connection has ended by the standard: see to it that the peer hears so."""
@@ -295,7 +299,7 @@ class Transport(ABC):
         ):  # a deadline that is not needed would be kept by Trio until it has passed
             with trio.move_on_after(WRITE_TIME_OUT):
                 await self._until_written()
-        if self._is_writing or self._held or self._broken:
+        if self._is_writing or self._is_handshaking or self._is_write_closed:
             return
         with trio.move_on_after(LINGER):
             await close_gracefully(self._stream)

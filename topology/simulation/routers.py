@@ -83,10 +83,10 @@ class HostedRouter(Router):
         connector = Connector(
             config,
             ConnectorCredentials.load(config, self.config.mesh),
-            self._means,
+            self._network,
             driver=self._driver,
             transport=self._transport,
-            carry=self._carry_opened,
+            serve=self._serve_opened,
         )
         self.connectors = (*self.connectors, connector)
         core = self._started()

@@ -22,8 +22,8 @@ from amqpmesh.router.cli.process import system
 from amqpmesh.router.config.file import DEFAULT_URL, ListenerConfig, RouterConfig
 from amqpmesh.router.kernel import BOUND
 from amqpmesh.router.logs import event_log
-from amqpmesh.router.runtime.heap import give_back
-from amqpmesh.router.runtime.router import Router, held_by
+from amqpmesh.router.runtime.heap import return_free_memory
+from amqpmesh.router.runtime.router import Router, memory_of
 
 if TYPE_CHECKING:
     from amqpmesh.router.cli.process.supervisor import Worker
@@ -124,7 +124,7 @@ async def serve(config: RouterConfig, stage: Stage) -> int:
         async with Router(config) as router:
             stage.begun(router)
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(give_back, held_by(router))
+                nursery.start_soon(return_free_memory, memory_of(router))
                 await _until_told_to_end(signals, router, config, stage)
                 nursery.cancel_scope.cancel()
             stage.ending()

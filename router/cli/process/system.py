@@ -16,7 +16,7 @@ from typing import Final
 GARBAGE: Final = (10_000, 2, 10)
 """Thresholds of Python's garbage collector: new objects before the young generation is collected, and collections of
 each generation before the next older one. Young objects are collected less often than by default, and one collection of
-older ones takes some 20 ms at most (`heap.aging`).
+older ones takes some 20 ms at most (`heap.freezing_old_objects`).
 """
 
 ALLOCATOR: Final = "PYTHONMALLOC"

@@ -121,7 +121,7 @@ class InProcess(LinkManager):
 
     @property
     def is_acknowledged(self) -> bool:
-        """As of `Outlet`: what is let out is read at once."""
+        """As of `Output`: what is let out is read at once."""
         return True
 
     def flush(self, now: float) -> None:

@@ -17,8 +17,8 @@ from amqpmesh.router.config.file import ListenerConfig
 from amqpmesh.router.core import RELAY
 from amqpmesh.router.kernel import KernelLink
 from amqpmesh.router.runtime import heap
-from amqpmesh.router.runtime.heap import LITTLE, Held, Peaks
-from amqpmesh.router.runtime.router import Router, held_by
+from amqpmesh.router.runtime.heap import MIN_OCTETS, RouterMemory, Peaks
+from amqpmesh.router.runtime.router import Router, memory_of
 from tests.support.peers.scripted import attached
 from tests.support.peers.scripted_stream import connect, credit
 
@@ -32,7 +32,7 @@ class Knot:
         self.itself = self
 
 
-class Remembered(Held):
+class Remembered(RouterMemory):
     """So much in one second after the other."""
 
     def __init__(self, *peaks: Peaks, littered: int | None = None) -> None:
@@ -47,7 +47,7 @@ class Remembered(Held):
             self.ended.set()
         return self.left.pop(0)
 
-    def is_littered(self) -> bool:
+    def has_garbage(self) -> bool:
         return len(self.left) == self.littered
 
     def compact(self) -> None:
@@ -65,7 +65,7 @@ async def looked(held: Remembered, monkeypatch: pytest.MonkeyPatch) -> list[int]
 
     monkeypatch.setattr(heap, "trim", trim)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(heap.give_back, held)
+        nursery.start_soon(heap.return_free_memory, held)
         await held.ended.wait()
         await trio.testing.wait_all_tasks_blocked()
         nursery.cancel_scope.cancel()
@@ -102,8 +102,8 @@ async def test_it_is_looked_for_when_more_have_left_than_are_there(
     [
         ([8 * MIB, 8 * MIB, 5 * MIB, 5 * MIB], []),
         ([8 * MIB, 3 * MIB, 3 * MIB, 2 * MIB], [3]),
-        ([LITTLE, 0, 0], []),
-        ([LITTLE + 1, 0, 0], [3]),
+        ([MIN_OCTETS, 0, 0], []),
+        ([MIN_OCTETS + 1, 0, 0], [3]),
         ([8 * MIB, 0, 8 * MIB, 0, 0], [5]),
     ],
 )
@@ -164,7 +164,7 @@ def test_what_a_process_has_is_known_where_the_system_says_it() -> None:
 async def test_a_router_says_what_it_had_at_most_and_lets_go_of_the_room_of_what_is_gone() -> None:
     count = 200
     async with Router(listeners=["amqp://127.0.0.1:0"]) as router:
-        held = held_by(router)
+        held = memory_of(router)
         assert held.peaks() == Peaks(0, 0)
         core = router._core
         assert core is not None
@@ -244,7 +244,7 @@ async def test_nothing_stays_of_connections_that_are_cut_with_deliveries_under_w
 
 
 def test_what_stays_is_not_looked_at_for_garbage_again_until_all_of_it_is() -> None:
-    with heap.aging():
+    with heap.freezing_old_objects():
         stays = [[each] for each in range(30_000)]
         knot = Knot()
         knows = ref(knot)
@@ -261,10 +261,10 @@ def test_what_stays_is_not_looked_at_for_garbage_again_until_all_of_it_is() -> N
 async def test_what_is_gone_is_looked_for_once_as_much_is_gone_as_is_there(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(heap, "LITTER", 4)
+    monkeypatch.setattr(heap, "MIN_CLOSED", 4)
     async with Router(listeners=["amqp://127.0.0.1:0"]) as router:
-        held = held_by(router)
-        assert not held.is_littered()
+        held = memory_of(router)
+        assert not held.has_garbage()
         for _ in range(3):
             for _ in range(3):
                 peer = await connect(router)
@@ -272,17 +272,17 @@ async def test_what_is_gone_is_looked_for_once_as_much_is_gone_as_is_there(
                 await peer.stream.aclose()
                 while router.statistics().connections:
                     await trio.testing.wait_all_tasks_blocked()
-            assert held.is_littered()
-            assert not held.is_littered()
+            assert held.has_garbage()
+            assert not held.has_garbage()
 
 
 async def test_what_a_connection_had_is_gone_when_it_is_closed_and_not_while_its_peer_is_waited_for(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(heap, "LITTER", 4)
+    monkeypatch.setattr(heap, "MIN_CLOSED", 4)
     listener = ListenerConfig(url="amqp://127.0.0.1:0", idle_time_out=1.0, close_time_out=5.0)
     async with Router(listeners=[listener]) as router:
-        held = held_by(router)
+        held = memory_of(router)
         peer = await connect(router)
         await peer.attach(Role.RECEIVER, "a")
         for handle in range(1, 8):
@@ -290,7 +290,7 @@ async def test_what_a_connection_had_is_gone_when_it_is_closed_and_not_while_its
             await peer.expect(Attach)
         while router.statistics().links:
             await trio.sleep(0.1)
-        assert not held.is_littered(), "its engine has all of them"
+        assert not held.has_garbage(), "its engine has all of them"
         with trio.fail_after(60.0):
-            while not held.is_littered():
+            while not held.has_garbage():
                 await trio.sleep(1.0)

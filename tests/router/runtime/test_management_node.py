@@ -23,7 +23,7 @@ from amqpmesh.router.logs.event_log import event_of
 from amqpmesh.router.management import service
 from amqpmesh.router.message.content import Message
 from amqpmesh.router.message.outcomes import ModifiedError, RejectedError
-from amqpmesh.router.runtime.management_node import CREDIT, FAULT_PAUSE, PAGES_TIME, PAUSE, REPLY_TIME, SURVEY_TIME
+from amqpmesh.router.runtime.management_node import CREDIT, FAULT_PAUSE, PAGES_TIME, PAUSE, REPLY_TIME, SNAPSHOT_TIME
 from amqpmesh.router.runtime.router import Router
 from amqpmesh.router.statistics.router_statistics import LinkStatistics, Statistics
 from tests.support.peers.bad_requests import send_all, send_other_formats
@@ -215,7 +215,7 @@ async def test_others_have_their_turn_while_a_long_answer_is_made(
     ):
 
         async def turns_of_an_answer() -> int:
-            await trio.sleep(SURVEY_TIME)
+            await trio.sleep(SNAPSHOT_TIME)
             began = turns
             assert rows(await requests.request(LINKS))
             return turns - began
@@ -270,7 +270,7 @@ async def test_what_was_found_out_for_one_is_told_to_all_for_a_moment(
         before = rows(await requests.request(LINKS))
         async with client.sender("q", name="new"):
             assert rows(await requests.request(LINKS)) == before
-            await trio.sleep(SURVEY_TIME)
+            await trio.sleep(SNAPSHOT_TIME)
             assert "new" in {row["name"] for row in rows(await requests.request(LINKS))}
 
 
@@ -278,7 +278,7 @@ async def test_the_pages_of_an_answer_are_of_one_moment_and_cost_one_survey(
     nursery: trio.Nursery, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     surveys = 0
-    survey = Router._survey
+    survey = Router._take_snapshot
 
     def counted(router: Router) -> Steps[Statistics]:
         nonlocal surveys
@@ -289,7 +289,7 @@ async def test_the_pages_of_an_answer_are_of_one_moment_and_cost_one_survey(
         asked: dict[str, Any] = {**LINKS.application_properties, "offset": offset, "count": 5}
         return Message(application_properties=asked)
 
-    monkeypatch.setattr(Router, "_survey", counted)
+    monkeypatch.setattr(Router, "_take_snapshot", counted)
     async with (
         Router(id="A") as router,
         joined(nursery, router) as client,
@@ -301,7 +301,7 @@ async def test_the_pages_of_an_answer_are_of_one_moment_and_cost_one_survey(
         told = rows(await requests.request(page(0)))
         async with client.sender("q", name="new"):
             while True:
-                await trio.sleep(SURVEY_TIME)  # an answer of many pages takes longer than that
+                await trio.sleep(SNAPSHOT_TIME)  # an answer of many pages takes longer than that
                 more = rows(await requests.request(page(len(told))))
                 if not more:
                     break

@@ -216,7 +216,7 @@ async def test_records_that_find_no_room_leave_a_gap_in_the_numbers_of_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(telemetry_writer, "RECORDS", 5)
-    recorded = telemetry_writer.Telemetry(TelemetryConfig(directory=tmp_path), "A", lambda: NOW / 1e9)
+    recorded = telemetry_writer.TelemetryWriter(TelemetryConfig(directory=tmp_path), "A", lambda: NOW / 1e9)
     async with Router(id="A") as router:
         recorded.begin(router._core)  # type: ignore[arg-type]  # it runs
         recorded.take(Kind.EDGE, [{"time": 1}] * 3)

@@ -15,7 +15,7 @@ from amqpmesh.router.core import Core
 from amqpmesh.router.kernel import IMPATIENCE, PATIENCE, KernelConnection
 from amqpmesh.router.model.connections import ConnectionRecord
 from amqpmesh.router.runtime import poller
-from amqpmesh.router.runtime.driver import Driver, Waiter
+from amqpmesh.router.runtime.driver import Driver, PausedReader
 from amqpmesh.router.runtime.router import Router
 from tests.support.peers.scripted import begun
 from tests.support.peers.scripted_stream import Peer, attached, connect, credit, frame
@@ -27,11 +27,11 @@ class Waiting:
     def __init__(self) -> None:
         self.times = 0
 
-    def go_on(self) -> None:
+    def resume_reading(self) -> None:
         self.times += 1
 
 
-class Outlet:
+class Output:
     """Takes nothing."""
 
     def flush(self, now: float) -> None:
@@ -40,7 +40,7 @@ class Outlet:
 
 def connected(core: Core, driver: Driver) -> ConnectionRecord:
     record = core.accept(ListenerConfig(url="amqp://127.0.0.1:0"), "127.0.0.1", trio.current_time(), secured=False)
-    driver.connect(record, Outlet())
+    driver.connect(record, Output())
     return record
 
 
@@ -49,14 +49,14 @@ async def test_it_ends_when_the_output_is_written_or_its_peer_says_something_or_
     driver = Driver(core)
     sink, other = connected(core, driver), connected(core, driver)
     waiting = Waiting()
-    for times, end in enumerate((driver.unblocked, driver.heard, driver.lost), 1):
+    for times, end in enumerate((driver.writable, driver.heard, driver.lost), 1):
         driver.wait(waiting, sink.engine.flow_state)
         driver.heard(other)
-        assert driver.is_awaited
+        assert driver.has_paused_readers
         assert waiting.times == times - 1
         end(sink)
         assert waiting.times == times
-        assert not driver.is_awaited
+        assert not driver.has_paused_readers
     assert sink.engine.flow_state.slow_until == 0.0
 
 
@@ -65,7 +65,7 @@ async def test_it_ends_soon_in_any_case_and_then_nobody_waits_for_a_while(
 ) -> None:
     core = Core(RouterConfig(), trio.current_time())
     driver = Driver(core)
-    nursery.start_soon(driver.keep_time)
+    nursery.start_soon(driver.run_timers)
     sink, later = connected(core, driver), connected(core, driver)
     first, second = Waiting(), Waiting()
     driver.wait(first, sink.engine.flow_state)
@@ -76,7 +76,7 @@ async def test_it_ends_soon_in_any_case_and_then_nobody_waits_for_a_while(
     assert sink.engine.flow_state.slow_until > trio.current_time() + IMPATIENCE - PATIENCE
     await trio.sleep(PATIENCE)
     assert (first.times, second.times) == (1, 1)
-    assert not driver.is_awaited
+    assert not driver.has_paused_readers
     nursery.cancel_scope.cancel()
 
 
@@ -90,8 +90,8 @@ async def test_what_was_left_unread_comes_whole_and_in_order(
     awaited = trio.Event()
     wait = Driver.wait
 
-    def noted(driver: Driver, waiter: Waiter, sink: KernelConnection) -> None:
-        wait(driver, waiter, sink)
+    def noted(driver: Driver, reader: PausedReader, sink: KernelConnection) -> None:
+        wait(driver, reader, sink)
         awaited.set()
 
     monkeypatch.setattr(Driver, "wait", noted)
@@ -157,9 +157,9 @@ async def test_who_waits_for_its_own_output_waits_once(mock_clock: MockClock, mo
     times = 0
     wait = Driver.wait
 
-    def noted(driver: Driver, waiter: Waiter, sink: KernelConnection) -> None:
+    def noted(driver: Driver, reader: PausedReader, sink: KernelConnection) -> None:
         nonlocal times
-        wait(driver, waiter, sink)
+        wait(driver, reader, sink)
         times += 1
         awaited.set()
 

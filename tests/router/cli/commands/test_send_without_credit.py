@@ -10,7 +10,7 @@ from amqpmesh.router.amqp.connection import OURS, PRODUCT
 from amqpmesh.router.amqp.standard.definitions import AmqpCondition, Error, Role
 from amqpmesh.router.amqp.standard.performatives import Attach
 from amqpmesh.router.cli.commands.send import ANSWER_TIME, UNKNOWN, why_no_credit
-from amqpmesh.router.runtime.management_node import SURVEY_TIME
+from amqpmesh.router.runtime.management_node import SNAPSHOT_TIME
 from amqpmesh.router.runtime.router import Router
 from tests.support.peers.library_client import joined
 from tests.support.peers.scripted_server import Counterpart
@@ -20,7 +20,7 @@ async def test_a_router_tells_the_reason_that_its_status_has(nursery: trio.Nurse
     async with Router() as router, joined(nursery, router) as connection, connection.sender("q") as sender:
         assert await why_no_credit(connection, sender.name) == "no receiver anywhere"
         async with router.receiver("q", credit=0):
-            await trio.sleep(SURVEY_TIME)
+            await trio.sleep(SNAPSHOT_TIME)
             assert await why_no_credit(connection, sender.name) == "receivers give no credit"
         assert await why_no_credit(connection, "another") == UNKNOWN
     assert router.statistics().is_empty
