@@ -17,7 +17,7 @@ from amqpmesh.router.config.file import ListenerConfig
 from amqpmesh.router.core import RELAY
 from amqpmesh.router.kernel import KernelLink
 from amqpmesh.router.runtime import heap
-from amqpmesh.router.runtime.heap import MIN_OCTETS, RouterMemory, Peaks
+from amqpmesh.router.runtime.heap import MIN_OCTETS, Peaks, RouterMemory
 from amqpmesh.router.runtime.router import Router, memory_of
 from tests.support.peers.scripted import attached
 from tests.support.peers.scripted_stream import connect, credit

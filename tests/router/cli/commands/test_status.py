@@ -65,7 +65,7 @@ def test_it_shows_why_a_sender_has_no_credit(served: Served, command: Command) -
 def test_its_own_connection_and_links_are_marked(
     served: Served, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("amqpmesh.router.runtime.management_node.SURVEY_TIME", 0.0)
+    monkeypatch.setattr("amqpmesh.router.runtime.management_node.SNAPSHOT_TIME", 0.0)
     said = command("status").out
     assert "connections 1, links 2," in said, "as many as there are rows"
     row(said, "(this command)", "127.0.0.1", "-", "in", "amqp", "normal", "-", "2")
@@ -81,7 +81,7 @@ def test_its_own_connection_and_links_are_marked(
 def test_an_answer_may_be_older_than_its_connection(
     served: Served, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("amqpmesh.router.runtime.management_node.SURVEY_TIME", 60.0)
+    monkeypatch.setattr("amqpmesh.router.runtime.management_node.SNAPSHOT_TIME", 60.0)
     command("status")
     assert json.loads(command("status", "--json").out)["own_connection"] is None
     assert re.search("^amqpmesh-status-", command("status").out, re.MULTILINE)
