@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 from amqpmesh.router.amqp.codec.types import Symbol
 from amqpmesh.router.amqp.connection import Connection
+from amqpmesh.router.amqp.connection_settings import ConnectionSettings
 from amqpmesh.router.amqp.sasl.exchange import SaslClient, SaslServer
 from amqpmesh.router.config.urls import is_loopback
 from amqpmesh.router.config.users import Users
@@ -44,11 +46,8 @@ def endpoint(
     container_id: str, limits: Limits, negotiation: Negotiation, now: float, *, hostname: str | None = None
 ) -> Connection:
     """A connection endpoint of this router. Args: hostname: of the peer, as our `open` names it."""
-    return Connection(
+    settings = ConnectionSettings(
         container_id=container_id,
-        now=now,
-        negotiation=negotiation,
-        hostname=hostname,
         max_frame_size=limits.max_frame_size,
         channel_max=limits.channel_max,
         handle_max=limits.handle_max,
@@ -62,6 +61,13 @@ def endpoint(
         max_values=limits.max_values,
         offered_capabilities=CAPABILITIES,
     )
+    return Connection(_shared(settings), negotiation, now, hostname=hostname)
+
+
+@lru_cache(maxsize=256)
+def _shared(settings: ConnectionSettings) -> ConnectionSettings:
+    """Return the first settings that were equal: all connections of a listener hold one object."""
+    return settings
 
 
 def server_sasl(

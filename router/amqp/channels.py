@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import heapq
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from amqpmesh.router.amqp.errors import CommandError, ProtocolError, Scope
 from amqpmesh.router.amqp.standard.definitions import AmqpCondition
 from amqpmesh.router.amqp.states import SessionState
 
 if TYPE_CHECKING:
+    from amqpmesh.router.amqp.connection_settings import ConnectionSettings
     from amqpmesh.router.amqp.session import Session
+
+#: Transfer frames that each session may have unreleased, however many sessions there are.
+MIN_WINDOW: Final = 8
 
 
 class LowestFree:
@@ -59,6 +63,11 @@ class Channels:
     def sessions(self) -> set[Session]:
         """All sessions, mapped on one side or on both."""
         return {*self.incoming.values(), *self.outgoing.values()}
+
+    def window_share(self, settings: ConnectionSettings) -> int:
+        """Return the window of one more session: sessions divide the connection's window, they do not multiply it."""
+        announced = sum(session.part for session in self.sessions)
+        return min(settings.window, max(MIN_WINDOW, (settings.connection_window - announced) // 2))
 
     def agree(self, remote_channel_max: int) -> None:
         """Take the channel-max of the peer's `open`: the highest channel that we may use."""

@@ -175,3 +175,8 @@ def decode_error(description: str) -> ProtocolError:
 def invalid_field(description: str) -> ProtocolError:
     """What the peer sent is well encoded, but not permitted there (§2.8.15)."""
     return ProtocolError(Scope.CONNECTION, AmqpCondition.INVALID_FIELD, description)
+
+
+def framing_error(description: str) -> ProtocolError:
+    """Return the error for octets that are not a legal frame (§2.8.16)."""
+    return ProtocolError(Scope.CONNECTION, ConnectionCondition.FRAMING_ERROR, description)

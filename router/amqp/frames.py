@@ -3,8 +3,7 @@
 from typing import Final, NamedTuple
 
 from amqpmesh.router import kernel
-from amqpmesh.router.amqp.errors import ProtocolError, Scope
-from amqpmesh.router.amqp.standard.definitions import ConnectionCondition
+from amqpmesh.router.amqp.errors import ProtocolError, framing_error
 
 #: Every peer takes frames of this size, and no other limit holds before `open` (§2.4.1).
 MIN_MAX_FRAME_SIZE: Final = 512
@@ -144,6 +143,17 @@ class FrameReader:
             if data is self._data or wire.pending_disposition is not None or wire.work <= 0:
                 return relayed
 
+    def relay_next(self, data: bytes | bytearray, wire: kernel.KernelConnection) -> bool:
+        """Take the next bytes of the stream, and relay as `relay` does. They are kept only as far as that fails."""
+        if not self.is_empty:
+            self.feed(data)
+            return self.relay(wire)
+        data = bytes(data)
+        at = kernel.relay_frames(wire, data, 0, len(data))
+        if at < len(data):
+            self.feed(data, at)
+        return at > 0
+
     def next_frame(self) -> Frame | None:
         """The next whole frame; None until it is here.
 
@@ -190,13 +200,9 @@ def _frame_size(buffer: bytes, at: int, most: int) -> int:
     body_at = buffer[at + 4] * 4
     kind = buffer[at + 5]
     if size < HEADER_SIZE or not HEADER_SIZE <= body_at <= size:
-        raise _framing_error(f"frame of size {size} with data offset {body_at // 4}")
+        raise framing_error(f"frame of size {size} with data offset {body_at // 4}")
     if size > most:
-        raise _framing_error(f"frame of {size} bytes, {most} are agreed")
+        raise framing_error(f"frame of {size} bytes, {most} are agreed")
     if kind not in (AMQP_FRAME, SASL_FRAME):
-        raise _framing_error(f"frame of unknown type {kind}")
+        raise framing_error(f"frame of unknown type {kind}")
     return size
-
-
-def _framing_error(description: str) -> ProtocolError:
-    return ProtocolError(Scope.CONNECTION, ConnectionCondition.FRAMING_ERROR, description)

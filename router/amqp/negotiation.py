@@ -51,7 +51,8 @@ class Negotiation:
         self.sasl = sasl
         self.sasl_required = sasl_required
         self.tls = tls
-        #: SASL frames come now, no header.
+        #: Frames come now, not a protocol header; and they are SASL's.
+        self.in_frames = False
         self.in_sasl = False
         self.refusal = ""
         #: What came in the place of a protocol header, if it was none of AMQP 1.0.
@@ -94,9 +95,10 @@ class Negotiation:
             return Progress.TLS
         if asked == SASL_ID:
             assert self.sasl is not None
-            self.in_sasl = True
+            self.in_frames = self.in_sasl = True
             self._write_sasl(self.sasl.start())
             return Progress.GO_ON
+        self.in_frames = True
         return Progress.AMQP
 
     def receive_sasl(self, body: bytes) -> Progress:
@@ -116,7 +118,8 @@ class Negotiation:
             return Progress.WORK
         if not self.sasl.done:
             return Progress.GO_ON
-        self.in_sasl = False
+        # After the outcome comes a protocol header again (§5.3.2).
+        self.in_frames = self.in_sasl = False
         if not self.sasl.succeeded:
             self.refusal = self.sasl.reason or "authentication failed"
             return Progress.REFUSED

@@ -25,6 +25,7 @@ from amqpmesh.router.amqp.events import (
 )
 from amqpmesh.router.amqp.hot_frames import flow_frame
 from amqpmesh.router.amqp.link import TXN_ID, Link, Receiver, Sender, Terminus
+from amqpmesh.router.amqp.standard.conditions import endpoint_condition
 from amqpmesh.router.amqp.standard.definitions import AmqpCondition, ConnectionCondition, Error, Role, SessionCondition
 from amqpmesh.router.amqp.standard.performatives import Attach, Begin, Detach, End, Flow
 from amqpmesh.router.amqp.states import LINK, SESSION, LinkEndpointState, SessionState, Step
@@ -45,24 +46,18 @@ _DEAF: Final = frozenset({LinkEndpointState.DETACH_SENT, LinkEndpointState.DISCA
 class Session:
     """A session endpoint of ours, mapped to an outgoing channel and the peer's incoming one."""
 
-    def __init__(
-        self,
-        connection: Connection,
-        *,
-        window: int,
-        handle_max: int,
-        initial_outgoing_id: int,
-        initial_delivery_id: int,
-    ) -> None:
-        """Args: window: transfer frames that may be here unreleased. handle_max: the highest that the peer may use."""
+    def __init__(self, connection: Connection, window: int) -> None:
+        """Args: window: transfer frames that may be unreleased."""
+        settings = connection.settings
         self.connection = connection
         self.state = S.UNMAPPED
         #: What it takes of the connection's window.
         self.part = window
         self.flow_state = kernel.KernelSession(
-            window, initial_outgoing_id, initial_delivery_id, connection.flow_state, self
+            window, settings.initial_outgoing_id, settings.initial_delivery_id, connection.flow_state, self
         )
-        self.handle_max = handle_max
+        #: The highest handle that the peer may use.
+        self.handle_max = settings.handle_max
         self.incoming_channel: int | None = None
         #: The peer's `begin`, or what the owner of the connection remembers of it in its place.
         self.remote: Begin | None = None
@@ -71,7 +66,7 @@ class Session:
         self.output_links: dict[int, Link] = {}
         #: For the owner of the connection: what waits for the peer to open its window.
         self.stalled: dict[Any, None] = {}
-        self._handles = LowestFree(handle_max)
+        self._handles = LowestFree(self.handle_max)
         self._awaiting: dict[tuple[str, Role], Link] = {}
         #: Links that the peer has attached, and we have not answered.
         self._owed: set[Link] = set()
@@ -310,7 +305,7 @@ class Session:
 
     def fail_link(self, link: Link, condition: str, description: str) -> tuple[Event, ...]:
         """Detach `link` for what the peer did wrong on it (§2.6.5)."""
-        return self._fail_link(link, Error(condition=self.connection.condition(condition), description=description))
+        return self._fail_link(link, Error(condition=endpoint_condition(condition), description=description))
 
     def _fail_link(self, link: Link, error: Error) -> tuple[Event, ...]:
         if link.state is LinkEndpointState.ATTACH_RCVD:

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from enum import Enum, auto
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from amqpmesh.router.amqp.connection_settings import ConnectionSettings
 
 #: The longest time that an `open` can name, in milliseconds.
 _MAX_MILLISECONDS = 2**32 - 1
@@ -30,17 +34,17 @@ class Liveness:
     __slots__ = ("_close_time_out", "_closing", "_deadline", "_heartbeat", "_left", "_opened", "idle_time_out",
                  "received_at", "sent_at")  # fmt: skip
 
-    def __init__(self, now: float, *, idle_time_out: float | None, open_time_out: float, close_time_out: float) -> None:
-        self.idle_time_out = idle_time_out
+    def __init__(self, now: float, settings: ConnectionSettings) -> None:
+        self.idle_time_out = settings.idle_time_out
         #: When the last whole frame came, and when bytes were last given to be sent.
         self.received_at = now
         self.sent_at = now
-        self._close_time_out = close_time_out
+        self._close_time_out = settings.close_time_out
         self._heartbeat: float | None = None
         self._opened = False
         self._closing = False
         #: Until when the peer has to come to `open`, or to answer our `close`; None: there is no such wait.
-        self._deadline: float | None = now + open_time_out
+        self._deadline: float | None = now + settings.open_time_out
         #: What was left of that wait when it was held.
         self._left = 0.0
 
@@ -107,6 +111,14 @@ class Liveness:
                 late = now >= self.sent_at + 4 * self._heartbeat
                 return Due.OURS_LATE if late else Due.HEARTBEAT
         return Due.NOTHING
+
+    def reason(self, due: Due) -> str:
+        """Return the description of the `close` for a time-out."""
+        if due is Due.SILENCE:
+            return f"no frame came for {self.idle_time_out:g} s (idle time-out)"
+        if due is Due.OURS_LATE:
+            return "nothing was sent in the peer's idle time-out"
+        return "no open came in time"
 
     def _waiting_for_close(self, now: float) -> None:
         if self._deadline is None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from amqpmesh.router.amqp import events
 from amqpmesh.router.amqp.codec.composite import encode_composite
 from amqpmesh.router.amqp.connection import Connection
+from amqpmesh.router.amqp.connection_settings import ConnectionSettings
 from amqpmesh.router.amqp.errors import CommandError
 from amqpmesh.router.amqp.link import Receiver, Sender, Terminus
 from amqpmesh.router.amqp.negotiation import Negotiation
@@ -36,14 +37,13 @@ class Player:
 
     def __init__(self, random: Random, now: float) -> None:
         self.random = random
-        self.engine = Connection(
+        settings = ConnectionSettings(
             container_id="player",
-            now=now,
-            negotiation=Negotiation(server=False),
             max_frame_size=random.choice([512, 4096]),
             window=random.choice([1, 3, 100]),
             idle_time_out=None,
         )
+        self.engine = Connection(settings, Negotiation(server=False), now)
         self.engine.open()
         self.engine.begin()
         self._tag = 0

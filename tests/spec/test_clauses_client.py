@@ -10,6 +10,7 @@ from trio.testing import MockClock, memory_stream_pair
 
 from amqpmesh import Message, connect
 from amqpmesh.router.amqp.connection import Connection as Engine
+from amqpmesh.router.amqp.connection_settings import ConnectionSettings
 from amqpmesh.router.amqp.errors import CommandError, SaslError
 from amqpmesh.router.amqp.events import ConnectionOpened
 from amqpmesh.router.amqp.negotiation import Negotiation
@@ -39,7 +40,7 @@ async def serve(stream: trio.abc.Stream, *mechanisms: str) -> SaslServer:
     """Be a server that offers these mechanisms, until the client has gone."""
     sasl = SaslServer(mechanisms, Users({}))
     negotiation = Negotiation(server=True, sasl=sasl, sasl_required=True)
-    engine = Engine(container_id="server", now=trio.current_time(), negotiation=negotiation)
+    engine = Engine(ConnectionSettings(container_id="server"), negotiation, trio.current_time())
     with suppress(trio.BrokenResourceError):
         while data := await stream.receive_some():
             for event in engine.receive(bytes(data), trio.current_time()):

@@ -14,7 +14,7 @@ from typing import Final, Generic, Never, TypeAlias, TypeVar
 from amqpmesh.router.amqp.codec.composite import Registry, choices, composite, decode_composite, encode_composite
 from amqpmesh.router.amqp.codec.field_types import Binary, Multiple, String
 from amqpmesh.router.amqp.codec.types import Primitive, Symbol
-from amqpmesh.router.amqp.errors import CommandError, ProtocolError, Scope
+from amqpmesh.router.amqp.errors import CommandError, ProtocolError, Scope, framing_error
 from amqpmesh.router.amqp.sasl.mechanisms import (
     MECHANISMS,
     Authenticator,
@@ -27,7 +27,7 @@ from amqpmesh.router.amqp.sasl.mechanisms import (
     Turn,
     Work,
 )
-from amqpmesh.router.amqp.standard.definitions import MIN_MAX_FRAME_SIZE, AmqpCondition, ConnectionCondition
+from amqpmesh.router.amqp.standard.definitions import MIN_MAX_FRAME_SIZE, AmqpCondition
 
 MAX_BODY_SIZE: Final = MIN_MAX_FRAME_SIZE - 8
 """Octets of a SASL frame's body: there is no other size to agree on (§5.3.1), and its header takes 8."""
@@ -149,12 +149,12 @@ class _Exchange(Generic[F]):
     def _read(self, body: bytes | bytearray | memoryview) -> F:
         expected, self._expected = self._expected, ()  # whoever answers says what may come next
         if not body:
-            raise _framing_error("an empty SASL frame")
+            raise framing_error("an empty SASL frame")
         if len(body) > MAX_BODY_SIZE:
-            raise _framing_error(f"a SASL frame of more than {MIN_MAX_FRAME_SIZE} octets")
+            raise framing_error(f"a SASL frame of more than {MIN_MAX_FRAME_SIZE} octets")
         frame, end = decode_composite(self._frames, body)
         if end != len(body):
-            raise _framing_error("a SASL frame with more than one value in it")
+            raise framing_error("a SASL frame with more than one value in it")
         if not isinstance(frame, expected):
             raise ProtocolError(
                 Scope.CONNECTION, AmqpCondition.ILLEGAL_STATE, f"a {type(frame).__name__} that is not due"
@@ -165,10 +165,6 @@ class _Exchange(Generic[F]):
 def _nobody(_said: bytes) -> Never:
     """Who listens before a mechanism is chosen, and after the end."""
     raise MechanismError("no mechanism is chosen")
-
-
-def _framing_error(description: str) -> ProtocolError:
-    return ProtocolError(Scope.CONNECTION, ConnectionCondition.FRAMING_ERROR, description)
 
 
 class SaslServer(_Exchange[ClientFrame]):

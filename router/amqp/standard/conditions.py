@@ -57,3 +57,13 @@ class TransactionCondition(Symbol, ReprEnum):
     UNKNOWN_ID = "amqp:transaction:unknown-id"
     TRANSACTION_ROLLBACK = "amqp:transaction:rollback"
     TRANSACTION_TIMEOUT = "amqp:transaction:timeout"
+
+
+_ENDPOINT_CONDITIONS = {
+    str(each): each for level in (AmqpCondition, ConnectionCondition, SessionCondition, LinkCondition) for each in level
+}
+
+
+def endpoint_condition(symbol: str) -> AmqpCondition | ConnectionCondition | SessionCondition | LinkCondition:
+    """Return the condition of a connection, session or link with this symbol (§2.8.15 to §2.8.18)."""
+    return _ENDPOINT_CONDITIONS[symbol]

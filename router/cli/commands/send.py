@@ -10,7 +10,7 @@ from typing import Final
 
 import trio
 
-from amqpmesh.router.amqp.connection import OURS, PRODUCT
+from amqpmesh.router.amqp.connection_settings import OURS, PRODUCT
 from amqpmesh.router.amqp.errors import AmqpMeshError, CommandError, InDoubtError
 from amqpmesh.router.cli import arguments, client_peer
 from amqpmesh.router.cli.exit_status import EPILOG, Exit

@@ -12,6 +12,7 @@ import trio
 from amqpmesh.policies.redirect import Place
 from amqpmesh.router.amqp.codec.types import Symbol
 from amqpmesh.router.amqp.connection import Connection as Engine
+from amqpmesh.router.amqp.connection_settings import ConnectionSettings
 from amqpmesh.router.amqp.errors import CommandError, ConnectionClosedError, SaslError
 from amqpmesh.router.amqp.negotiation import Negotiation
 from amqpmesh.router.amqp.sasl.exchange import SaslClient, SaslCode
@@ -68,16 +69,15 @@ class ClientIdentity:
                 with trio.fail_at(deadline):
                     stream = await secure(stream, self.context, place)
             sasl = self.sasl(place)
-            engine = Engine(
+            settings = ConnectionSettings(
                 container_id=self.id,
-                now=trio.current_time(),
-                negotiation=Negotiation(server=False, sasl=sasl),
-                hostname=place.hostname,
                 max_frame_size=self.max_frame_size,
                 idle_time_out=self.idle_time_out,
                 open_time_out=OPEN_TIME,
                 desired_capabilities=self.desired_capabilities,
             )
+            negotiation = Negotiation(server=False, sasl=sasl)
+            engine = Engine(settings, negotiation, trio.current_time(), hostname=place.hostname)
             tracer = FrameTracer(peer=str(endpoint)) if self.trace_frames else None
             unanswered = f"{endpoint}: the peer closed before it answered"
             if not place.secure:

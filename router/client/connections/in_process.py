@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 import trio
 
 from amqpmesh.router.amqp.connection import Connection as Engine
+from amqpmesh.router.amqp.connection_settings import ConnectionSettings
 from amqpmesh.router.amqp.errors import AmqpMeshError, CommandError, ConnectionClosedError
 from amqpmesh.router.amqp.negotiation import Negotiation
 from amqpmesh.router.client.links.client_connection import ClientConnection
@@ -98,15 +99,14 @@ class InProcess(LinkManager):
             assert self._driver is not None
             assert self._start is not None
             core = self._driver.core
-            engine = Engine(
+            settings = ConnectionSettings(
                 container_id=NAME,
-                now=trio.current_time(),
-                negotiation=Negotiation(server=False),
                 max_frame_size=FRAME_SIZE,
                 channel_max=self._listener.channel_max,
                 handle_max=self._listener.handle_max,
                 idle_time_out=None,
             )
+            engine = Engine(settings, Negotiation(server=False), trio.current_time())
             self._fault = None
             record = self._record = core.accept(self._listener, NAME, trio.current_time(), secured=True, own=self._own)
             client_connection = ClientConnection(

@@ -102,7 +102,8 @@ def test_a_container_with_links_sees_the_router_and_other_peers_the_worker() -> 
     ):
         core = Core(worker, 0.0)
         told = {
-            each.name: core.connect(each, "h", 0.0, secured=False).engine.container_id for each in worker.connectors
+            each.name: core.connect(each, "h", 0.0, secured=False).engine.settings.container_id
+            for each in worker.connectors
         }
         assert told == seen
 

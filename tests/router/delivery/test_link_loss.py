@@ -217,7 +217,7 @@ def test_links_of_many_connections_that_are_cut_at_once_are_over_before_they_are
     (address,) = [each for each in crowd.core.statistics().addresses if each.name == "q"]
     assert address.consumers == 0
     assert not any(each.is_ready for each in crowd.core.addresses.find("", "q").outgoing)  # type: ignore[union-attr]
-    again = crowd.network.client(clients[-1].engine.container_id)
+    again = crowd.network.client(clients[-1].engine.settings.container_id)
     again.receiver("q", name="r")
     assert crowd.core.stolen == 0
     del crowd.core.chores.begin_turn

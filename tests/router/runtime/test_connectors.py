@@ -17,6 +17,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from amqpmesh.router.amqp.connection import Connection
+from amqpmesh.router.amqp.connection_settings import ConnectionSettings
 from amqpmesh.router.amqp.errors import ConfigError
 from amqpmesh.router.amqp.events import ConnectionOpened, Event
 from amqpmesh.router.amqp.negotiation import Negotiation
@@ -57,12 +58,9 @@ OTHER = "amqp://other.example:5672"
 async def served(stream: trio.abc.Stream, *mechanisms: str) -> AsyncIterator[tuple[Connection, Event]]:
     """A peer that does what a test says about each event."""
     sasl = SaslServer(mechanisms or ("ANONYMOUS",), Users({}))
-    engine = Connection(
-        container_id="host",
-        now=trio.current_time(),
-        negotiation=Negotiation(server=True, sasl=sasl, sasl_required=True),
-        idle_time_out=None,
-    )
+    negotiation = Negotiation(server=True, sasl=sasl, sasl_required=True)
+    settings = ConnectionSettings(container_id="host", idle_time_out=None)
+    engine = Connection(settings, negotiation, trio.current_time())
     while not engine.finished:
         data = await stream.receive_some()
         for event in engine.receive(data, trio.current_time()) if data else engine.receive_eof():

@@ -8,6 +8,7 @@ from itertools import count
 from amqpmesh.router.amqp import events
 from amqpmesh.router.amqp.codec.types import Symbol
 from amqpmesh.router.amqp.connection import Connection
+from amqpmesh.router.amqp.connection_settings import ConnectionSettings
 from amqpmesh.router.amqp.link import Link, Receiver, Sender
 from amqpmesh.router.amqp.negotiation import Negotiation
 from amqpmesh.router.amqp.sasl.exchange import SaslServer
@@ -46,14 +47,14 @@ class Broker(Client):
         """
         self.network = network
         self.credit = credit
-        self.engine = Connection(
+        settings = ConnectionSettings(
             container_id=container_id,
-            now=network.now,
-            negotiation=Negotiation(server=True, sasl=SaslServer(("ANONYMOUS",), Users({})), sasl_required=True),
             idle_time_out=None,
             channel_max=channel_max,
             properties=None if product is None else dict(zip(PRODUCT, product, strict=True)),
         )
+        negotiation = Negotiation(server=True, sasl=SaslServer(("ANONYMOUS",), Users({})), sasl_required=True)
+        self.engine = Connection(settings, negotiation, network.now)
         self.record = network.core.connect(connector, connector.places[0].host, network.now, secured=False)
         self.arrivals = []
         self.unread = bytearray()

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 from amqpmesh.router import kernel
 from amqpmesh.router.amqp import events
 from amqpmesh.router.amqp.connection import Connection
+from amqpmesh.router.amqp.connection_settings import ConnectionSettings
 from amqpmesh.router.amqp.link import Receiver, Sender
 from amqpmesh.router.amqp.negotiation import Negotiation
 from tests.support.peers.scripted import Script
@@ -34,14 +35,16 @@ class End:
         server: bool,
         negotiation: Negotiation | None = None,
         answers: bool = True,
+        hostname: str | None = None,
         **settings: object,
     ) -> None:
-        """Args: answers: to open, begin, attach and detach. settings: of the `Connection`."""
+        """Args: answers: to open, begin, attach and detach. hostname: the peer's. settings: of the connection."""
+        name = "server" if server else "client"
         self.engine = Connection(
-            container_id="server" if server else "client",
-            now=now,
-            negotiation=negotiation or Negotiation(server=server),
-            **settings,  # type: ignore[arg-type]  # the names are the tests'
+            ConnectionSettings(container_id=name, **settings),  # type: ignore[arg-type]  # the names are the tests'
+            negotiation or Negotiation(server=server),
+            now,
+            hostname=hostname,
         )
         self.answers = answers
         #: What was not taken yet.

@@ -9,6 +9,7 @@ from amqpmesh.router.amqp import events
 from amqpmesh.router.amqp.codec.composite import decode_composite, encode_composite
 from amqpmesh.router.amqp.codec.types import Symbol
 from amqpmesh.router.amqp.connection import Connection
+from amqpmesh.router.amqp.connection_settings import ConnectionSettings
 from amqpmesh.router.amqp.link import Link, Receiver, Sender, Terminus
 from amqpmesh.router.amqp.negotiation import Negotiation
 from amqpmesh.router.amqp.session import Session
@@ -88,14 +89,13 @@ class Client:
         self, network: Network, container_id: str, *, max_frame_size: int, window: int, idle_time_out: float | None
     ) -> None:
         self.network = network
-        self.engine = Connection(
+        settings = ConnectionSettings(
             container_id=container_id,
-            now=network.now,
-            negotiation=Negotiation(server=False),
             max_frame_size=max_frame_size,
             window=window,
             idle_time_out=idle_time_out,
         )
+        self.engine = Connection(settings, Negotiation(server=False), network.now)
         core = network.core
         self.record = core.accept(network.listener, "127.0.0.1", network.now, secured=False)
         self.engine.open()

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
 from typing import Any, Final
 from unittest.mock import patch
@@ -134,7 +134,8 @@ class Wired:
         self.core = core
         self._now = now
         self.record = core.accept(listener, "127.0.0.1", now(), secured=False)
-        self.record.engine.initial_delivery_id = self.record.engine.initial_outgoing_id = first_id
+        engine = self.record.engine
+        engine.settings = replace(engine.settings, initial_delivery_id=first_id, initial_outgoing_id=first_id)
         self.first_id = first_id
         self._reader = FrameReader(2**20)
         self._in_frames = False

@@ -6,7 +6,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from amqpmesh.router.amqp.connection import OURS, PRODUCT
+from amqpmesh.router.amqp.connection_settings import OURS, PRODUCT
 from amqpmesh.router.amqp.standard.definitions import AmqpCondition, Error, Role
 from amqpmesh.router.amqp.standard.performatives import Attach
 from amqpmesh.router.cli.commands.send import ANSWER_TIME, UNKNOWN, why_no_credit
