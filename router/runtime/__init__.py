@@ -1,1 +1,1 @@
-"""`Router`: its tasks, sockets, files and threads."""
+"""The running `Router`: its tasks, sockets, files and threads."""

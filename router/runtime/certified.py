@@ -1,4 +1,6 @@
-"""One of a mesh by its certificate: the files read, at the start and again, and neighbours known by theirs."""
+"""Membership of a mesh by certificates: loading and reloading the files, and recognizing neighbours by their
+certificates.
+"""
 
 from __future__ import annotations
 
@@ -20,15 +22,15 @@ if TYPE_CHECKING:
 
 
 class CertifiedMembership(Membership):
-    """What a router shows the mesh, and whom it believes there: those whom the mesh's authority has certified."""
+    """A router's own certificate, and its trust in the routers that the mesh's authority has certified."""
 
     def __init__(
         self, router: str, config: MeshConfig, clock: Callable[[], float], certificate: Path, key: Path, trust: Path
     ) -> None:
         """Read the files.
 
-        Args: clock: seconds since 1970, by which certificates are valid. certificate, key, trust: as configured.
-        Raises: ConfigError: one cannot be read, is not what it should be, or is another router's.
+        Args: clock: seconds since 1970, for the validity of certificates. certificate, key, trust: as configured.
+        Raises: ConfigError: a file cannot be read, has the wrong content, or is another router's.
         """
         super().__init__(router, config, clock)
         self._files = certificate, key, trust
@@ -51,24 +53,27 @@ class CertifiedMembership(Membership):
         return identity
 
     def refusal(self, certificate: bytes | None, router: str) -> str | None:
-        """Why a peer is not the router that it says it is; None: it is. Args: certificate: DER; None: it has none."""
+        """Return the reason why a peer is not the router that it claims to be; None: it is. Args: certificate: DER;
+        None: it
+        has none.
+        """
         return _refusal(certificate, router, self._trust.router_of)
 
     def expulsion(self, certificate: bytes | None, router: str) -> str | None:
-        """The same of a neighbour, after a while: it may have another certificate by now."""
+        """Return the same for a neighbour of some age, whose certificate may have been renewed or revoked since."""
         return _refusal(certificate, router, self._trust.still_router_of)
 
     def expires_in(self) -> float | None:
-        """Seconds that are left of this router's certificate, once it should have been renewed; None: it is new."""
+        """Return the seconds left of this router's certificate, once its renewal is overdue; None: it is not."""
         now = self._clock()
         return self._identity.expires_at - now if now >= self._identity.warn_at else None
 
     def reload(self, mesh: Mesh, now: float) -> None:
-        """Read the files again, with a new certificate, other authorities, a newer list of revocations.
+        """Read the files again: a new certificate, other authorities, a newer list of revocations.
 
-        Raises: ConfigError: one of them is no good; then nothing has changed.
+        Raises: ConfigError: a file is not valid; then nothing has changed.
         """
-        CertifiedMembership(self._router, self._config, self._clock, *self._files)  # whether all of them are good
+        CertifiedMembership(self._router, self._config, self._clock, *self._files)  # raises if any file is not valid
         self._trust.reload(_read(self._files[2], "mesh.trust"))
         self.signer = self._identity = self._identified()
         mesh.renew(self._identity, now)

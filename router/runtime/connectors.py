@@ -1,4 +1,4 @@
-"""Connections that the router itself opens: one task each, which connects, serves, and connects again."""
+"""Connections that the router opens itself: one task for each connector, which connects, serves, and reconnects."""
 
 from __future__ import annotations
 
@@ -36,40 +36,44 @@ if TYPE_CHECKING:
 log = event_log.EventLog("amqpmesh.io")
 
 DIAL_TIME: Final = 10.0
-"""Seconds for a stream to come about, its TLS handshake included; the peer's `open` has the engine's own time-out."""
+"""Seconds to open a stream, its TLS handshake included; the engine has its own time-out for the peer's `open`."""
 
 REPEAT_TIME: Final = 60.0
-"""Seconds before a reason that has not changed is told again."""
+"""Seconds before a reason that has not changed is logged again."""
 
 QUICK_ROUNDS: Final = 10
-"""Rounds in a row that find no neighbour before the pauses grow: so routers that start together meet soon."""
+"""Failed rounds in a row before the pauses of a mesh connector grow: routers that start together connect soon."""
 
 ServeConnection = Callable[[Callable[[], Awaitable[None]], trio.abc.Stream, str], Awaitable[None]]
-"""Carries a connection, with its stream and its connector's name, until it ends, or the router ends it."""
+"""A function that serves a connection, given its stream and its connector's name, until it ends or the router
+ends it.
+"""
 
 MakeTransport = Callable[["ConnectionRecord", trio.abc.Stream, None], "Transport"]
-"""What serves a connection over its stream."""
+"""A function that makes the transport of a connection over its stream."""
 
 
 @dataclass(frozen=True, slots=True)
 class Destination:
-    """Where to connect, and whom a certificate has to name: of a domain's servers that is the domain."""
+    """A place to connect to, and the name that its certificate must have: for a domain's servers, the domain."""
 
     place: Endpoint | Service
     name: str
-    #: Where redirects have led, and the URL that they began at; None: none has.
+    #: The last redirect's place, and the URL before the first redirect; None: there was no redirect.
     stop: Stop | None = None
     redirected_from: str | None = None
 
     @property
     def described(self) -> str:
-        """Where that is, for people."""
+        """Its description for people."""
         return str(self.place) if self.stop is None else self.stop.place.described
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """Why a connection is over, or never came about; whether the peer opened it, and where it has sent us."""
+    """The end of a connection, or of an attempt: its reason, whether the peer opened the connection, and
+    its redirect.
+    """
 
     why: str
     was_open: bool = False
@@ -78,7 +82,7 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """How connectors reach anybody; tests and tunnels have their own."""
+    """The functions that connectors reach the network with; tests and tunnels replace them."""
 
     open_stream: Opener
     look_up: LookUp
@@ -86,9 +90,9 @@ class Network:
 
 
 class Connector:
-    """A configured connector, at work from `run` on.
+    """A configured connector; `run` is its task.
 
-    Attributes: `config`. `credentials`: those of the next connection.
+    Attributes: `config`. `credentials`: for its next connection.
     """
 
     def __init__(
@@ -102,8 +106,9 @@ class Connector:
         serve: ServeConnection,
         certified: str | None = None,
     ) -> None:
-        """Args: transport: for each of its connections. certified: whom certificates have to name; None: the host, or
-        the domain, of the URL.
+        """Args: transport: makes the transport of each connection. certified: the name that certificates must have;
+        None: the
+        host, or the domain, of the URL.
         """
         self.config = config
         self.credentials = credentials
@@ -116,7 +121,7 @@ class Connector:
         self._record: ConnectionRecord | None = None
         self._url: str | None = None
         self._redirected_from: str | None = None
-        #: The servers that DNS knew of the domains of this round.
+        #: The servers of this round's domains, from DNS.
         self._servers: tuple[str, ...] = ()
         self._failures = 0
         self._reason: str | None = None
@@ -129,7 +134,7 @@ class Connector:
         return self.config.name
 
     def statistics(self, cost: int) -> ConnectorStatistics:
-        """How it stands. Args: cost: of sending on its connections."""
+        """Return its state. Args: cost: the cost of sending over its connections."""
         record = self._record
         if record is not None and not record.lost:
             state = ConnectorState.CONNECTING if record.engine.remote is None else ConnectorState.CONNECTED
@@ -153,11 +158,11 @@ class Connector:
         )
 
     def stop(self) -> None:
-        """Connect no more. A connection that is there goes on until it ends."""
+        """Connect no more. An open connection continues until it ends."""
         self._scope.cancel()
 
     async def run(self) -> None:
-        """Connect, serve, and again, until `stop`. Raises: nothing."""
+        """Connect, serve and reconnect, until `stop`. Raises: nothing."""
         with self._scope:
             remaining: deque[Destination] = deque()
             while True:
@@ -195,10 +200,11 @@ class Connector:
                 await self._pause(ended.why, was_open=ended.was_open, is_over=ended.was_open or not remaining)
 
     async def _find(self, service: Service, remaining: deque[Destination]) -> list[Endpoint]:
-        """The servers of a domain. Without TLS it is connected to only if DNS says that it has none with TLS.
+        """Return the servers of a domain. The servers without TLS are tried only if DNS says that there are none with
+        TLS.
 
-        Else whoever can keep a connection or an answer of DNS from coming about had what was meant to be secret.
-        Raises: OSError: there are none, or DNS does not say.
+        Otherwise an attacker who blocks connections or answers of DNS could read what was meant to be secret.
+        Raises: OSError: there are no servers, or DNS gave no answer.
         """
         plain = None if not service.secure else Service("amqp", service.domain)
         try:
@@ -212,9 +218,9 @@ class Connector:
         return found
 
     async def _pause(self, why: str, *, was_open: bool, is_over: bool) -> None:
-        """Tell why there is no connection, and wait if there is nothing else to try at once.
+        """Log why there is no connection, and wait, unless another destination of this round can be tried at once.
 
-        Args: is_over: a connection was there, or a whole round is through.
+        Args: is_over: a connection was open, or the whole round has failed.
         """
         await trio.lowlevel.checkpoint_if_cancelled()
         url, self._url = self._url, None
@@ -235,9 +241,9 @@ class Connector:
         await trio.sleep(pause or 0.0)
 
     async def _connect(self, endpoint: Endpoint, destination: Destination) -> Ended:
-        """One connection, from its first byte to its last.
+        """Open one connection and serve it to its end.
 
-        Raises: OSError, BrokenResourceError, TooSlowError: none came about.
+        Raises: OSError, BrokenResourceError, TooSlowError: it could not be opened.
         """
         credentials = self.credentials
         stop = destination.stop or Stop(self._place(endpoint, destination.name))
@@ -247,7 +253,7 @@ class Connector:
             if endpoint.secure:
                 stream, identity = await _secured(stream, credentials.context, destination.name)
         if self._scope.cancel_called:
-            # It came about in the last moment: nobody would end it any more.
+            # Stopped while the stream was being opened: no other code would end the connection.
             await trio.aclose_forcefully(stream)
             await trio.lowlevel.checkpoint_if_cancelled()
         record = self._record = self._driver.core.connect(
@@ -286,7 +292,7 @@ class Connector:
         return Ended(why, was_open=record.engine.remote is not None, redirected_to=redirected_to)
 
     def _place(self, endpoint: Endpoint, name: str) -> Place:
-        """A place that the configuration names. Args: name: whom the certificate there has to name."""
+        """Return a place that the configuration names. Args: name: the name that its certificate must have."""
         return Place(
             network_host=endpoint.host,
             port=endpoint.port,
@@ -296,15 +302,17 @@ class Connector:
         )
 
     def _is_named(self, place: Place) -> bool:
-        """Whether the configuration names a place that a redirect has led to."""
+        """Return True if the configuration names a place that a redirect has led to."""
         named = (each for each in self.config.places if isinstance(each, Endpoint))
         return any(place.is_same(self._place(each, self._certified or each.host)) for each in named)
 
     def _follow(self, stop: Stop, redirect: Redirect) -> Stop:
-        """Where the peer sends us (§2.8.16). Raises: NotFollowedError: it is not gone to, and why."""
+        """Return the place that the peer redirects to (§2.8.16). Raises: NotFollowedError: it is not followed; with the
+        reason.
+        """
         following = self.config.following
         if redirect.hostname is None or following.allows(redirect.hostname):
-            # Servers of a domain may send to each other; DNS does not say whom a certificate has to name.
+            # Servers of a domain may redirect to each other. DNS does not say which names their certificates have.
             following = replace(following, own=(*following.own, *self._servers))
         found = following.follow(stop, redirect)
         if self.config.is_mesh and not found.place.secure and not is_loopback(found.place.network_host):
@@ -312,7 +320,7 @@ class Connector:
         return found
 
     async def _stand_by(self, router: str) -> None:
-        """Wait while the neighbour's own connection is there."""
+        """Wait while the neighbour's own connection to this router is open."""
         mesh = self._driver.core.mesh
         assert mesh is not None, "only connections within a mesh stand by"
         log.info("connector on standby", connector=self.name, url=self._url, router=router)
@@ -325,7 +333,7 @@ def _endpoint(place: Place) -> Endpoint:
 
 
 async def open_tcp(endpoint: Endpoint) -> TcpStream:
-    """A TCP connection, by IPv6 or IPv4, whichever answers first; or one to a Unix socket. Raises: OSError."""
+    """Open a TCP connection by IPv6 or IPv4, whichever answers first; or one to a Unix socket. Raises: OSError."""
     if endpoint.is_unix:
         stream = await trio.open_unix_socket(endpoint.host)
     else:
@@ -336,7 +344,7 @@ async def open_tcp(endpoint: Endpoint) -> TcpStream:
 async def _secured(
     stream: trio.abc.Stream, context: ssl.SSLContext | None, name: str
 ) -> tuple[trio.abc.Stream, Identity]:
-    """The same within TLS, as its client (§5.2). Raises: BrokenResourceError: the handshake failed."""
+    """Return the stream inside TLS, as its client (§5.2). Raises: BrokenResourceError: the handshake failed."""
     assert context is not None, "amqps has a context"
     secured: SecuredStream
     if isinstance(stream, TcpStream):
@@ -359,7 +367,7 @@ def _failure_text(failure: OSError | trio.BrokenResourceError, *, mesh: bool) ->
 
 
 def _end_reason(connector: ConnectorConfig, record: ConnectionRecord, read_error: str | None, *, secure: bool) -> str:
-    """Why a connection is over. Args: broken: what the transport ended with."""
+    """Return the reason why a connection ended. Args: broken: the transport's error."""
     negotiation, closed = record.engine.negotiation, record.closed
     if negotiation.foreign:
         return of_foreigner(negotiation.foreign)
@@ -373,6 +381,6 @@ def _end_reason(connector: ConnectorConfig, record: ConnectionRecord, read_error
         return read_error or "the peer is gone"
     if not secure:
         hint = ": does it want TLS (amqps://)?"
-    else:  # in TLS 1.3 a server looks at our certificate when our handshake is done, and may say nothing about it
+    else:  # a TLS 1.3 server checks our certificate after our handshake, and may not say why it refuses it
         hint = ": does it believe our certificate?" if connector.shows_certificate else ""
     return f"{read_error or 'the peer closed before it answered'}{hint}"

@@ -1,4 +1,4 @@
-"""What listeners and connectors show, and whom they believe: read from files at the start, and when they changed."""
+"""Certificates, users and passwords of listeners and connectors: read at the start, and again on reload."""
 
 import os
 import ssl
@@ -27,19 +27,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """Of one listener; a connection keeps those that it began with."""
+    """The credentials of a listener; a connection keeps those that it started with."""
 
     context: ssl.SSLContext | None
-    """For TLS first (amqps) and for TLS asked for in the stream (amqp) alike; None: there is no TLS."""
+    """The context for both ways into TLS, first (amqps) and within the stream (amqp); None: there is no TLS."""
     users: Users | None
 
     @classmethod
     def load(cls, listener: ListenerConfig, mesh: MeshConfig | None = None, *, where: str | None = None) -> Self:
         """Read a listener's files.
 
-        Args: mesh: whose files they are if the listener is the mesh's. where: what errors call it; None: by its name.
-
-        Raises: ConfigError: one of them is missing, or is not what it should be.
+        Args: mesh: holds the files of a listener for the mesh. where: its name in errors; None: the configured name.
+        Raises: ConfigError: a file is missing, or has the wrong content.
         """
         if listener.is_mesh:
             contexts = _of_the_mesh(mesh)
@@ -56,22 +55,22 @@ class Credentials:
 
 @dataclass(frozen=True, slots=True)
 class ConnectorCredentials:
-    """Of one connector; a connection keeps those that it began with."""
+    """The credentials of a connector; a connection keeps those that it started with."""
 
     context: ssl.SSLContext | None
     """None: there is no TLS."""
     password: str | None
 
     def __repr__(self) -> str:
-        """Without the password."""
+        """Return a text without the password."""
         return f"{type(self).__name__}(context={self.context!r})"
 
     @classmethod
     def load(cls, connector: ConnectorConfig, mesh: MeshConfig | None = None, *, where: str | None = None) -> Self:
         """Read a connector's files. Args: mesh, where: as for a listener.
 
-        Raises: ConfigError: one of them is missing, or is not what it should be; a user or a password that no mechanism
-            can carry.
+        Raises: ConfigError: a file is missing, or has the wrong content; or no mechanism can carry the user or
+            password.
         """
         if connector.is_mesh:
             contexts = _of_the_mesh(mesh)
@@ -93,7 +92,7 @@ class ConnectorCredentials:
 
 
 def _of_the_mesh(mesh: MeshConfig | None) -> tuple[ssl.SSLContext, ssl.SSLContext] | None:
-    """The mesh's contexts, server's and client's; None: it has no certificates. Raises: ConfigError."""
+    """Return the mesh's contexts, server's and client's; None: it has no certificates. Raises: ConfigError."""
     if mesh is None or mesh.certificate is None or mesh.key is None or mesh.trust is None:
         return None
     try:
@@ -106,20 +105,20 @@ _REASONS: Final[Mapping[str, str]] = {
     "": "the certificate or its key is no PEM, is cut off, or is encrypted",
     "KEY_VALUES_MISMATCH": "the key is another certificate's",
 }
-"""OpenSSL's reasons, in words."""
+"""Explanations of OpenSSL's reasons."""
 
 
 def _unlike(error: OSError, file: Path | None, key: str) -> ConfigError:
-    """What is said of a file; `ssl.SSLError` is an OSError: no PEM, or the key of another certificate."""
+    """Return the error for an unusable file. `ssl.SSLError` is an OSError: no PEM, or a key of another certificate."""
     reason = error.strerror or str(error)
     if isinstance(error, ssl.SSLError):
-        # Of what it cannot read OpenSSL tells Python nothing, not even which of the two files it was.
+        # OpenSSL tells Python nothing about a file that it cannot read, not even which of the two files it is.
         reason = _REASONS.get(error.reason or "", reason)
     return ConfigError(str(error.filename or file), key, reason)
 
 
 def _password(given: PasswordConfig, where: str, environment: Mapping[str, str] = os.environ) -> str:
-    """Raises: ConfigError: it is not there, or empty."""
+    """Return a configured password. Raises: ConfigError: it is missing or empty."""
     if given.env is not None:
         password = environment.get(given.env, "")
         if not password:
@@ -139,13 +138,13 @@ def _password(given: PasswordConfig, where: str, environment: Mapping[str, str] 
 def membership(config: RouterConfig, clock: Callable[[], float] = time.time) -> "Membership | None":
     """Return the membership that the configuration asks for, or None if the router is in no mesh.
 
-    Args: clock: seconds since 1970, by which certificates are valid.
-    Raises: ConfigError: a file cannot be read, is not what it should be, or is another router's.
+    Args: clock: seconds since 1970, for the validity of certificates.
+    Raises: ConfigError: a file cannot be read, has the wrong content, or is another router's.
     """
     mesh = config.mesh
     if mesh is None:
         return None
-    # Here, since a router in no mesh need not read what makes one, and an unsigned mesh no cryptography.
+    # Imported here: a router without a mesh needs no topology, and an unsigned mesh no cryptography.
     if mesh.certificate is None or mesh.key is None or mesh.trust is None:
         from amqpmesh.router.runtime.membership import Membership
 

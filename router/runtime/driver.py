@@ -1,4 +1,4 @@
-"""The core's only caller: tells it what came and how late it is, then lets out what that produced."""
+"""The only caller of the core: it passes on input and time, then writes the output that follows."""
 
 import math
 from collections.abc import Callable
@@ -16,52 +16,54 @@ from amqpmesh.router.runtime.passwords import Passwords
 log = event_log.EventLog("amqpmesh.io")
 
 TURNS = 16
-"""Connections that come or go in a row, before those that are there get their turn: thousands may at once."""
+"""Connections that start or end in a row before open ones get their turn: thousands may come at once."""
 
 SLICE = 0.02
-"""Seconds of work that is too much for one turn, such as a parting of thousands of links, before others have theirs."""
+"""Seconds of work that is too long for one turn, such as the loss of thousands of links, before other
+tasks continue.
+"""
 
 FAULT_PAUSE = 1.0
-"""Seconds before timers go on after a fault of ours in one: another may be due at once."""
+"""Seconds before timers continue after an internal error in one of them: the next may be due at once."""
 
 
 class Output(Protocol):
-    """Where the bytes of one connection leave."""
+    """The output of one connection."""
 
     def flush(self, now: float) -> None:
-        """Let out what there is, without waiting; never raises. Args: now: Trio's time."""
+        """Write what the core has, without waiting; never raise. Args: now: Trio's time."""
 
     @property
     def is_acknowledged(self) -> bool:
-        """Whether the peer's system has all that was let out; False: it has not, or nobody can tell."""
+        """True if the peer's system has received all that was written; False: it has not, or nothing can tell."""
 
 
 class PausedReader(Protocol):
-    """Who has told the core of bytes of which some wait until an output has been written."""
+    """A reader of a connection whose next input waits until an output has been written."""
 
     def resume_reading(self) -> None:
-        """It was, or that has taken too long: tell the rest."""
+        """Continue: the output has been written, or that has taken too long."""
 
 
 class Driver:
-    """Every call of the core ends with `settle`: outputs leave in one write per connection, the alarm is set anew."""
+    """The core's driver. Each call of the core ends with `settle`: one write for each connection, and a new alarm."""
 
     def __init__(self, core: Core) -> None:
         self.core = core
         self.passwords = Passwords(core.config)
         self._outputs: dict[ConnectionRecord, Output] = {}
-        #: Connections with something to let out.
+        #: Connections with output to write.
         self._ready: dict[ConnectionRecord, None] = {}
         self._alarm = trio.CancelScope()
         self._alarm_is_stale = False
         self._watches: dict[trio.Event, Callable[[], bool]] = {}
-        #: There is something to be done in slices.
+        #: Set while there is work to do in slices.
         self._has_chores = trio.Event()
         self._turns = trio.Semaphore(TURNS)
-        #: Who waits for which output, and since when; and whether that is looked at soon.
+        #: The readers that wait for each output, and since when; and whether a check for overdue ones is scheduled.
         self._paused: dict[KernelConnection, tuple[float, list[PausedReader]]] = {}
         self._is_scheduled = False
-        #: Octets that were read of connections, and that the core was not told of yet.
+        #: Octets that were read from all connections and not passed to the core yet.
         self.unread = 0
         self._stopwatch = environment().stopwatch
         core.on_output = self._ready.setdefault
@@ -69,38 +71,42 @@ class Driver:
         core.is_acknowledged = self._is_acknowledged
 
     async def turn(self) -> None:
-        """Wait until one more connection may come or go. Not to be cancelled."""
+        """Wait until one more connection may start or end. Cancellation does not interrupt it."""
         with trio.CancelScope(shield=True):
             async with self._turns:
                 await trio.lowlevel.checkpoint()
 
     def connect(self, record: ConnectionRecord, output: Output) -> None:
-        """From now on, what there is to send to a connection is let out there."""
+        """Register the output of a connection."""
         self._outputs[record] = output
         self._ready[record] = None
 
     def writable(self, record: ConnectionRecord) -> None:
-        """A connection can be written to again: what has gathered meanwhile leaves with the next `settle`."""
+        """Write to a connection again: its output of the meantime leaves with the next `settle`."""
         self._ready[record] = None
         self._resume_readers(record.engine.flow_state)
 
     @property
     def has_paused_readers(self) -> bool:
-        """Whether somebody waits until more can be written to a connection."""
+        """True if a reader waits until more can be written to a connection."""
         return bool(self._paused)
 
     def heard(self, record: ConnectionRecord) -> None:
-        """The peer of a connection has said something: its windows may be wider."""
+        """Resume the readers that wait for this connection: its peer has sent something, and may have widened its
+        windows.
+        """
         self._resume_readers(record.engine.flow_state)
 
     def wait(self, reader: PausedReader, sink: KernelConnection) -> None:
-        """Have somebody go on once more may be written to a connection, or it is lost, or that has taken too long."""
+        """Resume a reader once more can be written to a connection, the connection is lost, or that has taken
+        too long.
+        """
         _, readers = self._paused.setdefault(sink, (trio.current_time(), []))
         readers.append(reader)
         self._schedule_overdue()
 
     def _resume_overdue(self) -> None:
-        """Who reads too slowly is not waited for any longer."""
+        """Resume readers that have waited too long for a slow output."""
         now = trio.current_time()
         for sink, (since, _) in tuple(self._paused.items()):
             if since + PATIENCE <= now:
@@ -120,7 +126,7 @@ class Driver:
             each.resume_reading()
 
     def lost(self, record: ConnectionRecord) -> None:
-        """The transport of a connection has ended."""
+        """End a connection after its transport has ended."""
         del self._outputs[record]
         self._ready.pop(record, None)
         self._resume_readers(record.engine.flow_state)
@@ -131,11 +137,12 @@ class Driver:
         self.settle()
 
     def settle(self, seconds: float = math.inf) -> bool:
-        """Let out what the core has to send, until it has nothing more.
+        """Write the core's output until there is no more.
 
-        Args: seconds: of work, by the stopwatch, after which what follows from that is left for the next time: large
-            deliveries go on whenever some of them has left, while others wait.
-        Returns: whether something is left; then call again soon.
+        Args: seconds: of work, by the stopwatch, after which new output is left for the next call: while one large
+            delivery
+            is written in parts, other connections wait.
+        Returns: True if output is left; then call again soon.
         """
         ready = self._ready
         if ready:
@@ -175,14 +182,14 @@ class Driver:
             self.settle()
 
     async def run_chores(self) -> None:
-        """Have the core do what was too much for one turn, a slice at a time. Never ends."""
+        """Have the core do long work, one slice at a time. Never ends."""
         while True:
             await self._has_chores.wait()
             self._do_slice()
             await trio.lowlevel.checkpoint()
 
     def finish_chores(self) -> None:
-        """Have all of that done now: nobody else is served any more."""
+        """Do all long work now: no other task is served any more."""
         while self.core.chores:
             self._do_slice()
 
@@ -196,7 +203,7 @@ class Driver:
         self.settle()
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        """Wait for what calls of the core bring about, such as that nothing is unsettled."""
+        """Wait for a condition that calls of the core bring about, for instance that nothing is unsettled."""
         event = trio.Event()
         if condition():
             event.set()
@@ -208,7 +215,7 @@ class Driver:
 
     @property
     def is_idle(self) -> bool:
-        """Whether there is no connection."""
+        """True if there is no connection."""
         return not self._outputs
 
     def _is_acknowledged(self, record: ConnectionRecord) -> bool:

@@ -1,4 +1,4 @@
-"""Memory that connections and deliveries had, for the system again."""
+"""Free memory, returned to the system after connections and deliveries are gone."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ if TYPE_CHECKING:
     from amqpmesh.router.core import Core
     from amqpmesh.router.runtime.listeners import Listener
 
-INTERVAL: Final = 1.0  # seconds
-MIN_CONNECTIONS: Final = 100  # connections that may leave before anything is done about it
-MIN_CLOSED: Final = 1_000  # connections and links that may be gone before what they left is looked for
-MIN_OCTETS: Final = 1 << 20  # octets of deliveries that may be gone before
-MAX_SLACK: Final = 32 << 20  # octets that may be free in the process, beside what is held
-CONNECTION: Final = 50 << 10  # octets of a connection, about
-RETRY_TIME: Final = 60.0  # seconds after which what could not be given back is tried once more
+INTERVAL: Final = 1.0  # seconds between two checks
+MIN_CONNECTIONS: Final = 100  # connections that may close before memory is returned
+MIN_CLOSED: Final = 1_000  # closed connections and links before garbage is collected
+MIN_OCTETS: Final = 1 << 20  # octets of deliveries that may be gone before memory is returned
+MAX_SLACK: Final = 32 << 20  # octets that the process may hold beyond what is in use
+CONNECTION: Final = 50 << 10  # octets of a connection, roughly
+RETRY_TIME: Final = 60.0  # seconds until another attempt after memory that could not be returned
 STATM: Final = Path("/proc/self/statm")
 
 
 class Peaks(NamedTuple):
-    """The most that a router had at once."""
+    """The highest figures of a router within a period."""
 
     connections: int
     octets: int
-    """What deliveries under way took, about."""
+    """The memory of deliveries in flight, roughly."""
 
 
 class RouterMemory:
-    """What a router holds: connections, and deliveries."""
+    """The memory in use by a router: its connections and deliveries."""
 
     def __init__(self, core: Core, listeners: Sequence[Listener]) -> None:
         self._core = core
@@ -45,14 +45,14 @@ class RouterMemory:
         self._gone = 0
 
     def peaks(self) -> Peaks:
-        """Those since this was last asked."""
+        """Return the peaks since the last call."""
         connections = sum(each.most for each in self._listeners)
         for each in self._listeners:
             each.most = each.connections
         return Peaks(connections, self._core.most_held())
 
     def has_garbage(self) -> bool:
-        """Whether as many connections and links are gone as there are, since this was last so."""
+        """Return True if since the last True more connections and links were closed than exist now."""
         gone, there = self._core.passed()
         if gone - self._gone <= max(there, MIN_CLOSED):
             return False
@@ -60,21 +60,23 @@ class RouterMemory:
         return True
 
     def compact(self) -> None:
-        """Let go of the room that deliveries and links had, which stays for the next ones else."""
+        """Free the room of past deliveries and links, which is otherwise kept for new ones."""
         self._core.compact()
 
 
 class HighWaterMark:
-    """How much of something there was at most, until that was given back."""
+    """The peak of a figure since memory was last returned."""
 
     def __init__(self, little: int) -> None:
-        """Args: little: of it nothing needs to be given back."""
+        """Args: little: an amount too small to return."""
         self._little = little
         self._most = 0
         self._before = 0
 
     def has_fallen(self, now: int) -> bool:
-        """Whether more is gone than is there now, and little since this was last asked. If so it begins anew."""
+        """Return True if more than the current figure is gone, and no longer falling fast. Then the peak restarts from
+        here.
+        """
         before, self._before = self._before, now
         self._most = max(self._most, now)
         if self._most - now <= max(now, self._little) or before - now > self._little:
@@ -84,7 +86,7 @@ class HighWaterMark:
 
 
 class Slack:
-    """How much more memory the process has than is held, beyond what it has for itself."""
+    """The memory that the process holds beyond its own needs and what is in use."""
 
     def __init__(self) -> None:
         self._least: int | None = None
@@ -92,13 +94,17 @@ class Slack:
         self._retry_at = 0.0
 
     def is_large(self, resident: int, now: Peaks) -> bool:
-        """Whether much is free that was not when what is free was `trimmed`, or that was so a while ago."""
+        """Return True if much memory is free that was not free at the last `trimmed`, or that `trimmed` is some time
+        ago.
+        """
         slack = self._slack(resident, now)
         self._untrimmable = min(self._untrimmable, slack) if trio.current_time() < self._retry_at else 0
         return slack - self._untrimmable > MAX_SLACK
 
     def trimmed(self, resident: int, now: Peaks) -> None:
-        """What is there yet is in pieces that nobody can give back, as long as what lies between them stays."""
+        """Note that memory was returned: what is still free lies in pieces between used memory, and cannot
+        be returned.
+        """
         self._untrimmable = self._slack(resident, now)
         self._retry_at = trio.current_time() + RETRY_TIME
 
@@ -109,11 +115,13 @@ class Slack:
 
 
 async def return_free_memory(memory: RouterMemory) -> Never:
-    """Give what is free to the system, once less is there than has gone since most was, or much is free anyway.
+    """Return free memory to the system, once less than half of the peak is in use, or much is free anyway.
 
-    What was a connection refers to itself in parts, and is found as garbage at some time; the C library keeps what is
-    free. Looking takes as long as there is much to look at, and what is given back is had anew when it comes again: so
-    it must be worth that, and waits as long as much leaves.
+    A closed connection has reference cycles, which only the garbage collector frees; and the C library keeps freed
+    memory.
+    A collection takes time in proportion to all objects, and returned memory must be allocated again when load returns.
+    So
+    it must be worth that, and it waits while much is still closing.
     """
     connections, octets, slack = HighWaterMark(MIN_CONNECTIONS), HighWaterMark(MIN_OCTETS), Slack()
     with freezing_old_objects():
@@ -132,10 +140,10 @@ async def return_free_memory(memory: RouterMemory) -> Never:
 
 @contextmanager
 def freezing_old_objects() -> Iterator[None]:
-    """Within it, what a search for garbage has twice found in use is taken for what stays: `collect` alone looks at it.
+    """Treat objects that survived two collections as permanent within the block: only `collect` looks at them.
 
-    Nothing is relayed while garbage is looked for. A link is ten objects, and a search that looks at all of 100,000
-    links takes a second. It concerns the whole process.
+    Nothing is relayed during a collection. A link is ten objects, and a collection over all of 100,000 links takes a
+    second. This concerns the whole process.
     """
 
     def searched(phase: str, info: Mapping[str, int]) -> None:
@@ -151,13 +159,13 @@ def freezing_old_objects() -> Iterator[None]:
 
 
 def collect() -> None:
-    """Look for garbage among all objects."""
+    """Collect garbage among all objects."""
     gc.unfreeze()
     gc.collect()
 
 
 def resident() -> int:
-    """Octets of memory that the process has now; 0 where the system does not say."""
+    """Return the resident memory of the process in octets; 0 if the system does not say."""
     try:
         return int(STATM.read_text().split()[1]) * resource.getpagesize()
     except OSError:
@@ -165,12 +173,12 @@ def resident() -> int:
 
 
 def trim() -> bool:
-    """Have the C library give its free pages back (malloc_trim(3)). Returns: whether there is a way to say so to it."""
+    """Return the C library's free pages to the system (malloc_trim(3)). Returns: True if the C library can do that."""
     if not sys.platform.startswith("linux"):
         return False
     try:
         say = ctypes.CDLL(None).malloc_trim
-    except (OSError, AttributeError):  # linked into the interpreter, or musl, which has none
+    except (OSError, AttributeError):  # a static interpreter, or musl, which has no malloc_trim
         return False
     say(ctypes.c_size_t(0))
     return True

@@ -1,4 +1,4 @@
-"""Where clients connect: sockets bound, and those accepted that come."""
+"""Listeners: bound sockets, and the connections that they accept."""
 
 import errno
 import os
@@ -20,25 +20,26 @@ from amqpmesh.router.statistics.router_statistics import ListenerStatistics
 log = event_log.EventLog("amqpmesh.io")
 
 BACKLOG = 0xFFFF
-"""Connections that may wait to be accepted: the system lowers it to its own maximum. In a storm of reconnects every
-one beyond it is refused, or waits for a retry a second later."""
+"""Connections that may wait to be accepted; the system lowers it to its own maximum. In a storm of reconnects each
+connection beyond it is refused, or retries a second later.
+"""
 
 ACCEPT_BATCH = 16
-"""Connections accepted in a row, before those that are there get their turn."""
+"""Connections accepted in a row before open ones get their turn."""
 
 PAUSE = 0.1
-"""Seconds until a listener tries again, after the system had nothing left for another connection."""
+"""Seconds until a listener accepts again, after the system had no resources for another connection."""
 
 BIND_ATTEMPTS = 10
-"""How often a port of the system's choice is tried, when a host has several addresses and it has to be free on each."""
+"""Attempts to find a port of the system's choice that is free on all addresses of a host."""
 
 WORKER = "worker"
-"""What a peer's address is called that has come by a Unix socket."""
+"""The address given to peers that connect by a Unix socket."""
 
 Address: TypeAlias = tuple[int, Sequence[Any]]
-"""Of a socket: its family, and what `bind` takes."""
+"""A socket's address: its family, and the argument of `bind`."""
 
-_CREDENTIALS = struct.Struct("3i")  # process, user, group
+_CREDENTIALS = struct.Struct("3i")  # process, user and group (unix(7))
 
 Admit: TypeAlias = Callable[["Listener", TcpStream, str], None]
 
@@ -46,9 +47,8 @@ Admit: TypeAlias = Callable[["Listener", TcpStream, str], None]
 class Listener:
     """A configured listener, bound.
 
-    Attributes: `config`. `url`: with the port that is really listened at. `connections`: how many came by it and are
-    still there. `most`: the most that were at once, since this was set to fewer. `refused`: how many more came than it
-    takes.
+    Attributes: `config`. `url`: with the actual port. `connections`: accepted by it and still open. `most`: the highest
+        number of them since `most` was last lowered. `refused`: connections beyond the limit.
     """
 
     def __init__(self, config: ListenerConfig, sockets: list[socket.socket]) -> None:
@@ -66,7 +66,7 @@ class Listener:
         return self.config.name
 
     def statistics(self, cost: int) -> ListenerStatistics:
-        """How it stands. Args: cost: of sending on its connections."""
+        """Return its state. Args: cost: the cost of sending over its connections."""
         return ListenerStatistics(
             name=self.name,
             url=self.url,
@@ -80,8 +80,8 @@ class Listener:
     async def bind(cls, config: ListenerConfig, *, shared: bool = False) -> "Listener":
         """Listen at every address of the listener's host.
 
-        Args: shared: other processes of this user listen there, too.
-        Raises: OSError: with the URL; a port that is in use, a host that is none of ours, a port that takes privileges.
+        Args: shared: other processes of this user listen at the same port.
+        Raises: OSError: with the URL; the port is in use or needs privileges, or the host is not local.
         """
         endpoint = config.endpoint
         if endpoint.is_unix:
@@ -95,13 +95,13 @@ class Listener:
             raise OSError(error.errno, error.strerror or str(error), str(endpoint)) from error
 
     async def accept(self, admit: Admit) -> None:
-        """Hand whoever connects to `admit`, with the peer's address, until `close`."""
+        """Pass each new connection with the peer's address to `admit`, until `close`."""
         async with trio.open_nursery() as nursery:
             for listening in self._sockets:
                 nursery.start_soon(self._accept, listening, admit)
 
     def close(self) -> None:
-        """Accept nobody any more."""
+        """Accept no more connections."""
         for listening in self._sockets:
             if listening.fileno() != -1:
                 trio.lowlevel.notify_closing(listening)
@@ -114,11 +114,11 @@ class Listener:
                 for _ in range(ACCEPT_BATCH):
                     self._accept_one(listening, admit)
             except (BlockingIOError, ConnectionError):
-                continue  # nobody is there any more
+                continue  # the peer is gone already
             except trio.ClosedResourceError:
                 return
             except OSError as error:
-                # Files or memory are used up. Those that are connected go on, and one of them may leave.
+                # No file descriptors or memory are left. Open connections continue, and may free some.
                 log.warning("accept failed", peer=self.url, reason=error.strerror or str(error))
                 await trio.sleep(PAUSE)
             except Exception as error:
@@ -126,7 +126,7 @@ class Listener:
                 await trio.sleep(PAUSE)
 
     def _accept_one(self, listening: socket.socket, admit: Admit) -> None:
-        """Raises: as sockets do."""
+        """Accept one connection. Raises: as sockets do."""
         connected, address = listening.accept()
         if not self.config.endpoint.is_unix:
             admit(self, TcpStream(connected), address[0])
@@ -137,8 +137,9 @@ class Listener:
 
 
 def reserved(config: ListenerConfig) -> list[socket.socket]:
-    """Bind to every address of a listener's host, and to one port, which nobody else then takes: `shared` listeners of
-    this user's processes can be bound there as long as these sockets are open. Without Trio.
+    """Bind to every address of a listener's host at one port, and reserve the port for this user's processes.
+
+    `shared` listeners can bind to the port while these sockets are open. It needs no Trio.
 
     Raises: OSError: as `Listener.bind`.
     """
@@ -147,9 +148,9 @@ def reserved(config: ListenerConfig) -> list[socket.socket]:
         found = socket.getaddrinfo(endpoint.host, endpoint.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         sockets = _bound(_addresses(found))
         for each in sockets:
-            # Not before it is bound: somebody else, who shares his port, too, would go unnoticed.
+            # Set after `bind`: set before it, another process that shares its port, too, would go unnoticed.
             each.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-            # Needed to bind beside connections that are closing; kept, anybody could bind beside it until it listens.
+            # Needed only to bind beside closing connections; kept, any process could bind beside us until we listen.
             each.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
         return sockets
     except OSError as error:
@@ -157,13 +158,13 @@ def reserved(config: ListenerConfig) -> list[socket.socket]:
 
 
 def at_port(endpoint: Endpoint, sockets: Sequence[socket.socket]) -> Endpoint:
-    """The same with the port that is really listened at."""
+    """Return the endpoint with the actual port."""
     port: int = sockets[0].getsockname()[1]
     return replace(endpoint, port=port)
 
 
 def _addresses(found: Iterable[tuple[Any, ...]]) -> list[Address]:
-    """What `getaddrinfo` has found, each once."""
+    """Return the addresses that `getaddrinfo` found, each once."""
     return list(dict.fromkeys((family, address) for family, _, _, _, address in found))
 
 
@@ -184,12 +185,12 @@ def _bound_once(addresses: Sequence[Address], *, shared: bool, listens: bool) ->
             bound = socket.socket(family, socket.SOCK_STREAM)
             sockets.append(bound)
             bound.setblocking(False)
-            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # a restart waits for no old connection
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # a restart need not wait for old connections
             if shared:
                 bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
             if family == socket.AF_INET6:
-                bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)  # IPv4 has a listener of its own
-            # A port of the system's choice is chosen once, for all addresses.
+                bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)  # IPv4 has its own socket
+            # The system chooses a port once, for all addresses.
             port = sockets[0].getsockname()[1] if len(sockets) > 1 else address[1]
             bound.bind((address[0], port, *address[2:]))
             if listens:
@@ -202,7 +203,7 @@ def _bound_once(addresses: Sequence[Address], *, shared: bool, listens: bool) ->
 
 
 def _bound_to_path(path: str) -> socket.socket:
-    """Listen at a Unix socket, in the place of one that was there."""
+    """Listen at a Unix socket; replace an old one."""
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         listening.setblocking(False)
@@ -217,7 +218,7 @@ def _bound_to_path(path: str) -> socket.socket:
 
 
 def _is_of_this_user(connected: socket.socket) -> bool:
-    """Whether a process of the same user is at the other end of a Unix socket (unix(7), SO_PEERCRED)."""
+    """Return True if the process at the other end of a Unix socket is of the same user (unix(7), SO_PEERCRED)."""
     told = connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     _, user, _ = _CREDENTIALS.unpack(told)
     return bool(user == os.geteuid())

@@ -1,4 +1,4 @@
-"""The node `$management` of a running router: the first receiver within it, on a connection of its own."""
+"""The `$management` node of a running router: a receiver within the router, over its own connection."""
 
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
@@ -26,37 +26,41 @@ T = TypeVar("T")
 log = event_log.EventLog("amqpmesh.io")
 
 CREDIT = 4
-"""Requests that may wait here; those that ask more wait at home, and whoever comes anew is behind so many only."""
+"""Requests that may wait here. Others wait at their senders, so a new client waits behind few requests only."""
 
 MAX_REQUEST_SIZE = 8 * 2**10
-"""Octets: a request says little, and all of it is decoded at once, if it holds no more than `FEW_VALUES`."""
+"""Octets of a request at most: requests are short, and one of at most `FEW_VALUES` values is decoded at once."""
 
 SNAPSHOT_TIME = 0.2
-"""Seconds for which all are told what was found out for one."""
+"""Seconds for which one snapshot of the router answers all requests."""
 
 PAGES_TIME = 30.0
-"""The same for the pages of an answer behind the first: together they tell of one moment, and cost one survey."""
+"""Seconds for which a snapshot answers requests for further pages: all pages show one moment, and cost one snapshot."""
 
 TURN_TIME = 0.002
-"""Seconds after which the thread is given back. Relaying a delivery takes several turns, each of which may wait for one
-of these."""
+"""Seconds of work before other tasks get a turn. Relaying a delivery takes several turns, each of which may wait for
+one of
+these.
+"""
 
 PAUSE = 3.0
-"""Seconds without work for each second of it: whoever asks and asks gets a quarter of the thread's time, no more."""
+"""Seconds without work for each second of work: endless requests get a quarter of the thread's time at most."""
 
 REPLY_TIME = 5.0
-"""Seconds for an answer to leave. Who asks and then takes no answer must not stop those who come after."""
+"""Seconds to send an answer. A client that accepts no answer must not stop the requests of others."""
 
 FAULT_PAUSE = 1.0
-"""Seconds after which the node comes back, where a fault of ours has ended its link: one that is there to stay costs a
-few lines of the log a second, and no more."""
+"""Seconds before the node attaches again after an internal error ended its link: a permanent error costs a few log
+lines a
+second at most.
+"""
 
 
 class ManagementNode(LinkFactory):
-    """Takes requests, one after the other, and answers each."""
+    """The management node: it answers one request after the other."""
 
     def __init__(self, listener: ListenerConfig, survey: Callable[[], Steps[Statistics]]) -> None:
-        """Args: listener: whose limits hold. survey: finds out how the router stands."""
+        """Args: listener: its limits hold. survey: takes a snapshot of the router."""
         self._inside = InProcess(listener, own=True)
         self._take_snapshot = survey
         self._snapshot: tuple[float, Statistics] | None = None
@@ -64,7 +68,7 @@ class ManagementNode(LinkFactory):
         self._driver: Driver | None = None
         self._start: Callable[[Callable[[], Awaitable[None]]], object] | None = None
         self._ended = False
-        #: Of the task that waits until the survey is old; cancelled at the end, which would wait for it.
+        #: Cancels the task that drops an old snapshot; at the end the router would wait for that task.
         self._forget_scope: trio.CancelScope | None = None
 
     @property
@@ -72,21 +76,23 @@ class ManagementNode(LinkFactory):
         return self._inside
 
     def begin(self, driver: Driver, start: Callable[[Callable[[], Awaitable[None]]], object]) -> None:
-        """The router has started: from now on there is the node, and soon who serves it."""
+        """Create the node; the router has started, and `serve` will answer requests."""
         self._driver = driver
         self._start = start
         driver.core.addresses.keep(service.ADDRESS)
         self._inside.begin(driver, start)
 
     def end(self) -> None:
-        """The router is about to end."""
+        """Stop; the router is about to end."""
         self._ended = True
         if self._forget_scope is not None:
             self._forget_scope.cancel()
         self._inside.end()
 
     async def serve(self) -> None:
-        """Answer requests until the router ends, on one link after the other. Raises: nothing; faults are logged."""
+        """Answer requests on one link after the other until the router ends. Raises: nothing; internal errors are
+        logged.
+        """
         while not self._ended:
             try:
                 await self._serve_link()
@@ -113,7 +119,8 @@ class ManagementNode(LinkFactory):
             with trio.move_on_after(REPLY_TIME):
                 await delivery.reply(response)
         except AmqpMeshError as error:
-            # An unknown message-format, or an answer that cannot be sent. Is everything over, the next request says so.
+            # An unknown message-format, or an answer that cannot be sent. If the connection has ended, the next request
+            # raises.
             if not delivery.is_decided:
                 delivery.reject("amqp:not-implemented", str(error))
         except Exception as error:
@@ -122,7 +129,7 @@ class ManagementNode(LinkFactory):
                 delivery.modify(delivery_failed=True)
 
     def _changes(self, tag: bytes) -> service.Change | None:
-        """What changes something for whoever has sent this delivery; None: they may change nothing."""
+        """Return a function that makes changes for the sender of this delivery; None: the sender may make none."""
         driver = self._driver
         assert driver is not None
         asking = brought_by(driver.core, service.ADDRESS, tag)
@@ -139,7 +146,7 @@ class ManagementNode(LinkFactory):
         return change
 
     async def _statistics(self, age: float) -> Statistics:
-        """How the router stands, or stood less than `age` seconds ago."""
+        """Return the router's statistics, at most `age` seconds old."""
         if self._snapshot is None or trio.current_time() - self._snapshot[0] >= age:
             found = await self._in_turns(self._take_snapshot())
             if self._forget_scope is None and not self._ended:
@@ -150,7 +157,7 @@ class ManagementNode(LinkFactory):
         return self._snapshot[1]
 
     async def _forget(self) -> None:
-        """Let go of what was found out, once it is told to nobody: it holds names of links that are gone."""
+        """Drop the snapshot once no answer needs it: it holds names of links that are gone."""
         assert self._forget_scope is not None
         with self._forget_scope:
             while self._snapshot is not None:
@@ -162,7 +169,7 @@ class ManagementNode(LinkFactory):
         self._forget_scope = None
 
     async def _in_turns(self, steps: Steps[T]) -> T:
-        """The result; in between, and before the next work, there are pauses for whatever else there is to do."""
+        """Do all steps and return the result, with pauses for other tasks in between and before the next work."""
         began = stopwatch_seconds() - self._worked
         while True:
             try:

@@ -1,4 +1,4 @@
-"""Membership of a mesh without certificates: settings of the topology, and no signatures."""
+"""Membership of a mesh without certificates: settings for the topology, and no signatures."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from amqpmesh.router.mesh.member import Recognizer
 
 
-#: What the configuration says to the topology, by the same names.
+#: Settings that the configuration and the topology call by the same names.
 _SETTINGS: Final = (
     "hello", "hold", "link_rate", "link_burst", "address_rate", "address_burst", "max_origin_octets", "max_octets",
     "max_waiting",
@@ -26,7 +26,7 @@ _SETTINGS: Final = (
 
 
 class Membership:
-    """What a router shows the mesh and whom it believes there: here nothing, and everybody."""
+    """A router's proof towards its mesh, and its trust in others: here no proof, and trust in all."""
 
     def __init__(self, router: str, config: MeshConfig, clock: Callable[[], float] = time.time) -> None:
         """Args: clock: seconds since 1970."""
@@ -36,10 +36,10 @@ class Membership:
         self.signer: Signer = Unsigned()
         self.verifier: Verifier = Unsigned()
         self.recognizer: Recognizer | None = None
-        """Knows routers by their certificates; None: there are none to know them by."""
+        """Recognizes routers by their certificates; None: the mesh has no certificates."""
 
     def join(self, core: Core, now: float, epoch: int | None = None) -> Mesh:
-        """Begin a life in the mesh. Args: epoch: greater than in the life before; None: by the wall clock."""
+        """Join the mesh. Args: epoch: greater than in the router's last life; None: from the wall clock."""
         if epoch is None:
             epoch = int(self._clock() * 1000)
         settings = Settings(
@@ -51,5 +51,5 @@ class Membership:
     def reload(self, mesh: Mesh, now: float) -> None:
         """Read the files again, if there are any: a new certificate, other authorities, a newer list of revocations.
 
-        Raises: ConfigError: one of them is no good; then nothing has changed.
+        Raises: ConfigError: a file is not valid; then nothing has changed.
         """

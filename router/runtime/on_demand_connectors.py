@@ -1,4 +1,4 @@
-"""Connectors that nobody configured: made when something is elsewhere, and ended when nothing needs them any more."""
+"""Connectors made on demand: a node of another container needs them, and they end when nothing needs them any more."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 log = event_log.EventLog("amqpmesh.io")
 
 Start = Callable[["ConnectorConfig", ConnectorCredentials, str | None], "Connector"]
-"""Makes a connector and has it run. With whom certificates have to name."""
+"""A function that makes a connector and runs it; the last argument is the name that certificates must have."""
 
 
 class OnDemand:
-    """The connectors of one router that were made on demand."""
+    """The on-demand connectors of one router."""
 
     def __init__(self, start: Start) -> None:
         self._start = start
@@ -28,28 +28,30 @@ class OnDemand:
         self._connectors: dict[str, Connector] = {}
 
     def __iter__(self) -> Iterator[Connector]:
-        """Those that are there, in the order in which they were made."""
+        """Iterate over the connectors, oldest first."""
         return iter(tuple(self._connectors.values()))
 
     def connect(self, config: ConnectorConfig, certified: str | None) -> None:
-        """Connect to a place, until `disconnect`. Args: certified: whom certificates have to name; None: its host."""
+        """Connect to a place until `disconnect`. Args: certified: the name that certificates must have; None:
+        the host.
+        """
         if self._over:
             return
         try:
             credentials = ConnectorCredentials.load(config)
-        except ConfigError as error:  # a file that was there when the router began
+        except ConfigError as error:  # the file was valid when the router started
             log.error("connector credentials unreadable", connector=config.name, reason=str(error))
             return
         self._connectors[config.name] = self._start(config, credentials, certified)
 
     def disconnect(self, name: str) -> None:
-        """Connect there no more."""
+        """End the connector of this name."""
         connector = self._connectors.pop(name, None)
         if connector is not None:
             connector.stop()
 
     def stop(self) -> None:
-        """End all of them: the router is about to end."""
+        """End all connectors: the router is about to end."""
         self._over = True
         for connector in self:
             connector.stop()

@@ -1,4 +1,4 @@
-"""Password checks of a router: one at a time for each user and host, and later after wrong passwords."""
+"""Password checks: one at a time for each user and host, and delayed after wrong passwords."""
 
 from __future__ import annotations
 
@@ -19,32 +19,35 @@ if TYPE_CHECKING:
     from amqpmesh.router.model.connections import ConnectionRecord
 
 PATIENCE: Final = 30.0
-"""Seconds that an answer waits for others to the same user and host, or host: nothing is read from its peer meanwhile,
-so nobody sees that it has gone."""
+"""Seconds that a check waits for other checks of the same user and host, or of the same host. Nothing is read from the
+peer
+meanwhile, so a lost peer goes unnoticed.
+"""
 
 K = TypeVar("K", bound="Hashable")
 
 
 class Passwords:
-    """Checks the passwords of a router's clients.
+    """The password checks of a router's clients.
 
-    Attributes: `delayed`: connections whose answer waits for wrong passwords before it, by the name of their listener.
-    They count for no listener's `connections` meanwhile.
+    Attributes: `delayed`: connections that wait because of earlier wrong passwords, by the name of their listener. They
+        do
+        not count towards a listener's `connections` meanwhile.
     """
 
     def __init__(self, config: RouterConfig) -> None:
         self._guesses = Guesses(free=config.login_failures, longest=config.login_wait, most=config.login_memory)
         self._most_delayed = config.login_queue
         self.delayed: Counter[str] = Counter()
-        # One at a time of each host and user: many at once would all count as the first guess. And one of each host:
-        # a host that asks again and again would keep others from the threads.
+        # One check at a time for each host and user: simultaneous ones would all count as the first guess. And one for
+        # each host: a host with many checks would keep other hosts from the threads.
         self._by_user: _Turns[tuple[str, str]] = _Turns()
-        # Of those that wait for wrong passwords before them, one at a time waits for its own.
+        # Delayed checks: one at a time for each host and user waits for its delay to pass.
         self._late: _Turns[tuple[str, str]] = _Turns()
         self._by_host: _Turns[str] = _Turns()
 
     async def do(self, record: ConnectionRecord, work: Work) -> None:
-        """Do what the SASL exchange of a connection asks for, when it is its turn. Raises: nothing."""
+        """Do the password work of a connection's SASL exchange in its turn. Raises: nothing."""
         if work.user is None:
             await do(work)
             return
@@ -54,7 +57,7 @@ class Passwords:
             work.refuse("too many wait for an answer")
 
     async def _check(self, record: ConnectionRecord, work: Work, user: str) -> None:
-        """Raises: _TooManyError: nothing was checked."""
+        """Check a password. Raises: _TooManyError: too many checks wait; this one was not done."""
         place = record.host, user
         async with self._by_user.of(place):
             if not self._guesses.wait(*place, trio.current_time()):
@@ -77,7 +80,7 @@ class Passwords:
 
     @contextmanager
     def _delay(self, record: ConnectionRecord) -> Iterator[None]:
-        """Raises: _TooManyError: as many wait as may."""
+        """Count a delayed connection. Raises: _TooManyError: the maximum is delayed already."""
         if self.delayed.total() >= self._most_delayed:
             raise _TooManyError
         name = record.peer.listener
@@ -89,18 +92,18 @@ class Passwords:
 
 
 class _TooManyError(Exception):
-    """Too many wait for an answer."""
+    """Too many checks wait."""
 
 
 class _Turns(Generic[K]):
-    """One at a time for each key, in the order of their coming."""
+    """Turns for each key, one at a time, first come first served."""
 
     def __init__(self) -> None:
         self._locks: dict[K, trio.Lock] = {}
 
     @asynccontextmanager
     async def of(self, key: K) -> AsyncIterator[None]:
-        """Wait for the turn of this key, and have it. Raises: _TooManyError: it has not come within `PATIENCE`."""
+        """Wait for a turn of this key, and hold it. Raises: _TooManyError: it has not come within `PATIENCE`."""
         lock = self._locks.get(key)
         if lock is None:
             lock = self._locks[key] = trio.Lock()

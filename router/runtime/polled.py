@@ -1,4 +1,4 @@
-"""A connection over a socket that the router's poller waits for; its own task sleeps from the beginning to the end."""
+"""A connection over a socket that the router's poller serves; its own task sleeps until the connection ends."""
 
 from typing import Final
 
@@ -12,27 +12,34 @@ from amqpmesh.router.runtime.poller import READABLE, WRITABLE, Poller
 from amqpmesh.router.runtime.transport import LEAST_SLICE, Transport
 
 LARGEST_READ: Final = 2**19
-"""Octets that are read at once at most, from a peer that always has more than was read. For twice as many the system
-clears fresh memory each time, page by page: messages of 1 MiB then cost half as much again."""
+"""Octets of one read at most, from a peer that always has more. For reads of twice the size the system clears fresh
+memory
+each time, page by page: messages of 1 MiB then cost half as much again.
+"""
 
 LARGEST_READ_IN_MESH: Final = 2**18
-"""The same for a router of a mesh: to a neighbour what is large leaves in smaller pieces, so that more at once saves
-little, and others wait longer."""
+"""The same for a router of a mesh. Large deliveries leave to a neighbour in smaller pieces, so larger reads save
+little, and
+others wait longer.
+"""
 
 UNREAD: Final = 2**23
-"""Octets of all connections that may be read before the core is told of them. A turn may be over before all that was
-read is told: with many turns to come less is read at once."""
+"""Octets of all connections that may be read and not yet passed to the core. A turn may end before all that was read is
+passed on: if many such turns are due, less is read at once.
+"""
 
 PART_OF_UNREAD: Final = 8
-"""What one read takes at most of what may be read yet, 1 / n."""
+"""One read takes at most 1 / n of the octets that may still be read."""
 
 SMALL_READS: Final = 8
-"""Reads that came to less than half of what they might, after which less is read at once: what comes in waves is read
-wave by wave, with their ends in between."""
+"""Reads in a row of less than half of the maximum, after which the maximum is halved. Traffic in waves is then read
+wave by
+wave, with its ends in between.
+"""
 
 
 class PolledTransport(Transport):
-    """Its stream is asked for bytes, and given some, whenever the system is ready for it."""
+    """A transport over a socket that is read and written when the poller reports it ready."""
 
     _stream: DirectStream
 
@@ -44,26 +51,26 @@ class PolledTransport(Transport):
         credentials: Credentials | None,
         poller: Poller,
     ) -> None:
-        """Args: as of `Transport`."""
+        """Args: as for `Transport`."""
         super().__init__(driver, record, stream, credentials)
         self._poller = poller
         self._descriptor = stream.descriptor
-        #: What it is polled for; None: it is not.
+        #: The events that it is polled for; None: it is not polled.
         self._events: int | None = None
         self._is_read = trio.Event()
         self._read_size = READ_SIZE
         self._largest_read = LARGEST_READ if driver.core.mesh is None else LARGEST_READ_IN_MESH
         self._small_reads = 0
-        #: Taken from the core, and not by the system.
+        #: Output that the core has handed over and the system has not accepted.
         self._unsent: memoryview | None = None
-        #: What was read is not told on until an output has been written; and what was to be written there, where nobody
-        #: had tried that yet.
+        #: `_is_paused`: input waits until an output of another connection has been written. `_refused`: such an output
+        #: that was never written to before; one attempt to write it comes first.
         self._is_paused = False
         self._refused: bytearray | None = None
         record.engine.flow_state.patient = True
 
     def serve(self, until: float) -> bool:
-        """As of `Polled`."""
+        """See `Polled`."""
         try:
             if self._unsent is not None:
                 self._write_rest(self._unsent)
@@ -72,7 +79,7 @@ class PolledTransport(Transport):
             more = not self._is_paused and self._read_on(until)
             if self._events != READABLE or self._is_writing or self._is_paused:
                 self._update_events()
-            if self._driver.has_paused_readers and not self._is_paused:  # who waits has not told what it said
+            if self._driver.has_paused_readers and not self._is_paused:  # a paused reader has not passed on its input
                 self._driver.heard(self._record)
         except Exception as error:
             self._fault(error)
@@ -81,8 +88,8 @@ class PolledTransport(Transport):
 
     async def _read(self) -> None:
         while True:
-            # Something may have been read with the handshake, of which the system knows nothing. It can be written to
-            # at once, so it is served at once.
+            # The handshake may have read application data that the system does not report. WRITABLE is ready at once,
+            # so the connection is served at once.
             self._poller.add(self._descriptor, self, READABLE | WRITABLE)
             self._events = READABLE | WRITABLE
             try:
@@ -95,11 +102,11 @@ class PolledTransport(Transport):
 
     @property
     def is_heavy(self) -> bool:
-        """As of `Polled`."""
+        """See `Polled`."""
         return self._read_size > READ_SIZE or self._unsent is not None
 
     def _read_on(self, until: float) -> bool:
-        """Read once, unless the core was not told of all yet. Returns: whether there is more to do without waiting."""
+        """Read once, unless input is left to pass to the core. Returns: True if more can be done without waiting."""
         record, stream = self._record, self._stream
         if self._has_work or self._unread:
             if self._refused is not None:
@@ -121,7 +128,7 @@ class PolledTransport(Transport):
             if not data:
                 self._finish_reading()
                 return False
-            # The next is as large as these suggest.
+            # The size of the next read follows from the last ones.
             if size < self._read_size:
                 pass
             elif len(data) == self._read_size:
@@ -141,7 +148,7 @@ class PolledTransport(Transport):
         return stream.pending
 
     def _wait(self) -> bool:
-        """Whether what comes next has to wait until others have been read from."""
+        """Return True if the next input must wait for other connections to read."""
         sink = self._record.engine.flow_state.waits_for
         if sink is None:
             return False
@@ -153,7 +160,7 @@ class PolledTransport(Transport):
         return True
 
     def _receive_more_once_written(self, until: float) -> bool:
-        """As `_receive_more`, once an output should have left: if it could not, it is not waited for."""
+        """Pass on more input after one attempt to write an output: if it was not written, do not wait for it."""
         flow_state = self._record.engine.flow_state
         sink = flow_state.waits_for
         flow_state.patient = sink is None or sink.out is not self._refused
@@ -164,7 +171,7 @@ class PolledTransport(Transport):
             flow_state.patient = True
 
     def resume_reading(self) -> None:
-        """As of `PausedReader`."""
+        """See `PausedReader`."""
         self._is_paused = False
         if self._events is not None:
             self._update_events()
@@ -180,7 +187,7 @@ class PolledTransport(Transport):
             self._update_events()
 
     def _write_rest(self, rest: memoryview) -> None:
-        """Write what is left of before."""
+        """Write the rest of earlier output."""
         try:
             sent = self._stream.send_nowait(rest)
         except (trio.BrokenResourceError, trio.ClosedResourceError):
@@ -210,7 +217,7 @@ class PolledTransport(Transport):
     # ----------------------------------------------------------------------------------------------------- being polled
 
     def _update_events(self) -> None:
-        """Be polled for what is waited for, and nothing else."""
+        """Poll for the events that are needed now, and no others."""
         if self._events is None:
             return
         events = (0 if self._is_paused or self._is_congested else READABLE) | (0 if self._unsent is None else WRITABLE)
@@ -219,13 +226,13 @@ class PolledTransport(Transport):
             self._poller.change(self._descriptor, events)
 
     def _stop_polling(self) -> None:
-        """Be polled no more."""
+        """Stop being polled."""
         if self._events is not None:
             self._events = None
             self._poller.remove(self._descriptor)
 
     def _finish_reading(self) -> None:
-        """There is nothing to be read any more, or not so: the task goes on."""
+        """End reading by the poller; the connection's task continues."""
         self._stop_polling()
         self._is_read.set()
 

@@ -1,7 +1,7 @@
 """One task that waits for all sockets of a router, and serves those that are ready.
 
-A wake-up of a task costs more than a small message does. Where traffic is sparse, each message would cost one on each
-connection that it goes through; here all that are ready at once share one.
+Waking a task costs more than a small message. With a task for each connection, sparse traffic would wake one on each
+connection of a message's path; here all sockets that are ready at once share one wake-up.
 """
 
 from __future__ import annotations
@@ -21,66 +21,73 @@ if TYPE_CHECKING:
 
     from amqpmesh.router.runtime.driver import Driver
 
-#: Of Linux; None where the system has none, and each connection has tasks of its own.
+#: Linux only. None on other systems: each connection has its own tasks there.
 EPOLL: Any = getattr(select, "epoll", None)
 
 READABLE: Final[int] = getattr(select, "EPOLLIN", 0)
 WRITABLE: Final[int] = getattr(select, "EPOLLOUT", 0)
 
 ROUNDS: Final = 4
-"""How often in a row the system is asked who is ready, before the other tasks have their turn."""
+"""Times in a row that the system is asked for ready sockets before other tasks have their turn."""
 
 HEAVY_PART: Final = 3
-"""How many times as long as all others of a turn those may take together that have much to be read or written. Whom
-there was no time for comes first in the next, after those that have become ready with little."""
+"""The time that heavy sockets, with much to read or write, may take in a turn, as a multiple of that of all others.
+Heavy
+sockets that got no time come first in the next turn, after new ones that are not heavy.
+"""
 
 TOGETHER: Final = 0.0001
-"""Seconds of work after which its results leave. Until then those of several small batches share their writes, which
-cost more than the batches."""
+"""Seconds of work before its output is written. Until then several small batches share their writes, which cost more
+than
+the batches.
+"""
 
 
 class Polled(Protocol):
-    """Whom the poller serves."""
+    """An object that the poller serves."""
 
     @property
     def is_heavy(self) -> bool:
-        """Whether serving it lately took long, and may do so again: there was much to be read, or to be written."""
+        """True if serving it took long lately, and may do so again: it had much to read or write."""
 
     def serve(self, until: float) -> bool:
-        """Read and write what can be without waiting. Never raises.
+        """Read and write what is possible without waiting. Never raise.
 
-        Args: until: by the stopwatch, when others should have their turn.
-        Returns: whether there is more to do that needs no waiting.
+        Args: until: the stopwatch's time when others should have their turn.
+        Returns: True if more can be done without waiting.
         """
 
 
 class Poller:
-    """The task; it begins with the first that is to be served."""
+    """The polling task; it starts with the first socket."""
 
     def __init__(self, driver: Driver, start: Callable[[Callable[[], Awaitable[None]]], object]) -> None:
         """Args: start: runs a task that ends with the router."""
         self._driver = driver
         self._start = start
         self._epoll: Any = None
-        #: Cancelled from outside, the router itself ends its connections, once it has told their peers.
+        #: Shielded: after a cancellation from outside the router ends its connections itself, after a `close` to their
+        #: peers.
         self._scope = trio.CancelScope(shield=True)
         self._polled: dict[int, Polled] = {}
-        #: Those with something to do that the system need not know of, who waits longest first: there is more to do
-        #: about what was read, or they are heavy and have not had their turn.
+        #: Sockets with work that the system does not report, longest wait first: input is left to process, or they are
+        #: heavy and have not had their turn.
         self._busy: dict[int, None] = {}
-        #: Written to, it ends the wait for the system.
+        #: A write to it ends the wait for the system.
         self._wake_up = -1
         self._sleeps = False
 
     def add(self, descriptor: int, polled: Polled, events: int) -> None:
-        """Serve this whenever it is ready, until `remove`. Args: events: READABLE, WRITABLE, both or neither."""
+        """Serve an object whenever its socket is ready, until `remove`. Args: events: READABLE, WRITABLE, both or
+        neither.
+        """
         if self._epoll is None:
             self._begin()
         self._epoll.register(descriptor, events)
         self._polled[descriptor] = polled
 
     def _begin(self) -> None:
-        """Raises: OSError: the system has nothing left for that; the next one tries it again."""
+        """Start polling. Raises: OSError: the system has no resources; the next `add` tries again."""
         with ExitStack() as undoing:
             epoll = EPOLL()
             undoing.callback(epoll.close)
@@ -92,36 +99,36 @@ class Poller:
         self._start(self._run)
 
     def change(self, descriptor: int, events: int) -> None:
-        """From now on it is ready when one of these events is."""
+        """Change the events of a socket."""
         self._epoll.modify(descriptor, events)
 
     def serve_soon(self, descriptor: int) -> None:
-        """It has something to do that the system need not know of."""
+        """Serve a socket soon that has work which the system does not report."""
         self._busy[descriptor] = None
         if self._sleeps:
             self._sleeps = False
             os.eventfd_write(self._wake_up, 1)
 
     def remove(self, descriptor: int) -> None:
-        """Serve it no more; before it is closed."""
+        """Serve a socket no more; to be called before it is closed."""
         del self._polled[descriptor]
         self._busy.pop(descriptor, None)
         if not self._epoll.closed:
             self._epoll.unregister(descriptor)
 
     def end(self) -> None:
-        """Nobody is served any more."""
+        """Stop serving."""
         self._scope.cancel()
 
     async def _run(self) -> None:
         stopwatch = environment().stopwatch
         settle = self._driver.settle
         polled, busy = self._polled, self._busy
-        #: Something is left to be let out.
+        #: Output is left to write.
         left = False
         with self._scope, self._epoll as epoll, self._closing_wake_up():
             while True:
-                each = None  # whoever was served last is not kept while all are waited for
+                each = None  # keep no reference to the last served object while waiting
                 if busy or left:
                     await trio.lowlevel.checkpoint()
                 else:
@@ -136,7 +143,7 @@ class Poller:
                         break
                     for descriptor, _ in ready:
                         each = polled.get(descriptor)
-                        if each is None:  # it has left since, or there is something to do for one of `busy`
+                        if each is None:  # it was removed since, or the wake-up event is for `busy`
                             if descriptor == self._wake_up:
                                 os.eventfd_read(self._wake_up)
                             continue
@@ -170,14 +177,14 @@ class Poller:
             os.close(self._wake_up)
 
     def _serve_heavy(self, seconds: float, until: float) -> bool:
-        """Serve those that wait longest, of those that are busy. Args: seconds: that the others took.
+        """Serve the busy sockets that have waited longest. Args: seconds: the time that the others took.
 
-        Returns: whether something is left to be let out.
+        Returns: True if output is left to write.
         """
         settled = stopwatch_seconds()
         enough = settled + min(max(TOGETHER, HEAVY_PART * seconds), BATCH_TIME)
         for descriptor in tuple(self._busy):
-            if descriptor not in self._busy:  # another has made it leave
+            if descriptor not in self._busy:  # removed while another was served
                 continue
             del self._busy[descriptor]
             self._serve(descriptor, until)
@@ -190,7 +197,7 @@ class Poller:
         return self._driver.settle(TOGETHER)
 
     def _serve(self, descriptor: int, until: float) -> None:
-        # It may have left since, and its number may be another's, who finds nothing to do.
+        # It may have been removed since, and its number reused: then the new one finds nothing to do.
         polled = self._polled.get(descriptor)
         if polled is not None and polled.serve(until) and descriptor in self._polled:
             self._busy[descriptor] = None

@@ -1,4 +1,4 @@
-"""`Router`: one nursery, and everything of a router in it."""
+"""`Router`: one nursery with all tasks of a router."""
 
 from __future__ import annotations
 
@@ -57,20 +57,22 @@ if TYPE_CHECKING:
 log = event_log.EventLog("amqpmesh.io")
 
 CLOSE_TIME = 1.0
-"""Seconds that peers have to answer our `close`, when the router ends."""
+"""Seconds that peers have to answer our `close` when the router ends."""
 
 HEARING_TIME = 0.25
-"""Seconds that senders have, when the router drains, to hear that their credit is taken back, and to say so."""
+"""Seconds that senders have, when the router drains, to receive the withdrawal of their credit and to confirm it."""
 
 SHUTDOWN = Error(condition=ConnectionCondition.CONNECTION_FORCED, description="the router is shut down")
 
 
 class Router(LinkFactory):
-    """A router: it relays between those who connect to it, from `async with` until that is left.
+    """A router, from `async with` until its end: it relays between its peers.
 
-    Nothing of the process is touched: no signals, no configuration of logging, no environment. Errors of the body come
-    out as they are, and what fails in the background never cancels it. Leaving drains, unless the body was cancelled:
-    then peers get a `close` as far as that needs no waiting.
+    It changes nothing of the process: no signals, no configuration of logging, no environment. Errors of the body are
+    raised
+    unchanged, and background errors never cancel the body. Leaving drains, unless the body was cancelled: then peers
+    get a
+    `close` as far as that needs no waiting.
     """
 
     def __init__(
@@ -87,18 +89,18 @@ class Router(LinkFactory):
         **settings: Any,
     ) -> None:
         """Args:
-        config: a configuration, or the file that holds one; None: all defaults, and no listener.
-        listeners: more of them, as URLs or whole.
-        connectors: more of them, whole or as URLs, which lead to routers of the mesh.
-        container_links: more of them.
-        open_stream: opens what connectors run TLS and AMQP over: TCP, or a tunnel, a test.
-        look_up: asks DNS for the servers of a domain.
-        backoff: how long connectors wait before they try again.
-        epoch: this life of the router in its mesh, greater than the one before; None: by the wall clock.
-        settings: other keys of `RouterConfig`, such as `id`, `drain`, `idle_time_out`; they go before `config`'s, and
-            hold for what comes in by the listeners given as URLs and by `serve_stream`.
-
-        Raises: ConfigError: a value or a file is not what it should be. TypeError: there is no such setting.
+            config: a configuration, or the file that holds one; None: all defaults, and no listener.
+            listeners: additional listeners, as URLs or configurations.
+            connectors: additional connectors, as configurations, or as URLs of routers of the mesh.
+            container_links: additional container links.
+            open_stream: opens the streams of connectors: TCP, or a tunnel, or a test's.
+            look_up: asks DNS for the servers of a domain.
+            backoff: the pauses of connectors between attempts.
+            epoch: of this life of the router in its mesh, greater than the last; None: from the wall clock.
+            settings: other keys of `RouterConfig`, such as `id`, `drain`, `idle_time_out`; they override `config`, and
+            also
+            hold for the listeners given as URLs and for `serve_stream`.
+        Raises: ConfigError: a value or a file is not valid. TypeError: there is no such setting.
         """
         if isinstance(config, Path):
             config = load(config)
@@ -117,13 +119,12 @@ class Router(LinkFactory):
             config = replace(config, container_links=(*config.container_links, *container_links))
         self.config = config
         self.id = config.id
-        #: Where it listens, in the order of the configuration; none before `async with`.
+        #: The listeners, in the order of the configuration; none before `async with`.
         self.listeners: tuple[Listener, ...] = ()
-        #: What connects, in the order of the configuration; none before `async with`.
+        #: The connectors, in the order of the configuration; none before `async with`.
         self.connectors: tuple[Connector, ...] = ()
         self._network = Network(open_stream, look_up, backoff)
-        # What a stream comes in by if nothing else is said: who is within the process is asked no more than who is on
-        # loopback.
+        # The default listener of streams. Clients within the process need no login, as those on loopback.
         self._stream_listener = replace(config.with_listeners("amqp://localhost").listeners[-1], name="stream")
         self._inside = InProcess(self._stream_listener)
         self._management = ManagementNode(self._stream_listener, self._take_snapshot)
@@ -147,8 +148,9 @@ class Router(LinkFactory):
     async def __aenter__(self) -> Self:
         """Listen, then serve.
 
-        Raises: OSError: a listener could not be bound; with its URL. ConfigError: a certificate or the users are no
-            good. CommandError: it has run before, or this is not inside `trio.run`.
+        Raises: OSError: a listener could not be bound; with its URL. ConfigError: a certificate or the users are not
+            valid.
+            CommandError: the router has run before, or this is not inside `trio.run`.
         """
         demand_trio()
         if self._core is not None:
@@ -200,30 +202,32 @@ class Router(LinkFactory):
         try:
             await self.drain()
         except trio.Cancelled:
-            if error is None:  # else that is what goes on from here
+            if error is None:  # otherwise the body's error is raised
                 raise
         finally:
             self._stop_accepting()
             self._close_all()
-            with trio.CancelScope(shield=True):  # it takes no time
+            with trio.CancelScope(shield=True):  # this does not wait for peers
                 await self._drop_all()
                 if self._telemetry is not None:
                     await self._telemetry.end()
             if self._poller is not None:
                 self._poller.end()
-            # Not told of the body's error the nursery does not wrap it, and shielded it keeps to itself that its tasks
-            # were cancelled.
+            # The nursery gets no error, so it does not wrap the body's; the shield keeps the cancellation of its tasks
+            # inside.
             self._nursery.cancel_scope.shield = True
             self._nursery.cancel_scope.cancel()
             await self._manager.__aexit__(None, None, None)
 
     async def drain(self) -> bool:
-        """Accept nobody, take nothing new, wait until nothing is unsettled or `drain` seconds are over, then close.
+        """Accept no connections and no new deliveries, wait until all is settled or `drain` seconds have passed, then
+        close.
 
-        Idle clients do not prolong it. Peers have a second to answer; then every connection is gone. Once it has been
-        called nothing more is accepted, even if it is cancelled; calling it again does no harm.
+        Idle clients do not prolong it. Peers have a second to answer; then every connection is closed. After the call
+        nothing is
+        accepted any more, even if it is cancelled; a second call does no harm.
 
-        Returns: whether everything was settled in time.
+        Returns: True if everything was settled in time.
         """
         core = self._started()
         async with self._draining:
@@ -233,7 +237,8 @@ class Router(LinkFactory):
             core.start_drain(trio.current_time())
             self._driver.settle()
             with trio.move_on_after(self.config.drain):
-                # What was sent with credit that is taken back may be on its way; not every peer says that it is not.
+                # Deliveries may be on their way, sent with credit that is withdrawn now; not every peer confirms the
+                # withdrawal.
                 with trio.move_on_after(HEARING_TIME):
                     await self._driver.until(lambda: not core.has_credit_out)
                 while not core.is_quiet:
@@ -247,12 +252,13 @@ class Router(LinkFactory):
             return settled
 
     def reload(self, config: RouterConfig | Path | None = None) -> list[str]:
-        """Read users and certificates again, for the connections to come; those that are there stay, but for those to
-        routers of the mesh that are not believed any more.
+        """Read users and certificates again, for new connections. Open connections stay, except those to routers of the
+        mesh that
+        are not trusted any more.
 
-        Args: config: what the configuration says now, to be compared with the one in force.
-        Returns: the keys in which they differ: to take effect they need a restart.
-        Raises: ConfigError: a file is no good; then nothing has changed.
+        Args: config: the new configuration, to be compared with the current one.
+        Returns: the keys that differ: they need a restart.
+        Raises: ConfigError: a file is not valid; then nothing has changed.
         """
         core = self._started()
         if isinstance(config, Path):
@@ -272,12 +278,13 @@ class Router(LinkFactory):
     async def serve_stream(
         self, stream: trio.abc.Stream, listener: ListenerConfig | None = None, *, host: str = "stream"
     ) -> None:
-        """Serve a client at the other end of any stream until it is gone; the stream is closed then.
+        """Serve a client over any stream until it is gone; then close the stream.
 
-        Args: listener: as which it comes in; None: one that asks nobody who they are. With `amqps`, TLS comes first.
-            host: who is at the other end, for logs, and to tell peers without a name apart.
-        Raises: CommandError: the router was not started, or takes nobody in any more. ConfigError: the listener's files
-            are no good. Nothing that the peer does.
+        Args: listener: the listener whose rules hold; None: one without logins. With `amqps`, TLS comes first.
+            host: the name of the peer's side, for logs, and to tell peers without a name apart.
+        Raises: CommandError: the router was not started, or accepts no more connections. ConfigError: the listener's
+            files are
+            not valid. No error of the peer is raised.
         """
         self._started()
         if not self._accepting:
@@ -288,7 +295,7 @@ class Router(LinkFactory):
         await self._serve(stream, listener, host, shield=False)
 
     def statistics(self) -> Statistics:
-        """What is there now; after the router has ended, what it has left behind.
+        """Return the current statistics; after the router has ended, those of what is left.
 
         Raises: CommandError: it was never started.
         """
@@ -325,16 +332,16 @@ class Router(LinkFactory):
         return telemetry
 
     def _wall(self) -> float:
-        """What the wall clock shows, seconds since 1970."""
+        """Return the time of the wall clock, seconds since 1970."""
         return time.time()
 
     # ----------------------------------------------------------------------------------------------------- connections
 
     def _admit(self, listener: Listener, stream: TcpStream, host: str) -> None:
-        # A client whose answer waits after wrong passwords takes nobody's place.
+        # A client that is delayed after wrong passwords does not count towards the limits.
         delayed = self._driver.passwords.delayed
         accepted = sum(each.connections for each in self.listeners) - delayed.total()
-        # However many clients there are, the other workers of this router come in.
+        # Other workers of this router may connect, however many clients there are.
         is_full = accepted >= self.config.connections and not listener.config.endpoint.is_unix
         if listener.connections - delayed[listener.name] >= listener.config.connections or is_full:
             listener.refused += 1
@@ -371,7 +378,8 @@ class Router(LinkFactory):
 
     async def _serve_accepted(self, listener: Listener, stream: TcpStream, host: str) -> None:
         try:
-            # Cancelled from outside, the router itself ends its connections, once it has told their peers.
+            # Shielded: after a cancellation from outside the router ends its connections itself, after a `close` to
+            # their peers.
             await self._serve(stream, listener.config, host, shield=True)
         finally:
             listener.connections -= 1
@@ -383,9 +391,9 @@ class Router(LinkFactory):
     async def _serve_connection(
         self, serve: Callable[[], Awaitable[None]], stream: trio.abc.Stream | None, *, shield: bool, **named: str
     ) -> None:
-        """Carry one connection to its end. Raises: nothing; a fault of ours is logged and ends this connection only.
+        """Serve one connection to its end. Raises: nothing; an internal error is logged and ends this connection only.
 
-        Args: stream: closed at the end. shield: the router itself ends it, once it has told its peer. named: for logs.
+        Args: stream: closed at the end. shield: only the router ends it, after a `close` to its peer. named: for logs.
         """
         with trio.CancelScope(shield=shield) as scope:
             self._serving.add(scope)
@@ -448,7 +456,7 @@ class Router(LinkFactory):
     def _close_all(self) -> None:
         try:
             self._started().close_all(trio.current_time(), SHUTDOWN)
-        except Exception as error:  # then they are cut off
+        except Exception as error:  # then they end without a close
             log.error("internal error", exception=error)
         self._driver.settle()
 
@@ -465,7 +473,7 @@ class Router(LinkFactory):
 
 
 def _explained(link: ContainerLinkStatistics, connectors: Iterable[ConnectorStatistics]) -> ContainerLinkStatistics:
-    """The same with the reason of its connector, if that has no connection."""
+    """Return a link's statistics with the reason of its connector, if the connector has no connection."""
     if link.state is not ContainerLinkState.DISCONNECTED:
         return link
     connector = next((each for each in connectors if each.name == link.connector), None)
@@ -476,8 +484,8 @@ def _explained(link: ContainerLinkStatistics, connectors: Iterable[ConnectorStat
 
 
 def memory_of(router: Router) -> RouterMemory:
-    """What a router holds, for who gives memory of the process back (`heap.return_free_memory`).
+    """Return the memory use of a router, for `heap.return_free_memory`.
 
-    Raises: CommandError: it was never started.
+    Raises: CommandError: the router was never started.
     """
     return RouterMemory(router._started(), router.listeners)

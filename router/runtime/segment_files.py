@@ -1,4 +1,4 @@
-"""The segments of one router: written, closed by renaming, and the oldest removed. Without threads, tasks or clocks."""
+"""Segment files of one router: written, closed by renaming, and removed when old. No threads, tasks or clocks."""
 
 from __future__ import annotations
 
@@ -16,21 +16,24 @@ if TYPE_CHECKING:
     from amqpmesh.router.config.telemetry import TelemetryConfig
 
 AT_ONCE: Final = 1_000
-"""Records of a block of maps at most."""
+"""Records in a block of maps at most."""
 
 
 class SegmentFiles:
-    """What one life of a router writes. Every method may raise OSError; what was written of a block then is taken back
-    when the next one is. A directory that is not there, or is no longer, is made with each segment.
+    """The segment files of one life of a router.
+
+    Every method may raise OSError; the octets that a failed write left of a block are removed. A missing directory is
+    created
+    with each segment.
     """
 
     def __init__(self, config: TelemetryConfig, router: str, epoch: int, sample: int) -> None:
-        """Args: epoch: of this life, milliseconds since 1970. sample: of 2**32 keys."""
+        """Args: epoch: of this life, milliseconds since 1970. sample: recorded keys of 2**32."""
         self._config = config
         self._router = router
         self._epoch = epoch
         self._sample = sample
-        #: Of the segment that is written, or was written last.
+        #: The number of the current segment, or of the last.
         self.number = 0
         self._file: int | None = None
         self._path: Path | None = None
@@ -39,19 +42,20 @@ class SegmentFiles:
         self._blocks = 0
         self._hops = 0
         self._written: dict[Kind, int] = {}
-        #: What the numbers of links mean, for segments to come; and numbers that mean nothing once this one is closed.
+        #: The links that later segments explain, by number; the numbers that end with the current segment, and with the
+        #: next one.
         self._links: dict[int, dict[str, Any]] = {}
         self._ended: set[int] = set()
         self._leaving: set[int] = set()
-        #: Of hop records, in this life of the router: those that there was no room for, and that the disk did not take.
+        #: Hop records lost in this life: for want of room, and for errors of the disk.
         self.dropped = 0
         self.refused = 0
-        #: Of records that are maps, those that the disk did not take.
+        #: Map records lost for errors of the disk.
         self.unwritten = 0
         self._has_begun = False
 
     def begin(self, now: int) -> None:
-        """Make the directory, and close what a life before this one has left open. Args: now: ns since 1970."""
+        """Create the directory, and close segments that an earlier life has left open. Args: now: ns since 1970."""
         directory = self._config.directory
         directory.mkdir(parents=True, exist_ok=True)
         if self._has_begun:
@@ -65,33 +69,35 @@ class SegmentFiles:
 
     @property
     def is_due(self) -> bool:
-        """The segment is large enough, without what it begins with: explaining all links may take more than that."""
+        """True if the segment is large enough. Its first blocks, which explain all links, do not count: they may be
+        larger.
+        """
         return self._size - self._beginning >= self._config.segment_size
 
     def take(self, kind: Kind, records: list[dict[str, Any]], now: int) -> None:
-        """Append some records that are maps."""
+        """Append map records."""
         if kind is Kind.LINK:
             self._links.update((each["number"], each) for each in records)
             self._leaving.difference_update(each["number"] for each in records)
         first = self._written.get(kind, 0)
-        # Numbered before they are written: of what cannot be, a gap tells.
+        # Numbered before they are written: a gap in the numbers shows those that could not be.
         self.lose(kind, len(records))
         written = 0
         try:
             if self._file is None:
                 self._open(now)
-                if kind is Kind.LINK:  # among those that a segment begins with
+                if kind is Kind.LINK:  # written at the beginning of the segment
                     return
             for at, count, body in bodies(records):
                 self._append(kind, first + at, count, body)
                 written += count
         except OSError:
-            if kind is not Kind.LINK:  # the next segment begins with those
+            if kind is not Kind.LINK:  # the next segment begins with the links
                 self.unwritten += len(records) - written
             raise
 
     def lose(self, kind: Kind, count: int) -> None:
-        """So many records that are maps have a number each, and are not written."""
+        """Count map records that have numbers and are not written."""
         self._written[kind] = self._written.get(kind, 0) + count
 
     def take_hops(self, words: memoryview, first: int, count: int, now: int) -> None:
@@ -106,11 +112,13 @@ class SegmentFiles:
         self._hops += count
 
     def forget(self, numbers: list[int]) -> None:
-        """Links are gone: once nothing can refer to them any more, no segment tells what their numbers mean."""
+        """Note that links are gone: later segments, to which no record of theirs can belong, do not explain their
+        numbers.
+        """
         self._ended.update(numbers)
 
     def close(self, now: int) -> None:
-        """End the segment, if there is one: from here on others may read it."""
+        """Close the segment, if one is open: from now on readers may read it."""
         if self._file is None:
             return
         assert self._path is not None
@@ -147,7 +155,7 @@ class SegmentFiles:
             for _, count, body in bodies(list(self._links.values())):
                 self._append(Kind.LINK, 0, count, body)
         except OSError:
-            # A segment without its beginning would explain nothing.
+            # A segment without its first blocks would be of no use.
             os.close(self._file)
             self._file = None
             self._path.unlink(missing_ok=True)
@@ -156,8 +164,12 @@ class SegmentFiles:
         self._beginning = self._size
 
     def _let_go(self) -> None:
-        """One segment more is over, or could not be begun: on a disk that fails for days links come and go, too."""
-        # What was in flight when a link went is recorded in the segment of that time or, at the latest, in the next.
+        """Drop the links that no further segment explains. Also called if a segment could not be opened: links come and
+        go while a
+        disk fails for days.
+        """
+        # Deliveries that were in flight when a link went are recorded in the segment of that time or, at the latest, in
+        # the next.
         for number in self._leaving:
             self._links.pop(number, None)
         self._leaving, self._ended = self._ended, set()
@@ -168,7 +180,7 @@ class SegmentFiles:
         whole = HEAD.size + len(body)
         try:
             written = os.writev(self._file, parts)
-            while written < whole:  # a signal, or the disk is nearly full
+            while written < whole:  # interrupted by a signal, or the disk is nearly full
                 written += os.write(self._file, b"".join(parts)[written:])
         except OSError:
             os.ftruncate(self._file, self._size)
@@ -196,7 +208,7 @@ class SegmentFiles:
 
 
 def why_unusable(directory: Path) -> str | None:
-    """Why no segment could be written there, as far as looking tells; None: one could. Nothing is made."""
+    """Return the reason why no segment could be written to a directory; None: there is none. Nothing is created."""
     there = next((each for each in (directory, *directory.parents) if os.path.lexists(each)), directory)
     if not there.is_dir():
         return f"{there}: {os.strerror(errno.ENOTDIR)}"
@@ -206,10 +218,11 @@ def why_unusable(directory: Path) -> str | None:
 
 
 def bodies(records: Sequence[dict[str, Any]], most: int = AT_ONCE) -> Iterator[tuple[int, int, bytes]]:
-    """Records as bodies of blocks that readers take: peers choose names, and how long they are.
+    """Encode map records as bodies of blocks of at most the readers' maximum: peers choose names, and their length.
 
-    Yields: of each, where in `records` it begins, how many are in it, and the octets. A record that is too large even
-    alone is in none.
+    Yields: for each body the index of its first record, the number of records, and the octets. A record that is too
+        large
+        even alone is left out.
     """
     for at in range(0, len(records), most):
         some = records[at : at + most]

@@ -1,4 +1,4 @@
-"""A connection over any stream: a task reads, and another writes what the system does not take at once."""
+"""A connection over any stream: one task reads, and another writes what the system does not accept at once."""
 
 from collections.abc import Awaitable, Callable
 from typing import Protocol
@@ -13,16 +13,16 @@ from amqpmesh.router.runtime.transport import Transport
 
 
 class Starter(Protocol):
-    """Starts a task that ends with the router: `nursery.start_soon`."""
+    """A function that starts a task which ends with the router: `nursery.start_soon`."""
 
     def __call__(
         self, task: Callable[[bytearray | memoryview], Awaitable[None]], data: bytearray | memoryview, /
     ) -> None:
-        """Start it."""
+        """Start the task."""
 
 
 class StreamTransport(Transport):
-    """Where sockets are not polled, and for streams that are none: in memory, in a tunnel."""
+    """A transport for systems without polling, and for streams without a socket: in memory, or in a tunnel."""
 
     def __init__(
         self,
@@ -32,7 +32,7 @@ class StreamTransport(Transport):
         credentials: Credentials | None,
         start: Starter,
     ) -> None:
-        """Args: start: for the task that writes."""
+        """Args: start: starts the task that writes."""
         super().__init__(driver, record, stream, credentials)
         self._start = start
         self._writing: trio.CancelScope | None = None
@@ -72,11 +72,11 @@ class StreamTransport(Transport):
             rest = memoryview(data)[sent:]
         self._driver.core.unsent(self._record)
         self._is_writing = True
-        self._writing = trio.CancelScope(shield=True)  # it ends with the connection, not before
+        self._writing = trio.CancelScope(shield=True)  # it ends with the connection only
         self._start(self._write_rest, rest)
 
     async def _write_rest(self, data: bytearray | memoryview) -> None:
-        """Write this, then whatever has gathered meanwhile."""
+        """Write this, then all that the core has to send meanwhile."""
         driver, record = self._driver, self._record
         assert self._writing is not None
         try:

@@ -1,8 +1,9 @@
-"""What a router records, from the loop to the disk: a thread writes, and the loop never waits for it.
+"""A router's telemetry on its way to the disk: a thread writes, and the event loop never waits for it.
 
-The loop fills blocks of hop records, the thread empties them; where it does not keep up there is no block to fill, and
-records are lost and counted. A disk that fails, or a directory that cannot be made, is told in the log now and then,
-and tried again: it keeps no router from relaying.
+The loop fills blocks of hop records, and the thread empties them. If the thread is too slow, no block is free, and
+records
+are lost and counted. A failing disk, or a directory that cannot be created, is logged now and then and tried again: it
+never stops the router from relaying.
 """
 
 from __future__ import annotations
@@ -30,31 +31,33 @@ if TYPE_CHECKING:
     from amqpmesh.router.core import Core
 
 BLOCK: Final = 65_536
-"""Units of hop records in a block. Waking the thread costs as much as storing thousands of them, so they are many."""
+"""Units of hop records in a block. Waking the thread costs as much as storing thousands of them, so blocks
+are large.
+"""
 
 BLOCKS: Final = 2
-"""Of them at least: one is filled while another is written."""
+"""Blocks at least: one is filled while another is written."""
 
 RECORDS: Final = 50_000
-"""Other records than of hops that may wait to be written; what comes beyond them is lost."""
+"""Map records that may wait to be written; further ones are lost."""
 
 TOLD: Final = 10.0
-"""Seconds between two lines of the log about records that are lost."""
+"""Seconds between two log lines about lost records."""
 
 CLOSE: Final = 2e-6
-"""Seconds between two looks at clocks that are one."""
+"""Seconds between two readings of clocks that count as simultaneous."""
 
 LOOKS: Final = 10
-"""At most so many, until they are."""
+"""Attempts at such readings at most."""
 
 END_TIME: Final = 5.0
-"""Seconds that the disk has to take what is left, when the router ends."""
+"""Seconds that the disk has for the rest when the router ends."""
 
 log = event_log.EventLog("amqpmesh.telemetry")
 
 
 class TelemetryWriter:
-    """Writes what one router records, from `begin` until `end`."""
+    """The writer of one router's records, from `begin` until `end`."""
 
     def __init__(self, config: TelemetryConfig, router: str, wall_clock: Callable[[], float]) -> None:
         """Args: wall_clock: seconds since 1970."""
@@ -65,23 +68,22 @@ class TelemetryWriter:
         self._free = deque(
             array("Q", bytes(UNIT_OCTETS * BLOCK)) for _ in range(max(BLOCKS, config.memory // (UNIT_OCTETS * BLOCK)))
         )
-        #: What the thread is to do, each with the time, nanoseconds since 1970.
+        #: The thread's work, each with its time, nanoseconds since 1970.
         self._waiting: deque[tuple[int, Callable[[int], None]]] = deque()
-        #: Records that are not of hops, in order: those of the next block by their kind; how many the loop has taken,
-        #: and the thread is done with.
+        #: Map records of the next blocks, by kind. `_taken`: how many the loop has accepted; `_done`: how many the
+        #: thread has written.
         self._gathered: dict[Kind, list[dict[str, Any]]] = {}
-        #: How many of each kind found no room.
+        #: Lost map records of each kind, for want of room.
         self._missed: dict[Kind, int] = {}
         self._gone: list[int] = []
         self._taken = 0
         self._done = 0
         self._filled = threading.Event()
-        #: Nothing more is to be recorded; and the thread is to end when all is written.
+        #: `_is_over`: nothing more is recorded. `_ends`: the thread ends when all is written.
         self._is_over = False
         self._ends = False
         self._thread = threading.Thread(target=self._write, name=f"telemetry of {router}", daemon=True)
-        #: What was lost for want of room, of records that are not of hops; and what the disk said last, if that was no
-        #: good.
+        #: Map records lost for want of room; and the disk's last error.
         self._lost = 0
         self._failure: str | None = None
 
@@ -89,9 +91,9 @@ class TelemetryWriter:
         """Record from now on."""
         self._run_write(
             self._now(), self._files.begin
-        )  # here: what a life before has left is closed once this one listens
+        )  # in this thread: an earlier life's segment is closed before this router listens
         clock = trio.lowlevel.current_clock()
-        # Trio's own clock is the performance counter, shifted: read directly, it costs a third.
+        # Trio's clock is the performance counter, shifted: reading that directly costs a third.
         shift = getattr(clock, "offset", None)
         recorder = Recorder(time.perf_counter if shift is not None else clock.current_time)
         recorder.shift = shift or 0.0
@@ -102,7 +104,7 @@ class TelemetryWriter:
         self._thread.start()
 
     async def run(self) -> None:
-        """Hand over what there is, again and again, until `end`."""
+        """Pass records to the thread, again and again, until `end`."""
         began_at = counted_at = trio.current_time()
         told_at = -math.inf
         segment = lost = 0
@@ -134,9 +136,9 @@ class TelemetryWriter:
                 lost, self._failure = so_far, None
 
     async def end(self) -> None:
-        """Write what there is, and close the segment; not longer than the disk may take."""
+        """Write all records and close the segment, within `END_TIME`."""
         core = self._core
-        # What came behind the end would be a segment that nobody closes.
+        # Records after the end would open a segment that is never closed.
         self._is_over = True
         for record in list(core.connections):
             self._recording.counts(record)
@@ -153,7 +155,7 @@ class TelemetryWriter:
     # ---------------------------------------------------------------------------------------------------- from the loop
 
     def take(self, kind: Kind, records: list[dict[str, Any]]) -> None:
-        """Some records of one kind, in order."""
+        """Accept records of one kind, in order."""
         if not records:
             return
         if self._taken - self._done + len(records) > RECORDS:
@@ -164,11 +166,11 @@ class TelemetryWriter:
         self._gathered.setdefault(kind, []).extend(records)
 
     def gone(self, number: int) -> None:
-        """The number of a link or address means nothing any more."""
+        """Note that the number of a link or address has ended."""
         self._gone.append(number)
 
     def take_hops(self, words: array[int], used: int, first: int, count: int) -> array[int] | None:
-        """Hop records. Returns: where to store others; None: there is no room now."""
+        """Accept hop records. Returns: a block for the next ones; None: no block is free."""
 
         def write(now: int) -> None:
             try:
@@ -183,12 +185,12 @@ class TelemetryWriter:
         return self.room()
 
     def room(self) -> array[int] | None:
-        """Where to store some; None: there is no room now."""
-        # The one that was written last is the one that a processor has at hand.
+        """Return a free block; None: there is none."""
+        # The block written last: it is still in the processor's cache.
         return self._free.pop() if self._free else None
 
     def _hand_over(self) -> None:
-        """What was gathered is written before what follows: it may explain that."""
+        """Enqueue the gathered records: they may explain the hop records that follow."""
         for kind, records in self._gathered.items():
             self._enqueue(partial(self._take, kind, records))
         self._gathered.clear()
@@ -203,8 +205,8 @@ class TelemetryWriter:
         self._waiting.append((self._now(), write))
 
     def _set_base(self) -> None:
-        """Say what the wall clock shows; it may have been set anew."""
-        # The process may be left waiting between two looks at clocks: of some, those closest to each other count.
+        """Set the recorder's base from the wall clock, which may have been changed."""
+        # The process may be suspended between two readings: those closest to each other count.
         closest = math.inf
         for _ in range(LOOKS):
             before = trio.current_time()
@@ -236,7 +238,7 @@ class TelemetryWriter:
             write(now)
         except OSError as error:
             self._failure = f"{error.filename or self._config.directory}: {error.strerror}"
-        except Exception as error:  # a fault of ours: what it was about is lost, and nothing else
+        except Exception as error:  # an internal error: only these records are lost
             log.error("internal error", exception=error)
 
     def _take(self, kind: Kind, records: list[dict[str, Any]], now: int) -> None:

@@ -1,4 +1,4 @@
-"""One connection: what was read is told to the core, and what that has for the peer is written."""
+"""One connection's transport: it passes input to the core, and writes the core's output."""
 
 import math
 from abc import ABC, abstractmethod
@@ -19,32 +19,37 @@ log = event_log.EventLog("amqpmesh.io")
 
 LEAST_SLICE = 8 * 2**10
 MOST_SLICE = 2**20
-"""Octets that the core is told at once, between two looks at the clock. They begin with the least: that is some
-milliseconds of small messages where the kernel is not compiled. While they take far less, there may be more."""
+"""Octets passed to the core between two readings of the clock. The slice starts at `LEAST_SLICE`: some milliseconds of
+small
+messages if the kernel is not compiled. It grows while slices take far less time.
+"""
 
 BACKLOG_LIMIT = 4 * 2**20
-"""Octets that may wait to be written, beyond one frame, before a peer is read no further: one that asks and asks and
-reads no answer. Deliveries stop at far less, so two routers cannot wait for each other here."""
+"""Octets of unwritten output, beyond one frame, at which a peer is not read any further: it sends requests and reads no
+answers. Deliveries stop at far less, so two routers cannot block each other here.
+"""
 
 LINE_RATE = 1e9
-"""Octets a second that a narrow window lets through at any distance, if frames are as large as they may be."""
+"""Octets a second that a narrow window allows at any distance, if frames have their maximum size."""
 
 WRITE_TIME_OUT = 5.0
-"""Seconds for a peer to take the last bytes, once the connection has ended."""
+"""Seconds for a peer to take the last octets, once the connection has ended."""
 
 
 class Transport(ABC):
-    """Carries a connection from the first byte to the last; how its stream is waited for is for others to say.
+    """The transport of a connection from the first octet to the last; subclasses wait for the stream.
 
-    Bytes are asked for and handed to the system in one step. While there are some that it has not taken, the core is
-    asked for no more: a peer that does not read stops nobody else.
+    Octets are taken from the core and handed to the system in one step. While the system has not accepted them all, the
+    core is
+    asked for no more: a peer that does not read stops no other.
     """
 
     def __init__(
         self, driver: Driver, record: ConnectionRecord, stream: trio.abc.Stream, credentials: Credentials | None
     ) -> None:
-        """Args: stream: closed by whoever made it, once `run` has returned. credentials: of its listener; None: it came
-        in by none.
+        """Args: stream: the caller closes it once `run` has returned. credentials: of the listener; None: the router
+        opened the
+        connection.
         """
         self._driver = driver
         self._record = record
@@ -56,22 +61,23 @@ class Transport(ABC):
         self._now = trio.lowlevel.current_clock().current_time
         self._scope = trio.CancelScope()
         self._reading = trio.CancelScope()
-        #: What the core was not told of yet, behind what it was, and whether it has work left of that.
+        #: Input; the part up to `_received` has been passed to the core. `_has_work`: the core has work left on that
+        #: part.
         self._unread = b""
         self._received = 0
         self._has_work = False
         self._slice = LEAST_SLICE
-        #: There is something left that the system has not taken.
+        #: The system has not accepted all output.
         self._is_writing = False
-        #: Nothing may be written now: a TLS handshake is going on.
+        #: Nothing may be written during a TLS handshake.
         self._is_handshaking = False
-        #: Nothing can be written any more, though there may be something left to be read.
+        #: Nothing can be written any more; input may be left to read.
         self._is_write_closed = False
-        #: Why nothing could be read any more; None: the stream came to its end, or has not.
+        #: The error that ended reading; None: the stream ended normally, or has not ended.
         self.read_error: str | None = None
 
     async def run(self) -> None:
-        """Serve the connection until it ends. Raises: nothing; faults of ours are logged."""
+        """Serve the connection until it ends. Raises: nothing; internal errors are logged."""
         try:
             with self._scope:
                 self._limit_buffers()
@@ -92,7 +98,7 @@ class Transport(ABC):
             self._driver.lost(self._record)
 
     def flush(self, now: float) -> None:
-        """Write what the core has, as far as the system takes it now. Never raises, never waits."""
+        """Write the core's output, as far as the system accepts it now. Never raise, never wait."""
         try:
             if not (self._is_writing or self._is_handshaking or self._is_write_closed):
                 data = self._driver.core.data_to_send(self._record, now)
@@ -109,7 +115,7 @@ class Transport(ABC):
 
     @property
     def is_acknowledged(self) -> bool:
-        """As of `Output`: sockets can tell."""
+        """See `Output`: only sockets can tell."""
         tcp = self._tcp
         return (
             tcp is not None
@@ -119,7 +125,7 @@ class Transport(ABC):
 
     @property
     def _tcp(self) -> TcpStream | None:
-        """The socket that it goes by; None: there is none."""
+        """The socket below; None: there is none."""
         stream = self._stream
         tcp = stream.transport_stream if isinstance(stream, TlsStream | trio.SSLStream) else stream
         return tcp if isinstance(tcp, TcpStream) else None
@@ -128,27 +134,27 @@ class Transport(ABC):
 
     @abstractmethod
     async def _read(self) -> None:
-        """Read, and tell the core, until there is nothing to be read any more or the connection has ended."""
+        """Read and pass input to the core, until the stream or the connection has ended."""
 
     @abstractmethod
     def _write(self, data: bytearray, now: float) -> None:
-        """Hand this to the system, and tell the core once it has taken all of it. Raises: as streams do."""
+        """Hand octets to the system, and report to the core once all are accepted. Raises: as streams do."""
 
     @abstractmethod
     async def _until_written(self) -> None:
-        """Wait until the system has taken all of it."""
+        """Wait until the system has accepted all output."""
 
     @abstractmethod
     def _stop_writing(self) -> None:
-        """Whatever is left, the connection is over."""
+        """Stop writing: the connection is over, whatever is left."""
 
     # ------------------------------------------------------------------------------------------------- telling the core
 
     def _receive(self, data: bytes, until: float) -> bool:
-        """Tell the core what was read; it was told of all before. Args and returns: as of `_receive_more`."""
+        """Pass new input to the core, which has had all earlier input. Args and returns: as of `_receive_more`."""
         if self._tracer is not None:
             self._tracer.received(data)
-        if len(data) < LEAST_SLICE:  # as most are: not worth a look at the clock
+        if len(data) < LEAST_SLICE:  # most reads: too small to measure
             self._has_work = not self._driver.core.receive(self._record, data, self._now())
             return not self._has_work
         self._unread, self._received = data, 0
@@ -160,10 +166,11 @@ class Transport(ABC):
         self._unread, self._received = b"", 0
 
     def _receive_more(self, until: float) -> bool:
-        """Tell the core more. Once it is told, look whether the connection has ended, or `_pauses`.
+        """Pass more input to the core. When all is passed, the caller checks whether the connection has ended, or
+        `_pauses`.
 
-        Args: until: by the stopwatch, when others should have their turn.
-        Returns: False: there is more to tell, or to be done about it: then call again.
+        Args: until: the stopwatch's time when others should have their turn.
+        Returns: False: input or work is left; call again.
         """
         record, core, stopwatch = self._record, self._driver.core, self._stopwatch
         while True:
@@ -186,7 +193,7 @@ class Transport(ABC):
                 return False
 
     def _measure(self, octets: int, seconds: float) -> None:
-        """The next slice takes about as long as may be: more costs less, but others wait for it."""
+        """Adapt the size of the next slice to the time that others may wait: larger slices cost less."""
         if seconds > BATCH_TIME / 2:
             self._slice = max(LEAST_SLICE, self._slice // 2)
         elif octets == self._slice and seconds < BATCH_TIME / 8:
@@ -194,7 +201,7 @@ class Transport(ABC):
 
     @property
     def _is_congested(self) -> bool:
-        """Whether the peer reads so little of its answers that it is not read further."""
+        """True if the peer reads so little of its answers that it is not read any further."""
         record = self._record
         return self._is_writing and len(record.engine.out) > BACKLOG_LIMIT + record.limits.max_frame_size
 
@@ -202,18 +209,18 @@ class Transport(ABC):
 
     @property
     def _pauses(self) -> bool:
-        """Whether nothing is read until a TLS handshake is done, or the work of a SASL exchange."""
+        """True if nothing is read until a TLS handshake, or the work of a SASL exchange, is done."""
         return self._record.tls_requested is not None or self._record.login is not None
 
     async def _resume(self) -> bool:
-        """Do what it pauses for. Returns: whether to read on."""
+        """Do the work that reading pauses for. Returns: True if reading continues."""
         if self._record.tls_requested is not None:
             return await self._secure()
         await self._log_in()
         return not self._record.engine.finished
 
     async def _log_in(self) -> None:
-        """Have a password checked or hashed; what came behind it is told to the core then."""
+        """Check or hash a password; then the core gets the input that came after it."""
         record = self._record
         assert record.login is not None, "the exchange asked for it"
         await self._driver.passwords.do(record, record.login)
@@ -221,14 +228,16 @@ class Transport(ABC):
         self._driver.settle()
 
     async def _secure(self) -> bool:
-        """Go on inside TLS (§5.2); what was read and not told is part of the handshake. Returns: whether to read on."""
+        """Continue inside TLS (§5.2); input that was not passed on is part of the handshake. Returns: True if reading
+        continues.
+        """
         record, credentials = self._record, self._credentials
         assert credentials is not None, "a listener offers TLS"
         assert credentials.context is not None, "TLS is offered only where there is a certificate"
         assert record.tls_requested is not None, "it was asked for"
         read = record.tls_requested + self._unread[self._received :]
         self._clear_unread()
-        await self._until_written()  # our protocol header is the last that goes in clear
+        await self._until_written()  # our protocol header is the last octets without TLS
         self._is_handshaking = True
         secured = await secure(self._stream, credentials.context, record.host, self._driver.core.logins, read=read)
         if secured is None:
@@ -246,15 +255,16 @@ class Transport(ABC):
             certificate_subject=identity.subject,
             users=credentials.users,
         )
-        self.flush(self._now())  # what has gathered meanwhile
+        self.flush(self._now())  # output of the meantime
         self._driver.settle()
         return True
 
     def _limit_buffers(self) -> None:
-        """How much may wait on the way, for what is small to find little before it: no less than what is under way.
+        """Limit the octets that wait on the way to a neighbour, but not below what must be under way at full rate.
 
-        Large and small deliveries of all clients share a connection to a neighbour: little of it may wait where only
-        the first comes first.
+        Large and small deliveries of all clients share a connection to a neighbour. Small ones overtake large ones only
+        before
+        they are written, so little should wait after that.
         """
         record, tcp = self._record, self._tcp
         if tcp is None:
@@ -274,7 +284,7 @@ class Transport(ABC):
     # ---------------------------------------------------------------------------------------------------------- ending
 
     def _stop_reading(self) -> None:
-        """The connection has ended by the standard."""
+        """Stop reading: the connection has ended by the standard."""
         self._reading.cancel()
 
     def _read_failed(self, error: trio.BrokenResourceError | trio.ClosedResourceError) -> None:
@@ -282,21 +292,19 @@ class Transport(ABC):
         self._log.debug("transport broken", reason=self.read_error)
 
     def _write_failed(self) -> None:
-        # The peer is gone, but what it sent before may still be here: a message, a `close`.
+        # The peer is gone, but its last octets may still be unread: a message, a `close`.
         self._is_write_closed = True
         self._reading.deadline = self._now() + LINGER
 
     def _fault(self, error: Exception) -> None:
-        """A fault of ours: it costs this connection, no other."""
+        """Log an internal error: it ends this connection, no other."""
         self._log.error("internal error", exception=error, peer=self._record.host)
         self._is_write_closed = True
         self._scope.cancel()
 
     async def _close_gracefully(self) -> None:
-        """The connection has ended by the standard: see to it that the peer hears so."""
-        if (
-            self._is_writing and not self._record.cut
-        ):  # a deadline that is not needed would be kept by Trio until it has passed
+        """End the stream after the connection has ended by the standard: the peer must get our last frames."""
+        if self._is_writing and not self._record.cut:  # no needless deadline: Trio would keep it until it has passed
             with trio.move_on_after(WRITE_TIME_OUT):
                 await self._until_written()
         if self._is_writing or self._is_handshaking or self._is_write_closed:
