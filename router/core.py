@@ -37,7 +37,6 @@ from amqpmesh.router.logs.event_log import EventLog
 from amqpmesh.router.management.snapshot import survey
 from amqpmesh.router.memory.holders import Memory, count_output, forget_output
 from amqpmesh.router.memory.retained import forget
-from amqpmesh.router.mesh.costs import set_cost
 from amqpmesh.router.model.connections import ConnectionRecord
 from amqpmesh.router.model.counters import Tally
 from amqpmesh.router.model.links import IncomingLink, OutgoingLink
@@ -50,8 +49,7 @@ if TYPE_CHECKING:
     from amqpmesh.router.config.file import ConnectorConfig, ListenerConfig, RouterConfig
     from amqpmesh.router.config.users import Users
     from amqpmesh.router.incremental import Steps
-    from amqpmesh.router.mesh.costs import Costly
-    from amqpmesh.router.mesh.member import Mesh
+    from amqpmesh.router.mesh.member import Costly, Mesh
     from amqpmesh.router.model.lane import Lane
     from amqpmesh.router.statistics.router_statistics import Statistics
     from amqpmesh.router.telemetry.recording import Recording
@@ -569,7 +567,7 @@ class Core:
         """Where producers of an address are attached: there, or at a node that leads to others, too."""
         if address.far is not None:
             return address.far.ingress()
-        return address if self.mesh is None else self.mesh.routes.ingresses.of(address)
+        return address if self.mesh is None else self.mesh.routes.ingress(address)
 
     def consumers_changed(self, address: Address) -> None:
         """A consumer of an address has come: the mesh is told of it."""
@@ -588,7 +586,9 @@ class Core:
     def set_cost(self, told: Costly, cost: int, now: float) -> None:
         """Change what sending to neighbours costs. Raises: LookupError: there is nothing such."""
         self._begin(now)
-        set_cost(self, told, cost)
+        if self.mesh is None:
+            raise LookupError("this router has no neighbours: it is in no mesh")
+        self.mesh.change_cost(told, cost)
         finish_batch(self)
 
     def is_new(self, incoming: IncomingLink, tag: bytes) -> bool:
@@ -599,9 +599,9 @@ class Core:
     def hops_to(self, lane: Lane) -> int:
         """How many hops deliveries may make that begin their way by `lane` here."""
         assert self.mesh is not None
-        return self.mesh.routes.hop_limit(lane)
+        return self.mesh.selection.hop_limit(lane)
 
     def new_key(self, lane: Lane) -> bytes:
         """The delivery-tag of a delivery that begins its way by `lane` here."""
         assert self.mesh is not None
-        return self.mesh.routes.new_key(lane)
+        return self.mesh.selection.new_key(lane)

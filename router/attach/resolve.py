@@ -222,7 +222,7 @@ class Lookup:
             raise RefusedError(AmqpCondition.NOT_FOUND, "the address is unavailable")
         if container is not None and container != core.id and not (container in self._own and place.is_reserved):
             if mesh is not None and self._is_router(container):
-                found = mesh.routes.route_to(tenant, name, container, place.config)
+                found = mesh.selection.route_to(tenant, name, container, place.config)
                 core.no_path += found is None
                 return found
             if container in self._own:
@@ -232,7 +232,7 @@ class Lookup:
                 raise RefusedError(AmqpCondition.NOT_FOUND, f"no container {container!r} is known here")
             return core.ingress(node)
         if mesh is not None and container is None:
-            found = mesh.routes.route(tenant, name, place.config)
+            found = mesh.selection.route(tenant, name, place.config)
         else:
             found = core.addresses.find(tenant, local_key(core.id, name))
         if found is None and place.is_reserved:

@@ -16,7 +16,7 @@ from amqpmesh.router.amqp.codec.value_limits import MAX_VALUES
 from amqpmesh.router.amqp.codec.values import encode
 from amqpmesh.router.config.limits import USHORT_MAX
 from amqpmesh.router.management.entities import COMMON, PREFIX, TYPES, EntityType
-from amqpmesh.router.mesh.costs import Costly
+from amqpmesh.router.mesh.member import Costly
 from amqpmesh.router.message.content import Message
 
 if TYPE_CHECKING:

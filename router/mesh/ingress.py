@@ -1,11 +1,10 @@
-"""Where producers are attached in a mesh: nodes that lead to consumers here and at other routers, by shares."""
+"""Ingress nodes: the nodes that producers attach to in a mesh. They lead to consumers here and at other routers."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from amqpmesh.policies.access import is_reserved
 from amqpmesh.policies.distribution import Distribution
 from amqpmesh.router.address_syntax import local_key, split
 from amqpmesh.router.delivery.link_loss import send_back
@@ -20,19 +19,22 @@ from amqpmesh.topology.workers import name_of
 if TYPE_CHECKING:
     from amqpmesh.router.config.address import AddressConfig
     from amqpmesh.router.core import Core
-    from amqpmesh.router.mesh.routes import Routes
+    from amqpmesh.router.mesh.next_hops import NextHops
     from amqpmesh.topology.workers import Members
 
 
 def to_one(config: AddressConfig) -> AddressConfig:
-    """The same for a node that leads to one router: how the address distributes there is that router's affair."""
+    """Return the configuration of a node that leads to one router.
+
+    That router decides how the address distributes there.
+    """
     if config.distribution in (Distribution.BALANCED, Distribution.CLOSEST):
         return config
     return replace(config, distribution=Distribution.BALANCED)
 
 
 def to_all(config: AddressConfig) -> AddressConfig:
-    """The same for a node of a tree: its ingress router has found that the address is a multicast."""
+    """Return the configuration of a node of a tree: its ingress router has decided that the address is a multicast."""
     return (
         config
         if config.distribution is Distribution.MULTICAST
@@ -40,95 +42,91 @@ def to_all(config: AddressConfig) -> AddressConfig:
     )
 
 
-class Ingresses:
-    """The ways out that each ingress has."""
+class Destinations(NamedTuple):
+    """The places with consumers of an address, each with the cost of reaching them."""
 
-    def __init__(self, core: Core, routes: Routes, members: Members) -> None:
+    here: dict[Address, int]
+    """Nodes of this router."""
+    lanes: dict[Lane, int]
+    """Lanes to other routers."""
+
+
+class Ingresses:
+    """The ingress nodes of a router. `Routes` decides which nodes each of them leads to."""
+
+    def __init__(self, core: Core, next_hops: NextHops, members: Members) -> None:
         self._core = core
-        self._routes = routes
+        self._next_hops = next_hops
         self._members = members
-        #: What has producers here and is another router's, by the (tenant, name) that it has there.
+        #: The addresses `name@router` with producers here, by the (tenant, name) that they have at that router.
         self._routed: dict[tuple[str, str], dict[Address, None]] = {}
 
     def __len__(self) -> int:
-        """How many names of other routers have producers here."""
+        """Return the number of names of other routers that have producers here."""
         return len(self._routed)
 
-    def of(self, address: Address) -> Address:
-        """Where producers of an address are attached: here, or a node that leads to other routers, too."""
-        if address.maker is not None or is_reserved(address.name):
-            return address
-        if address.ingress is None:
-            core, config, lane = self._core, address.config, None
-            name, router = split(address.name)
-            if router is not None:
-                config = to_one(config)
-                self._routed.setdefault((address.tenant, local_key(router, name)), {})[address] = None
-            elif address.is_multicast:
-                lane = Lane(LaneKind.TREE, core.id, address.tenant, address.name)
-            ingress = Address(address.tenant, address.name, config, core.budget, lane=lane)
-            ingress.is_ingress = True
-            address.ingress = ingress
-            core.touch(ingress)
-            self.supply(address)
-            self._routes.mismatches.look(address.tenant, address.name)
-        return address.ingress
+    def make(self, address: Address) -> None:
+        """Give an address its ingress node, which leads nowhere yet."""
+        core, config, lane = self._core, address.config, None
+        name, router = split(address.name)
+        if router is not None:
+            config = to_one(config)
+            self._routed.setdefault((address.tenant, local_key(router, name)), {})[address] = None
+        elif address.is_multicast:
+            lane = Lane(LaneKind.TREE, core.id, address.tenant, address.name)
+        ingress = Address(address.tenant, address.name, config, core.budget, lane=lane)
+        ingress.is_ingress = True
+        address.ingress = ingress
+        core.touch(ingress)
 
-    def supply(self, address: Address) -> None:
-        """Give an ingress the ways out that there are now."""
+    def destinations(self, address: Address) -> Destinations:
+        """Return the places with consumers of an address that is no multicast."""
+        core, tenant = self._core, address.tenant
+        name, only = split(address.name)
+        here: dict[Address, int] = {}
+        lanes: dict[Lane, int] = {}
+        if only is None:
+            if address.outgoing:
+                here[address] = LOCAL_COST
+            for router, cost in self._next_hops.egresses(tenant, name).items():
+                lanes[Lane(LaneKind.ANYCAST, router, tenant, name)] = LOCAL_COST + cost
+            return Destinations(here, lanes)
+        # Local receivers of `name@router` are consumers at that router: `RemoteConsumers` serves them.
+        for router in self._members.of(only):
+            there = local_key(router, name)
+            cost_there = self._next_hops.egresses(tenant, there).get(router)
+            if cost_there is not None:
+                lanes[Lane(LaneKind.ANYCAST, router, tenant, there)] = LOCAL_COST + cost_there
+            elif router == core.id != only:  # this router is one of the workers that share the name
+                local = core.addresses.find(tenant, there)
+                if local is not None and local.outgoing:
+                    here[local] = LOCAL_COST
+        return Destinations(here, lanes)
+
+    def set_shares(self, address: Address, wanted: dict[Address, int]) -> None:
+        """Let an ingress lead to exactly these nodes. Args: wanted: the cost of reaching the consumers behind each."""
         core, ingress = self._core, address.ingress
         assert ingress is not None
-        if address.far is not None:
-            return
-        if ingress.is_multicast:
-            self._routes.lead(ingress)
-            return
-        wanted = self._wanted(address)
-        gone = []
-        leads, moved = bool(wanted), False
+        missing, gone, moved = dict(wanted), [], False
         for share in ingress.shares:
-            cost_now = wanted.pop(share.node, None)
+            cost_now = missing.pop(share.node, None)
             if cost_now is not None:
                 moved = moved or cost_now != share.cost
                 share.set_cost(cost_now, core.now)
-            elif leads or not share.node.held:  # where nothing else leads on, what is lost is waited for
+            elif wanted or not share.node.held:  # a lost route is kept for a while if there is no other
                 gone.append(share)
-        for node, cost in wanted.items():
+        for node, cost in missing.items():
             Share(ingress, node, cost)
             core.touch(node)
-        for share in gone:  # now there may be others for what they leave behind
+        for share in gone:  # after the new ones, which can take the deliveries of the old ones
             self.end_share(share)
-        if gone or wanted or moved:
+        if gone or missing or moved:
             core.touch(ingress)
         if not ingress.has_consumers:
             send_back(core, ingress)
 
-    def _wanted(self, address: Address) -> dict[Address, int]:
-        """The ways out that an ingress is to have, and what reaching consumers by each costs."""
-        core, routes, tenant = self._core, self._routes, address.tenant
-        name, only = split(address.name)
-        if only is None:
-            wanted = {address: LOCAL_COST} if address.outgoing else {}
-            leading = [(router, name, cost) for router, cost in routes.next_hops.egresses(tenant, name).items()]
-        else:
-            # What has this name here are consumers of it: they wait at that router, among its own.
-            wanted, leading = {}, []
-            for router in self._members.of(only):
-                there = local_key(router, name)
-                cost = routes.next_hops.egresses(tenant, there).get(router)
-                if cost is not None:
-                    leading.append((router, there, cost))
-                elif router == core.id != only:  # one of those that are this one
-                    here = core.addresses.find(tenant, there)
-                    wanted |= {here: LOCAL_COST} if here is not None and here.outgoing else {}
-        for router, there, cost in leading:
-            node = routes.leading(Lane(LaneKind.ANYCAST, router, tenant, there))
-            if node is not None:
-                wanted[node] = LOCAL_COST + cost
-        return wanted
-
     def end_share(self, share: Share) -> None:
-        """An ingress has this way no longer: what waits in it looks for another."""
+        """Take a node from an ingress. Deliveries that wait there are routed again."""
         core = self._core
         share.end(core.now)
         for relay in share.node.waiting.relays():
@@ -140,20 +138,19 @@ class Ingresses:
         core.touch(share.node)
         core.touch(share.ingress)
 
-    def supply_routed(self, tenant: str, name: str) -> None:
-        """The producers of `name@router` here, whichever router it is, that knows its address as `name`."""
+    def routed(self, tenant: str, name: str) -> list[Address]:
+        """Return the addresses `name@router` with producers here, of any router that knows the address as `name`."""
         if not self._routed:
-            return
-        for address in list(self._routed.get((tenant, name), ())):
-            self.supply(address)
+            return []
+        found = list(self._routed.get((tenant, name), ()))
         local, router = split(name)
         shared = None if router is None else name_of(router)
-        if shared is not None:  # of several that are one each knows it by another name
-            for address in list(self._routed.get((tenant, local_key(shared, local)), ())):
-                self.supply(address)
+        if shared is not None:  # workers share a name, and each of them knows the address by its own name
+            found += self._routed.get((tenant, local_key(shared, local)), ())
+        return found
 
-    def end_routed(self, address: Address) -> None:
-        """Nobody here sends to a name at another router any more."""
+    def forget(self, address: Address) -> None:
+        """Forget an address whose ingress is gone."""
         name, router = split(address.name)
         if router is not None:
             key = address.tenant, local_key(router, name)

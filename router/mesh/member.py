@@ -16,8 +16,11 @@ from amqpmesh.router.config.mesh import MeshConfig
 from amqpmesh.router.config.urls import Endpoint
 from amqpmesh.router.delivery.link_loss import close_connection
 from amqpmesh.router.mesh.neighbour import CONTROL, Neighbour
+from amqpmesh.router.mesh.route_selection import RouteSelection
 from amqpmesh.router.mesh.routes import Routes
 from amqpmesh.router.model.lane import PREFIX, Lane
+from amqpmesh.router.statistics.mesh_statistics import NeighbourStatistics
+from amqpmesh.router.statistics.router_statistics import ConnectorStatistics, ListenerStatistics
 from amqpmesh.topology import changes
 from amqpmesh.topology.address_book import Advert
 from amqpmesh.topology.workers import Members, covers
@@ -30,6 +33,10 @@ if TYPE_CHECKING:
     from amqpmesh.router.model.connections import ConnectionRecord
     from amqpmesh.topology.linkstate import Topology
     from amqpmesh.topology.signing import Signer
+
+
+#: Statistics of anything that has a cost of sending.
+Costly = ConnectorStatistics | ListenerStatistics | NeighbourStatistics
 
 
 def _origin(record: ConnectionRecord) -> tuple[type, str]:
@@ -85,6 +92,7 @@ class Mesh:
         #: What sending costs on the connections of connectors and listeners, by kind and name: changed while running.
         self._costs: dict[tuple[type, str], int] = {}
         self.routes = Routes(core, self)
+        self.selection = RouteSelection(core, topology, self.members, self.routes)
         self._armed: float | None = None
         self._arm()
         self._watch_certificate()
@@ -292,6 +300,24 @@ class Mesh:
         for neighbour in list(self.neighbours.values()):
             if _origin(neighbour.record) == origin:
                 self.set_cost(neighbour, cost)
+
+    def change_cost(self, told: Costly, cost: int) -> None:
+        """Change the cost of sending on a neighbour's connection, or on all connections of a connector or listener.
+
+        Raises: LookupError: it is gone, or it never leads to a neighbour.
+        """
+        if isinstance(told, NeighbourStatistics):
+            found = next((each for each in self.neighbours.values() if each.record.number == told.connection), None)
+            if found is None:
+                raise LookupError("that neighbour is gone")
+            self.set_cost(found, cost)
+            return
+        configured = self._core.config
+        tables = configured.connectors if isinstance(told, ConnectorStatistics) else configured.listeners
+        config = next((each for each in tables if each.name == told.name and each.is_mesh), None)
+        if config is None:
+            raise LookupError("it leads to no neighbour: its role is not mesh")
+        self.set_cost_of(config, cost)
 
     def _apply(self, step: changes.Step) -> bool:
         """Send what the topology has to say, and follow what it has found.

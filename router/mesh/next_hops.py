@@ -1,4 +1,4 @@
-"""Which neighbours lanes go to, as the topology has it now."""
+"""Next hops of lanes: the neighbours that a lane goes to, by the current topology."""
 
 from __future__ import annotations
 
@@ -8,47 +8,56 @@ from amqpmesh.router.mesh.neighbour import Neighbour
 from amqpmesh.router.model.lane import LaneKind
 
 if TYPE_CHECKING:
-    from amqpmesh.router.mesh.member import Mesh
+    from collections.abc import Mapping
+
     from amqpmesh.router.model.connections import ConnectionRecord
     from amqpmesh.router.model.lane import Lane
     from amqpmesh.router.model.links import OutgoingLink
     from amqpmesh.router.model.node import Address
+    from amqpmesh.topology.linkstate import Topology
 
 
 class NextHops:
-    """The next hop of a lane, and how far it leads."""
+    """The next hops of each lane, and the distances to its consumers."""
 
-    def __init__(self, router: str, mesh: Mesh) -> None:
-        """Args: router: this one's id."""
+    def __init__(self, router: str, topology: Topology, neighbours: Mapping[ConnectionRecord, Neighbour]) -> None:
+        """Args: router: the id of this router. neighbours: those that are connected now, a view."""
         self._id = router
-        self._mesh = mesh
-        self._topology = mesh.topology
+        self._topology = topology
+        self._neighbours = neighbours
 
     def children(self, lane: Lane) -> dict[ConnectionRecord, Neighbour]:
-        """The connections to the children of this router in a tree that have consumers behind them."""
+        """Return the connections to the children of this router in a tree, if there are consumers behind them."""
         consumers = self.egresses(lane.tenant, lane.name)
-        neighbours = self._mesh.neighbours
+        neighbours = self._neighbours
         children = (
             self._topology.adjacency(child, lane.target) for child in self._topology.branches(lane.far, consumers)
         )
         return {each.record: each for each in children if isinstance(each, Neighbour) and each.record in neighbours}
 
     def next_hop(self, node: Address, lane: Lane) -> dict[ConnectionRecord, Neighbour]:
-        """The connection that a lane goes by, if there is a path: the one that it has, while that is as good as any.
+        """Return the connection that a lane goes by; empty: there is no path, or no consumer.
 
-        Where nobody consumes any more no path is needed: what is on the way goes back at once.
+        Without a consumer a lane needs no path: its deliveries are sent back at once.
         """
-        topology, neighbours = self._topology, self._mesh.neighbours
-        if topology.distance(lane.far) is None:
+        if self._topology.distance(lane.far) is None:
             return {}
-        if lane.kind is LaneKind.ANYCAST and lane.far not in topology.lookup(lane.tenant, lane.name):
+        if lane.kind is LaneKind.ANYCAST and lane.far not in self._topology.lookup(lane.tenant, lane.name):
             return {}
-        kept = next((neighbours.get(each.connection) for each in node.outgoing), None)
-        hop = topology.next_hop(lane.far, lane.target, kept)
-        return {hop.record: hop} if isinstance(hop, Neighbour) and hop.record in neighbours else {}
+        hop = self.toward(lane, next(iter(node.outgoing), None))
+        return {} if hop is None else {hop.record: hop}
+
+    def toward(self, lane: Lane, link: OutgoingLink | None) -> Neighbour | None:
+        """Return the neighbour on a cheapest path to the end of a lane; None: there is no path.
+
+        Args: link: the present link of the lane. Its neighbour stays while no other is nearer.
+        """
+        kept = self._neighbours.get(link.connection) if link is not None else None
+        hop = self._topology.next_hop(lane.far, lane.target, kept)
+        return hop if isinstance(hop, Neighbour) and hop.record in self._neighbours else None
 
     def egresses(self, tenant: str, name: str) -> dict[str, int]:
-        """The other routers that have consumers of an address, and what reaching them costs."""
+        """Return the other routers with consumers of an address, and the cost of the path to each."""
         costs = {}
         for router, advert in self._topology.lookup(tenant, name).items():
             if router != self._id and advert.consumers:
@@ -58,7 +67,7 @@ class NextHops:
         return costs
 
     def hops_behind(self, outgoing: OutgoingLink) -> int:
-        """How many hops the farthest consumer is away to which a lane of a tree leads."""
+        """Return the number of hops to the farthest consumer behind a lane of a tree."""
         lane = outgoing.address.lane
         assert lane is not None
         behind = self._topology.branches(lane.far, self.egresses(lane.tenant, lane.name))

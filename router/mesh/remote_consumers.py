@@ -1,92 +1,95 @@
 """Consumers of this router's own addresses that are attached to other routers of the mesh, as `name@THIS-ROUTER`.
 
-Where they are attached, that is an address like any other, which its router tells the mesh of. Here a lane leads there
-from the address of the name, and stands among its consumers: whatever comes for the name, from producers here or
-elsewhere, goes to them by the same rule as to those that are attached here.
+Their router advertises `name@THIS-ROUTER` like any other address. A lane leads there from the node `name` of this
+router. The lane is one of that node's outgoing links. So a delivery to `name` goes to remote consumers by the same rule
+as to local ones.
 """
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING
 
 from amqpmesh.policies.distribution import Distribution
 from amqpmesh.router.address_syntax import local_key, split
-from amqpmesh.router.delivery.link_loss import nobody_left
-from amqpmesh.router.mesh.neighbour import Neighbour
+from amqpmesh.router.mesh.lane_links import LOCAL_COST
 from amqpmesh.router.model.lane import Lane, LaneKind
-from amqpmesh.router.model.refusal import RefusedError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from amqpmesh.router.core import Core
-    from amqpmesh.router.mesh.member import Mesh
-    from amqpmesh.router.mesh.routes import Routes
     from amqpmesh.router.model.links import OutgoingLink
     from amqpmesh.router.model.node import Address
+    from amqpmesh.topology.linkstate import Topology
 
 
 class RemoteConsumers:
-    """The lanes to them, by address."""
+    """The lanes to remote consumers, by address. `Routes` attaches them."""
 
-    def __init__(self, core: Core, mesh: Mesh, routes: Routes) -> None:
+    def __init__(self, core: Core, topology: Topology) -> None:
         self._core = core
-        self._mesh = mesh
-        self._routes = routes
+        self._topology = topology
         self._own = core.config.names
-        #: By (tenant, `name@THIS-ROUTER`), the lane to each router that has consumers of it.
-        self._lanes: dict[tuple[str, str], dict[Lane, OutgoingLink]] = {}
+        #: By (tenant, `name@THIS-ROUTER`): the lane to each router that has consumers of it.
+        self._links: dict[tuple[str, str], dict[Lane, OutgoingLink]] = {}
         self._most = core.config.mesh.outposts if core.config.mesh is not None else 0
-        #: Those that there is no room for, as many at most.
+        #: Addresses for which there is no room; at most as many as there is room for.
         self._waiting: dict[tuple[str, str], None] = {}
 
     def __len__(self) -> int:
-        return len(self._lanes)
+        return len(self._links)
 
-    def refresh(self, addresses: Iterable[tuple[str, str]]) -> None:
-        """The graph has changed, and with it who has consumers of these."""
-        for tenant, address in dict.fromkeys([*self._lanes, *addresses]):  # in an order that is the same in every run
-            self.follow(tenant, address)
+    def addresses(self, more: Iterable[tuple[str, str]]) -> Iterable[tuple[str, str]]:
+        """Return the addresses with remote consumers, and further ones, in an order that is the same in each run."""
+        return dict.fromkeys([*self._links, *more])
 
-    def follow(self, tenant: str, address: str) -> None:
-        """See to it that there is a lane to each router that has consumers of `name@THIS-ROUTER`, and to no other."""
-        core = self._core
-        name, container = split(address)
-        if container not in self._own:
-            return
-        wanted = self._wanted(tenant, address, name)
-        had = self._lanes.pop((tenant, address), {})
-        if wanted and not had and not self._has_room(tenant, address):
-            return
-        self._waiting.pop((tenant, address), None)
-        node = core.addresses.find(tenant, local_key(core.id, name))
+    def is_own(self, address: str) -> bool:
+        """Return True for `name@THIS-ROUTER`."""
+        return split(address)[1] in self._own
+
+    def wanted(self, tenant: str, address: str) -> dict[Lane, int]:
+        """Return the lanes that `name@THIS-ROUTER` needs, each with the cost of reaching the consumers behind it."""
+        core, topology = self._core, self._topology
+        config = core.addresses.config(split(address)[0])
+        is_away = config.redirect is not None and not config.redirect.is_followed
+        if is_away or config.alias is not None or config.distribution is Distribution.UNAVAILABLE:
+            return {}  # no client may consume the address here, so none may consume it elsewhere
+        return {
+            Lane(LaneKind.ANYCAST, router, tenant, address): LOCAL_COST + (topology.distance(router) or 0)
+            for router, advert in topology.lookup(tenant, address).items()
+            if router != core.id and advert.consumers
+        }
+
+    def local_node(self, tenant: str, address: str) -> Address | None:
+        """Return the node `name` of `name@THIS-ROUTER`; None: there is none yet."""
+        return self._core.addresses.find(tenant, local_key(self._core.id, split(address)[0]))
+
+    def use_local_node(self, tenant: str, address: str) -> Address:
+        """Return the node `name` of `name@THIS-ROUTER`, made if there is none.
+
+        Raises: RefusedError: too many nodes are in use there.
+        """
+        core, (name, _) = self._core, split(address)
+        node = self.local_node(tenant, address)
         if node is None:
-            if not wanted:
-                return
-            try:
-                node = core.elsewhere.followed(tenant, name) or core.addresses.use(tenant, local_key(core.id, name))
-            except RefusedError:  # too much is used there
-                return
+            node = core.elsewhere.followed(tenant, name) or core.addresses.use(tenant, local_key(core.id, name))
             core.touch(node)
-        lanes = {lane: self._lane(node, lane, cost, had.get(lane)) for lane, cost in wanted.items()}
-        have = {lane: link for lane, link in lanes.items() if link is not None}
-        if wanted:
-            # One that no path leads to yet, or that a neighbour did not take, is looked at again when that changes.
-            self._lanes[tenant, address] = have
-        elif self._waiting:
-            core.schedule(core.now, partial(self.follow, *next(iter(self._waiting))))
-        over = [link for lane, link in had.items() if have.get(lane) is not link and not link.gone]
-        self._routes.lane_links.retire(over)
-        core.touch(node)
-        if node.outgoing:
-            self._routes.consumers_changed(node)
-        else:
-            nobody_left(core, node)
+        return node
 
-    def _has_room(self, tenant: str, address: str) -> bool:
-        """Whether one more name may have consumers elsewhere; else it waits for one that has none any more."""
-        if len(self._lanes) < self._most:
+    def take_links(self, tenant: str, address: str) -> dict[Lane, OutgoingLink]:
+        """Return the links of an address, and forget them."""
+        return self._links.pop((tenant, address), {})
+
+    def set_links(self, tenant: str, address: str, links: dict[Lane, OutgoingLink]) -> None:
+        """Keep an address with its links.
+
+        A lane without a link has no path yet, or a neighbour refused it. It is attached once that changes.
+        """
+        self._links[tenant, address] = links
+
+    def has_room(self, tenant: str, address: str) -> bool:
+        """Return True if one more address can have remote consumers; else it waits until another has none."""
+        if len(self._links) < self._most:
             return True
         if not self._waiting:
             self._core.log.warning("too many outposts", address=address, outposts=self._most)
@@ -94,32 +97,10 @@ class RemoteConsumers:
             self._waiting[tenant, address] = None
         return False
 
-    def _wanted(self, tenant: str, address: str, name: str) -> dict[Lane, int]:
-        """The lanes that there should be, and what reaching the consumers behind each costs."""
-        core, topology = self._core, self._mesh.topology
-        config = core.addresses.config(name)
-        is_away = config.redirect is not None and not config.redirect.is_followed
-        if is_away or config.alias is not None or config.distribution is Distribution.UNAVAILABLE:
-            return {}  # here nobody may consume it, so nobody elsewhere may
-        return {
-            Lane(LaneKind.ANYCAST, router, tenant, address): 1 + (topology.distance(router) or 0)
-            for router, advert in topology.lookup(tenant, address).items()
-            if router != core.id and advert.consumers
-        }
+    def wait_no_more(self, tenant: str, address: str) -> None:
+        """Take an address from those that wait for room."""
+        self._waiting.pop((tenant, address), None)
 
-    def _lane(self, node: Address, lane: Lane, cost: int, had: OutgoingLink | None) -> OutgoingLink | None:
-        """The link of a lane: the one that there is, while its path is as good as any."""
-        core, neighbours = self._core, self._mesh.neighbours
-        if had is not None and had.gone:
-            had = None
-        kept = neighbours.get(had.connection) if had is not None else None
-        hop = self._mesh.topology.next_hop(lane.far, lane.target, kept)
-        if not isinstance(hop, Neighbour) or hop.record not in neighbours:
-            return None
-        if had is None or hop is not kept:
-            return self._routes.lane_links.attach(node, lane, hop, apart=True, cost=cost)
-        if had.cost != cost and had.branch is not None:
-            had.cost = cost
-            node.pool.change_branch(had.branch, 0, cost, not had.skipped, core.now)
-            core.touch_outgoing(had)
-        return had
+    def first_waiting(self) -> tuple[str, str] | None:
+        """Return the address that has waited longest for room; None: none waits."""
+        return next(iter(self._waiting), None)

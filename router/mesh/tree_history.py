@@ -1,4 +1,4 @@
-"""What has come to this router by trees, so that nothing is taken twice while they change."""
+"""Histories of multicast trees, which keep a router from taking a delivery twice while a tree changes."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ if TYPE_CHECKING:
 
 
 class TreeHistory:
-    """What has come to this router by a tree: enough to know what a new parent sends again."""
+    """The ages of the latest deliveries of a tree: enough to recognize those that a new parent sends again."""
 
     __slots__ = ("before", "latest", "parent", "until")
 
     def __init__(self, parent: str) -> None:
         self.parent = parent
-        #: The age of the latest delivery, and of the latest that came from parents before this one.
+        #: The age of the latest delivery, and of the latest one from a parent before this one.
         self.latest = b""
         self.before = b""
-        #: How long it matters, seconds, once nothing comes by that tree.
+        #: The time, in seconds, until which it is kept when the tree is no longer used.
         self.until = 0.0
 
     def is_new(self, parent: str, tag: bytes) -> bool:
-        """Whether this delivery cannot have come from another parent already: rather a gap than a duplicate."""
+        """Return True if no other parent can have sent this delivery before. A gap is preferred to a duplicate."""
         if parent != self.parent:
             self.parent = parent
             self.before = self.latest
@@ -35,7 +35,7 @@ class TreeHistory:
 
 
 class TreeHistories:
-    """What has come by each tree."""
+    """The history of each tree."""
 
     def __init__(self) -> None:
         self._histories: dict[Lane, TreeHistory] = {}
@@ -44,17 +44,17 @@ class TreeHistories:
         return lane in self._histories
 
     def keep(self, lane: Lane, until: float) -> None:
-        """Nothing comes by a tree any more: what came by it matters until then, seconds."""
+        """Keep the history of a tree that is no longer used. Args: until: seconds."""
         self._histories[lane].until = until
 
     def forget(self, lane: Lane, now: float) -> None:
-        """That time is over, if it was not put off meanwhile."""
+        """Forget the history of a tree, unless its time was extended meanwhile."""
         history = self._histories.get(lane)
         if history is not None and history.until <= now:
             del self._histories[lane]
 
     def is_new(self, incoming: IncomingLink, tag: bytes) -> bool:
-        """Whether a delivery by a tree is one that this router has not had, as it may when the tree changes."""
+        """Return True if this router has not had a delivery of a tree. A changed tree can bring it twice."""
         lane, parent = incoming.lane, incoming.connection.peer.container_id
         assert lane is not None
         if incoming.from_old_parent:

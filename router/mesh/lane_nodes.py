@@ -1,0 +1,62 @@
+"""Nodes of lanes: the nodes whose deliveries leave to other routers, by lane and by address."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from amqpmesh.router.config.address import AddressConfig
+from amqpmesh.router.mesh.ingress import to_all, to_one
+from amqpmesh.router.model.lane import LaneKind
+from amqpmesh.router.model.node import Address
+from amqpmesh.router.small_set import SmallSet, with_item, without_item
+
+if TYPE_CHECKING:
+    from amqpmesh.router.core import Core
+    from amqpmesh.router.model.lane import Lane
+
+
+class LaneNodes:
+    """The nodes of lanes; trees that start at this router are not among them, but are ingresses."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._by_lane: dict[Lane, Address] = {}
+        self._by_address: dict[tuple[str, str], SmallSet[Address]] = {}
+
+    def __len__(self) -> int:
+        return len(self._by_lane)
+
+    def all(self) -> list[Address]:
+        """Return all nodes."""
+        return list(self._by_lane.values())
+
+    def get(self, lane: Lane) -> Address | None:
+        """Return the node of a lane; None: there is none."""
+        return self._by_lane.get(lane)
+
+    def of(self, tenant: str, name: str) -> list[Address]:
+        """Return the nodes of an address."""
+        return list(self._by_address.get((tenant, name), ()))
+
+    def use(self, lane: Lane) -> Address:
+        """Return the node of a lane, made if there is none."""
+        node = self._by_lane.get(lane)
+        if node is None:
+            core = self._core
+            # Transit has no address, so no configuration concerns it.
+            config = core.addresses.config(lane.name) if lane.name else AddressConfig(pattern="#")
+            if lane.kind is not LaneKind.TRANSIT:
+                # The ingress router has decided how the address distributes, and the kind of the lane tells it.
+                config = to_all(config) if lane.kind is LaneKind.TREE else to_one(config)
+            node = self._by_lane[lane] = Address(lane.tenant, lane.name, config, core.budget, lane=lane)
+            nodes = self._by_address.get((lane.tenant, lane.name), ())
+            self._by_address[lane.tenant, lane.name] = with_item(nodes, node)
+            core.touch(node)
+        node.idle_since = None
+        return node
+
+    def remove(self, lane: Lane) -> None:
+        """Forget the node of a lane."""
+        left = without_item(self._by_address.pop((lane.tenant, lane.name)), self._by_lane.pop(lane))
+        if left:
+            self._by_address[lane.tenant, lane.name] = left
